@@ -1,0 +1,53 @@
+# Every command a developer needs; CI runs these same targets, cheapest first (.ci/run).
+PYTHON  ?= python3
+VENV    ?= .venv
+BIN     := $(VENV)/bin
+UV      := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
+COMPILE := $(UV) pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
+# Thread counts are fixed so that figures and golden values mean the same on any machine.
+export OMP_NUM_THREADS ?= 1
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= true
+
+.PHONY: help install lock check format generate test-unit test-local test bench-loop
+
+help:            ## this list
+	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
+
+$(VENV)/.made: requirements/all.txt pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	command -v uv >/dev/null || $(BIN)/python -m pip install -q uv
+	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync -q --require-hashes requirements/all.txt
+	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip install -q --no-deps --no-build-isolation -e .
+	touch $@
+
+install: $(VENV)/.made   ## .venv with everything: base, train, and what checks and tests need
+
+lock:            ## pin and hash every dependency anew (requirements/*.txt)
+	$(COMPILE) pyproject.toml -o requirements/base.txt
+	$(COMPILE) --extra train --group dev pyproject.toml -o requirements/all.txt
+
+format:          ## rewrite the code the way `check` wants it
+	$(BIN)/ruff format src tests bench
+	$(BIN)/ruff check --fix src tests bench
+
+generate:        ## reference pages and JSON Schema from the code
+	$(BIN)/python -m headway.cli.reference
+
+check: install   ## formatting, lint, types, import contracts, generated pages up to date
+	$(BIN)/ruff format --check src tests bench
+	$(BIN)/ruff check src tests bench
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m headway.cli.reference --check
+
+test-unit: install   ## no processes, no network, seconds
+	$(BIN)/pytest tests/unit
+
+test-local: install  ## real training processes on this machine
+	$(BIN)/pytest tests/local -m local
+
+test: test-unit test-local ## everything CI runs after `check`
+
+bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
+	$(BIN)/python bench/loop.py

@@ -1,0 +1,102 @@
+"""headway check: is the run file right, and what does it come to?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.options import JsonOption, RunFileArgument, SetOption
+from headway.cli.output import print_json, short_count, warn
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded
+    from headway.spec.run import RunFile
+
+
+def check(
+    run_file: RunFileArgument = None,
+    set_: SetOption = None,
+    code: Annotated[
+        bool,
+        typer.Option("--code", help="Also run one tiny batch through your own functions, on CPU."),
+    ] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Check a run file and say what it comes to. Writes nothing and needs no torch."""
+    from headway.spec.load import load_run, load_targets
+
+    loaded = load_run(run_file, set_)
+    load_targets(loaded.folder)
+    warn_of_later_keys(loaded)
+    facts = describe(loaded.run)
+    if code:
+        facts["code"] = _check_code(loaded)
+    if json_:
+        print_json(facts)
+        return
+    for key, value in facts.items():
+        print(f"{key.replace('_', ' '):<18}{value}")
+
+
+def warn_of_later_keys(loaded: Loaded) -> None:
+    """Keys that are written down but that nothing acts on yet."""
+    from headway.spec.names import later_keys
+    from headway.spec.run import RunFile
+
+    for key in later_keys(RunFile):
+        path = tuple(key.split("."))
+        if path in loaded.located.keys:
+            mark = loaded.located.mark(path)
+            if "(preset)" not in mark.file:
+                warn(f"{mark}: {key} is accepted, but this version does not act on it yet")
+
+
+def parameters_of(run: RunFile) -> int | None:
+    """Size of the model where the run file alone tells it."""
+    from headway.plan.size import model_size
+
+    if run.model is None or run.model.type is None or "vocab_size" not in run.model.config:
+        return None
+    size = model_size(run.model.type, run.model.config)
+    return size.parameters if size else None
+
+
+def describe(run: RunFile) -> dict[str, Any]:
+    from headway.spec.resolve import choose_micro
+
+    facts: dict[str, Any] = {}
+    parameters = parameters_of(run)
+    if run.model is not None:
+        origin = run.model.from_ or run.model.type or run.model.call
+        size = f", {short_count(parameters)} parameters" if parameters else ""
+        facts["model"] = f"{origin}{size}"
+    facts["objective"] = run.objective.type or run.objective.call
+    if run.batch is not None:
+        length = run.data.sequence_length
+        batch = run.batch.global_.sequences(length)
+        micro = choose_micro(run, batch)
+        slices = -(-batch // micro)
+        facts["batch"] = (
+            f"{batch} sequences of {length} tokens = {short_count(batch * length)} tokens a step, "
+            f"in {slices} slices of {micro}"
+        )
+    facts["train_for"] = str(run.train_for)
+    if run.train_for.unit == "tokens" and run.batch is not None:
+        from headway.plan.length import num_steps
+
+        steps = num_steps("tokens", run.train_for.amount, batch, length, None)
+        facts["train_for"] += f" = {steps} steps"
+    facts["optimizer"] = f"{run.optimizer.type}, lr {run.optimizer.lr:g}, {run.schedule.type}"
+    facts["precision"] = run.precision
+    return facts
+
+
+def _check_code(loaded: Loaded) -> str:
+    from headway.errors import needs_train
+
+    try:
+        from headway.train.check_code import check_code
+    except ImportError as error:
+        raise needs_train("headway check --code", error) from None
+    return check_code(loaded.run, loaded.folder)

@@ -1,0 +1,37 @@
+"""headway export: a trained model in the HF format."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import RunStepArgument
+from headway.cli.output import say
+
+
+def export(
+    run: RunStepArgument = None,
+    into: Annotated[
+        Path | None, typer.Option("--into", help="A new folder. Left out: NAME-step-N here.")
+    ] = None,
+) -> None:
+    """Write a trained model and its tokenizer in the Hugging Face format."""
+    from headway.errors import needs_train
+    from headway.state.checkpoints import find_checkpoint
+    from headway.state.find import find_run, split_step
+
+    reference, step = split_step(run) if run is not None else (None, None)
+    directory = find_run(reference, Path.cwd())
+    try:
+        from headway.train import export as exporting
+    except ImportError as error:
+        raise needs_train("headway export", error) from None
+    if into is None:
+        into = Path(f"{directory.name}-{find_checkpoint(directory, step).name}")
+    at_step = exporting.export(directory, step, into)
+    say(f"wrote step {at_step} of {directory.name} to {into}")
+    kind = directory.read_spec().run.objective.type
+    name = "AutoModelForMaskedLM" if kind == "masked" else "AutoModelForCausalLM"
+    say(f'next: transformers.{name}.from_pretrained("{into}")')

@@ -1,0 +1,43 @@
+"""headway generate: text from a trained model."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import RunStepArgument
+
+
+def generate(
+    run: RunStepArgument = None,
+    prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
+    max_tokens: Annotated[int, typer.Option(help="Tokens to add at most.", min=1)] = 100,
+    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.8,
+    top_k: Annotated[int, typer.Option(help="Draw among so many likeliest tokens.", min=1)] = 50,
+    seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
+) -> None:
+    """Continue a prompt with a trained model, on the CPU."""
+    from headway.errors import needs_train
+    from headway.state.find import find_run, split_step
+
+    reference, step = split_step(run) if run is not None else (None, None)
+    directory = find_run(reference, Path.cwd())
+    try:
+        from headway.train import generate as generation
+    except ImportError as error:
+        raise needs_train("headway generate", error) from None
+    for piece in generation.generate(
+        directory,
+        step,
+        prompt,
+        max_tokens=max_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        seed=seed,
+    ):
+        sys.stdout.write(piece)
+        sys.stdout.flush()
+    print()

@@ -1,0 +1,88 @@
+"""headway init: a folder with a run file to start from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.output import say
+
+
+def init(
+    preset: Annotated[str, typer.Argument(help="tiny, gpt2-small, llama2-7b, ... (--list)")] = "",
+    folder: Annotated[Path | None, typer.Argument(help="A new or empty folder.")] = None,
+    list_: Annotated[bool, typer.Option("--list", help="Print the presets and leave.")] = False,
+) -> None:
+    """Make a folder with a run file that starts from a preset."""
+    from headway.errors import BadInput
+    from headway.spec.load import preset_names
+
+    if list_:
+        for name in preset_names():
+            print(name)
+        return
+    if preset not in preset_names():
+        raise BadInput(
+            f"no preset {preset!r}" if preset else "name a preset",
+            f"presets: {', '.join(preset_names())}",
+        )
+    if folder is None:
+        raise BadInput("name the folder to make", f"headway init {preset} my-run")
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise BadInput(f"{folder} is there already and not empty", "name a new folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.yaml").write_text(_run_file(preset, folder), "utf-8")
+    (folder / "README.md").write_text(_readme(preset), "utf-8")
+    if preset == "tiny":
+        from headway.data.tiny import write_text
+
+        write_text(folder / "data")
+    say(f"made {folder} from preset {preset}")
+    say(f"next: cd {folder} && headway run" if preset == "tiny" else _next_with_data(folder))
+
+
+def _run_file(preset: str, folder: Path) -> str:
+    import re
+
+    name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40].strip("-")
+    text = f"""\
+# What to train. Every key: docs/reference/run-file.md; `headway check` tells what it comes to.
+version: 1
+name: {name or preset}
+extends: {preset}
+"""
+    if preset == "tiny":
+        return text + "# Change anything here, for example:\n# train_for: 1000 steps\n"
+    tokenizer = {"bert": "google-bert/bert-base-uncased", "llama2": "meta-llama/Llama-2-7b-hf"}
+    hub_name = {
+        "llama3": "meta-llama/Meta-Llama-3-8B",
+        "qwen3": "Qwen/Qwen3-0.6B",
+        **tokenizer,
+    }.get(preset.split("-")[0], "gpt2")
+    return (
+        text
+        + f"""\
+data:
+  train:
+    sources: [data/*.jsonl]          # .txt or .jsonl: files, folders or globs
+    tokenizer: {hub_name}   # a hub name, a folder, or {{train: {{vocab: 8192}}}}
+  # validation: {{held-out: {{sources: [held-out/*.jsonl]}}}}
+"""
+    )
+
+
+def _readme(preset: str) -> str:
+    where = "here" if preset == "tiny" else "here, once data/ holds your text"
+    return (
+        f"`headway check` says what `run.yaml` comes to.\n"
+        f"`headway run` trains {where}; Ctrl-C saves, and the same command goes on.\n"
+        '`headway generate --prompt "Once"` and `headway export OUT` use what was trained.\n'
+    )
+
+
+def _next_with_data(folder: Path) -> str:
+    return (
+        f"next: put your text into {folder / 'data'} (.jsonl or .txt), then headway check {folder}"
+    )

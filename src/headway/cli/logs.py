@@ -1,0 +1,95 @@
+"""headway logs: what workers printed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.options import JsonOption, RunArgument
+from headway.cli.output import print_json, say
+
+if TYPE_CHECKING:
+    from headway.state.rundir import RunDirectory
+
+FOLLOW_SECONDS = 0.3
+
+
+def logs(
+    run: RunArgument = None,
+    node: Annotated[int | None, typer.Option(help="Node, from 0.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank on its node, from 0.")] = None,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Every worker, each line with its name.")
+    ] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+    ] = False,
+    events: Annotated[
+        bool, typer.Option("--events", help="What happened to the run instead of what it printed.")
+    ] = False,
+    json_: JsonOption = False,
+) -> None:
+    """Print what the worker that matters printed: the one that failed, else the first."""
+    from headway.errors import NotFound
+    from headway.state.find import find_run
+
+    directory = find_run(run, Path.cwd())
+    if events or json_:
+        for event in directory.events.all():
+            if json_:
+                print_json(event)
+            else:
+                facts = "  ".join(
+                    f"{k}={v}" for k, v in event.items() if k not in ("time", "event")
+                )
+                print(f"{event['time']}  {event['event']:<10}{facts}")
+        return
+    if all_:
+        chosen = directory.logs()
+    else:
+        wanted_node, wanted_rank = _worker_that_matters(directory)
+        chosen = [
+            directory.log(
+                wanted_node if node is None else node, wanted_rank if rank is None else rank
+            )
+        ]
+    missing = [path.name for path in chosen if not path.is_file()]
+    if missing or not chosen:
+        known = ", ".join(path.name for path in directory.logs()) or "no logs yet"
+        raise NotFound(f"run {directory.name} has no log {', '.join(missing)}", f"it has {known}")
+    _print(chosen, directory, follow, with_names=len(chosen) > 1)
+
+
+def _worker_that_matters(directory: RunDirectory) -> tuple[int, int]:
+    for event in reversed(directory.events.all()):
+        if event["event"] == "failed":
+            return event["node"], event["local_rank"]
+        if event["event"] == "launched":
+            break
+    return 0, 0
+
+
+def _print(paths: list[Path], directory: RunDirectory, follow: bool, with_names: bool) -> None:
+    from headway.clock import SystemClock
+
+    clock = SystemClock()
+    offsets = dict.fromkeys(paths, 0)
+    while True:
+        going_on = follow and directory.is_running()
+        for path in paths:
+            with path.open("rb") as file:
+                file.seek(offsets[path])
+                data = file.read()
+            whole = data[: data.rfind(b"\n") + 1] if going_on else data
+            offsets[path] += len(whole)
+            for line in whole.decode("utf-8", errors="replace").splitlines():
+                print(f"{path.stem}: {line}" if with_names else line)
+        sys.stdout.flush()
+        if not going_on:
+            if follow:
+                say("the run has ended")
+            return
+        clock.sleep(FOLLOW_SECONDS)

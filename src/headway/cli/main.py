@@ -1,0 +1,59 @@
+"""The command line. One file a command; heavy imports happen inside the command that needs them."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from headway import __version__
+from headway.cli import check, data, export, generate, init, list_runs, logs, run, status
+from headway.errors import HeadwayError
+
+app = typer.Typer(
+    name="headway",
+    help="Train language models from one run file: here, or on spot machines.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: readable in any terminal, and 150 ms sooner
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("init")(init.init)
+app.command("check")(check.check)
+app.command("run")(run.run)
+app.command("status")(status.status)
+app.command("logs")(logs.logs)
+app.command("list")(list_runs.list_runs)
+app.command("generate")(generate.generate)
+app.command("export")(export.export)
+app.add_typer(data.app, name="data")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    try:
+        app()
+    except HeadwayError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(int(error.exit_code))
+
+
+if __name__ == "__main__":
+    main()

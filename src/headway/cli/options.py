@@ -1,0 +1,32 @@
+"""Arguments that several commands share, so that they mean the same everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+RunFileArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN_FILE", help="Run file, or the folder it is in. Left out: ./run.yaml."
+    ),
+]
+RunArgument = Annotated[
+    str | None,
+    typer.Argument(metavar="RUN", help="A run's name or folder. Left out: the one of ./run.yaml."),
+]
+RunStepArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN[@STEP]",
+        help="A run's name or folder, and a saved step. Left out: the newest of ./run.yaml's run.",
+    ),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a key of the run file: --set optimizer.lr=1e-4"
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -1,0 +1,49 @@
+"""Words go to stderr, data to stdout; everything is readable without colour."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+
+def say(text: str = "") -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def hint(text: str) -> None:
+    say(f"hint: {text}")
+
+
+def warn(text: str) -> None:
+    say(f"warning: {text}")
+
+
+def print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    for row in [header, *rows]:
+        print(
+            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        )
+
+
+def short_count(number: float) -> str:
+    """1234567 -> 1.23M."""
+    for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if number >= factor:
+            return f"{number / factor:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def short_time(seconds: float) -> str:
+    """75 -> 1:15; 4000 -> 1:06:40; 200000 -> 2d 7h."""
+    whole = round(seconds)
+    if whole >= 86400:
+        return f"{whole // 86400}d {whole % 86400 // 3600}h"
+    hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,172 @@
+"""Progress for people: one moving line in a terminal, plain lines now and then elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from headway.cli.output import say, short_count, short_time
+
+if TYPE_CHECKING:
+    from headway.data.prepare import Progress
+    from headway.state.rundir import RunDirectory
+
+PLAIN_SECONDS = 10.0
+"""Between two lines where there is no terminal: a log of a day stays readable."""
+SMOOTHING = 0.1
+"""Weight of the newest step in the speed that is shown."""
+
+
+class MovingLine:
+    """A line that is drawn over itself in a terminal, and printed every so often elsewhere."""
+
+    def __init__(self) -> None:
+        self.is_terminal = sys.stderr.isatty()
+        self.drawn = ""
+        self.last = -PLAIN_SECONDS
+        self.said = ""
+
+    def show(self, text: str, now: bool = False) -> None:
+        if self.is_terminal:
+            if text != self.drawn:
+                # Erase to the end of the line: the new text may be shorter.
+                sys.stderr.write(f"\r{text[: _width()]}\x1b[K")
+                sys.stderr.flush()
+                self.drawn = text
+        elif text != self.said and (now or time.monotonic() - self.last >= PLAIN_SECONDS):
+            say(text)
+            self.last, self.said = time.monotonic(), text
+
+    def above(self, text: str) -> None:
+        """A line that stays."""
+        if self.drawn:
+            sys.stderr.write("\r\x1b[K")
+        say(text)
+        self.drawn = ""
+
+    def close(self) -> None:
+        if self.drawn:
+            sys.stderr.write("\n")
+            sys.stderr.flush()
+            self.drawn = ""
+
+
+def _width() -> int:
+    import shutil
+
+    return max(20, shutil.get_terminal_size().columns - 1)
+
+
+class PrepareProgress:
+    """While a set is prepared."""
+
+    def __init__(self, name: str, total_bytes: int) -> None:
+        self.name = name
+        self.total_bytes = total_bytes
+        self.line = MovingLine()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.line.close()
+
+    def show(self, progress: Progress) -> None:
+        what = "training the tokenizer" if progress.stage == "tokenizer" else "preparing"
+        speed = progress.bytes / 1e6 / max(progress.seconds, 1e-3)
+        share = min(1.0, progress.bytes / max(1, self.total_bytes))
+        left = progress.seconds * (1 - share) / share if share else 0.0
+        self.line.show(
+            f"{what} {self.name}: {share:4.0%}  {short_count(progress.documents)} documents  "
+            f"{speed:.1f} MB/s  {short_count(progress.tokens)} tokens  {short_time(left)} left"
+        )
+
+    def finished(self, documents: int, tokens: int, into: Path) -> None:
+        self.line.above(
+            f"prepared {self.name}: {short_count(documents)} documents, {short_count(tokens)} "
+            f"tokens, in {_near(into)}"
+        )
+
+
+def _near(path: Path) -> str:
+    try:
+        return str(path.resolve().relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+class RunProgress:
+    """While workers train: the newest step as a moving line, what happens as lines that stay."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self.directory = directory
+        self.line = MovingLine()
+        self.events_read = directory.events.read()[1]
+        self.total_steps: int | None = None
+        self.tokens_per_step = 0
+        self.shown_step = -1
+        self.seconds_per_step: float | None = None
+
+    def show(self) -> None:
+        """Called several times a second."""
+        events, self.events_read = self.directory.events.read(self.events_read)
+        for event in events:
+            self._event(event)
+        if self.total_steps is None:
+            self.line.show("starting workers (importing torch takes some seconds)")
+            return
+        newest = self.directory.metrics.last()
+        if newest is not None and newest["step"] != self.shown_step:
+            self._step(newest)
+
+    def close(self) -> None:
+        self.line.close()
+
+    def _event(self, event: dict[str, Any]) -> None:
+        match event["event"]:
+            case "started":
+                self._started(event)
+            case "evaluated":
+                losses = "  ".join(f"{name} {loss:.4f}" for name, loss in event["losses"].items())
+                self.line.above(f"step {event['step']}: {losses}")
+            case "skipped":
+                self.line.above(f"step {event['step']} skipped: {event['reason']}")
+            case "saved":
+                self.line.above(f"step {event['step']}: saved {event['checkpoint']}")
+
+    def _started(self, event: dict[str, Any]) -> None:
+        self.total_steps = event["total_steps"]
+        self.tokens_per_step = event["tokens_per_step"]
+        self.shown_step = event["step"]
+        resumed = event["resumed_from"]
+        begin = f"going on from step {resumed}" if resumed is not None else "starting"
+        workers = event["workers"]
+        self.line.above(
+            f"{begin}: {short_count(event['parameters'])} parameters, {event['total_steps']} steps "
+            f"of {short_count(event['tokens_per_step'])} tokens, {workers} "
+            f"worker{'s' if workers > 1 else ''} on {event['device']}"
+        )
+        if event["no_mfu"]:
+            self.line.above(event["no_mfu"])
+
+    def _step(self, line: dict[str, Any]) -> None:
+        assert self.total_steps is not None
+        self.shown_step = line["step"]
+        before = self.seconds_per_step or line["seconds"]
+        self.seconds_per_step = before + SMOOTHING * (line["seconds"] - before)
+        speed = self.tokens_per_step / self.seconds_per_step
+        left = (self.total_steps - line["step"]) * self.seconds_per_step
+        mfu = f"  {line['mfu']:.1%} MFU" if "mfu" in line else ""
+        self.line.show(
+            f"step {line['step']}/{self.total_steps}  loss {line['loss']:.4f}  "
+            f"{short_count(speed)} tokens/s{mfu}  {short_time(left)} left",
+            now=line["step"] == self.total_steps,
+        )

@@ -1,0 +1,184 @@
+"""`make generate`: reference pages and JSON Schemas from the code. `--check` fails on drift."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+
+from headway.errors import Exit
+from headway.spec.load import preset_names, preset_text
+from headway.spec.names import fields_of, is_mapping_of_sections, section_of
+from headway.spec.run import RunFile
+from headway.spec.target import Target, TargetFile
+
+DOCS = Path(__file__).parents[3] / "docs" / "reference"
+NOTE = "<!-- Made from the code by `make generate`; edits here are lost. -->"
+
+
+def main() -> int:
+    pages = {
+        "run-file.md": _page("The run file", RunFile, _RUN_INTRODUCTION),
+        "targets-file.md": _page("The target file", Target, _TARGET_INTRODUCTION),
+        "presets.md": _presets(),
+        "commands.md": _commands(),
+        "run.schema.json": _schema(RunFile),
+        "targets.schema.json": _schema(TargetFile),
+    }
+    stale = [name for name, text in pages.items() if _read(DOCS / name) != text]
+    if "--check" in sys.argv:
+        for name in stale:
+            print(f"docs/reference/{name} is not what the code says: make generate")
+        return Exit.CHECK_FAILED if stale else Exit.DONE
+    DOCS.mkdir(parents=True, exist_ok=True)
+    for name in stale:
+        (DOCS / name).write_text(pages[name], "utf-8")
+        print(f"wrote docs/reference/{name}")
+    return Exit.DONE
+
+
+def _read(path: Path) -> str | None:
+    return path.read_text("utf-8") if path.is_file() else None
+
+
+_RUN_INTRODUCTION = """\
+`run.yaml` says what to train. Unknown keys are refused with file, line and column. A key can be set
+for one start with `--set a.b=c`. Relative paths start at the folder of the file that is run.
+
+An editor that knows JSON Schema completes and checks keys with
+[run.schema.json](run.schema.json): begin the file with
+`# yaml-language-server: $schema=PATH/run.schema.json`.
+
+*later*: accepted and checked, but this version does not act on it yet.
+"""
+_TARGET_INTRODUCTION = """\
+`targets.yaml` says where runs can go: a mapping of names to the keys below. It is read beside the
+run file, then in the user's config folder (`~/.config/headway`). This version checks the file;
+running on a target comes later.
+"""
+
+
+def _page(title: str, root: type[BaseModel], introduction: str) -> str:
+    lines = [NOTE, f"# {title}", "", introduction]
+    for heading, section in _sections(root, ""):
+        lines += [f"## {heading or 'Top level'}", "", (section.__doc__ or "").strip(), ""]
+        lines += ["| key | value | default | what it does |", "|---|---|---|---|"]
+        lines += [_row(section, key) for key in fields_of(section)]
+        lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _sections(root: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[BaseModel]]]:
+    yield prefix, root
+    for key, (_, annotation) in fields_of(root).items():
+        inner = section_of(annotation)
+        if inner is not None:
+            name = f"{key}.NAME" if is_mapping_of_sections(annotation) else key
+            yield from _sections(inner, f"{prefix}.{name}" if prefix else name)
+
+
+def _row(section: type[BaseModel], key: str) -> str:
+    attribute, annotation = fields_of(section)[key]
+    info = section.model_fields[attribute]
+    extra = info.json_schema_extra
+    later = isinstance(extra, dict) and extra.get("not_yet")
+    text = " ".join((info.description or "").split()) + (" *later*" if later else "")
+    schema = section.model_json_schema(by_alias=True)["properties"][key]
+    cells = (f"`{key}`", _value(schema, annotation), _default(info), text)
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+
+def _value(schema: dict[str, Any], annotation: Any) -> str:
+    if section_of(annotation) is not None:
+        return "mapping of names" if is_mapping_of_sections(annotation) else "section"
+    if "examples" in schema and schema.get("description"):
+        return ", ".join(f"`{example}`" for example in schema["examples"])
+    if "anyOf" in schema:
+        parts = [_value(part, None) for part in schema["anyOf"] if part.get("type") != "null"]
+        return ", ".join(parts)
+    if "enum" in schema:
+        return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
+    if schema.get("type") == "array":
+        return f"list of {_value(schema.get('items', {}), None)}"
+    words = {"object": "mapping", "integer": "whole number", "boolean": "`true`, `false`"}
+    kind = schema.get("type", "any")
+    return words.get(kind, "text" if kind == "string" else str(kind))
+
+
+def _default(info: Any) -> str:
+    default = info.default
+    if default is PydanticUndefined:
+        return "required"
+    if default is None or default in ({}, []):
+        return ""
+    if isinstance(default, BaseModel):
+        return "its defaults"
+    if isinstance(default, bool):
+        return f"`{str(default).lower()}`"
+    if isinstance(default, list | tuple):
+        return f"`[{', '.join(str(item) for item in default)}]`"
+    return f"`{default:g}`" if isinstance(default, float) else f"`{default}`"
+
+
+def _presets() -> str:
+    lines = [
+        NOTE,
+        "# Presets",
+        "",
+        "`extends: NAME` starts from one; `headway init NAME DIR` too.",
+        "",
+    ]
+    for name in preset_names():
+        lines += [f"## {name}", "", "```yaml", preset_text(name).rstrip(), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _commands() -> str:
+    """Every command's own help, so that this page cannot say anything else."""
+    import typer
+    from typer.testing import CliRunner
+
+    from headway.cli.main import app
+
+    lines = [NOTE, "# Commands", "", _EXIT_CODES]
+    group: Any = typer.main.get_command(app)
+    names = [[]] + [
+        [name, *inner]
+        for name, command in group.commands.items()
+        for inner in ([[]] + [[sub] for sub in getattr(command, "commands", {})])
+    ]
+    for name in names:
+        text = CliRunner().invoke(app, [*name, "--help"], terminal_width=100).stdout
+        lines += [f"## {' '.join(['headway', *name])}", "", "```text", text.strip(), "```", ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+_EXIT_CODES = """\
+Data goes to stdout, words to stderr. Reading commands write nothing and take `--json`.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | the run failed |
+| 2 | bad input: a file, a flag or a value |
+| 3 | not found |
+| 4 | a check found a problem |
+| 5 | still running |
+| 6 | stopped as asked, and resumable |
+"""
+
+
+def _schema(root: type[BaseModel]) -> str:
+    schema = root.model_json_schema(by_alias=True)
+    return json.dumps(schema, indent=2) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""headway run: train here, from the run file."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway.cli.options import RunFileArgument, SetOption
+from headway.cli.output import hint, say, warn
+
+if TYPE_CHECKING:
+    from headway.errors import Exit
+    from headway.spec.load import Loaded
+    from headway.spec.resolve import Resolved
+    from headway.state.rundir import RunDirectory
+
+
+def run(
+    run_file: RunFileArgument = None,
+    nodes: Annotated[int, typer.Option(help="Play so many nodes on this machine.", min=1)] = 1,
+    set_: SetOption = None,
+) -> None:
+    """Train here. Prepares the data if needed; Ctrl-C saves; the same command goes on."""
+    from headway.cli.check import parameters_of, warn_of_later_keys
+    from headway.cli.sets import sets_of
+    from headway.clock import SystemClock
+    from headway.launch.machine import this_machine
+    from headway.spec.load import load_run
+    from headway.spec.resolve import require_complete, resolve, run_directory
+    from headway.state.rundir import RunDirectory
+
+    loaded = load_run(run_file, set_)
+    require_complete(loaded)
+    require_training_extra()
+    require_secrets(loaded)
+    warn_of_later_keys(loaded)
+    path = run_directory(loaded)
+    if (path / "spec.json").exists():
+        refuse_other_run(RunDirectory.open(path), loaded)
+    machine = this_machine()
+    train_set, validation_sets = sets_of(loaded)
+    resolved = resolve(
+        loaded,
+        machine,
+        nodes=nodes,
+        parameters=parameters_of(loaded.run),
+        train_set=train_set,
+        validation_sets=validation_sets,
+    )
+    wanted = loaded.run.resources.accelerators
+    if resolved.device == "cpu" and wanted is not None and wanted.kind.lower() != "cpu":
+        warn(f"this machine has no {wanted.kind}: training on its CPU")
+    clock = SystemClock()
+    directory = RunDirectory.create(path, clock)
+    raise typer.Exit(int(_train(resolved, directory)))
+
+
+def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
+    from headway.cli.progress import RunProgress
+    from headway.clock import SystemClock
+    from headway.errors import Exit
+    from headway.launch.local import LocalRun
+
+    progress = RunProgress(directory)
+    local = LocalRun(resolved, directory, SystemClock())
+
+    def stop(*_: object) -> None:
+        first = local.stop_asked_at is None
+        local.ask_to_stop()
+        progress.line.above("saving, then stopping (again: stop at once)" if first else "stopping")
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = local.run(progress.show)
+    finally:
+        progress.close()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code == Exit.STOPPED:
+        say(f"stopped; saved in {directory.path}")
+        hint("the same command goes on from here")
+    else:
+        say(f"finished: {directory.path}")
+        hint('headway generate --prompt "Once", headway export')
+    return code
+
+
+def require_training_extra() -> None:
+    from headway.errors import needs_train
+
+    for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
+        if importlib.util.find_spec(module) is None:
+            raise needs_train("headway run", ImportError(module, name=module))
+
+
+def require_secrets(loaded: Loaded) -> None:
+    from headway.errors import SpecError
+
+    missing = [name for name in loaded.run.secrets if not os.environ.get(name)]
+    if missing:
+        raise SpecError(
+            f"secrets: {', '.join(missing)} not set in the environment",
+            str(loaded.located.mark(("secrets",))),
+            f"export {missing[0]}=...",
+        )
+
+
+def refuse_other_run(directory: RunDirectory, loaded: Loaded) -> None:
+    """A name stands for one run: what decides its weights may not change under it."""
+    from headway.errors import BadInput
+    from headway.spec.changes import changed_identity
+
+    changed = changed_identity(directory.read_spec().run, loaded.run)
+    if changed:
+        raise BadInput(
+            f"run {directory.name} was started with other settings:\n  " + "\n  ".join(changed),
+            f"put them back, or give this run another name (--set name={directory.name}-2)",
+        )

@@ -1,0 +1,102 @@
+"""One error tree and one table of exit codes.
+
+    HeadwayError            the user can act on it: message, hint, exit code
+    ├── BadInput       2    a file, a flag or a value is wrong
+    │   └── SpecError       ... in a run or target file, with file, line and column
+    ├── NotFound       3    no such run, file or checkpoint
+    ├── CheckFailed    4    a check ran and found a problem
+    ├── StillRunning   5    it would disturb a run that is going on
+    ├── Stopped        6    the run stopped as asked and can be resumed
+    └── RunFailed      1    training ended without reaching its end
+        └── PeerLost   7    (between processes only) another worker went away first
+
+Everything else that escapes is our fault and shows its traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+
+
+class Exit(IntEnum):
+    """What a headway process says by its exit code; the same for commands and workers."""
+
+    DONE = 0
+    RUN_FAILED = 1
+    BAD_INPUT = 2
+    NOT_FOUND = 3
+    CHECK_FAILED = 4
+    STILL_RUNNING = 5
+    STOPPED = 6
+    PEER_LOST = 7
+    """A worker's only: it ended because another one did, so it is not the one to blame."""
+
+
+class HeadwayError(Exception):
+    """Something the user can act on. `hint` is the next thing to do, in one line."""
+
+    exit_code: Exit = Exit.RUN_FAILED
+
+    def __init__(self, message: str, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
+
+
+class BadInput(HeadwayError):
+    exit_code = Exit.BAD_INPUT
+
+
+class SpecError(BadInput):
+    """A run or target file says something it may not; `where` is `file:line:column`.
+
+    A file is checked whole: `others` are the further problems found in it.
+    """
+
+    def __init__(
+        self, problem: str, where: str, hint: str | None = None, others: Sequence[SpecError] = ()
+    ) -> None:
+        super().__init__(f"{where}: {problem}", hint)
+        self.problem = problem
+        self.where = where
+        self.others = others
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(str(other) for other in self.others)])
+
+
+class NotFound(HeadwayError):
+    exit_code = Exit.NOT_FOUND
+
+
+class CheckFailed(HeadwayError):
+    exit_code = Exit.CHECK_FAILED
+
+
+class StillRunning(HeadwayError):
+    exit_code = Exit.STILL_RUNNING
+
+
+class Stopped(HeadwayError):
+    exit_code = Exit.STOPPED
+
+
+class RunFailed(HeadwayError):
+    exit_code = Exit.RUN_FAILED
+
+
+class PeerLost(RunFailed):
+    exit_code = Exit.PEER_LOST
+
+
+INSTALL_TRAIN = "pip install 'headway[train]'"
+
+
+def needs_train(what: str, error: ImportError) -> HeadwayError:
+    """The error for a command that needs the training extra, from the import that failed."""
+    missing = error.name or str(error)
+    return BadInput(f"{what} needs the training extra ({missing} is not installed)", INSTALL_TRAIN)

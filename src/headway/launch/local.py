@@ -1,0 +1,179 @@
+"""A run on this machine: one process a worker, watched until all have ended.
+
+The launcher and the workers share the run directory and exit codes, nothing else. A worker that
+dies takes the run with it within seconds, and its own last words are what the user sees first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.clock import Clock
+from headway.errors import Exit, RunFailed
+from headway.spec.resolve import Resolved
+from headway.state.rundir import Journal, RunDirectory
+
+POLL_SECONDS = 0.1
+BLAME_SECONDS = 1.0
+"""After the first worker has ended, how long to wait for one that is more to blame than it."""
+END_SECONDS = 5.0
+"""Between asking the others to end and ending them."""
+STOP_SECONDS = 300.0
+"""For a save after Ctrl-C. A second Ctrl-C does not wait."""
+
+
+@dataclass
+class Worker:
+    rank: int
+    process: subprocess.Popen[bytes]
+    log: Path
+
+
+class LocalRun:
+    """Starts and watches the workers of one run. `watch` is called while they work."""
+
+    def __init__(self, resolved: Resolved, directory: RunDirectory, clock: Clock) -> None:
+        self.resolved = resolved
+        self.directory = directory
+        self.clock = clock
+        self.journal = Journal(directory, clock)
+        self.stop_asked_at: float | None = None
+        self.workers: list[Worker] = []
+
+    def run(self, watch: Callable[[], None]) -> Exit:
+        """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause."""
+        with self.directory.held(), tempfile.TemporaryDirectory(prefix="headway-") as scratch:
+            self.directory.write_spec(self.resolved)
+            self.journal.note(
+                "launched",
+                nodes=self.resolved.nodes,
+                workers=self.resolved.num_workers,
+                device=self.resolved.device,
+                pid=os.getpid(),
+            )
+            try:
+                for rank in range(self.resolved.num_workers):
+                    self.workers.append(self._start(rank, Path(scratch) / "store"))
+                return self._supervise(watch)
+            finally:
+                self._end_all()
+
+    def ask_to_stop(self) -> None:
+        """From a signal handler: the first time to stop and save, the second time at once."""
+        if self.stop_asked_at is None:
+            self.stop_asked_at = self.clock.monotonic()
+            self._signal(signal.SIGTERM)
+        else:
+            self._signal(signal.SIGKILL)
+
+    def _start(self, rank: int, store: Path) -> Worker:
+        node, local_rank = divmod(rank, self.resolved.ranks_per_node)
+        log = self.directory.log(node, local_rank)
+        environment = {
+            **os.environ,
+            "HEADWAY_RANK": str(rank),
+            "HEADWAY_STORE": str(store),
+            "OMP_NUM_THREADS": str(self.resolved.threads),
+            "PYTHONUNBUFFERED": "1",
+        }
+        # Workers of one machine meet on the loopback, whatever its host name resolves to.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        environment.setdefault("NCCL_SOCKET_IFNAME", "lo")
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "headway.train", str(self.directory.path)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                # Ctrl-C in a terminal goes to the whole foreground group; workers are asked to
+                # stop by us, once.
+                start_new_session=True,
+            )
+        return Worker(rank, process, log)
+
+    def _supervise(self, watch: Callable[[], None]) -> Exit:
+        while True:
+            watch()
+            codes = {w.rank: w.process.poll() for w in self.workers}
+            ended = {rank: code for rank, code in codes.items() if code is not None}
+            if any(code not in (Exit.DONE, Exit.STOPPED) for code in ended.values()):
+                self._fail()
+            if len(ended) == len(self.workers):
+                watch()
+                return Exit.STOPPED if Exit.STOPPED in ended.values() else Exit.DONE
+            if (
+                self.stop_asked_at is not None
+                and self.clock.monotonic() - self.stop_asked_at > STOP_SECONDS
+            ):
+                raise RunFailed(
+                    f"the workers did not save and stop within {STOP_SECONDS:.0f} s",
+                    f"their logs are in {self.directory.path / 'logs'}",
+                )
+            self.clock.sleep(POLL_SECONDS)
+
+    def _fail(self) -> None:
+        """Finds whom to blame, and raises with that worker's last words."""
+        deadline = self.clock.monotonic() + BLAME_SECONDS
+        while True:
+            failed = [
+                (_blame(code), worker)
+                for worker in self.workers
+                if (code := worker.process.poll()) not in (None, Exit.DONE, Exit.STOPPED)
+            ]
+            blame, worker = max(failed, key=lambda pair: pair[0])
+            if blame > 0 or self.clock.monotonic() > deadline:
+                break
+            self.clock.sleep(POLL_SECONDS)
+        words = last_words(worker.log)
+        how = describe_end(worker.process.returncode)
+        node, local_rank = divmod(worker.rank, self.resolved.ranks_per_node)
+        self.journal.note(
+            "failed", rank=worker.rank, node=node, local_rank=local_rank, how=how, words=words
+        )
+        raise RunFailed(f"{words}\nworker {worker.rank} {how}", f"its whole log is {worker.log}")
+
+    def _signal(self, number: int) -> None:
+        for worker in self.workers:
+            if worker.process.poll() is None:
+                worker.process.send_signal(number)
+
+    def _end_all(self) -> None:
+        self._signal(signal.SIGTERM)
+        deadline = self.clock.monotonic() + END_SECONDS
+        while any(w.process.poll() is None for w in self.workers):
+            if self.clock.monotonic() > deadline:
+                self._signal(signal.SIGKILL)
+            self.clock.sleep(POLL_SECONDS)
+
+
+def _blame(code: int | None) -> int:
+    """Higher is more to blame: one that lost a peer only follows another's end."""
+    return 0 if code == Exit.PEER_LOST else 1
+
+
+def describe_end(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    name = signal.Signals(-code).name
+    hint = " (out of memory, if nobody killed it by hand)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def last_words(log: Path, most_lines: int = 40) -> str:
+    """The last traceback or error of a worker's log."""
+    try:
+        lines = log.read_text("utf-8", errors="replace").splitlines()
+    except FileNotFoundError:
+        return "it printed nothing"
+    for index in range(len(lines) - 1, -1, -1):
+        if lines[index].startswith("Traceback (most recent call last)"):
+            return "\n".join(lines[index:][-most_lines:])
+    return "\n".join(lines[-5:]) or "it printed nothing"

@@ -1,0 +1,57 @@
+"""Which keys say what a run is, and which only how it is operated.
+
+The first kind may not change under a run's name; the second may, at every start.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from headway.spec.run import RunFile
+
+OPERATION = frozenset(
+    {
+        "version",
+        "name",
+        "extends",
+        "shard",
+        "elastic",
+        "memory",
+        "checkpoint",
+        "evaluation",
+        "track",
+        "code",
+        "resources",
+        "budget",
+        "secrets",
+        "storage",
+        "notify",
+        "data.validation",
+    }
+)
+"""All other keys are the run's identity: they decide the weights it ends with."""
+
+
+def is_operation(key: str) -> bool:
+    parts = key.split(".")
+    return any(".".join(parts[:length]) in OPERATION for length in range(1, len(parts) + 1))
+
+
+def changed_identity(before: RunFile, after: RunFile) -> list[str]:
+    """Dotted keys of the identity whose values differ, each as `key: old -> new`."""
+    old, new = _flat(before.model_dump(by_alias=True)), _flat(after.model_dump(by_alias=True))
+    return [
+        f"{key}: {old.get(key)} -> {new.get(key)}"
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and not is_operation(key)
+    ]
+
+
+def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, dict):
+            flat.update(_flat(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = value
+    return flat

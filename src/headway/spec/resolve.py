@@ -1,0 +1,178 @@
+"""A run file completed for the place it runs on. After this nothing is `auto` any more.
+
+What only the machine, the model's size or the data can tell is passed in; this file decides.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from headway.errors import BadInput, SpecError
+from headway.spec.load import Loaded
+from headway.spec.run import RunFile, Section
+
+LARGE_MODEL_PARAMETERS = 10**9
+"""From here on `auto` shards over the node and recomputes activations: fp32 weights, gradients and
+two Adam moments of 10^9 parameters are 16 GB, about the smallest device people rent."""
+AUTO_MICRO_TOKENS = 8192
+"""Tokens of a slice under `micro: auto`: about what keeps a GPU's matrix units busy, and little
+enough to fit one. It depends on what the run is and not on where it runs, since the cut into slices
+is part of the run's identity."""
+
+
+class Machine(Section):
+    """What a node has."""
+
+    cores: int
+    """CPU cores this process may use."""
+    cuda_devices: int
+    """CUDA devices."""
+
+
+class Resolved(Section):
+    """The run, with every choice made. Written to the run directory, read by the workers."""
+
+    version: Literal[1] = 1
+    """Version of this record."""
+    name: str
+    """Name of the run."""
+    run: RunFile
+    """The run file with what it extends and `--set` merged in."""
+    folder: str
+    """Folder of the run file: relative paths start here."""
+    run_directory: str
+    """Where everything the run writes goes."""
+    train_set: str
+    """Folder of the prepared training set."""
+    validation_sets: dict[str, str]
+    """Folders of the prepared validation sets."""
+    device: Literal["cpu", "cuda"]
+    """What workers compute on."""
+    nodes: int
+    """Nodes at the start."""
+    ranks_per_node: int
+    """Worker processes of a node."""
+    threads: int
+    """CPU threads of a worker."""
+    global_batch: int
+    """Sequences of a step."""
+    micro: int
+    """Sequences of a slice."""
+    sharded: bool
+    """Whether a node's ranks hold one copy of the model together."""
+    checkpoint_activations: bool
+    """Whether blocks are recomputed in the backward pass."""
+
+    @property
+    def num_workers(self) -> int:
+        return self.nodes * self.ranks_per_node
+
+
+def run_name(loaded: Loaded) -> str:
+    """The run's name: as written, else from the folder's."""
+    if loaded.run.name is not None:
+        return loaded.run.name
+    name = re.sub(r"[^a-z0-9]+", "-", loaded.folder.name.lower()).strip("-")[:40].strip("-")
+    if not name:
+        raise BadInput(
+            f"the run has no name, and none can be made of {loaded.folder}", "add name: to run.yaml"
+        )
+    return name
+
+
+def run_directory(loaded: Loaded) -> Path:
+    """`runs/NAME` beside the run file, or as `storage` says."""
+    storage = loaded.run.storage
+    if "://" in storage:
+        raise SpecError(
+            "storage by URL is not there yet: use a folder",
+            str(loaded.located.mark(("storage",))),
+        )
+    return loaded.folder / storage / run_name(loaded)
+
+
+def require_complete(loaded: Loaded) -> None:
+    """A preset may leave these out; a run may not."""
+    for key in ("model", "batch"):
+        if getattr(loaded.run, key) is None:
+            raise _lacks(loaded, key)
+    if loaded.run.data.train is None:
+        raise _lacks(loaded, "data.train")
+    for name, dataset in {"train": loaded.run.data.train, **loaded.run.data.validation}.items():
+        shared = name != "train" and loaded.run.data.train is not None
+        if dataset.sources is not None and dataset.tokenizer is None and not shared:
+            raise SpecError(
+                f"data.{name}: sources need a tokenizer",
+                str(loaded.located.mark(("data", name))),
+                "tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
+            )
+
+
+def _lacks(loaded: Loaded, key: str) -> SpecError:
+    where = str(loaded.located.mark(tuple(key.split("."))[:-1]))
+    hint = "data: {train: {sources: [text.txt], tokenizer: gpt2}}" if key == "data.train" else None
+    return SpecError(f"the run lacks {key}", where, hint)
+
+
+def choose_micro(run: RunFile, global_batch: int) -> int:
+    assert run.batch is not None
+    if run.batch.micro != "auto":
+        return run.batch.micro
+    return max(1, min(global_batch, AUTO_MICRO_TOKENS // run.data.sequence_length))
+
+
+def resolve(
+    loaded: Loaded,
+    machine: Machine,
+    *,
+    nodes: int,
+    parameters: int | None,
+    train_set: Path,
+    validation_sets: dict[str, Path],
+) -> Resolved:
+    """`parameters` is the model's size where it is known without loading it."""
+    run = loaded.run
+    require_complete(loaded)
+    assert run.batch is not None
+    wanted = run.resources.accelerators
+    on_cpu = machine.cuda_devices == 0 or (wanted is not None and wanted.kind.lower() == "cpu")
+    if on_cpu:
+        ranks = wanted.count if wanted is not None and wanted.kind.lower() == "cpu" else 1
+    else:
+        ranks = min(wanted.count, machine.cuda_devices) if wanted else machine.cuda_devices
+        if nodes > 1 and nodes * ranks > machine.cuda_devices:
+            raise BadInput(
+                f"{nodes} nodes of {ranks} devices need {nodes * ranks}; this machine has "
+                f"{machine.cuda_devices}",
+                "play several nodes with fewer accelerators each, or on the CPU: "
+                "--set resources.accelerators=cpu:1",
+            )
+    if on_cpu and run.precision == "fp16":
+        # Half-precision matrix products on CPUs are emulated and slow by orders of magnitude.
+        raise SpecError(
+            "precision: fp16 needs a GPU",
+            str(loaded.located.mark(("precision",))),
+            "use bf16 or fp32 on the CPU",
+        )
+    large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
+    global_batch = run.batch.global_.sequences(run.data.sequence_length)
+    threads = run.threads
+    recompute = run.memory.checkpoint_activations
+    return Resolved(
+        name=run_name(loaded),
+        run=run,
+        folder=str(loaded.folder),
+        run_directory=str(run_directory(loaded)),
+        train_set=str(train_set),
+        validation_sets={name: str(folder) for name, folder in validation_sets.items()},
+        device="cpu" if on_cpu else "cuda",
+        nodes=nodes,
+        ranks_per_node=ranks,
+        threads=max(1, machine.cores // (nodes * ranks)) if threads == "auto" else threads,
+        global_batch=global_batch,
+        micro=min(choose_micro(run, global_batch), global_batch),
+        sharded=ranks > 1 and (run.shard == "node" or (run.shard == "auto" and large)),
+        checkpoint_activations=large if recompute == "auto" else recompute,
+    )

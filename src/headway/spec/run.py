@@ -1,0 +1,403 @@
+"""The run file: what to train. Every key, its type, its default, and a line on what it does.
+
+The reference page and the JSON Schema are generated from this file (`make generate`), so a
+docstring here is documentation. A field made with `later(...)` is accepted and validated, but
+nothing acts on it yet; `headway check` and `headway run` say so.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import core_schema
+
+from headway.spec.units import (
+    AcceleratorsField,
+    BatchSizeField,
+    Interval,
+    IntervalField,
+    Length,
+    LengthField,
+    NodeRange,
+    NodeRangeField,
+    Warmup,
+    WarmupField,
+)
+
+NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
+CALL_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+
+
+def later(default: Any = None) -> Any:
+    """A field that is part of the format but not acted on by this version."""
+    return Field(default=default, json_schema_extra={"not_yet": True})
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True
+    )
+
+
+class Shorthand:
+    """A section that may also be written as one word, which then is its value of `key`."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+
+    def _expanded(self, value: Any) -> Any:
+        return {self.key: value} if isinstance(value, str) else value
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return core_schema.no_info_before_validator_function(self._expanded, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return {"anyOf": [{"type": "string"}, handler(schema)]}
+
+
+Call = Annotated[str, Field(pattern=CALL_PATTERN, examples=["mine:build"])]
+
+
+def _exactly_one(section: BaseModel, names: dict[str, str]) -> None:
+    given = [written for field, written in names.items() if getattr(section, field) is not None]
+    if len(given) != 1:
+        found = f"found {' and '.join(given)}" if given else "found none"
+        raise ValueError(f"give exactly one of {', '.join(names.values())} ({found})")
+
+
+class Model(Section):
+    """The network: `{from: gpt2}`, `{type: llama, config: {...}}` or `{call: "mine:build"}`."""
+
+    from_: str | None = Field(default=None, alias="from")
+    """Start from these weights: a hub name, a folder in the HF format, or `RUN@step`."""
+    type: str | None = None
+    """Start from scratch: a model type of transformers (`gpt2`, `llama`, `bert`, `qwen3`, ...)."""
+    call: Call | None = None
+    """Start from the user's own function, `module:function`, which returns a module, or a module
+    and its list of blocks."""
+    config: dict[str, Any] = {}
+    """With `type`: fields of the transformers config (a missing `vocab_size` is taken from the
+    tokenizer). With `from`: fields to override. With `call`: keyword arguments."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Model:
+        _exactly_one(self, {"from_": "from", "type": "type", "call": "call"})
+        return self
+
+
+class DistillWeights(Section):
+    """How the three losses of distillation add up."""
+
+    soft: float = Field(default=5.0, ge=0)
+    """Cross-entropy with the teacher's softened distribution, times temperature squared."""
+    hard: float = Field(default=2.0, ge=0)
+    """The ordinary language-modelling loss."""
+    hidden: float = Field(default=1.0, ge=0)
+    """One minus the cosine between the last hidden states (needs equal widths)."""
+
+
+class Objective(Section):
+    """What is minimised: `causal`, `masked`, `{type: distill, ...}` or `{call: "mine:loss"}`."""
+
+    type: Literal["causal", "masked", "distill"] | None = None
+    """`causal`: next token. `masked`: hidden tokens, the BERT way. `distill`: causal, with a
+    teacher."""
+    call: Call | None = None
+    """The user's own loss, `module:function`: `loss(model, batch) -> Loss(sum, count, extras)`."""
+    teacher: Annotated[Model, Shorthand("from")] | None = None
+    """distill: the teacher, as `model` is written, or just its name."""
+    temperature: float = Field(default=2.0, gt=0)
+    """distill: softens both distributions."""
+    weights: DistillWeights = DistillWeights()
+    """distill: weights of the three losses."""
+    mask_probability: float = Field(default=0.15, gt=0, lt=1)
+    """masked: share of the tokens to predict."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Objective:
+        _exactly_one(self, {"type": "type", "call": "call"})
+        if (self.type == "distill") != (self.teacher is not None):
+            raise ValueError("`teacher` goes with `type: distill`, and distill needs it")
+        return self
+
+
+class TrainTokenizer(Section):
+    """A tokenizer made from the text itself: byte-level BPE."""
+
+    vocab: int = Field(ge=300, le=2**20)
+    """Size of the vocabulary."""
+
+
+class Tokenizer(Section):
+    """`gpt2`, a folder, or `{train: {vocab: 8192}}`."""
+
+    from_: str | None = Field(default=None, alias="from")
+    """A hub name, or a folder with `tokenizer.json`."""
+    train: TrainTokenizer | None = None
+    """Train one on the set's own text."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Tokenizer:
+        _exactly_one(self, {"from_": "from", "train": "train"})
+        return self
+
+
+class DataSet(Section):
+    """A prepared folder, or sources that `run` prepares when they are not prepared yet."""
+
+    path: str | None = None
+    """A folder made by `headway data prepare`. A bare string means this."""
+    sources: list[str] | None = Field(default=None, min_length=1)
+    """Files, folders or globs of .txt and .jsonl."""
+    column: str = "text"
+    """jsonl: the field that holds the text."""
+    tokenizer: Annotated[Tokenizer, Shorthand("from")] | None = None
+    """How to tokenise the sources; a validation set takes the training set's when left out."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> DataSet:
+        _exactly_one(self, {"path": "path", "sources": "sources"})
+        if self.path is not None and self.tokenizer is not None:
+            raise ValueError("a prepared set brings its own tokenizer; leave `tokenizer` out")
+        return self
+
+
+DataSetField = Annotated[DataSet, Shorthand("path")]
+
+
+class Data(Section):
+    """What to train and evaluate on."""
+
+    train: DataSetField | None = None
+    """The training set."""
+    validation: dict[str, DataSetField] = {}
+    """Held-out sets by name; each gets its own loss at every evaluation."""
+    sequence_length: int = Field(default=1024, ge=2)
+    """Tokens of one sample."""
+
+    @field_validator("validation")
+    @classmethod
+    def _plain_names(cls, sets: dict[str, DataSet]) -> dict[str, DataSet]:
+        for name in sets:
+            if not re.match(r"^[\w.-]+$", name):
+                raise ValueError(f"{name!r}: letters, digits, dot, dash and underscore only")
+        return sets
+
+
+class Batch(Section):
+    """The global batch is the same at any number of nodes, divisible or not."""
+
+    global_: BatchSizeField = Field(alias="global")
+    """Sequences of one step over all workers, or `0.5M tokens`."""
+    micro: int | Literal["auto"] = Field(default="auto")
+    """Sequences of one slice, the most a device computes at once. `auto`: about 8192 tokens."""
+
+    @field_validator("micro")
+    @classmethod
+    def _positive(cls, micro: int | str) -> int | str:
+        if isinstance(micro, int) and micro < 1:
+            raise ValueError(f"{micro} is not a number of sequences")
+        return micro
+
+
+class Optimizer(Section):
+    """How gradients become updates."""
+
+    type: Literal["adamw", "lamb"] = "adamw"
+    """`adamw` (fused where torch has it) or `lamb` (large batches)."""
+    lr: float = Field(default=3e-4, gt=0)
+    """Peak learning rate."""
+    betas: tuple[float, float] = (0.9, 0.95)
+    """Decay of the running mean and of the running square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Added to the denominator."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """On matrices only: biases and norms are left alone."""
+    max_grad_norm: float | Literal["off"] = 1.0
+    """Gradients are scaled down to this global norm."""
+
+    @field_validator("max_grad_norm")
+    @classmethod
+    def _positive(cls, norm: float | str) -> float | str:
+        if not isinstance(norm, str) and norm <= 0:
+            raise ValueError("a norm is above zero; `off` leaves gradients as they are")
+        return norm
+
+
+class Schedule(Section):
+    """The learning rate over the run."""
+
+    type: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    """`wsd`: warm up, hold, then decay linearly over the last `decay` of the run."""
+    warmup: WarmupField = Warmup(0.01, "share")
+    """Linear rise from zero: `5%` of the run, or `2000 steps`."""
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Where the decay ends, as a share of the peak."""
+    decay: WarmupField = Warmup(0.1, "share")
+    """wsd: length of the final decay."""
+
+
+class Memory(Section):
+    """Trading time for memory."""
+
+    checkpoint_activations: bool | Literal["auto"] = "auto"
+    """Recompute each block in the backward pass. `auto`: from a billion parameters on."""
+    offload: Literal["none"] = later("none")
+    """Where optimizer state and parameters may be moved to."""
+    compile: bool = False
+    """torch.compile on every block."""
+
+
+class Keep(Section):
+    """Which checkpoints stay."""
+
+    last: int = Field(default=3, ge=1)
+    """The newest so many."""
+    best: int = later(1)
+    """The best so many by validation loss."""
+    every: IntervalField | None = later()
+    """One in every so many steps, for good."""
+
+
+class Checkpoint(Section):
+    """When training state is saved. It is always saved at the end and on Ctrl-C."""
+
+    every: IntervalField = Interval(600, "seconds")
+    """Steps or time between two saves."""
+    keep: Keep = Keep()
+    """Which ones stay."""
+
+
+class Metrics(Section):
+    """The user's own measures."""
+
+    call: Call
+    """`module:function`: `metrics(model, batch) -> {name: (sum, count)}`, added up over the whole
+    set and divided once."""
+
+
+class Evaluation(Section):
+    """Losses on the validation sets; also at the end of the run."""
+
+    every: IntervalField = Interval(500, "steps")
+    """Steps between two evaluations."""
+    sequences: int | Literal["all"] = 512
+    """At most so many sequences of each set, the same ones every time."""
+    metrics: Metrics | None = None
+    """More than the loss."""
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> Evaluation:
+        # By time it would fall on other steps in every run, and runs could not be compared.
+        if self.every.unit != "steps":
+            raise ValueError("`every` counts steps here, for example 500 steps")
+        return self
+
+
+class Guard(Section):
+    """What to do when training goes wrong. A skipped step is consumed and recorded, not learned."""
+
+    loss_spike: float | Literal["off"] = 6.0
+    """Skip a step whose loss is this many standard deviations above the mean of the last 128."""
+    stop_after: int = Field(default=10, ge=1)
+    """Fail the run after so many skipped steps in a row."""
+
+
+class Code(Section):
+    """The user's own code, for the `call`s."""
+
+    path: str
+    """A folder that is put on the Python path of every worker; its digest is recorded."""
+    requirements: str | None = later()
+    """A requirements file to install on a cluster."""
+
+
+class Resources(Section):
+    """What the run wants; on this machine `run --nodes N` plays N nodes."""
+
+    accelerators: AcceleratorsField | None = None
+    """Device and its number a node: `H100:8`. `cpu:2` runs two workers a node on the CPU."""
+    nodes: NodeRangeField = later(NodeRange(1, 1))
+    """A number, or a range to be elastic in."""
+    spot: Literal["all", "above_min", "none"] = later("none")
+    """Which nodes may be spot machines."""
+
+
+class Budget(Section):
+    """Where the run stops, with its checkpoint safe."""
+
+    usd: float | None = Field(default=None, gt=0, json_schema_extra={"not_yet": True})
+    """Money."""
+    hours: float | None = Field(default=None, gt=0, json_schema_extra={"not_yet": True})
+    """Wall-clock time over all restarts."""
+
+
+class RunFile(Section):
+    """What to train."""
+
+    version: Literal[1]
+    """Version of this format."""
+    name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    """The run's name and folder. Left out: the name of the folder the file is in."""
+    extends: str | None = None
+    """A preset or another run file, whose keys this one overrides."""
+    model: Model | None = None
+    """The network."""
+    objective: Annotated[Objective, Shorthand("type")] = Objective(type="causal")
+    """What is minimised."""
+    data: Data = Data()
+    """What to train and evaluate on."""
+    batch: Batch | None = None
+    """The global batch and its slices."""
+    train_for: LengthField = Length(1, "epochs")
+    """How long: `10B tokens`, `500 steps` or `3 epochs`."""
+    optimizer: Optimizer = Optimizer()
+    """How gradients become updates."""
+    schedule: Schedule = Schedule()
+    """The learning rate over the run."""
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """Of the computation; weights and optimizer are kept in fp32."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Decides the order of the data, the initial weights, dropout and masking."""
+    threads: int | Literal["auto"] = "auto"
+    """CPU threads of one worker; results are bit-identical only at an equal number. `auto`: the
+    machine's cores divided by the workers on it."""
+    shard: Literal["auto", "none", "node"] = "auto"
+    """`node`: weights, gradients and optimizer are divided over a node's devices (FSDP2). `none`:
+    every worker holds all. `auto`: `node` from a billion parameters on."""
+    elastic: Literal["auto", "live", "restart"] = later("auto")
+    """How a lost node is survived."""
+    memory: Memory = Memory()
+    """Trading time for memory."""
+    checkpoint: Checkpoint = Checkpoint()
+    """When training state is saved."""
+    evaluation: Evaluation = Evaluation()
+    """When validation losses are taken."""
+    guard: Guard = Guard()
+    """Loss spikes and non-finite steps."""
+    track: list[Literal["tensorboard"]] = ["tensorboard"]
+    """Where metrics go besides the run directory."""
+    code: Code | None = None
+    """The user's own code."""
+    resources: Resources = Resources()
+    """Devices and nodes."""
+    budget: Budget = Budget()
+    """Where to stop."""
+    secrets: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
+    """Names of environment variables the run needs; never their values."""
+    storage: str = "runs"
+    """Parent of the run directory, relative to the run file."""
+    notify: str | None = later()
+    """Address told of failed, finished, stalled and of the budget's use."""

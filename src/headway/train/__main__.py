@@ -1,0 +1,63 @@
+"""A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
+
+The contract with the launcher: the run directory's `spec.json`, two variables in the environment
+(HEADWAY_RANK, HEADWAY_STORE), SIGTERM to stop, and the exit codes of
+`headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps as this worker's
+log.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+
+from headway.clock import SystemClock
+from headway.errors import Exit, HeadwayError
+from headway.state.rundir import RunDirectory
+
+
+def main() -> int:
+    directory = RunDirectory.open(Path(sys.argv[1]))
+    resolved = directory.read_spec()
+    rank = int(os.environ["HEADWAY_RANK"])
+
+    from headway.train.preempt import StopRequest
+
+    # Before the imports below, which take seconds: a stop that early is not lost either.
+    stop = StopRequest()
+    stop.listen()
+
+    import torch
+
+    from headway.train.loop import train
+    from headway.train.world import form_world, is_lost_peer, leave_world
+
+    torch.set_num_threads(resolved.threads)
+    try:
+        world = form_world(
+            rank,
+            resolved.nodes,
+            resolved.ranks_per_node,
+            resolved.device,
+            resolved.sharded,
+            Path(os.environ["HEADWAY_STORE"]),
+        )
+        code = train(resolved, world, stop, SystemClock())
+        leave_world(world)
+        return code
+    except HeadwayError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_code
+    except RuntimeError as error:
+        traceback.print_exc()
+        return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Without the interpreter's tear-down: after a lost peer, gloo's threads can hang in it.
+    os._exit(code)

@@ -1,0 +1,80 @@
+"""A worker's model, optimizer and data, made from the resolved run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.errors import BadInput
+from headway.plan.length import num_steps
+from headway.spec.resolve import Resolved
+from headway.spec.run import Model
+from headway.train.export import trained_elsewhere
+from headway.train.feed import Feed, open_feed
+from headway.train.guard import LossGuard
+from headway.train.models import Built, build_model, compile_blocks, recompute_blocks
+from headway.train.objectives import make_objective
+from headway.train.optim import make_optimizer
+from headway.train.own_code import make_importable
+from headway.train.precision import LossScale
+from headway.train.shard import shard_model
+from headway.train.step import Training
+from headway.train.world import World
+
+
+def build(resolved: Resolved, world: World) -> tuple[Training, Built]:
+    """At step 0, with the same weights on every worker. COLLECTIVE when the model is sharded."""
+    run = resolved.run
+    assert run.model is not None
+    make_importable(Path(resolved.folder, run.code.path) if run.code else None)
+    feed = open_feed(resolved, Path(resolved.train_set), world.device)
+    if feed.num_samples == 0:
+        raise BadInput(
+            f"{resolved.train_set} has fewer than {run.data.sequence_length + 1} tokens, not "
+            "enough for one sample"
+        )
+    built = _network(run.model, resolved, feed)
+    teacher = None
+    if run.objective.teacher is not None:
+        teacher = _network(run.objective.teacher, resolved, feed)
+        teacher.module.to(world.device)
+    _place(built, resolved, world)
+    training = Training(
+        resolved=resolved,
+        total_steps=_total_steps(resolved, feed),
+        model=built.module,
+        optimizer=make_optimizer(run.optimizer, built.module),
+        objective=make_objective(run.objective, teacher.module if teacher else None),
+        feed=feed,
+        scale=LossScale(run.precision),
+        guard=LossGuard(run.guard),
+    )
+    return training, built
+
+
+def _network(model: Model, resolved: Resolved, feed: Feed) -> Built:
+    trained = None
+    if model.from_ is not None and "@" in model.from_:
+        trained = trained_elsewhere(model.from_, Path(resolved.folder))
+    return build_model(model, resolved.run.objective, resolved, feed.set.manifest, trained)
+
+
+def _place(built: Built, resolved: Resolved, world: World) -> None:
+    built.module.to(world.device)
+    # In this order: a compiled block contains its recomputation, a shard unit contains both.
+    if resolved.checkpoint_activations:
+        recompute_blocks(built.blocks)
+    if resolved.run.memory.compile:
+        compile_blocks(built)
+    if world.shard_mesh is not None:
+        shard_model(built, world, resolved.run.precision)
+
+
+def _total_steps(resolved: Resolved, feed: Feed) -> int:
+    length = resolved.run.train_for
+    return num_steps(
+        length.unit,
+        length.amount,
+        resolved.global_batch,
+        resolved.run.data.sequence_length,
+        feed.num_samples,
+    )

@@ -1,0 +1,71 @@
+"""`headway check --code`: one tiny batch through the user's own functions, on the CPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from headway.errors import BadInput
+from headway.spec.run import RunFile
+from headway.train.batches import Batch
+from headway.train.evaluate import checked_pair
+from headway.train.models import own_model
+from headway.train.objectives import logits_of, make_objective
+from headway.train.own_code import find_function, make_importable
+
+ROWS, LENGTH, VOCABULARY = 2, 8, 64
+
+
+def check_code(run: RunFile, folder: Path) -> str:
+    """What was run and found in order; raises with the user's own traceback otherwise."""
+    make_importable(folder / run.code.path if run.code else None)
+    module = _module(run)
+    tokens = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % VOCABULARY
+    batch = Batch(tokens, tokens.roll(-1, 1), torch.ones(ROWS, dtype=torch.bool), seed=0)
+    said = []
+    if run.model is not None and run.model.call is not None:
+        said.append(f"{run.model.call} built {sum(p.numel() for p in module.parameters())} numbers")
+    if run.objective.call is not None or run.objective.type == "causal":
+        said.append(_check_objective(run, module, batch))
+    if run.evaluation.metrics is not None:
+        measured = find_function(run.evaluation.metrics.call)(module, batch)
+        names = [name for name, value in measured.items() if checked_pair(name, value)]
+        said.append(f"{run.evaluation.metrics.call} measured {', '.join(names)}")
+    return "; ".join(said)
+
+
+def _module(run: RunFile) -> torch.nn.Module:
+    torch.manual_seed(run.seed)
+    if run.model is not None and run.model.call is not None:
+        return own_model(run.model).module
+    # The user's loss on a stand-in that has the interface of a transformers model.
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    config = GPT2Config(
+        n_layer=1,
+        n_head=2,
+        n_embd=16,
+        vocab_size=VOCABULARY,
+        n_positions=32,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def _check_objective(run: RunFile, module: torch.nn.Module, batch: Batch) -> str:
+    loss = make_objective(run.objective, None)(module, batch)
+    loss.sum.backward()
+    without = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
+    if len(without) == sum(1 for _ in module.parameters()):
+        raise BadInput("the loss does not depend on the model: no parameter got a gradient")
+    if run.objective.call is None:
+        shape = tuple(logits_of(module, batch.inputs).shape)
+        if shape[:2] != (ROWS, LENGTH):
+            raise BadInput(
+                f"the model gives logits of shape {shape} for tokens of shape {(ROWS, LENGTH)}",
+                "return (rows, length, vocabulary), or an object with .logits of that shape",
+            )
+    mean = float(loss.sum.detach()) / max(1, int(loss.count))
+    return f"{run.objective.call or 'causal loss'} gave {mean:.3f} over {int(loss.count)} targets"

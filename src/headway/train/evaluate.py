@@ -1,0 +1,109 @@
+"""Losses on held-out sets: divided like a batch, added up, the same sequences every time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.errors import BadInput
+from headway.plan.batch import num_slices
+from headway.spec.resolve import Resolved
+from headway.train.feed import Feed, open_feed
+from headway.train.objectives import LossFunction, make_evaluation
+from headway.train.own_code import find_function
+from headway.train.precision import computing
+from headway.train.world import World
+
+MetricsFunction = Callable[..., dict[str, tuple[Any, Any]]]
+LARGEST_EXPONENT = 50.0
+"""exp of more says nothing any more and would overflow the plots."""
+
+
+@dataclass(frozen=True)
+class EvaluationResult:
+    loss: float
+    perplexity: float
+    count: int
+    metrics: dict[str, float]
+
+
+def perplexity(loss: float) -> float:
+    return math.exp(min(loss, LARGEST_EXPONENT)) if math.isfinite(loss) else math.inf
+
+
+@torch.no_grad()
+def evaluate(
+    model: nn.Module,
+    objective: LossFunction,
+    metrics: MetricsFunction | None,
+    feed: Feed,
+    resolved: Resolved,
+    world: World,
+) -> EvaluationResult:
+    """COLLECTIVE. Over at most `evaluation.sequences` of the set, the first ones."""
+    limit = resolved.run.evaluation.sequences
+    rows = feed.num_samples if limit == "all" else min(limit, feed.num_samples)
+    share = world.share(num_slices(rows, resolved.micro))
+    model.eval()
+    pairs: torch.Tensor | None = None
+    names: list[str] = []
+    for batch in feed.fixed(rows, share):
+        torch.manual_seed(batch.seed)
+        with computing(resolved.run.precision, world.device):
+            loss = objective(model, batch)
+            measured = metrics(model, batch) if metrics is not None else {}
+        names = sorted(measured)
+        found = [(loss.sum, loss.count), *(checked_pair(name, measured[name]) for name in names)]
+        numbers = torch.stack(
+            [torch.as_tensor(x, device=world.device).double() for pair in found for x in pair]
+        )
+        pairs = numbers if pairs is None else pairs + numbers
+    assert pairs is not None, "a share has at least one slice"
+    world.add_up(pairs)  # COLLECTIVE
+    (total, count), *others = pairs.view(-1, 2).tolist()  # SYNC
+    mean = total / max(1.0, count)
+    return EvaluationResult(
+        loss=mean,
+        perplexity=perplexity(mean),
+        count=int(count),
+        metrics={
+            name: part / max(1.0, number)
+            for name, (part, number) in zip(names, others, strict=True)
+        },
+    )
+
+
+class Evaluator:
+    """The validation sets of a run, opened once."""
+
+    def __init__(self, resolved: Resolved, world: World) -> None:
+        self.resolved = resolved
+        self.feeds = {
+            name: open_feed(resolved, Path(folder), world.device)
+            for name, folder in resolved.validation_sets.items()
+        }
+        self.objective = make_evaluation(resolved.run.objective)
+        metrics = resolved.run.evaluation.metrics
+        self.metrics = find_function(metrics.call) if metrics else None
+
+    def run(self, model: nn.Module, world: World) -> dict[str, EvaluationResult]:
+        """COLLECTIVE. Results by the name of the set."""
+        return {
+            name: evaluate(model, self.objective, self.metrics, feed, self.resolved, world)
+            for name, feed in self.feeds.items()
+        }
+
+
+def checked_pair(name: str, value: Any) -> tuple[Any, Any]:
+    if not (isinstance(value, tuple) and len(value) == 2):
+        raise BadInput(
+            f"evaluation.metrics: {name!r} is {type(value).__name__}",
+            "return {name: (sum, count)}: Headway adds both up and divides once",
+        )
+    return value

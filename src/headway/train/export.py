@@ -1,0 +1,89 @@
+"""A trained model out of a run: rebuilt from the run directory alone, written in the HF format."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.data.shards import TOKENIZER
+from headway.errors import BadInput
+from headway.spec.resolve import Resolved
+from headway.state.checkpoints import find_checkpoint, read_manifest
+from headway.state.find import find_run, split_step
+from headway.state.rundir import RunDirectory
+from headway.train.checkpoint import load_weights
+from headway.train.models import Built, own_model
+from headway.train.own_code import make_importable
+
+MODEL = "model"
+
+
+def describe_model(built: Built, resolved: Resolved, directory: RunDirectory) -> None:
+    """Puts the model's config and the tokenizer into the run directory, so that it explains itself
+    without the data, the hub or the model it started from."""
+    if built.is_transformers:
+        config: Any = built.module.config
+        config.save_pretrained(directory.path / MODEL)
+    tokenizer = Path(resolved.train_set) / TOKENIZER
+    if tokenizer.is_dir():
+        shutil.copytree(tokenizer, directory.path / TOKENIZER, dirs_exist_ok=True)
+
+
+def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
+    """The model with the weights of a checkpoint, on the CPU, and the checkpoint's step."""
+    resolved = directory.read_spec()
+    run = resolved.run
+    assert run.model is not None
+    if run.model.call is not None:
+        make_importable(Path(resolved.folder, run.code.path) if run.code else None)
+        module = own_model(run.model).module
+    else:
+        module = _from_config(directory, masked=run.objective.type == "masked")
+    folder = find_checkpoint(directory, step)
+    manifest = read_manifest(folder)
+    load_weights(module, folder)
+    return module.eval(), manifest.step
+
+
+def _from_config(directory: RunDirectory, masked: bool) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
+
+    config = AutoConfig.from_pretrained(directory.path / MODEL)
+    kind = AutoModelForMaskedLM if masked else AutoModelForCausalLM
+    return kind.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+
+
+def trained_elsewhere(reference: str, folder: Path) -> nn.Module:
+    """`model: {from: RUN@step}`."""
+    name, step = split_step(reference)
+    module, _ = load_trained(find_run(name, folder), step)
+    return module
+
+
+def export(directory: RunDirectory, step: int | None, into: Path) -> int:
+    """Writes the HF format to the folder `into`; the step it is of."""
+    if into.exists() and any(into.iterdir()):
+        raise BadInput(f"{into} is not empty", "name a new folder")
+    module, at_step = load_trained(directory, step)
+    if not hasattr(module, "save_pretrained"):
+        raise BadInput(
+            f"run {directory.name} has a model of its own code, which has no save_pretrained",
+            "its weights are plain safetensors: "
+            f"{find_checkpoint(directory, step) / 'model.safetensors'}",
+        )
+    module.config.use_cache = True
+    # Written beside and renamed: a folder that is there is whole.
+    partial = into.with_name(f".{into.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    module.save_pretrained(partial)
+    tokenizer = directory.path / TOKENIZER
+    if tokenizer.is_dir():
+        shutil.copytree(tokenizer, partial, dirs_exist_ok=True)
+    if into.exists():
+        into.rmdir()
+    partial.rename(into)
+    return at_step

@@ -1,0 +1,52 @@
+"""How fast training goes, and how much of the device that is."""
+
+from __future__ import annotations
+
+import torch
+
+from headway.clock import Clock
+from headway.plan.devices import find_device, mfu, why_no_mfu
+from headway.plan.size import ModelSize, flops_per_token
+from headway.spec.resolve import Resolved
+from headway.train.world import World
+
+
+class Meter:
+    """Times steps. Evaluations and saves lie outside `start` and `finish`."""
+
+    def __init__(
+        self, resolved: Resolved, size: ModelSize | None, world: World, clock: Clock
+    ) -> None:
+        run = resolved.run
+        self.clock = clock
+        self.tokens_per_step = resolved.global_batch * run.data.sequence_length
+        self.num_devices = world.num_workers
+        self.precision = run.precision
+        self.flops = flops_per_token(size, run.data.sequence_length) if size else None
+        on_gpu = world.device.type == "cuda"
+        self.device_name = torch.cuda.get_device_name(world.device) if on_gpu else "cpu"
+        self.device = find_device(self.device_name)
+        self.started = 0.0
+
+    def no_mfu_because(self) -> str | None:
+        if self.flops is None:
+            return "MFU is not given: the size of this model's type is not known."
+        if self._mfu(1.0) is None:
+            return why_no_mfu(self.device_name, self.precision)
+        return None
+
+    def _mfu(self, tokens_per_second: float) -> float | None:
+        if self.flops is None:
+            return None
+        return mfu(self.flops, tokens_per_second, self.device, self.num_devices, self.precision)
+
+    def start(self) -> None:
+        self.started = self.clock.monotonic()
+
+    def finish(self) -> dict[str, float]:
+        """Figures of the step since `start`."""
+        seconds = self.clock.monotonic() - self.started
+        speed = self.tokens_per_step / seconds
+        figures = {"seconds": round(seconds, 6), "tokens_per_second": round(speed, 1)}
+        share = self._mfu(speed)
+        return figures if share is None else {**figures, "mfu": round(share, 4)}

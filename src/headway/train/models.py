@@ -1,0 +1,169 @@
+"""The network: from scratch, from the hub or a folder, from another run, or the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from headway.data.shards import SetManifest
+from headway.errors import BadInput
+from headway.plan.size import ModelSize, model_size
+from headway.spec.resolve import Resolved
+from headway.spec.run import Model, Objective
+from headway.train.own_code import find_function
+
+VOCABULARY_MULTIPLE = 64
+"""A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
+
+
+@dataclass(frozen=True)
+class Built:
+    module: nn.Module
+    blocks: list[nn.Module] = field(repr=False)
+    """The repeated layers: units of sharding, recomputation and compiling."""
+    size: ModelSize | None
+    """None where the type is unknown to the plan; then there is no MFU."""
+    is_transformers: bool
+
+
+def build_model(
+    model: Model,
+    objective: Objective,
+    resolved: Resolved,
+    manifest: SetManifest,
+    trained: nn.Module | None = None,
+) -> Built:
+    """The same weights on every worker: random ones depend on the run's seed alone.
+
+    `trained` is the network of another run, where `model` names one.
+    """
+    torch.manual_seed(resolved.run.seed)
+    if model.call is not None:
+        return own_model(model)
+    module: Any
+    if trained is not None:
+        if not hasattr(trained, "config"):
+            return Built(trained, find_blocks(trained), None, is_transformers=False)
+        module = trained
+    elif model.from_ is not None:
+        module = _from_weights(model, objective, Path(resolved.folder))
+    else:
+        module = _from_scratch(model, objective, manifest)
+    module.config.use_cache = False  # a cache of keys and values is for generation
+    _check_fits(module.config, resolved.run.data.sequence_length, manifest)
+    size = model_size(module.config.model_type, module.config.to_dict())
+    return Built(module, find_blocks(module), size, is_transformers=True)
+
+
+def find_blocks(module: nn.Module) -> list[nn.Module]:
+    """The longest list of equal layers inside a network."""
+    lists = [inner for inner in module.modules() if isinstance(inner, nn.ModuleList)]
+    alike = [layers for layers in lists if len({type(layer) for layer in layers}) == 1]
+    return list(max(alike, key=len, default=[]))
+
+
+def own_model(model: Model) -> Built:
+    assert model.call is not None
+    made = find_function(model.call)(**model.config)
+    module, blocks = made if isinstance(made, tuple) else (made, None)
+    if not isinstance(module, nn.Module):
+        raise BadInput(
+            f"{model.call} returned {type(module).__name__}",
+            "return a torch.nn.Module, or (module, list of its blocks)",
+        )
+    blocks = find_blocks(module) if blocks is None else list(blocks)
+    is_transformers = hasattr(module, "save_pretrained")
+    return Built(module, blocks, None, is_transformers)
+
+
+def _auto_class(objective: Objective) -> Any:
+    import transformers
+
+    if objective.type == "masked":
+        return transformers.AutoModelForMaskedLM
+    return transformers.AutoModelForCausalLM
+
+
+def _from_scratch(model: Model, objective: Objective, manifest: SetManifest) -> Any:
+    from transformers import AutoConfig
+
+    assert model.type is not None
+    settings = {"vocab_size": padded_vocabulary(manifest.vocab_size), **model.config}
+    end = manifest.special_ids.end_of_text
+    if end is not None:
+        settings = {"bos_token_id": end, "eos_token_id": end, **settings}
+    try:
+        config = AutoConfig.for_model(model.type, **settings)
+        return _auto_class(objective).from_config(
+            config, attn_implementation="sdpa", dtype=torch.float32
+        )
+    except ValueError as error:
+        raise BadInput(f"model.type {model.type}: {error}") from None
+
+
+def padded_vocabulary(size: int) -> int:
+    return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+
+def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
+    """A hub name, or a folder in the HF format."""
+    assert model.from_ is not None
+    source = model.from_
+    local = folder / source
+    if local.is_dir() and not (local / "config.json").is_file():
+        raise BadInput(
+            f"model.from: {local} has no config.json, so it is no model in the HF format"
+        )
+    try:
+        return _auto_class(objective).from_pretrained(
+            str(local) if local.is_dir() else source,
+            attn_implementation="sdpa",
+            dtype=torch.float32,
+            use_safetensors=True,  # a .bin file is a pickle: never read
+            **model.config,
+        )
+    except OSError as error:
+        raise BadInput(
+            f"model.from: cannot load {source!r}: {str(error).splitlines()[0]}",
+            f"a folder is looked for at {local}; a hub name needs the network",
+        ) from None
+
+
+def _check_fits(config: Any, sequence_length: int, manifest: SetManifest) -> None:
+    if config.vocab_size < manifest.vocab_size:
+        raise BadInput(
+            f"the data's tokenizer has {manifest.vocab_size} tokens, the model only "
+            f"{config.vocab_size}",
+            "use the model's own tokenizer, or leave model.config.vocab_size out",
+        )
+    positions = getattr(config, "max_position_embeddings", None)
+    if positions is not None and sequence_length > positions:
+        raise BadInput(
+            f"data.sequence_length {sequence_length} is more than the model's {positions} positions"
+        )
+
+
+def recompute_blocks(blocks: list[nn.Module]) -> None:
+    """Activations of a block are thrown away after the forward pass and computed again."""
+    from torch.utils.checkpoint import checkpoint
+
+    def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any, **kwargs: Any) -> Any:
+            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
+
+        return run
+
+    for block in blocks:
+        # Replacing `forward` and not the module keeps parameter names, so checkpoints and exports
+        # do not depend on this choice.
+        block.forward = recomputed(block.forward)
+
+
+def compile_blocks(built: Built) -> None:
+    for block in built.blocks or [built.module]:
+        block.compile()

@@ -1,0 +1,123 @@
+"""What is minimised, as functions of (model, slice) that return sums and integer counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from headway.errors import BadInput
+from headway.spec.run import Objective
+from headway.train.batches import IGNORED, Batch, Loss
+from headway.train.own_code import find_function
+
+LossFunction = Callable[[nn.Module, Batch], Loss]
+
+
+def make_objective(objective: Objective, teacher: nn.Module | None) -> LossFunction:
+    if objective.call is not None:
+        return _checked(find_function(objective.call), objective.call)
+    if objective.type == "distill":
+        assert teacher is not None
+        return Distill(objective, teacher)
+    return token_loss
+
+
+def make_evaluation(objective: Objective) -> LossFunction:
+    """What evaluations measure: a distilled student is judged by its own language-model loss."""
+    if objective.call is not None:
+        return _checked(find_function(objective.call), objective.call)
+    return token_loss
+
+
+def logits_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
+    output = model(inputs)
+    return getattr(output, "logits", output)
+
+
+def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    # In fp32 whatever the precision of the run: a sum over thousands of targets needs the bits.
+    return F.cross_entropy(
+        logits.flatten(0, -2).float(), targets.flatten(), ignore_index=IGNORED, reduction="sum"
+    )
+
+
+def token_loss(model: nn.Module, batch: Batch) -> Loss:
+    """Causal and masked alike: the feed has put the targets where they belong."""
+    total = summed_cross_entropy(logits_of(model, batch.inputs), batch.targets)
+    return Loss(total, (batch.targets != IGNORED).sum())
+
+
+class Distill:
+    """A student learns a teacher's distribution, the text itself, and the teacher's last states."""
+
+    def __init__(self, objective: Objective, teacher: nn.Module) -> None:
+        self.temperature = objective.temperature
+        self.weights = objective.weights
+        self.teacher = teacher.eval().requires_grad_(False)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Loss:
+        hidden_wanted = self.weights.hidden > 0
+        student = model(batch.inputs, output_hidden_states=hidden_wanted)
+        with torch.no_grad():
+            teacher = self.teacher(batch.inputs, output_hidden_states=hidden_wanted)
+        if student.logits.shape != teacher.logits.shape:
+            raise BadInput(
+                f"student and teacher disagree on the vocabulary: {student.logits.shape[-1]} and "
+                f"{teacher.logits.shape[-1]}",
+                "distillation needs one tokenizer for both",
+            )
+        counted = batch.targets != IGNORED
+        count = counted.sum()
+        parts = {
+            "soft": self._soft(student.logits, teacher.logits, counted),
+            "hard": summed_cross_entropy(student.logits, batch.targets),
+        }
+        if hidden_wanted:
+            parts["hidden"] = self._hidden(student, teacher, counted)
+        total = sum(getattr(self.weights, name) * part for name, part in parts.items())
+        assert isinstance(total, torch.Tensor)
+        return Loss(total, count, {f"loss_{name}": part.detach() for name, part in parts.items()})
+
+    def _soft(
+        self, student: torch.Tensor, teacher: torch.Tensor, counted: torch.Tensor
+    ) -> torch.Tensor:
+        by_student = F.log_softmax(student.float() / self.temperature, dim=-1)
+        by_teacher = F.log_softmax(teacher.float() / self.temperature, dim=-1)
+        divergence = F.kl_div(by_student, by_teacher, reduction="none", log_target=True).sum(-1)
+        # Temperature squared keeps the gradient's size when the temperature changes.
+        return (divergence * counted).sum() * self.temperature**2
+
+    def _hidden(self, student: Any, teacher: Any, counted: torch.Tensor) -> torch.Tensor:
+        own, taught = student.hidden_states[-1].float(), teacher.hidden_states[-1].float()
+        if own.shape != taught.shape:
+            raise BadInput(
+                f"student and teacher have widths {own.shape[-1]} and {taught.shape[-1]}",
+                "set objective.weights.hidden to 0",
+            )
+        return ((1 - F.cosine_similarity(own, taught, dim=-1)) * counted).sum()
+
+
+def _checked(function: Callable[..., Any], call: str) -> LossFunction:
+    """The user's loss with its result held to the contract, so that a slip has a name."""
+
+    def checked(model: nn.Module, batch: Batch) -> Loss:
+        loss = function(model, batch)
+        if not isinstance(loss, Loss):
+            raise BadInput(
+                f"{call} returned {type(loss).__name__}",
+                "return headway.train.batches.Loss(sum, count)",
+            )
+        count = torch.as_tensor(loss.count, device=loss.sum.device)
+        if loss.sum.ndim != 0 or count.ndim != 0 or count.is_floating_point():
+            raise BadInput(
+                f"{call}: sum must be a scalar and count an integer scalar (found shapes "
+                f"{tuple(loss.sum.shape)} and {tuple(count.shape)}, count {count.dtype})",
+                "return sums, not means: Headway divides once by the count of the whole batch",
+            )
+        return Loss(loss.sum, count, loss.extras)
+
+    return checked
