@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.options import JsonOption, RunFileArgument, SetOption
-from headway.cli.output import print_json, short_count, warn
+from headway.cli.output import hint, print_json, short_count, warn
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
@@ -25,10 +25,14 @@ def check(
 ) -> None:
     """Check a run file and say what it comes to. Writes nothing and needs no torch."""
     from headway.spec.load import load_run, load_targets
+    from headway.spec.resolve import require_complete
 
     loaded = load_run(run_file, set_)
+    if not loaded.is_preset:
+        require_complete(loaded)
     load_targets(loaded.folder)
     warn_of_later_keys(loaded)
+    warn_of_long_warmup(loaded)
     facts = describe(loaded.run)
     if code:
         facts["code"] = _check_code(loaded)
@@ -41,6 +45,7 @@ def check(
 
 def warn_of_later_keys(loaded: Loaded) -> None:
     """Keys that are written down but that nothing acts on yet."""
+    from headway.spec.load import PRESET
     from headway.spec.names import later_keys
     from headway.spec.run import RunFile
 
@@ -48,8 +53,31 @@ def warn_of_later_keys(loaded: Loaded) -> None:
         path = tuple(key.split("."))
         if path in loaded.located.keys:
             mark = loaded.located.mark(path)
-            if "(preset)" not in mark.file:
+            if not mark.file.endswith(PRESET):
                 warn(f"{mark}: {key} is accepted, but this version does not act on it yet")
+
+
+def warn_of_long_warmup(loaded: Loaded) -> None:
+    """A preset's warm-up in steps outlasts a short trial. Allowed, as trials are; but not unsaid:
+    the learning rate never reaches its peak."""
+    total, warmup = steps_of(loaded.run), loaded.run.schedule.warmup
+    if total is not None and warmup.unit == "steps" and warmup.amount >= total:
+        warn(
+            f"{loaded.located.mark(('schedule', 'warmup'))}: schedule.warmup is {warmup.amount} "
+            f"steps and the whole run has {total}: the learning rate never reaches its peak"
+        )
+        hint("--set schedule.warmup=5%")
+
+
+def steps_of(run: RunFile) -> int | None:
+    """Length of the run where the run file alone tells it: epochs need the data."""
+    from headway.plan.length import num_steps
+
+    if run.train_for.unit == "epochs" or run.batch is None:
+        return None
+    length = run.data.sequence_length
+    batch = run.batch.global_.sequences(length)
+    return num_steps(run.train_for.unit, run.train_for.amount, batch, length, None)
 
 
 def parameters_of(run: RunFile) -> int | None:
@@ -76,17 +104,14 @@ def describe(run: RunFile) -> dict[str, Any]:
         length = run.data.sequence_length
         batch = run.batch.global_.sequences(length)
         micro = choose_micro(run, batch)
-        slices = -(-batch // micro)
+        num_slices = -(-batch // micro)
         facts["batch"] = (
             f"{batch} sequences of {length} tokens = {short_count(batch * length)} tokens a step, "
-            f"in {slices} slices of {micro}"
+            f"in {num_slices} {'slice' if num_slices == 1 else 'slices'} of {micro}"
         )
     facts["train_for"] = str(run.train_for)
     if run.train_for.unit == "tokens" and run.batch is not None:
-        from headway.plan.length import num_steps
-
-        steps = num_steps("tokens", run.train_for.amount, batch, length, None)
-        facts["train_for"] += f" = {steps} steps"
+        facts["train_for"] += f" = {steps_of(run)} steps"
     facts["optimizer"] = f"{run.optimizer.type}, lr {run.optimizer.lr:g}, {run.schedule.type}"
     facts["precision"] = run.precision
     return facts

@@ -78,7 +78,7 @@ def _readme(preset: str) -> str:
     return (
         f"`headway check` says what `run.yaml` comes to.\n"
         f"`headway run` trains {where}; Ctrl-C saves, and the same command goes on.\n"
-        '`headway generate --prompt "Once"` and `headway export OUT` use what was trained.\n'
+        '`headway generate --prompt "Once"` and `headway export --into OUT` use what was trained.\n'
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -38,14 +38,7 @@ def logs(
 
     directory = find_run(run, Path.cwd())
     if events or json_:
-        for event in directory.events.all():
-            if json_:
-                print_json(event)
-            else:
-                facts = "  ".join(
-                    f"{k}={v}" for k, v in event.items() if k not in ("time", "event")
-                )
-                print(f"{event['time']}  {event['event']:<10}{facts}")
+        _print_events(directory.events.all(), json_)
         return
     if all_:
         chosen = directory.logs()
@@ -59,8 +52,18 @@ def logs(
     missing = [path.name for path in chosen if not path.is_file()]
     if missing or not chosen:
         known = ", ".join(path.name for path in directory.logs()) or "no logs yet"
-        raise NotFound(f"run {directory.name} has no log {', '.join(missing)}", f"it has {known}")
+        wanted = ", ".join(missing) or "at all"
+        raise NotFound(f"run {directory.name} has no log {wanted}", f"it has {known}")
     _print(chosen, directory, follow, with_names=len(chosen) > 1)
+
+
+def _print_events(events: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(events)
+        return
+    for event in events:
+        facts = "  ".join(f"{k}={v}" for k, v in event.items() if k not in ("time", "event"))
+        print(f"{event['time']}  {event['event']:<10}{facts}")
 
 
 def _worker_that_matters(directory: RunDirectory) -> tuple[int, int]:

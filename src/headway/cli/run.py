@@ -25,7 +25,7 @@ def run(
     set_: SetOption = None,
 ) -> None:
     """Train here. Prepares the data if needed; Ctrl-C saves; the same command goes on."""
-    from headway.cli.check import parameters_of, warn_of_later_keys
+    from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
     from headway.cli.sets import sets_of
     from headway.clock import SystemClock
     from headway.launch.machine import this_machine
@@ -38,6 +38,7 @@ def run(
     require_training_extra()
     require_secrets(loaded)
     warn_of_later_keys(loaded)
+    warn_of_long_warmup(loaded)
     path = run_directory(loaded)
     if (path / "spec.json").exists():
         refuse_other_run(RunDirectory.open(path), loaded)
@@ -64,6 +65,7 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.clock import SystemClock
     from headway.errors import Exit
     from headway.launch.local import LocalRun
+    from headway.state.checkpoints import steps_saved
 
     progress = RunProgress(directory)
     local = LocalRun(resolved, directory, SystemClock())
@@ -81,7 +83,9 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
         for number, handler in before.items():
             signal.signal(number, handler)
     if code == Exit.STOPPED:
-        say(f"stopped; saved in {directory.path}")
+        saved = steps_saved(directory)
+        newest = f"saved up to step {saved[-1]}" if saved else "nothing is saved yet"
+        say(f"stopped; {newest}: {directory.path}")
         hint("the same command goes on from here")
     else:
         say(f"finished: {directory.path}")

@@ -7,11 +7,12 @@ dies takes the run with it within seconds, and its own last words are what the u
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,9 @@ END_SECONDS = 5.0
 """Between asking the others to end and ending them."""
 STOP_SECONDS = 300.0
 """For a save after Ctrl-C. A second Ctrl-C does not wait."""
+WORKER = (sys.executable, "-m", "headway.train")
+TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
+"""torch puts the rank before each line once workers have met."""
 
 
 @dataclass
@@ -34,21 +38,33 @@ class Worker:
     rank: int
     process: subprocess.Popen[bytes]
     log: Path
+    log_start: int
+    """Bytes of the log that earlier starts of this run have written."""
 
 
 class LocalRun:
-    """Starts and watches the workers of one run. `watch` is called while they work."""
+    """Starts and watches the workers of one run. `worker` is the command of one, to which the run
+    directory is added."""
 
-    def __init__(self, resolved: Resolved, directory: RunDirectory, clock: Clock) -> None:
+    def __init__(
+        self,
+        resolved: Resolved,
+        directory: RunDirectory,
+        clock: Clock,
+        worker: Sequence[str] = WORKER,
+    ) -> None:
         self.resolved = resolved
         self.directory = directory
         self.clock = clock
+        self.worker = worker
         self.journal = Journal(directory, clock)
         self.stop_asked_at: float | None = None
+        self.stop_at_once = False
         self.workers: list[Worker] = []
 
     def run(self, watch: Callable[[], None]) -> Exit:
-        """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause."""
+        """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
+        `watch` is called several times a second."""
         with self.directory.held(), tempfile.TemporaryDirectory(prefix="headway-") as scratch:
             self.directory.write_spec(self.resolved)
             self.journal.note(
@@ -61,6 +77,8 @@ class LocalRun:
             try:
                 for rank in range(self.resolved.num_workers):
                     self.workers.append(self._start(rank, Path(scratch) / "store"))
+                if self.stop_asked_at is not None:
+                    self._signal(signal.SIGTERM)  # those that were not there yet when it was asked
                 return self._supervise(watch)
             finally:
                 self._end_all()
@@ -71,6 +89,7 @@ class LocalRun:
             self.stop_asked_at = self.clock.monotonic()
             self._signal(signal.SIGTERM)
         else:
+            self.stop_at_once = True
             self._signal(signal.SIGKILL)
 
     def _start(self, rank: int, store: Path) -> Worker:
@@ -87,8 +106,9 @@ class LocalRun:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         environment.setdefault("NCCL_SOCKET_IFNAME", "lo")
         with log.open("ab") as output:
+            log_start = output.tell()
             process = subprocess.Popen(
-                [sys.executable, "-m", "headway.train", str(self.directory.path)],
+                [*self.worker, str(self.directory.path)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -97,13 +117,17 @@ class LocalRun:
                 # stop by us, once.
                 start_new_session=True,
             )
-        return Worker(rank, process, log)
+        return Worker(rank, process, log, log_start)
 
     def _supervise(self, watch: Callable[[], None]) -> Exit:
         while True:
             watch()
             codes = {w.rank: w.process.poll() for w in self.workers}
             ended = {rank: code for rank, code in codes.items() if code is not None}
+            if any(self._was_stopped_unsaved(code) for code in ended.values()):
+                # The others cannot save without it.
+                self.journal.note("stopped", saved=False)
+                return Exit.STOPPED
             if any(code not in (Exit.DONE, Exit.STOPPED) for code in ended.values()):
                 self._fail()
             if len(ended) == len(self.workers):
@@ -113,11 +137,19 @@ class LocalRun:
                 self.stop_asked_at is not None
                 and self.clock.monotonic() - self.stop_asked_at > STOP_SECONDS
             ):
+                how = f"did not save and stop within {STOP_SECONDS:.0f} s"
+                self._note_failed(rank=0, how=how, words=f"the workers {how}")
                 raise RunFailed(
-                    f"the workers did not save and stop within {STOP_SECONDS:.0f} s",
-                    f"their logs are in {self.directory.path / 'logs'}",
+                    f"the workers {how}", f"their logs are in {self.directory.path / 'logs'}"
                 )
             self.clock.sleep(POLL_SECONDS)
+
+    def _was_stopped_unsaved(self, code: int) -> bool:
+        """By our own signal: before the worker could listen for it, or the second time."""
+        asked = self.stop_asked_at is not None
+        return (asked and code == -signal.SIGTERM) or (
+            self.stop_at_once and code == -signal.SIGKILL
+        )
 
     def _fail(self) -> None:
         """Finds whom to blame, and raises with that worker's last words."""
@@ -132,13 +164,16 @@ class LocalRun:
             if blame > 0 or self.clock.monotonic() > deadline:
                 break
             self.clock.sleep(POLL_SECONDS)
-        words = last_words(worker.log)
+        words = last_words(worker.log, worker.log_start)
         how = describe_end(worker.process.returncode)
-        node, local_rank = divmod(worker.rank, self.resolved.ranks_per_node)
-        self.journal.note(
-            "failed", rank=worker.rank, node=node, local_rank=local_rank, how=how, words=words
-        )
+        self._note_failed(worker.rank, how, words)
         raise RunFailed(f"{words}\nworker {worker.rank} {how}", f"its whole log is {worker.log}")
+
+    def _note_failed(self, rank: int, how: str, words: str) -> None:
+        node, local_rank = divmod(rank, self.resolved.ranks_per_node)
+        self.journal.note(
+            "failed", rank=rank, node=node, local_rank=local_rank, how=how, words=words
+        )
 
     def _signal(self, number: int) -> None:
         for worker in self.workers:
@@ -162,18 +197,22 @@ def _blame(code: int | None) -> int:
 def describe_end(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    name = signal.Signals(-code).name
+    known = -code in {int(number) for number in signal.Signals}
+    name = signal.Signals(-code).name if known else f"signal {-code}"
     hint = " (out of memory, if nobody killed it by hand)" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
 
 
-def last_words(log: Path, most_lines: int = 40) -> str:
-    """The last traceback or error of a worker's log."""
+def last_words(log: Path, start: int = 0, most_lines: int = 40) -> str:
+    """The last traceback in a worker's log from byte `start` on, else its last lines."""
     try:
-        lines = log.read_text("utf-8", errors="replace").splitlines()
+        with log.open("rb") as file:
+            file.seek(start)
+            lines = file.read().decode("utf-8", errors="replace").rstrip().splitlines()
     except FileNotFoundError:
-        return "it printed nothing"
+        lines = []
     for index in range(len(lines) - 1, -1, -1):
-        if lines[index].startswith("Traceback (most recent call last)"):
-            return "\n".join(lines[index:][-most_lines:])
+        if found := TRACEBACK.match(lines[index]):
+            shown = [line.removeprefix(found[1] or "") for line in lines[index:]]
+            return "\n".join(shown[-most_lines:])
     return "\n".join(lines[-5:]) or "it printed nothing"

@@ -13,13 +13,21 @@ from pydantic import BaseModel, ValidationError
 
 from headway.errors import BadInput, NotFound, SpecError
 from headway.spec.located import Located, Mark, merge, read_yaml
-from headway.spec.names import suggestion
-from headway.spec.run import RunFile
+from headway.spec.names import keys_at, suggestion
+from headway.spec.run import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, RunFile
 from headway.spec.target import Target, TargetFile
 
 RUN_FILE = "run.yaml"
 TARGET_FILE = "targets.yaml"
+PRESET = " (preset)"
+"""Ends the name of a preset where a position shows a file's."""
 Checked = TypeVar("Checked", bound=BaseModel)
+FORMS = {
+    NAME_PATTERN: "is no name: lower-case letters, digits and dashes between them, at most 40",
+    CALL_PATTERN: 'does not name a function; write "module:function"',
+    VARIABLE_PATTERN: "is not the name of an environment variable",
+}
+"""What a pattern asks for, in words."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +38,11 @@ class Loaded:
     folder: Path
     located: Located
     """What was written, with positions; defaults are not in it."""
+
+    @property
+    def is_preset(self) -> bool:
+        """Named as it is, and not extended by a file."""
+        return self.located.mark(()).file.endswith(PRESET)
 
 
 def preset_names() -> list[str]:
@@ -47,19 +60,18 @@ def load_run(reference: str | Path | None = None, overrides: list[str] | None = 
     """Of a run file, a folder that holds one, a preset's name, or None for ./run.yaml."""
     located, folder = _read_with_bases(_find(reference), seen=())
     for override in overrides or []:
-        located = merge(located, _override(override))
+        located = _overridden(located, override)
     return Loaded(validated(RunFile, located), folder, located)
 
 
 def load_targets(folder: Path) -> dict[str, Target]:
     """Targets beside the run file, then those of the user's config folder that have other names."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME", "~/.config")).expanduser() / "headway"
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "headway"
     targets: dict[str, Target] = {}
     for place in (config, folder):
         file = place / TARGET_FILE
         if file.is_file():
-            located = read_yaml(file.read_text("utf-8"), _shown(file))
-            targets.update(validated(TargetFile, located).root)
+            targets.update(validated(TargetFile, _read(file)).root)
     return targets
 
 
@@ -85,16 +97,19 @@ def _find(reference: str | Path | None) -> Path | str:
     )
 
 
-def _read_with_bases(source: Path | str, seen: tuple[str, ...]) -> tuple[Located, Path]:
-    """A file or preset with all it extends merged in below it."""
+def _read(file: Path) -> Located:
+    try:
+        return read_yaml(file.read_text("utf-8"), _shown(file))
+    except UnicodeDecodeError as error:
+        raise SpecError(f"not UTF-8 text (byte {error.start})", _shown(file)) from None
+
+
+def _read_with_bases(source: Path | str, seen: tuple[Path | str, ...]) -> tuple[Located, Path]:
+    """A file or preset with all it extends merged in below it; `seen` are those above it."""
     if isinstance(source, Path):
-        try:
-            located = read_yaml(source.read_text("utf-8"), _shown(source))
-        except UnicodeDecodeError as error:
-            raise SpecError(f"not UTF-8 text (byte {error.start})", _shown(source)) from None
-        folder = source.resolve().parent
+        located, folder = _read(source), source.resolve().parent
     else:
-        located, folder = read_yaml(preset_text(source), f"{source} (preset)"), Path.cwd()
+        located, folder = read_yaml(preset_text(source), source + PRESET), Path.cwd()
     if not isinstance(located.value, dict):
         raise SpecError("a run file is a mapping of keys", str(located.mark(())))
     base = located.value.get("extends")
@@ -103,14 +118,15 @@ def _read_with_bases(source: Path | str, seen: tuple[str, ...]) -> tuple[Located
     where = str(located.mark(("extends",)))
     if not isinstance(base, str):
         raise SpecError("`extends` names one preset or one file", where)
-    if base in seen:
-        raise SpecError(f"`extends` goes round in a circle through {base}", where)
     file = folder / base
+    seen = (*seen, source.resolve() if isinstance(source, Path) else source)
+    if file.resolve() in seen:
+        raise SpecError(f"`extends` goes round in a circle through {base}", where)
     if not file.is_file() and base not in preset_names():
         raise SpecError(
             f"`extends: {base}` is neither a preset nor a file", where, _near_preset(base)
         )
-    below, _ = _read_with_bases(file if file.is_file() else base, (*seen, base))
+    below, _ = _read_with_bases(file if file.is_file() else base, seen)
     return merge(below, located), folder
 
 
@@ -119,28 +135,29 @@ def _near_preset(name: str) -> str:
     return f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
 
 
-def _override(text: str) -> Located:
-    """`--set a.b=c` as a located tree; the value is read as YAML."""
+def _overridden(located: Located, text: str) -> Located:
+    """With `--set a.b=c` on top; the value is read as YAML."""
     key, equals, value = text.partition("=")
-    parts = key.strip().split(".")
+    parts = tuple(key.strip().split("."))
     if not equals or not all(parts):
         raise BadInput(f"--set {text}: write --set key.inner=value")
-    inner = read_yaml(value, f"--set {key}")
     if value.strip() == "":
         raise BadInput(f"--set {text}: the value is empty")
-    tree: Any = inner.value
-    located = Located(None)
+    inner = read_yaml(value, f"--set {key}")
     mark = Mark(f"--set {key}", 0, 0)
-    for index in range(len(parts), 0, -1):
-        tree = {parts[index - 1]: tree}
-        located.keys[tuple(parts[:index])] = mark
-        located.values[tuple(parts[:index])] = mark
-    prefix = tuple(parts)
-    located.keys.update({(*prefix, *path): mark for path in inner.keys})
-    located.values.update({(*prefix, *path): mark for path in inner.values})
-    located.values[()] = mark
-    located.value = tree
-    return located
+    over = Located(inner.value)
+    for part in reversed(parts):
+        over.value = {part: over.value}
+    above = [parts[:length] for length in range(len(parts))]
+    inside = [(*parts, *path) for path in ((), *inner.keys, *inner.values)]
+    over.keys = over.values = dict.fromkeys([*above, *inside], mark)
+    result = merge(located, over)
+    # What lies above the key stays where the file has it: only the key itself is from here.
+    for path in above:
+        for after, before in ((result.keys, located.keys), (result.values, located.values)):
+            if path in before:
+                after[path] = before[path]
+    return result
 
 
 def validated(kind: type[Checked], located: Located) -> Checked:
@@ -161,13 +178,17 @@ def _explained(error: ValidationError, located: Located, root: type[BaseModel]) 
             inside = ".".join(str(part) for part in path[:-1])
             message = f"unknown key {str(path[-1])!r}" + (f" in {inside}" if inside else "")
             hint = _suggested(path, root)
+        elif item["type"] == "missing" and isinstance(item["loc"][-1], int):
+            message = f"{key}: too few values (found {item['input']!r})"
         elif item["type"] == "missing":
-            message = f"{key or 'the file'} lacks the key {str(item['loc'][-1])!r}"
+            message = f"{key or 'the file'} lacks the key {item['loc'][-1]!r}"
         elif path in found:
             # A union complains once for each of its members: one line a place.
             message = f"{found[path].problem}; or {_sentence(item)}"
         else:
             message = f"{key}: {_sentence(item)}" if key else _sentence(item)
+            if item["type"] == "model_type":
+                hint = f"its keys are {', '.join(_keys_at(path, root))}"
         place = (*path, item["loc"][-1]) if item["type"] == "missing" else path
         found[place] = SpecError(message, str(located.mark(path)), hint)
     first, *others = found.values()
@@ -178,6 +199,10 @@ def _suggested(path: tuple[str | int, ...], root: type[BaseModel]) -> str | None
     if root is TargetFile:
         return suggestion(str(path[-1]), path[1:-1], Target)
     return suggestion(str(path[-1]), path[:-1], root)
+
+
+def _keys_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
+    return keys_at(path[1:], Target) if root is TargetFile else keys_at(path, root)
 
 
 def _written_path(loc: tuple[str | int, ...], value: Any) -> tuple[str | int, ...]:
@@ -196,15 +221,27 @@ def _written_path(loc: tuple[str | int, ...], value: Any) -> tuple[str | int, ..
 
 
 def _sentence(item: Any) -> str:
-    if item["type"] == "literal_error":
-        return f"{item['input']!r} is not one of {item['ctx']['expected']}"
-    if item["type"] == "string_pattern_mismatch" and "A-Za-z_][\\w.]*:" in item["ctx"]["pattern"]:
-        return f'{item["input"]!r} does not name a function; write "module:function"'
-    if item["type"] == "string_pattern_mismatch":
-        return f"{item['input']!r} does not have the form {item['ctx']['pattern']}"
-    text = str(item["msg"]).removeprefix("Value error, ")
+    found = repr(item["input"]) if item["input"] is not None else "nothing"
+    match item["type"]:
+        case "literal_error":
+            return f"{found} is not {_one_of(item['ctx']['expected'])}"
+        case "string_pattern_mismatch":
+            pattern = item["ctx"]["pattern"]
+            return f"{found} {FORMS.get(pattern, f'does not have the form {pattern}')}"
+        case "model_type" | "dict_type":
+            return f"a section with keys of its own belongs here (found {found})"
+        case "bool_type":
+            return f"write true or false (found {found})"
+        case "value_error":  # our own, which say all that is needed
+            return str(item["msg"]).removeprefix("Value error, ")
+    text = str(item["msg"])
     text = text[0].lower() + text[1:] if text.startswith("Input should") else text
-    return text if repr(item["input"]) in text else f"{text} (found {item['input']!r})"
+    return f"{text} (found {found})"
+
+
+def _one_of(expected: str) -> str:
+    """Of pydantic's list of what would be right: `'a', 'b' or 'c'`."""
+    return f"one of {expected}" if " or " in expected else expected
 
 
 def _shown(path: Path) -> str:

@@ -83,7 +83,7 @@ def read_yaml(text: str, file: str) -> Located:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
-            located = Located({})
+            located = Located({}, values={(): Mark(file, 1, 1)})
             if node is not None:
                 located.value = _construct(loader, node, (), located, file)
             return located
@@ -93,8 +93,12 @@ def read_yaml(text: str, file: str) -> Located:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         raise SpecError(f"not valid YAML: {error.problem or error.context}", where) from None
-    except yaml.YAMLError as error:
-        raise SpecError(f"not valid YAML: {error}", file) from None
+    except yaml.reader.ReaderError as error:
+        before = text[: error.position].split("\n")
+        where = f"{file}:{len(before)}:{len(before[-1]) + 1}"
+        raise SpecError(f"not valid YAML: character {error.character:#x}", where) from None
+    except RecursionError:
+        raise SpecError("not valid YAML: an anchor that contains itself", file) from None
 
 
 def _construct(loader: Any, node: yaml.Node, path: Path, located: Located, file: str) -> Any:
@@ -102,10 +106,14 @@ def _construct(loader: Any, node: yaml.Node, path: Path, located: Located, file:
     if isinstance(node, yaml.MappingNode):
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = loader.construct_object(key_node)
             where = _mark(key_node, file)
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise SpecError("`<<` is not read here", str(where), "extends: takes a whole file")
+            key = loader.construct_object(key_node)
             if not isinstance(key, str):
-                raise SpecError(f"key {key!r} is not a word", str(where), f'write "{key}"')
+                written = key_node.value if isinstance(key_node, yaml.ScalarNode) else None
+                hint = f'write "{written}"' if written else None
+                raise SpecError(f"key {written or key} is not a word", str(where), hint)
             if key in result:
                 first = located.keys[(*path, key)]
                 raise SpecError(
@@ -119,7 +127,10 @@ def _construct(loader: Any, node: yaml.Node, path: Path, located: Located, file:
             _construct(loader, item, (*path, index), located, file)
             for index, item in enumerate(node.value)
         ]
-    return loader.construct_object(node)
+    try:
+        return loader.construct_object(node)
+    except ValueError as error:  # a tag that the text does not fit: !!int abc
+        raise SpecError(f"not valid YAML: {error}", str(_mark(node, file))) from None
 
 
 def _mark(node: yaml.Node, file: str) -> Mark:
@@ -128,22 +139,35 @@ def _mark(node: yaml.Node, file: str) -> Mark:
 
 # A mapping at these places is one choice out of several. When the overriding file chooses anew,
 # the base's choice goes away whole: `model: {from: gpt2}` over a preset's `{type:, config:}`.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "model": ("from", "type", "call"),
-    "teacher": ("from", "type", "call"),
-    "objective": ("type", "call"),
-    "train": ("path", "sources"),
-    "validation": (),
-    "tokenizer": ("from", "train"),
+# A bare word at such a place is the value of the first key (`*` is any name).
+CHOICES: dict[Path, tuple[str, ...]] = {
+    ("model",): ("from", "type", "call"),
+    ("objective",): ("type", "call"),
+    ("objective", "teacher"): ("from", "type", "call"),
+    ("data", "train"): ("path", "sources"),
+    ("data", "train", "tokenizer"): ("from", "train"),
+    ("data", "validation", "*"): ("path", "sources"),
+    ("data", "validation", "*", "tokenizer"): ("from", "train"),
 }
+# What stands beside these depends on their value, as `config` does on `type`; beside the others
+# (`tokenizer` beside `sources`) it goes with any value.
+DECIDED_BY_VALUE = ("from", "type", "call")
+
+
+def _choices(path: Path) -> tuple[str, ...]:
+    if path[:2] == ("data", "validation") and len(path) > 2:
+        path = (*path[:2], "*", *path[3:])
+    return CHOICES.get(path, ())
 
 
 def _chooses_anew(path: Path, base: Any, over: Any) -> bool:
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return True
-    choices = CHOICES.get(str(path[-1]), ()) if path else ()
-    made = [key for key in choices if key in over]
-    return any(base.get(key) != over[key] for key in made)
+    return any(
+        key not in base or (key in DECIDED_BY_VALUE and base[key] != over[key])
+        for key in _choices(path)
+        if key in over
+    )
 
 
 def merge(base: Located, over: Located) -> Located:
@@ -156,6 +180,8 @@ def merge(base: Located, over: Located) -> Located:
                 del marks[known]
 
     def combine(path: Path, below: Any, above: Any) -> Any:
+        if isinstance(below, str) and isinstance(above, dict) and _choices(path):
+            below = {_choices(path)[0]: below}
         if _chooses_anew(path, below, above):
             forget(path)
             for marks, source in ((result.keys, over.keys), (result.values, over.values)):

@@ -163,26 +163,32 @@ def later_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from later_keys(inner, f"{prefix}{key}.")
 
 
-def suggestion(key: str, path: tuple[str | int, ...], root: type[BaseModel]) -> str | None:
-    """What to write instead of the unknown `key` found inside the section at `path`."""
+def keys_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
+    """Keys of the section at `path`; names of our own choosing in between are passed over."""
     section: type[BaseModel] | None = root
     for part in path:
         fields = fields_of(section) if section else {}
         if str(part) in fields:
             section = section_of(fields[str(part)][1])
-    siblings = list(fields_of(section)) if section else []
+    return list(fields_of(section)) if section else []
+
+
+def suggestion(key: str, path: tuple[str | int, ...], root: type[BaseModel]) -> str | None:
+    """What to write instead of the unknown `key` found inside the section at `path`."""
+    siblings = keys_at(path, root)
     folded = key.lower().replace("-", "_")
     if folded in siblings:
         return f"write {folded}"
-    if key in FOREIGN:
-        target = FOREIGN[key]
-        return target if target.startswith("nothing") else f"write {target}"
-    near = difflib.get_close_matches(folded, siblings, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}?"
+    if folded in FOREIGN:
+        target = FOREIGN[folded]
+        here = "".join(f"{part}." for part in path)
+        return target if target.startswith("nothing") else f"write {target.removeprefix(here)}"
     elsewhere = [known for known in key_paths(root) if known.rsplit(".", 1)[-1] == folded]
     if elsewhere:
         return f"{key} belongs in {elsewhere[0].rpartition('.')[0] or 'the top level'}"
+    near = difflib.get_close_matches(folded, siblings, n=1, cutoff=0.6)
+    if near:
+        return f"did you mean {near[0]}?"
     if siblings:
         return f"keys here: {', '.join(siblings)}"
     return None

@@ -100,14 +100,13 @@ def require_complete(loaded: Loaded) -> None:
             raise _lacks(loaded, key)
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")
-    for name, dataset in {"train": loaded.run.data.train, **loaded.run.data.validation}.items():
-        shared = name != "train" and loaded.run.data.train is not None
-        if dataset.sources is not None and dataset.tokenizer is None and not shared:
-            raise SpecError(
-                f"data.{name}: sources need a tokenizer",
-                str(loaded.located.mark(("data", name))),
-                "tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
-            )
+    train = loaded.run.data.train
+    if train.sources is not None and train.tokenizer is None:
+        raise SpecError(
+            "data.train: sources need a tokenizer",
+            str(loaded.located.mark(("data", "train"))),
+            "tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
+        )
 
 
 def _lacks(loaded: Loaded, key: str) -> SpecError:
@@ -117,10 +116,12 @@ def _lacks(loaded: Loaded, key: str) -> SpecError:
 
 
 def choose_micro(run: RunFile, global_batch: int) -> int:
+    """Sequences of a slice: as written or, under `auto`, as many as make a slice worth its while;
+    never more than the batch has."""
     assert run.batch is not None
-    if run.batch.micro != "auto":
-        return run.batch.micro
-    return max(1, min(global_batch, AUTO_MICRO_TOKENS // run.data.sequence_length))
+    if run.batch.micro == "auto":
+        return min(max(1, AUTO_MICRO_TOKENS // run.data.sequence_length), global_batch)
+    return min(run.batch.micro, global_batch)
 
 
 def resolve(
@@ -172,7 +173,7 @@ def resolve(
         ranks_per_node=ranks,
         threads=max(1, machine.cores // (nodes * ranks)) if threads == "auto" else threads,
         global_batch=global_batch,
-        micro=min(choose_micro(run, global_batch), global_batch),
+        micro=choose_micro(run, global_batch),
         sharded=ranks > 1 and (run.shard == "node" or (run.shard == "auto" and large)),
         checkpoint_activations=large if recompute == "auto" else recompute,
     )

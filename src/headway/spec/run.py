@@ -16,6 +16,7 @@ from pydantic import (
     Field,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
+    Strict,
     field_validator,
     model_validator,
 )
@@ -36,6 +37,11 @@ from headway.spec.units import (
 
 NAME_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,38}[a-z0-9])?$"
 CALL_PATTERN = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+VARIABLE_PATTERN = r"^[A-Za-z_]\w*$"
+
+# Strict: pydantic alone would take `yes`, `on` and 1 for true as well.
+Flag = Annotated[bool, Strict()]
+Count = Annotated[int, Field(ge=1)]
 
 
 def later(default: Any = None) -> Any:
@@ -45,7 +51,11 @@ def later(default: Any = None) -> Any:
 
 class Section(BaseModel):
     model_config = ConfigDict(
-        extra="forbid", frozen=True, use_attribute_docstrings=True, populate_by_name=True
+        extra="forbid",
+        frozen=True,
+        use_attribute_docstrings=True,
+        populate_by_name=True,
+        allow_inf_nan=False,
     )
 
 
@@ -212,6 +222,9 @@ class Batch(Section):
         return micro
 
 
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
 class Optimizer(Section):
     """How gradients become updates."""
 
@@ -219,7 +232,7 @@ class Optimizer(Section):
     """`adamw` (fused where torch has it) or `lamb` (large batches)."""
     lr: float = Field(default=3e-4, gt=0)
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay of the running mean and of the running square."""
     eps: float = Field(default=1e-8, gt=0)
     """Added to the denominator."""
@@ -252,11 +265,11 @@ class Schedule(Section):
 class Memory(Section):
     """Trading time for memory."""
 
-    checkpoint_activations: bool | Literal["auto"] = "auto"
+    checkpoint_activations: Flag | Literal["auto"] = "auto"
     """Recompute each block in the backward pass. `auto`: from a billion parameters on."""
     offload: Literal["none"] = later("none")
     """Where optimizer state and parameters may be moved to."""
-    compile: bool = False
+    compile: Flag = False
     """torch.compile on every block."""
 
 
@@ -293,7 +306,7 @@ class Evaluation(Section):
 
     every: IntervalField = Interval(500, "steps")
     """Steps between two evaluations."""
-    sequences: int | Literal["all"] = 512
+    sequences: Count | Literal["all"] = 512
     """At most so many sequences of each set, the same ones every time."""
     metrics: Metrics | None = None
     """More than the loss."""
@@ -309,7 +322,7 @@ class Evaluation(Section):
 class Guard(Section):
     """What to do when training goes wrong. A skipped step is consumed and recorded, not learned."""
 
-    loss_spike: float | Literal["off"] = 6.0
+    loss_spike: Annotated[float, Field(gt=0)] | Literal["off"] = 6.0
     """Skip a step whose loss is this many standard deviations above the mean of the last 128."""
     stop_after: int = Field(default=10, ge=1)
     """Fail the run after so many skipped steps in a row."""
@@ -371,7 +384,7 @@ class RunFile(Section):
     """Of the computation; weights and optimizer are kept in fp32."""
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Decides the order of the data, the initial weights, dropout and masking."""
-    threads: int | Literal["auto"] = "auto"
+    threads: Count | Literal["auto"] = "auto"
     """CPU threads of one worker; results are bit-identical only at an equal number. `auto`: the
     machine's cores divided by the workers on it."""
     shard: Literal["auto", "none", "node"] = "auto"
@@ -395,7 +408,7 @@ class RunFile(Section):
     """Devices and nodes."""
     budget: Budget = Budget()
     """Where to stop."""
-    secrets: list[Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]] = []
+    secrets: list[Annotated[str, Field(pattern=VARIABLE_PATTERN)]] = []
     """Names of environment variables the run needs; never their values."""
     storage: str = "runs"
     """Parent of the run directory, relative to the run file."""

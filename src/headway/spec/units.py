@@ -6,9 +6,9 @@ Each type is a frozen value with `parse` (from what the file says) and `str` (ba
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
@@ -16,11 +16,13 @@ from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 MULTIPLES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600, "d": 86400}
 NUMBER = r"(\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)"
+LARGEST = 10**24
+"""No run is longer; below it decimals keep every digit."""
 
 
 def ambiguous_m(value: object) -> str | None:
     """The complaint about a bare `m` (`10m`, `10m tokens`), or None when there is none."""
-    match = re.match(rf"^{NUMBER}\s*m(\s|$)", str(value))
+    match = re.match(rf"^{NUMBER}\s*m(\s|$)", str(value).strip())
     if match is None:
         return None
     return (
@@ -29,12 +31,14 @@ def ambiguous_m(value: object) -> str | None:
     )
 
 
-def scaled(number: str, multiple: str) -> int | float:
-    """`0.5`, `M` -> 500000: an int whenever the result is whole."""
-    value = float(number.replace("_", "")) * MULTIPLES[multiple]
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{number}{multiple} is not a positive number")
-    return round(value) if value == round(value) else value
+def scaled(number: str, factor: int) -> int | float:
+    """`0.5`, 10**6 -> 500000: an int whenever the result is whole, and then with every digit."""
+    value = Decimal(number.replace("_", "")) * factor
+    if float(value) <= 0:
+        raise ValueError(f"{number} is not a positive number")
+    if value > LARGEST:
+        raise ValueError(f"{number} is too large")
+    return int(value) if value == value.to_integral_value() else float(value)
 
 
 def plain(amount: int | float) -> str:
@@ -54,8 +58,8 @@ def counted(value: Any, units: tuple[str, ...], example: str) -> tuple[int | flo
         raise ValueError(f"{value!r} is not a number with a unit; write for example {example}")
     unit = match[3] if match[3] in units else match[3] + "s"
     if unit not in units:
-        raise ValueError(f"{value!r}: {match[3]!r} is not one of {', '.join(units)}")
-    return scaled(match[1], match[2]), unit
+        raise ValueError(f"{value!r}: {match[3]!r} is no unit here; write for example {example}")
+    return scaled(match[1], MULTIPLES[match[2]]), unit
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Interval:
             raise ValueError(complaint)
         match = re.match(rf"^{NUMBER}\s*({'|'.join(SECONDS)})$", str(value).strip())
         if match is not None:
-            return cls(float(match[1]) * SECONDS[match[2]], "seconds")
+            return cls(scaled(match[1], SECONDS[match[2]]), "seconds")
         amount, _ = counted(value, ("steps",), "10min or 500 steps")
         if not isinstance(amount, int):
             raise ValueError(f"{value!r} is not a whole number of steps")
@@ -105,7 +109,7 @@ class Interval:
         for word, seconds in (("d", 86400), ("h", 3600), ("min", 60)):
             if self.amount % seconds == 0:
                 return f"{int(self.amount // seconds)}{word}"
-        return f"{self.amount:g}s"
+        return f"{self.amount}s"
 
 
 @dataclass(frozen=True)
@@ -121,21 +125,24 @@ class Warmup:
             return value
         match = re.match(rf"^{NUMBER}\s*%$", str(value).strip())
         if match is not None:
-            share = float(match[1]) / 100
+            share = float(Decimal(match[1].replace("_", "")) / 100)
             if share > 1:
                 raise ValueError(f"{value!r} is more than the whole run")
             return cls(share, "share")
         if str(value).strip() in ("0", "0 steps"):
             return cls(0, "steps")
         amount, _ = counted(value, ("steps",), "5% or 2000 steps")
-        return cls(int(amount), "steps")
+        if not isinstance(amount, int):
+            raise ValueError(f"{value!r} is not a whole number of steps")
+        return cls(amount, "steps")
 
     def steps(self, total: int) -> int:
         return int(self.amount) if self.unit == "steps" else round(self.amount * total)
 
     def __str__(self) -> str:
         if self.unit == "share":
-            return f"{self.amount * 100:g}%"
+            # In decimals: as floats, 0.07 x 100 is a hair above 7.
+            return f"{(Decimal(repr(self.amount)) * 100).normalize():f}%"
         return f"{plain(int(self.amount)) if self.amount else 0} steps"
 
 
@@ -150,7 +157,7 @@ class BatchSize:
     def parse(cls, value: Any) -> BatchSize:
         if isinstance(value, BatchSize):
             return value
-        if re.match(r"^-?\d+$", str(value)):
+        if re.match(r"^-?\d+$", str(value).strip()):
             if int(value) < 1:
                 raise ValueError(f"{value} sequences are no batch")
             return cls(int(value), "sequences")
@@ -205,7 +212,7 @@ class Accelerators:
         if isinstance(value, Accelerators):
             return value
         match = re.match(r"^([A-Za-z][\w.-]*)(?::(\d+))?$", str(value).strip())
-        if match is None or match[2] == "0":
+        if match is None or int(match[2] or 1) == 0:
             raise ValueError(f"{value!r} is not a device and its number a node, such as H100:8")
         return cls(match[1], int(match[2] or 1))
 
@@ -227,7 +234,7 @@ LengthField = Annotated[
     Length, *_written(Length, "tokens, steps or epochs", "10B tokens", "500 steps", "3 epochs")
 ]
 IntervalField = Annotated[Interval, *_written(Interval, "steps or time", "500 steps", "10min")]
-WarmupField = Annotated[Warmup, *_written(Warmup, "share or steps", "5%", "2000 steps")]
+WarmupField = Annotated[Warmup, *_written(Warmup, "share or steps", "5%", "2000 steps", 0)]
 BatchSizeField = Annotated[
     BatchSize, *_written(BatchSize, "sequences or tokens", 512, "0.5M tokens")
 ]

@@ -10,7 +10,6 @@ A save is made beside its place and renamed into it: it is whole or it does not 
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -21,7 +20,7 @@ from pydantic import ValidationError
 
 from headway.errors import BadInput, NotFound
 from headway.spec.run import Section
-from headway.state.rundir import RunDirectory, write_whole
+from headway.state.rundir import RunDirectory, flush_to_disk, write_whole
 
 MANIFEST = "manifest.json"
 READ_BYTES = 2**22
@@ -84,7 +83,7 @@ def read_manifest(folder: Path) -> CheckpointManifest:
     """The manifest, after every file was held against its size and digest."""
     try:
         manifest = CheckpointManifest.model_validate_json((folder / MANIFEST).read_bytes())
-    except (ValidationError, json.JSONDecodeError) as error:
+    except ValidationError as error:
         raise BadInput(f"{folder / MANIFEST} is damaged: {error}") from None
     for name, stored in manifest.files.items():
         problem = _problem(folder / name, stored)
@@ -115,7 +114,8 @@ def digest_of(path: Path) -> str:
 def partial_folder(directory: RunDirectory, step: int) -> Path:
     """An empty folder to write a save into."""
     partial = directory.checkpoints / f".partial-{step:08d}"
-    shutil.rmtree(partial, ignore_errors=True)
+    if partial.exists():
+        shutil.rmtree(partial)
     partial.mkdir(parents=True)
     return partial
 
@@ -128,16 +128,30 @@ def describe_files(folder: Path) -> dict[str, StoredFile]:
 
 
 def commit(directory: RunDirectory, partial: Path, manifest: CheckpointManifest) -> Path:
-    """Gives the save its manifest and its name."""
+    """Gives the save its manifest and its name, once all it lists is on the disk."""
+    for name in manifest.files:
+        flush_to_disk(partial / name)
     text = manifest.model_dump_json(indent=2)
     write_whole(partial / MANIFEST, text + "\n")
     folder = folder_of(directory, manifest.step)
-    shutil.rmtree(folder, ignore_errors=True)
-    partial.rename(folder)
+    if folder.exists():
+        # The same step again, as after a stop right at a resume. Removing gigabytes takes time, in
+        # which a crash must not find the old one gone and the new one not yet there.
+        old = directory.checkpoints / f".partial-{manifest.step:08d}-old"
+        shutil.rmtree(old, ignore_errors=True)
+        folder.rename(old)
+        partial.rename(folder)
+        shutil.rmtree(old)
+    else:
+        partial.rename(folder)
+    flush_to_disk(directory.checkpoints)
     return folder
 
 
 def drop_old(directory: RunDirectory, keep_last: int) -> None:
+    """Removes all but the newest, and what saves that were cut short have left."""
+    for partial in directory.checkpoints.glob(".partial-*"):
+        shutil.rmtree(partial)
     for step in steps_saved(directory)[:-keep_last]:
         folder = folder_of(directory, step)
         # Without its manifest it no longer counts, however far the removal gets.

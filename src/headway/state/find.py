@@ -24,7 +24,7 @@ def find_run(reference: str | None, folder: Path) -> RunDirectory:
         return RunDirectory.open(run_directory(load_run(folder / RUN_FILE)))
     if "://" in reference:
         raise BadInput(f"{reference}: runs by URL are not there yet")
-    path = folder / reference
+    path = (folder / reference).resolve()
     if (path / "run.json").is_file():
         return RunDirectory.open(path)
     if path.is_file() or (path / RUN_FILE).is_file():

@@ -17,9 +17,11 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from headway import __version__
 from headway.clock import Clock, stamp
@@ -51,6 +53,8 @@ class RunDirectory:
             raise NotFound(f"no run at {path}", "headway list shows what there is") from None
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
             raise BadInput(f"{path / 'run.json'} is damaged: {error}") from None
+        if not isinstance(record, dict):
+            raise BadInput(f"{path / 'run.json'} is damaged: it is no mapping")
         if record.get("version") != FORMAT_VERSION:
             raise BadInput(
                 f"{path} has run directory version {record.get('version')}, "
@@ -86,7 +90,13 @@ class RunDirectory:
         write_whole(self.path / "spec.json", text + "\n")
 
     def read_spec(self) -> Resolved:
-        return Resolved.model_validate_json((self.path / "spec.json").read_text("utf-8"))
+        path = self.path / "spec.json"
+        try:
+            return Resolved.model_validate_json(path.read_bytes())
+        except FileNotFoundError:
+            raise NotFound(f"run {self.name} was never started", "headway run") from None
+        except ValidationError as error:
+            raise BadInput(f"{path} is damaged: {error}") from None
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -112,15 +122,21 @@ class RunDirectory:
 
 
 class JsonLines:
-    """A file of one JSON object a line, appended to by one write each, so lines never mix."""
+    """A file of one JSON object a line, appended to by one write each, so lines never mix.
+
+    A machine that goes down can leave half a line. It is not read, and the next line starts anew.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def append(self, record: dict[str, Any]) -> None:
         line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
         try:
+            size = os.fstat(descriptor).st_size
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                line = b"\n" + line
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
@@ -134,7 +150,7 @@ class JsonLines:
         except FileNotFoundError:
             return [], offset
         whole = data[: data.rfind(b"\n") + 1]
-        return [json.loads(line) for line in whole.splitlines() if line], offset + len(whole)
+        return _records(whole), offset + len(whole)
 
     def all(self) -> list[dict[str, Any]]:
         return self.read()[0]
@@ -145,10 +161,13 @@ class JsonLines:
             with self.path.open("rb") as file:
                 size = file.seek(0, os.SEEK_END)
                 file.seek(max(0, size - block_bytes))
-                lines = file.read().rpartition(b"\n")[0].splitlines()
+                data = file.read()
         except FileNotFoundError:
             return None
-        return json.loads(lines[-1]) if lines else None
+        records = _records(data[: data.rfind(b"\n") + 1])
+        if not records and block_bytes < size:  # a line longer than the block
+            return self.last(2 * block_bytes)
+        return records[-1] if records else None
 
     def rewind(self, step: int) -> None:
         """Drop what lies beyond `step`: those steps are about to be done again."""
@@ -157,6 +176,17 @@ class JsonLines:
             write_whole(
                 self.path, "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in kept)
             )
+
+
+def _records(data: bytes) -> list[dict[str, Any]]:
+    """Of all lines that are whole: half a line is no JSON object, for it lacks the last brace."""
+    records = []
+    for line in data.splitlines():
+        with suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
+    return records
 
 
 class Journal:
@@ -178,3 +208,12 @@ def write_whole(path: Path, text: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+
+
+def flush_to_disk(path: Path) -> None:
+    """What the file or folder holds survives a power cut from here on."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -50,7 +50,7 @@ def main() -> int:
     except HeadwayError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_code
-    except RuntimeError as error:
+    except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
         traceback.print_exc()
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
 

@@ -1,0 +1,302 @@
+"""`make bench-loop`: tokens/s of Headway's loop over those of a bare PyTorch loop.
+
+One process, one model shape, one prepared set, the same settings and threads; each contender has
+its own copy of the model and takes a few steps in turn, round after round, so that whatever the
+machine does meanwhile falls on all of them. The figure is the median over rounds of the ratio to
+the bare loop of the same round.
+
+    bare      forward, loss, backward, clip, AdamW; batches sliced out of a ready tensor
+    nanogpt   the same model in the manner of nanoGPT's loop: random crops out of a memory map,
+              autocast, gradient scaler, clipping, a loss read every 10 steps
+    trainer   transformers' Trainer
+    headway   the loop that `headway run` runs: order, sums, guard, metrics, TensorBoard
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+from headway.clock import SystemClock
+from headway.data.prepare import TokenizerSource, prepare
+from headway.data.shards import TokenSet
+from headway.data.tiny import stories
+from headway.launch.machine import this_machine
+from headway.spec.load import load_run
+from headway.spec.resolve import Resolved, resolve
+from headway.state.rundir import RunDirectory
+from headway.train.loop import advance, open_session
+from headway.train.preempt import StopRequest
+from headway.train.world import form_world
+
+ROUNDS = int(os.environ.get("ROUNDS", "9"))
+STEPS = int(os.environ.get("STEPS", "6"))
+WARMUP = 3
+LENGTH, BATCH, VOCABULARY = 256, 8, 8192
+SHAPE = {"n_layer": 6, "n_head": 7, "n_embd": 448, "n_positions": LENGTH, "vocab_size": VOCABULARY}
+NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+TARGETS = {"bare": 0.99, "nanogpt": 0.99, "trainer": 1.0}
+
+Precision = Literal["fp32", "bf16"]
+Contender = Callable[[int], float]
+"""Takes so many steps and returns the seconds they took."""
+
+RUN_FILE = f"""\
+version: 1
+name: bench
+model: {{type: gpt2, config: {json.dumps({**SHAPE, **NO_DROPOUT})}}}
+data: {{train: set, sequence_length: {LENGTH}}}
+batch: {{global: {BATCH}, micro: {BATCH}}}
+train_for: 1000000 steps
+optimizer: {{lr: 3e-4, betas: [0.9, 0.95], weight_decay: 0.1, max_grad_norm: 1.0}}
+schedule: {{type: constant, warmup: 0 steps}}
+evaluation: {{every: 1000000 steps}}
+checkpoint: {{every: 1000000 steps}}
+"""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "run.yaml").write_text(RUN_FILE)
+        _prepare_set(folder)
+        results = {precision: _compare(folder, precision) for precision in ("fp32", "bf16")}
+    worst = min(results[p]["bare"][0] for p in results)
+    ratios = {
+        f"{precision} over {other}": {"median": round(median, 4), "spread": spread}
+        for precision, found in results.items()
+        for other, (median, spread) in found.items()
+    }
+    passed = all(
+        median >= TARGETS[other]
+        for found in results.values()
+        for other, (median, _) in found.items()
+    )
+    line = {
+        "name": "bench-loop",
+        "figure": round(worst, 4),
+        "target": TARGETS["bare"],
+        "pass": passed,
+        "spread": results[min(results, key=lambda p: results[p]["bare"][0])]["bare"][1],
+        "ratios": ratios,
+        "versions": {"torch": torch.__version__},
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps(line))
+    return 0
+
+
+def _prepare_set(folder: Path) -> None:
+    (folder / "text.txt").write_text("\n\n".join(stories(2_000_000, seed=1)))
+    prepare(
+        ["text.txt"],
+        "text",
+        TokenizerSource(train_vocab=VOCABULARY),
+        folder / "set",
+        folder,
+        "stream",
+        None,
+        lambda progress: None,
+        SystemClock(),
+    )
+
+
+def _compare(folder: Path, precision: Precision) -> dict[str, tuple[float, list[float]]]:
+    contenders: dict[str, Contender] = {
+        "headway": _headway(folder, precision),
+        "bare": _bare(folder, precision),
+        "nanogpt": _nanogpt(folder, precision),
+        "trainer": _trainer(folder, precision),
+    }
+    for contender in contenders.values():
+        contender(WARMUP)
+    speeds: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(ROUNDS):
+        # Another one goes first in every round: a machine that warms up favours nobody.
+        names = list(contenders)
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            speeds[name].append(STEPS * BATCH * LENGTH / contenders[name](STEPS))
+        said = "  ".join(f"{name} {speeds[name][-1]:.0f}" for name in contenders)
+        print(f"{precision} round {turn + 1}/{ROUNDS} tokens/s: {said}", file=sys.stderr)
+    found = {}
+    for other in TARGETS:
+        ratios = [ours / its for ours, its in zip(speeds["headway"], speeds[other], strict=True)]
+        spread = [round(min(ratios), 4), round(max(ratios), 4)]
+        found[other] = (statistics.median(ratios), spread)
+    return found
+
+
+def _resolved(folder: Path, precision: Precision) -> Resolved:
+    loaded = load_run(folder, [f"precision={precision}", f"name=bench-{precision}"])
+    return resolve(
+        loaded,
+        this_machine(),
+        nodes=1,
+        parameters=None,
+        train_set=folder / "set",
+        validation_sets={},
+    )
+
+
+def _headway(folder: Path, precision: Precision) -> Contender:
+    resolved = _resolved(folder, precision)
+    torch.set_num_threads(resolved.threads)
+    directory = RunDirectory.create(Path(resolved.run_directory), SystemClock())
+    directory.write_spec(resolved)
+    world = form_world(0, 1, 1, "cpu", False, folder / "store")
+    session = open_session(resolved, world, StopRequest(), SystemClock())
+
+    def steps(count: int) -> float:
+        started = time.perf_counter()
+        for _ in range(count):
+            advance(session)
+        return time.perf_counter() - started
+
+    return steps
+
+
+def _model() -> GPT2LMHeadModel:
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(**SHAPE, **NO_DROPOUT, bos_token_id=0, eos_token_id=0))
+
+
+def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+    matrices = [p for p in model.parameters() if p.ndim >= 2]
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=3e-4, betas=(0.9, 0.95), fused=True)
+
+
+def _context(precision: Precision) -> Any:
+    return torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16")
+
+
+def _bare(folder: Path, precision: Precision) -> Contender:
+    model, tokens = _model(), _tokens(folder)
+    model.config.use_cache = False
+    optimizer = _optimizer(model)
+    at = 0
+
+    def steps(count: int) -> float:
+        nonlocal at
+        started = time.perf_counter()
+        for _ in range(count):
+            rows = tokens[at : at + BATCH * LENGTH + 1]
+            at += BATCH * LENGTH
+            inputs, targets = rows[:-1].view(BATCH, LENGTH), rows[1:].view(BATCH, LENGTH)
+            with _context(precision):
+                logits = model(inputs).logits
+                loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), targets.flatten())
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return time.perf_counter() - started
+
+    return steps
+
+
+def _nanogpt(folder: Path, precision: Precision) -> Contender:
+    model = _model()
+    model.config.use_cache = False
+    optimizer = _optimizer(model)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    shard = folder / "set" / "shards" / "00000.tokens"
+    drawn = torch.Generator().manual_seed(1)
+    done = 0
+
+    def batch() -> tuple[torch.Tensor, torch.Tensor]:
+        data = np.memmap(shard, dtype=np.uint16, mode="r")  # anew each time, as nanoGPT does
+        starts = torch.randint(len(data) - LENGTH, (BATCH,), generator=drawn)
+        rows = np.stack([data[i : i + LENGTH + 1] for i in starts]).astype(np.int64)
+        return torch.from_numpy(rows[:, :-1].copy()), torch.from_numpy(rows[:, 1:].copy())
+
+    def steps(count: int) -> float:
+        nonlocal done
+        started = time.perf_counter()
+        for _ in range(count):
+            for group in optimizer.param_groups:
+                group["lr"] = 3e-4
+            inputs, targets = batch()
+            with _context(precision):
+                logits = model(inputs).logits
+                loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), targets.flatten())
+            scaler.scale(loss).backward()
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad(set_to_none=True)
+            if done % 10 == 0:
+                loss.item()
+            done += 1
+        return time.perf_counter() - started
+
+    return steps
+
+
+def _trainer(folder: Path, precision: Precision) -> Contender:
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    tokens = _tokens(folder)
+    count = (len(tokens) - 1) // LENGTH
+    rows = [tokens[i * LENGTH : (i + 1) * LENGTH] for i in range(count)]
+    dataset = [{"input_ids": row, "labels": row} for row in rows]
+    model = _model()
+    moments: list[float] = []
+
+    class Times(TrainerCallback):
+        def on_step_begin(self, *args: Any, **kwargs: Any) -> None:
+            moments.append(time.perf_counter())
+
+        def on_step_end(self, *args: Any, **kwargs: Any) -> None:
+            moments.append(time.perf_counter())
+
+    def steps(count: int) -> float:
+        moments.clear()
+        # One step more than is timed: the first of every call makes the optimizer's state.
+        arguments = TrainingArguments(
+            output_dir=str(folder / "trainer"),
+            max_steps=count + 1,
+            per_device_train_batch_size=BATCH,
+            learning_rate=3e-4,
+            adam_beta2=0.95,
+            weight_decay=0.1,
+            max_grad_norm=1.0,
+            lr_scheduler_type="constant",
+            bf16=precision == "bf16",
+            optim="adamw_torch_fused",
+            logging_steps=10,
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            use_cpu=True,
+        )
+        trainer = Trainer(model=model, args=arguments, train_dataset=dataset, callbacks=[Times()])
+        trainer.train()
+        return moments[-1] - moments[1]
+
+    return steps
+
+
+def _tokens(folder: Path) -> torch.Tensor:
+    opened = TokenSet.open(folder / "set")
+    raw = np.fromfile(folder / "set" / "shards" / "00000.tokens", dtype=np.uint16)
+    assert len(raw) == opened.manifest.num_tokens, "small enough for one shard"
+    return torch.from_numpy(raw.astype(np.int64))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

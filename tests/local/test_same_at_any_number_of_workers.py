@@ -1,0 +1,127 @@
+"""The same run on 1, 2, 3 and 5 workers, and sharded over two, gives the same numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.workers import resolved_run, train
+
+pytestmark = pytest.mark.local
+
+STEPS = 30
+TOLERANCE = 1e-5
+
+# A batch that nothing divides: 7 sequences in slices of 2 are 4 slices, the last half empty. Five
+# workers leave one with nothing to do. Dropout is on.
+RUN_FILE = """\
+version: 1
+name: {name}
+model: {model}
+objective: {objective}
+data: {{train: unused, sequence_length: 16}}
+batch: {{global: 7, micro: 2}}
+train_for: {steps} steps
+optimizer: {{lr: 2e-3}}
+schedule: {{warmup: 5 steps}}
+precision: fp32
+seed: 3
+threads: 1
+track: []
+evaluation: {{every: 10 steps, sequences: 11}}
+checkpoint: {{every: 1000 steps}}
+"""
+GPT2 = (
+    "{type: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 448, "
+    "resid_pdrop: 0.1, embd_pdrop: 0.1, attn_pdrop: 0.1}}"
+)
+BERT = (
+    "{type: bert, config: {num_hidden_layers: 2, num_attention_heads: 2, hidden_size: 32, "
+    "intermediate_size: 64, max_position_embeddings: 32, vocab_size: 448}}"
+)
+
+
+@pytest.fixture(scope="module")
+def runs(
+    tmp_path_factory: pytest.TempPathFactory,
+    stream: dict[str, Path],
+    windows: dict[str, Path],
+    teacher: Path,
+) -> dict[str, tuple[Path, dict[str, Path]]]:
+    """A folder with a run file for each objective, and the sets it trains on."""
+    distill = f"{{type: distill, teacher: {{from: {teacher}}}, temperature: 2}}"
+    kinds = {
+        "causal": (GPT2, "causal", stream),
+        "masked": (BERT, "masked", windows),
+        "distill": (GPT2, distill, stream),
+    }
+    made = {}
+    for name, (model, objective, sets) in kinds.items():
+        folder = tmp_path_factory.mktemp(name)
+        content = RUN_FILE.format(name=name, model=model, objective=objective, steps=STEPS)
+        (folder / "run.yaml").write_text(content)
+        made[name] = (folder, sets)
+    return made
+
+
+def figures(
+    run: tuple[Path, dict[str, Path]], nodes: int, *overrides: str
+) -> dict[str, list[float]]:
+    folder, sets = run
+    name = f"name=w{nodes}-{len(overrides)}"
+    directory = train(resolved_run(folder, sets, nodes, [name, *overrides]))
+    lines = directory.metrics.all()
+    assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
+    return {
+        "loss": [line["loss"] for line in lines],
+        "grad_norm": [line["grad_norm"] for line in lines],
+        "targets": [line["targets"] for line in lines],
+        "held-out": [line["loss"] for line in directory.evaluations.all()],
+    }
+
+
+@pytest.fixture(scope="module")
+def alone(runs: dict[str, tuple[Path, dict[str, Path]]]) -> dict[str, dict[str, list[float]]]:
+    return {name: figures(run, 1) for name, run in runs.items()}
+
+
+def assert_equal(found: dict[str, list[float]], expected: dict[str, list[float]]) -> None:
+    assert found["targets"] == expected["targets"]
+    for name in ("loss", "grad_norm", "held-out"):
+        assert found[name] == pytest.approx(expected[name], rel=TOLERANCE, abs=0), name
+
+
+@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize("objective", ["causal", "masked", "distill"])
+def test_replicated(runs, alone, objective: str, workers: int) -> None:
+    assert_equal(figures(runs[objective], workers), alone[objective])
+
+
+@pytest.mark.parametrize("objective", ["causal", "masked", "distill"])
+def test_sharded_over_two(runs, alone, objective: str) -> None:
+    sharded = ("resources.accelerators=cpu:2", "shard=node")
+    assert_equal(figures(runs[objective], 1, *sharded), alone[objective])
+
+
+def test_two_nodes_of_two_sharded(runs, alone) -> None:
+    sharded = ("resources.accelerators=cpu:2", "shard=node")
+    assert_equal(figures(runs["causal"], 2, *sharded), alone["causal"])
+
+
+def test_learning_happens(alone) -> None:
+    """The equality above would also hold for a model that never changes."""
+    for name in ("causal", "masked", "distill"):
+        loss = alone[name]["loss"]
+        assert sum(loss[-5:]) < sum(loss[:5]) * 0.98, name
+
+
+def test_dropout_is_on_and_keyed_by_the_seed(runs, alone) -> None:
+    without = figures(
+        runs["causal"],
+        1,
+        "model.config.resid_pdrop=0.0",
+        "model.config.embd_pdrop=0.0",
+        "model.config.attn_pdrop=0.0",
+    )
+    assert without["loss"][0] != pytest.approx(alone["causal"]["loss"][0], rel=1e-4)

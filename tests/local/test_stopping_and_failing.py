@@ -1,0 +1,144 @@
+"""What a user sees when a run is stopped, killed, or goes wrong. Real processes, as typed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from support.commands import headway, start
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32}}
+data:
+  train: {sources: [text.txt], tokenizer: {train: {vocab: 400}}}
+  sequence_length: 16
+batch: {global: 4, micro: 2}
+train_for: 100000 steps
+precision: fp32
+threads: 1
+track: []
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, text: Path) -> Path:
+    (tmp_path / "text.txt").write_text((text / "train.txt").read_text())
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    return tmp_path
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "runs" / "it" / "metrics.jsonl"
+    if not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def events(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "runs" / "it" / "events.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def workers_of(folder: Path) -> list[int]:
+    """Process ids of the workers, by their command line."""
+    found = []
+    for process in Path("/proc").iterdir():
+        try:
+            command = (process / "cmdline").read_bytes().split(b"\0")
+        except (OSError, ValueError):
+            continue
+        if b"headway.train" in command and str(folder / "runs" / "it").encode() in command:
+            found.append(int(process.name))
+    return found
+
+
+def test_ctrl_c_saves_and_the_same_command_goes_on(folder: Path) -> None:
+    going = start("run", "--nodes", "2", folder=folder)
+    wait_for("20 steps", lambda: len(metrics(folder)) >= 20)
+
+    assert "going on already" in headway("run", "--nodes", "2", folder=folder, expect=5).stderr
+    assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "running"
+
+    going.send_signal(signal.SIGINT)
+    output, _ = going.communicate(timeout=60)
+    assert going.returncode == 6, output
+    assert "the same command goes on" in output
+    stopped_at = len(metrics(folder))
+    status = json.loads(headway("status", "--json", folder=folder).stdout)
+    assert (status["state"], status["checkpoint_step"]) == ("stopped", stopped_at)
+    assert not workers_of(folder)
+
+    refused = headway("run", "--set", "optimizer.lr=1", folder=folder, expect=2)
+    assert "optimizer.lr: 0.0003 -> 1.0" in refused.stderr
+
+    going = start("run", "--nodes", "2", folder=folder)
+    wait_for("further steps", lambda: len(metrics(folder)) >= stopped_at + 5)
+    going.send_signal(signal.SIGTERM)
+    output, _ = going.communicate(timeout=60)
+    assert going.returncode == 6, output
+    assert f"going on from step {stopped_at}" in output
+    steps = [line["step"] for line in metrics(folder)]
+    assert steps == list(range(1, len(steps) + 1)), "every step once, in order"
+
+
+def test_a_killed_worker_ends_the_run_within_seconds(folder: Path) -> None:
+    going = start("run", "--nodes", "3", folder=folder)
+    wait_for("some steps", lambda: len(metrics(folder)) >= 5, seconds=90)
+    victim = sorted(workers_of(folder))[1]
+    killed_at = time.monotonic()
+    os.kill(victim, signal.SIGKILL)
+    output, _ = going.communicate(timeout=30)
+    assert time.monotonic() - killed_at < 10
+    assert going.returncode == 1
+    assert "was killed by SIGKILL" in output
+    assert not workers_of(folder)
+    assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "failed"
+
+
+def test_a_workers_own_traceback_comes_first(folder: Path) -> None:
+    """One worker of three raises; the others only lose a peer, and are not the ones shown."""
+    (folder / "mine.py").write_text(
+        "import os\n"
+        "from headway.train.objectives import token_loss\n"
+        "def loss(model, batch):\n"
+        "    if os.environ['HEADWAY_RANK'] == '1':\n"
+        "        raise ValueError('the third sample is upside down')\n"
+        "    return token_loss(model, batch)\n"
+    )
+    own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
+    done = headway("run", "--nodes", "3", *own, folder=folder, expect=1)
+    error = done.stderr[done.stderr.index("error:") :]
+    assert error.startswith("error: Traceback (most recent call last)")
+    assert "ValueError: the third sample is upside down" in error
+    assert "worker 1 ended" in error
+    assert "Connection closed" not in error
+    shown = headway("logs", folder=folder).stdout
+    assert "upside down" in shown, "logs shows the worker that failed"
+
+
+def test_training_that_explodes_stops_with_its_cause(folder: Path) -> None:
+    (folder / "mine.py").write_text(
+        "import torch\n"
+        "from headway.train.batches import Loss\n"
+        "from headway.train.objectives import token_loss\n"
+        "def loss(model, batch):\n"
+        "    found = token_loss(model, batch)\n"
+        "    return Loss(found.sum * float('nan'), found.count)\n"
+    )
+    own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
+    done = headway("run", *own, "--set", "guard.stop_after=3", folder=folder, expect=1)
+    assert "3 steps in a row could not be learned from" in done.stderr
+    assert "lower optimizer.lr" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert [e["step"] for e in events(folder) if e["event"] == "skipped"] == [1, 2]

@@ -1,0 +1,20 @@
+"""Waiting with a deadline, and with words for what was waited for."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+Found = TypeVar("Found")
+
+
+def wait_for(what: str, look: Callable[[], Found], seconds: float = 60.0) -> Found:
+    """The first truthy answer of `look`."""
+    deadline = time.monotonic() + seconds
+    while True:
+        found = look()
+        if found:
+            return found
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.05)

@@ -1,0 +1,125 @@
+"""Every command in a real base install: requirements/base.txt and nothing else, so no torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.spec.load import preset_names
+from headway.state.rundir import RunDirectory
+
+ROOT = Path(__file__).parents[3]
+INSTALL = "hint: pip install 'headway[train]'"
+
+# Many commands in one process: an interpreter for each would take most of the time.
+DRIVER = """\
+import contextlib, io, json, sys
+from headway.cli.main import main
+said = []
+for arguments in json.loads(sys.argv[1]):
+    sys.argv[1:] = arguments
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        try:
+            main()
+        except SystemExit as ended:
+            code = ended.code or 0
+    said.append({"code": code, "out": out.getvalue(), "err": err.getvalue()})
+print(json.dumps(said))
+"""
+Commands = Callable[[Sequence[Sequence[str]]], list[dict[str, Any]]]
+
+
+@pytest.fixture(scope="session")
+def base_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    venv = tmp_path_factory.mktemp("base") / "venv"
+    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
+    subprocess.run([uv, "venv", "-q", "--python", sys.executable, str(venv)], check=True)
+    python, pins = venv / "bin" / "python", ROOT / "requirements" / "base.txt"
+    sync = [uv, "pip", "sync", "-q", "--require-hashes", "--python", str(python), str(pins)]
+    subprocess.run(sync, check=True)
+    return python
+
+
+@pytest.fixture
+def headway(base_python: Path, tmp_path: Path) -> Commands:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
+    environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+
+    def commands(wanted: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
+        done = subprocess.run(
+            [str(base_python), "-c", DRIVER, json.dumps(wanted)],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        said: list[dict[str, Any]] = json.loads(done.stdout)
+        return said
+
+    return commands
+
+
+def test_there_is_no_torch(base_python: Path) -> None:
+    code = (
+        "from importlib.util import find_spec\n"
+        "print([m for m in ('torch', 'numpy', 'transformers', 'tokenizers') if find_spec(m)])"
+    )
+    assert subprocess.check_output([base_python, "-c", code], text=True) == "[]\n"
+
+
+def test_init_and_check_of_every_preset(headway: Commands) -> None:
+    names = preset_names()
+    for name, said in zip(names, headway([["init", name, name] for name in names]), strict=True):
+        assert said["code"] == 0, (name, said)
+    checks = headway([["check", f"{name}/run.yaml", "--json"] for name in names])
+    for name, said in zip(names, checks, strict=True):
+        assert said["code"] == 0, (name, said)
+        assert json.loads(said["out"])["batch"]
+
+
+def test_commands_that_only_read(headway: Commands, tmp_path: Path) -> None:
+    directory = RunDirectory.create(tmp_path / "runs" / "it", SystemClock())
+    directory.log(0, 0).write_text("hello\n")
+    expected = {
+        ("--version",): "0.1.0\n",
+        ("--help",): "Usage",
+        ("init", "--list"): "gpt2-small\n",
+        ("status", "it"): "lost",
+        ("status", "it", "--json"): '"state": "lost"',
+        ("list",): "it ",
+        ("list", "--json"): '"name": "it"',
+        ("logs", "it"): "hello\n",
+        ("logs", "it", "--events"): "",
+    }
+    for (arguments, words), said in zip(expected.items(), headway(list(expected)), strict=True):
+        assert (said["code"], said["err"]) == (0, ""), arguments
+        assert words in said["out"], arguments
+
+
+def test_commands_that_train_say_what_to_install(headway: Commands, tmp_path: Path) -> None:
+    headway([["init", "tiny", "my-run"]])
+    RunDirectory.create(tmp_path / "runs" / "it", SystemClock())
+    before = sorted(tmp_path.rglob("*"))
+    wanted = (
+        ("run", "my-run"),
+        ("check", "my-run", "--code"),
+        ("generate", "it"),
+        ("export", "it"),
+        ("data", "prepare", "my-run/data/train.txt", "--into", "set", "--train-vocab", "300"),
+    )
+    for arguments, said in zip(wanted, headway(wanted), strict=True):
+        assert said["code"] == 2, (arguments, said)
+        assert "needs the training extra" in said["err"], arguments
+        assert said["err"].splitlines()[-1] == INSTALL, arguments
+    assert sorted(tmp_path.rglob("*")) == before, "and nothing is left behind"

@@ -1,0 +1,295 @@
+"""Commands as a user types them, without training: what goes where, and the exit codes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.cli.output import short_count, short_time
+from headway.clock import SystemClock
+from headway.errors import Exit
+from headway.spec.load import preset_names
+from headway.state.rundir import Journal, RunDirectory
+
+from .conftest import Headway
+
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2}
+data: {train: prepared, sequence_length: 128}
+batch: {global: 16, micro: 4}
+train_for: 300 steps
+"""
+
+
+@pytest.fixture
+def directory(folder: Path) -> RunDirectory:
+    """A run of two workers that failed on its second."""
+    (folder / "run.yaml").write_text(RUN_FILE)
+    directory = RunDirectory.create(folder / "runs" / "it", SystemClock())
+    journal = Journal(directory, SystemClock())
+    journal.note("launched", workers=2)
+    journal.note("started", total_steps=300, workers=2)
+    directory.metrics.append({"step": 7, "loss": 2.5, "tokens_per_second": 1234.0, "seconds": 1})
+    directory.evaluations.append({"step": 5, "set": "held-out", "loss": 3.25})
+    directory.log(0, 0).write_text("hello from 0\n")
+    directory.log(0, 1).write_text("hello from 1\nValueError: no")
+    journal.note("failed", node=0, local_rank=1, words="ValueError: no")
+    return directory
+
+
+# --- errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["check"], Exit.NOT_FOUND),
+        (["run", "nowhere"], Exit.NOT_FOUND),
+        (["status", "nothing"], Exit.NOT_FOUND),
+        (["logs"], Exit.NOT_FOUND),
+        (["init", "gpt5", "x"], Exit.BAD_INPUT),
+        (["init", "tiny"], Exit.BAD_INPUT),
+        (["init"], Exit.BAD_INPUT),
+        (["status", "s3://bucket/it"], Exit.BAD_INPUT),
+    ],
+)
+def test_errors_go_to_stderr_with_an_exit_code(
+    headway: Headway, arguments: list[str], code: Exit
+) -> None:
+    said = headway(*arguments)
+    assert (said.exit_code, said.out) == (code, "")
+    assert said.err.startswith("error: ")
+    assert "Traceback" not in said.err
+
+
+def test_an_error_has_its_hint_on_a_line_of_its_own(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text("version: 1\nlearning_rate: 3\nsead: 3\n")
+    said = headway("check")
+    assert said.exit_code == 2
+    assert said.err.splitlines() == [
+        "error: run.yaml:2:1: unknown key 'learning_rate'",
+        "hint: write optimizer.lr",
+        "run.yaml:3:1: unknown key 'sead'",
+        "hint: did you mean seed?",
+    ]
+
+
+def test_an_unknown_option_is_bad_input(headway: Headway) -> None:
+    assert headway("check", "--nonsense").exit_code == Exit.BAD_INPUT
+    assert headway("nonsense").exit_code == Exit.BAD_INPUT
+
+
+def test_version(headway: Headway) -> None:
+    assert headway("--version").out == "0.1.0\n"
+
+
+# --- init
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_what_init_writes_check_accepts(headway: Headway, folder: Path, preset: str) -> None:
+    made = headway("init", preset, "My Run")
+    assert (made.exit_code, made.out) == (0, "")
+    assert "next: " in made.err
+    assert (folder / "My Run" / "README.md").read_text().count("\n") == 3
+    said = headway("check", "My Run", "--json")
+    assert (said.exit_code, said.err) == (0, "")
+    assert set(json.loads(said.out)) >= {"model", "batch", "train_for"}
+    text = (folder / "My Run" / "run.yaml").read_text()
+    assert "name: my-run\n" in text
+
+
+def test_init_lists_presets(headway: Headway) -> None:
+    assert headway("init", "--list").out.split() == preset_names()
+
+
+def test_init_leaves_what_is_there_alone(headway: Headway, folder: Path) -> None:
+    (folder / "mine").mkdir()
+    (folder / "mine" / "notes.txt").write_text("precious")
+    said = headway("init", "tiny", "mine")
+    assert (said.exit_code, said.err.splitlines()[0]) == (
+        2,
+        "error: mine is there already and not empty",
+    )
+    assert [item.name for item in (folder / "mine").iterdir()] == ["notes.txt"]
+    assert headway("init", "tiny", "mine/notes.txt").exit_code == 2
+
+
+def test_init_into_an_empty_folder_or_here(headway: Headway, folder: Path) -> None:
+    (folder / "empty").mkdir()
+    assert headway("init", "tiny", "empty").exit_code == 0
+    assert (folder / "empty" / "data" / "train.txt").stat().st_size > 10**6
+
+
+def test_commands_in_the_readme_exist(headway: Headway, folder: Path) -> None:
+    headway("init", "tiny", "x")
+    text = (folder / "x" / "README.md").read_text()
+    assert "headway export --into OUT" in text, "a bare word after export names a run"
+
+
+# --- check
+
+
+def test_check_says_what_it_comes_to(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    said = headway("check", "--set", "batch.global=6", "--set", "train_for=1M tokens")
+    assert said.err == ""
+    assert "6 sequences of 128 tokens = 768 tokens a step, in 2 slices of 4" in said.out
+    assert "1M tokens = 1303 steps" in said.out
+    assert "in 1 slice of 2" in headway("check", "--set", "batch.global=2").out
+    assert json.loads(headway("check", "--json").out)["train_for"] == "300 steps"
+    assert list(folder.iterdir()) == [folder / "run.yaml"], "it writes nothing"
+
+
+def test_check_of_a_preset_by_its_name(headway: Headway) -> None:
+    said = headway("check", "gpt2-small")
+    assert (said.exit_code, said.err) == (0, "")
+    assert "gpt2, 124M parameters" in said.out
+
+
+def test_check_refuses_what_run_would_refuse(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text("version: 1\nextends: gpt2-small\n")
+    said = headway("check")
+    assert (said.exit_code, said.out) == (2, "")
+    assert "the run lacks data.train" in said.err
+
+
+def test_check_reads_the_targets_too(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "targets.yaml").write_text("lab: {kub: {}}\n")
+    assert "targets.yaml:1:7: unknown key 'kub'" in headway("check").err
+
+
+def test_keys_that_nothing_acts_on_yet_are_said(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE + "budget: {usd: 5}\n")
+    said = headway("check", "--set", "elastic=live")
+    assert said.exit_code == 0
+    assert "warning: run.yaml:7:10: budget.usd is accepted, but this version" in said.err
+    assert "warning: --set elastic: elastic is accepted" in said.err
+
+
+@pytest.mark.parametrize(
+    ("overrides", "steps"),
+    [
+        (["train_for=500 steps"], 500),
+        (["train_for=715 steps"], 715),
+        (["train_for=100M tokens"], 191),
+        (["train_for=716 steps"], None),
+        (["train_for=500 steps", "schedule.warmup=5%"], None),
+        (["train_for=1 epochs"], None),  # as long as the data: not known here
+        ([], None),
+    ],
+)
+def test_a_warm_up_longer_than_the_run_is_said(
+    headway: Headway, folder: Path, overrides: list[str], steps: int | None
+) -> None:
+    """Allowed, for a short trial of a preset; but it is seldom meant."""
+    (folder / "run.yaml").write_text("version: 1\nextends: gpt2-small\ndata: {train: prepared}\n")
+    said = headway("check", *(part for text in overrides for part in ("--set", text)))
+    assert said.exit_code == 0
+    if steps is None:
+        assert said.err == ""
+    else:
+        assert "warning: gpt2-small (preset):" in said.err
+        assert f"schedule.warmup is 715 steps and the whole run has {steps}:" in said.err
+        assert "hint: --set schedule.warmup=5%" in said.err
+
+
+# --- run, before anything starts
+
+
+def test_a_secret_that_is_not_set(
+    headway: Headway, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("MY_TOKEN", raising=False)
+    (folder / "run.yaml").write_text(RUN_FILE + "secrets: [MY_TOKEN]\n")
+    said = headway("run")
+    assert said.exit_code == 2
+    assert "error: run.yaml:7:1: secrets: MY_TOKEN not set in the environment" in said.err
+    assert "hint: export MY_TOKEN=..." in said.err
+
+
+def test_run_refuses_an_incomplete_file(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text("version: 1\nextends: gpt2-small\n")
+    said = headway("run")
+    assert (said.exit_code, list(folder.iterdir())) == (2, [folder / "run.yaml"])
+    assert "the run lacks data.train" in said.err
+
+
+# --- status, list, logs
+
+
+def test_status(headway: Headway, directory: RunDirectory) -> None:
+    said = headway("status")
+    assert (said.exit_code, said.err) == (0, "")
+    rows = dict(line.split(maxsplit=1) for line in said.out.splitlines())
+    assert rows["state"] == "failed"
+    assert rows["cause"] == "ValueError: no"
+    assert rows["step"] == "7 of 300"
+    assert rows["held-out"] == "3.2500"
+    assert rows["speed"] == "1.23k tokens/s"
+    found = json.loads(headway("status", "it", "--json").out)
+    assert (found["state"], found["step"], found["checkpoint_step"]) == ("failed", 7, None)
+
+
+def test_list(headway: Headway, folder: Path, directory: RunDirectory) -> None:
+    RunDirectory.create(folder / "runs" / "another-one", SystemClock())
+    assert headway("list").out.splitlines() == [
+        "NAME         STATE   STEP   LOSS    CHECKPOINT",
+        "another-one  lost    0/?    -       -",
+        "it           failed  7/300  2.5000  -",
+    ]
+    assert [run["name"] for run in json.loads(headway("list", "--json").out)] == [
+        "another-one",
+        "it",
+    ]
+
+
+def test_list_of_nothing(headway: Headway, folder: Path) -> None:
+    said = headway("list")
+    assert (said.exit_code, said.out) == (0, "")
+    assert "no runs in" in said.err
+    assert json.loads(headway("list", "--json").out) == []
+
+
+def test_logs_are_those_of_the_worker_that_failed(
+    headway: Headway, directory: RunDirectory
+) -> None:
+    assert headway("logs").out == "hello from 1\nValueError: no\n"
+    assert headway("logs", "--rank", "0").out == "hello from 0\n"
+    assert "the run has ended" in headway("logs", "--follow").err
+    assert headway("logs", "--all").out.splitlines() == [
+        "node-0.rank-0: hello from 0",
+        "node-0.rank-1: hello from 1",
+        "node-0.rank-1: ValueError: no",
+    ]
+    Journal(directory, SystemClock()).note("launched")
+    assert headway("logs").out == "hello from 0\n", "of this start, not of an earlier one"
+
+
+def test_logs_that_are_not_there(headway: Headway, folder: Path, directory: RunDirectory) -> None:
+    said = headway("logs", "--node", "3")
+    assert said.exit_code == 3
+    assert "no log node-3.rank-1.log" in said.err
+    assert "hint: it has node-0.rank-0.log, node-0.rank-1.log" in said.err
+    RunDirectory.create(folder / "runs" / "new", SystemClock())
+    assert headway("logs", "new", "--all").exit_code == 3
+
+
+def test_events(headway: Headway, directory: RunDirectory) -> None:
+    lines = headway("logs", "--events").out.splitlines()
+    assert [line.split()[1] for line in lines] == ["launched", "started", "failed"]
+    assert [event["event"] for event in json.loads(headway("logs", "--json").out)] == [
+        "launched",
+        "started",
+        "failed",
+    ]
+
+
+def test_numbers_for_people() -> None:
+    assert [short_count(n) for n in (7, 1234567, 2e12, 999)] == ["7", "1.23M", "2T", "999"]
+    assert [short_time(s) for s in (5, 75, 4000, 200000)] == ["0:05", "1:15", "1:06:40", "2d 7h"]

@@ -1,0 +1,252 @@
+"""The launcher over workers that are a line of shell: who is blamed, and what a stop comes to.
+
+Real training under it is in tests/local.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.clock import Clock, SystemClock
+from headway.errors import Exit, RunFailed, StillRunning
+from headway.launch.local import STOP_SECONDS, LocalRun, describe_end, last_words
+from headway.spec.load import load_run
+from headway.spec.resolve import Machine, Resolved, resolve
+from headway.state.rundir import RunDirectory
+from headway.state.status import read_status
+
+FIRST = "Traceback (most recent call last):\n  File a\nKeyError: 'first'\n"
+SECOND = "Traceback (most recent call last):\n  File b\nValueError: second\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (1, "ended with exit code 1"),
+        (7, "ended with exit code 7"),
+        (-signal.SIGSEGV, "was killed by SIGSEGV"),
+        (-signal.SIGKILL, "was killed by SIGKILL (out of memory, if nobody killed it by hand)"),
+        (-40, "was killed by signal 40"),  # one that has no name
+    ],
+)
+def test_how_a_worker_ended(code: int, says: str) -> None:
+    assert describe_end(code) == says
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        (FIRST + "\nDuring handling of the above exception:\n\n" + SECOND, SECOND.rstrip()),
+        ("step 1\n" + FIRST, FIRST.rstrip()),
+        # As torch prints it once workers have met.
+        ("".join(f"[rank1]: {line}\n" for line in SECOND.splitlines()), SECOND.rstrip()),
+        ("a\nb\nc\nd\ne\nBadInput: no such file\nhint: look\n", None),
+        ("", "it printed nothing"),
+        ("\n\n", "it printed nothing"),
+    ],
+)
+def test_last_words(tmp_path: Path, log: str, words: str | None) -> None:
+    (tmp_path / "log").write_text(log)
+    expected = words or "c\nd\ne\nBadInput: no such file\nhint: look"
+    assert last_words(tmp_path / "log") == expected
+
+
+def test_last_words_of_a_long_or_broken_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(SECOND.replace("  File b\n", "  File b\n" * 500))
+    assert last_words(log, most_lines=40).count("\n") == 39
+    assert last_words(log).endswith("ValueError: second")
+    log.write_bytes(b"\xff\xfe broken\n")
+    assert "broken" in last_words(log)
+    assert last_words(tmp_path / "nowhere") == "it printed nothing"
+
+
+def test_last_words_are_of_this_start(tmp_path: Path) -> None:
+    """Logs go on over restarts: yesterday's traceback is not why it was killed today."""
+    log = tmp_path / "log"
+    log.write_text(FIRST)
+    start = log.stat().st_size
+    with log.open("a") as file:
+        file.write("step 1\n")
+    assert last_words(log, start) == "step 1"
+
+
+# --- whole runs
+
+SHELL = ("/bin/sh", "-c")
+
+
+@pytest.fixture
+def resolved(tmp_path: Path) -> Resolved:
+    file = tmp_path / "run.yaml"
+    file.write_text("version: 1\nname: it\nmodel: {type: gpt2}\nbatch: {global: 4}\n")
+    return resolve(
+        load_run(file, ["data.train=prepared", "resources.accelerators=cpu:2"]),
+        Machine(cores=2, cuda_devices=0),
+        nodes=1,
+        parameters=None,
+        train_set=tmp_path,
+        validation_sets={},
+    )
+
+
+def make_run(resolved: Resolved, script: str, clock: Clock | None = None) -> LocalRun:
+    clock = clock or SystemClock()
+    directory = RunDirectory.create(Path(resolved.run_directory), clock)
+    return LocalRun(resolved, directory, clock, worker=(*SHELL, script))
+
+
+def state_of(run: LocalRun) -> str:
+    return read_status(run.directory, 0.0).state
+
+
+def events(run: LocalRun) -> list[dict[str, Any]]:
+    return run.directory.events.all()
+
+
+def look() -> None:
+    pass
+
+
+def printed(run: LocalRun, text: str) -> bool:
+    logs = run.directory.logs()
+    return len(logs) == 2 and all(text in log.read_text() for log in logs)
+
+
+def test_a_run_that_ends_well(resolved: Resolved) -> None:
+    run = make_run(resolved, 'echo "$HEADWAY_RANK of $OMP_NUM_THREADS threads in $0"')
+    looks = []
+    assert run.run(lambda: looks.append(run.directory.is_running())) == Exit.DONE
+    assert looks[-1], "held as long as it goes on"
+    assert not run.directory.is_running()
+    shown = run.directory.log(0, 1).read_text()
+    assert shown == f"1 of 1 threads in {resolved.run_directory}\n"
+    assert run.directory.read_spec() == resolved
+    assert events(run)[0]["event"] == "launched"
+
+
+def test_the_one_to_blame_is_not_the_one_that_lost_a_peer(resolved: Resolved) -> None:
+    """The follower ends first; the culprit is still writing its last words."""
+    script = (
+        'if [ "$HEADWAY_RANK" = 0 ]; then exit 7; fi; '
+        "sleep 0.3; echo 'Traceback (most recent call last):'; echo 'ValueError: mine'; exit 1"
+    )
+    run = make_run(resolved, script)
+    with pytest.raises(RunFailed) as caught:
+        run.run(look)
+    assert "ValueError: mine\nworker 1 ended with exit code 1" in caught.value.message
+    assert "node-0.rank-1.log" in str(caught.value.hint)
+    assert (events(run)[-1]["event"], events(run)[-1]["local_rank"]) == ("failed", 1)
+    assert state_of(run) == "failed"
+
+
+def test_a_failed_worker_takes_the_others_with_it(resolved: Resolved) -> None:
+    run = make_run(resolved, 'if [ "$HEADWAY_RANK" = 0 ]; then exit 1; fi; exec sleep 60')
+    with pytest.raises(RunFailed, match="it printed nothing\nworker 0 ended with exit code 1"):
+        run.run(look)
+    assert all(worker.process.poll() is not None for worker in run.workers)
+
+
+def test_an_old_traceback_is_not_shown_for_a_new_end(resolved: Resolved) -> None:
+    run = make_run(resolved, f"printf '{SECOND}'; exit 1".replace("\n", "\\n"))
+    with pytest.raises(RunFailed, match="ValueError: second"):
+        run.run(look)
+    again = make_run(resolved, "kill -KILL $$")
+    with pytest.raises(RunFailed) as caught:
+        again.run(look)
+    assert caught.value.message.startswith("it printed nothing\nworker")
+    assert "SIGKILL (out of memory" in caught.value.message
+    assert "ValueError: second" in run.directory.log(0, 0).read_text(), "the log itself goes on"
+
+
+def test_asked_to_stop_workers_save_and_stop(resolved: Resolved) -> None:
+    run = make_run(resolved, "trap 'exit 6' TERM; echo ready; while :; do sleep 0.02; done")
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and printed(run, "ready"):
+            run.ask_to_stop()
+
+    assert run.run(stop_when_ready) == Exit.STOPPED
+
+
+def test_a_stop_before_the_workers_listen_is_a_stop_and_no_failure(resolved: Resolved) -> None:
+    """Ctrl-C in the first moments: the signal ends a worker that has not set its handler yet."""
+    script = (
+        'if [ "$HEADWAY_RANK" = 0 ]; then exec sleep 60; fi; '
+        "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+    )
+    run = make_run(resolved, script)
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and "ready" in run.directory.log(0, 1).read_text():
+            run.ask_to_stop()
+
+    run.clock = Hurried()  # the other one has to be killed, after a wait of seconds
+    assert run.run(stop_when_ready) == Exit.STOPPED
+    assert state_of(run) == "stopped"
+    assert all(worker.process.poll() is not None for worker in run.workers)
+
+
+def test_asked_even_before_the_workers_are_there(resolved: Resolved) -> None:
+    run = make_run(resolved, "exec sleep 60")
+    run.ask_to_stop()
+    assert run.run(look) == Exit.STOPPED
+    assert state_of(run) == "stopped"
+
+
+def test_asked_twice_it_stops_at_once(resolved: Resolved) -> None:
+    run = make_run(resolved, "trap '' TERM; echo ready; while :; do sleep 0.02; done")
+
+    def stop_twice() -> None:
+        if printed(run, "ready"):
+            run.ask_to_stop()
+
+    assert run.run(stop_twice) == Exit.STOPPED
+    assert state_of(run) == "stopped"
+
+
+def test_killed_while_it_saves_is_a_failure(resolved: Resolved) -> None:
+    run = make_run(resolved, "trap 'kill -KILL $$' TERM; echo ready; while :; do sleep 0.02; done")
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and printed(run, "ready"):
+            run.ask_to_stop()
+
+    with pytest.raises(RunFailed, match="was killed by SIGKILL"):
+        run.run(stop_when_ready)
+    assert state_of(run) == "failed"
+
+
+class Hurried(SystemClock):
+    """Waits as long as it must, and says that it was a hundred times longer."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 100
+
+
+def test_workers_that_never_stop_are_ended(resolved: Resolved) -> None:
+    script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+    run = make_run(resolved, script, Hurried())
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and printed(run, "ready"):
+            run.ask_to_stop()
+            assert run.stop_asked_at is not None
+            run.stop_asked_at -= STOP_SECONDS
+
+    with pytest.raises(RunFailed, match="did not save and stop within 300 s"):
+        run.run(stop_when_ready)
+    assert state_of(run) == "failed"
+    assert all(worker.process.poll() is not None for worker in run.workers)
+
+
+def test_a_run_goes_on_once_at_a_time(resolved: Resolved) -> None:
+    first = make_run(resolved, "echo")
+    second = make_run(resolved, "echo")
+    with first.directory.held(), pytest.raises(StillRunning):
+        second.run(look)
+    assert events(second) == []

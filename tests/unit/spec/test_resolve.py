@@ -1,0 +1,270 @@
+"""A run completed for the machine it is on: every rule that `auto` stands for, by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import BadInput, Exit, SpecError
+from headway.spec.load import Loaded, load_run
+from headway.spec.resolve import (
+    Machine,
+    Resolved,
+    choose_micro,
+    require_complete,
+    resolve,
+    run_directory,
+    run_name,
+)
+
+COMPLETE = """\
+version: 1
+model: {type: gpt2}
+data: {train: prepared, sequence_length: 1024}
+batch: {global: 512}
+"""
+LAPTOP = Machine(cores=8, cuda_devices=0)
+SERVER = Machine(cores=64, cuda_devices=8)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "My first_Run"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (folder / "run.yaml").write_text(COMPLETE)
+    return folder
+
+
+def load(*overrides: str) -> Loaded:
+    return load_run(None, list(overrides))
+
+
+def resolved(
+    *overrides: str, machine: Machine = LAPTOP, nodes: int = 1, parameters: int | None = None
+) -> Resolved:
+    return resolve(
+        load(*overrides),
+        machine,
+        nodes=nodes,
+        parameters=parameters,
+        train_set=Path("prepared"),
+        validation_sets={"held-out": Path("other")},
+    )
+
+
+def test_nothing_is_auto_any_more(folder: Path) -> None:
+    found = resolved().model_dump(exclude={"run"})
+    assert "auto" not in found.values()
+    assert None not in found.values()
+
+
+def test_what_the_workers_read_is_what_was_resolved(folder: Path) -> None:
+    """Through JSON, as it goes into the run directory, with every kind of value written down."""
+    found = resolved(
+        "checkpoint.every=1234567.5s",
+        "schedule.warmup=12.34567%",
+        "train_for=10000000000000001 tokens",
+        "optimizer.betas=[0.8, 0.9]",
+        "data.validation.a={sources: [x], tokenizer: {train: {vocab: 300}}}",
+        "objective={type: distill, teacher: gpt2}",
+        "resources={accelerators: cpu:2, nodes: 2..16}",
+        "memory.checkpoint_activations=true",
+    )
+    text = found.model_dump_json(by_alias=True, exclude_none=True)
+    assert Resolved.model_validate_json(text) == found
+
+
+@pytest.mark.parametrize(
+    ("written", "micro"),
+    [
+        ({}, 8),  # 8192 tokens of 1024
+        ({"batch.global": "5"}, 5),  # no more than there is
+        ({"data.sequence_length": "128"}, 64),
+        ({"data.sequence_length": "16384"}, 1),
+        ({"batch.micro": "3"}, 3),
+        ({"batch.micro": "64", "batch.global": "16"}, 16),
+    ],
+)
+def test_micro(folder: Path, written: dict[str, str], micro: int) -> None:
+    found = resolved(*(f"{key}={value}" for key, value in written.items()))
+    assert found.micro == micro
+    assert choose_micro(found.run, found.global_batch) == micro, "as `headway check` says"
+
+
+def test_the_cut_into_slices_does_not_depend_on_the_machine(folder: Path) -> None:
+    assert resolved().micro == resolved(machine=SERVER, nodes=1).micro
+    assert resolved().micro == resolved("resources.accelerators=cpu:4", nodes=3).micro
+
+
+def test_a_batch_in_tokens(folder: Path) -> None:
+    assert resolved("batch.global=0.5M tokens").global_batch == 488
+    assert resolved("batch.global=1 token").global_batch == 1
+
+
+@pytest.mark.parametrize(
+    ("machine", "accelerators", "nodes", "device", "ranks", "threads"),
+    [
+        (LAPTOP, None, 1, "cpu", 1, 8),
+        (LAPTOP, None, 3, "cpu", 1, 2),
+        (LAPTOP, "cpu:2", 1, "cpu", 2, 4),
+        (LAPTOP, "CPU:2", 2, "cpu", 2, 2),
+        (LAPTOP, "cpu:16", 1, "cpu", 16, 1),
+        (LAPTOP, "H100:8", 1, "cpu", 1, 8),  # none here: `run` warns of it
+        (SERVER, None, 1, "cuda", 8, 8),
+        (SERVER, "H100:2", 1, "cuda", 2, 32),
+        (SERVER, "H100:2", 4, "cuda", 2, 8),
+        (SERVER, "H100:16", 1, "cuda", 8, 8),
+        (SERVER, "cpu:4", 1, "cpu", 4, 16),
+    ],
+)
+def test_devices_workers_and_threads(
+    folder: Path,
+    machine: Machine,
+    accelerators: str | None,
+    nodes: int,
+    device: str,
+    ranks: int,
+    threads: int,
+) -> None:
+    wanted = [f"resources.accelerators={accelerators}"] if accelerators else []
+    found = resolved(*wanted, machine=machine, nodes=nodes)
+    assert (found.device, found.ranks_per_node, found.threads) == (device, ranks, threads)
+    assert found.num_workers == nodes * ranks
+
+
+def test_threads_as_written(folder: Path) -> None:
+    assert resolved("threads=3").threads == 3
+
+
+def test_more_devices_than_the_machine_has(folder: Path) -> None:
+    with pytest.raises(BadInput, match="2 nodes of 8 devices need 16; this machine has 8"):
+        resolved(machine=SERVER, nodes=2)
+
+
+def test_fp16_needs_a_gpu(folder: Path) -> None:
+    (folder / "run.yaml").write_text(COMPLETE + "precision: fp16\n")
+    with pytest.raises(SpecError) as caught:
+        resolved()
+    assert (caught.value.where, caught.value.exit_code) == ("run.yaml:5:1", Exit.BAD_INPUT)
+    assert "bf16 or fp32" in str(caught.value.hint)
+    assert resolved(machine=SERVER).run.precision == "fp16"
+    with pytest.raises(SpecError, match="fp16 needs a GPU"):
+        resolved("resources.accelerators=cpu:1", machine=SERVER)
+
+
+@pytest.mark.parametrize(
+    ("written", "parameters", "sharded"),
+    [
+        ("auto", 10**9, True),
+        ("auto", 10**9 - 1, False),
+        ("auto", None, False),
+        ("node", None, True),
+        ("none", 10**12, False),
+    ],
+)
+def test_sharding(folder: Path, written: str, parameters: int | None, sharded: bool) -> None:
+    overrides = (f"shard={written}",)
+    assert resolved(*overrides, machine=SERVER, parameters=parameters).sharded is sharded
+    assert not resolved(*overrides, parameters=parameters).sharded, "one rank has nobody to share"
+
+
+def test_activations(folder: Path) -> None:
+    assert resolved(parameters=10**9).checkpoint_activations
+    assert not resolved(parameters=None).checkpoint_activations
+    assert resolved("memory.checkpoint_activations=true").checkpoint_activations
+    off = resolved("memory.checkpoint_activations=false", parameters=10**12)
+    assert not off.checkpoint_activations
+
+
+# --- names and places
+
+
+def test_a_run_is_named_after_its_folder(folder: Path) -> None:
+    assert run_name(load()) == "my-first-run"
+    assert run_name(load("name=other")) == "other"
+    assert run_directory(load()) == folder / "runs" / "my-first-run"
+    assert resolved().run_directory == str(folder / "runs" / "my-first-run")
+
+
+def test_a_name_made_of_a_folders_is_always_a_valid_one(folder: Path) -> None:
+    long = folder / ("x" * 39 + "--y")
+    long.mkdir()
+    (long / "run.yaml").write_text(COMPLETE)
+    name = run_name(load_run(long))
+    assert name == "x" * 39
+    assert load_run(long, [f"name={name}"]).run.name == name
+
+
+def test_a_folder_no_name_can_be_made_of(folder: Path) -> None:
+    nameless = folder / "___"
+    nameless.mkdir()
+    (nameless / "run.yaml").write_text(COMPLETE)
+    with pytest.raises(BadInput, match="the run has no name"):
+        run_name(load_run(nameless))
+
+
+def test_the_run_directory_lies_beside_the_run_file_not_the_user(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder.parent)
+    loaded = load_run(folder.name, ["name=it"])
+    assert run_directory(loaded) == folder / "runs" / "it"
+    assert run_directory(load_run(folder, ["name=it", "storage=/big/disk"])) == Path("/big/disk/it")
+    with pytest.raises(SpecError, match=r"--set storage: storage by URL is not there yet"):
+        run_directory(load_run(folder, ["storage=s3://bucket"]))
+
+
+# --- what a run may not leave out
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("version: 1\ndata: {train: a}\nbatch: {global: 8}\n", "run.yaml:1:1: the run lacks model"),
+        (
+            "# mine\n\nversion: 1\nmodel: {from: a}\ndata: {train: a}\n",
+            "run.yaml:3:1: the run lacks batch",
+        ),
+        (
+            "version: 1\nmodel: {from: a}\nbatch: {global: 8}\n",
+            "run.yaml:1:1: the run lacks data.train\nhint: data: {train:",
+        ),
+        (
+            "version: 1\nmodel: {from: a}\nbatch: {global: 8}\ndata:\n  sequence_length: 8\n",
+            "run.yaml:4:1: the run lacks data.train",
+        ),
+        (
+            "version: 1\nmodel: {from: a}\nbatch: {global: 8}\ndata:\n  train: {sources: [a]}\n",
+            "run.yaml:5:3: data.train: sources need a tokenizer\nhint: tokenizer: gpt2",
+        ),
+    ],
+)
+def test_what_is_missing_is_named_with_its_place(folder: Path, text: str, says: str) -> None:
+    (folder / "run.yaml").write_text(text)
+    with pytest.raises(SpecError) as caught:
+        require_complete(load())
+    assert says in str(caught.value)
+    with pytest.raises(SpecError):
+        resolved()
+    # Nor is it the fault of a flag that has nothing to do with it.
+    with pytest.raises(SpecError) as caught:
+        require_complete(load("seed=3"))
+    assert caught.value.where.startswith("run.yaml:")
+
+
+@pytest.mark.parametrize("train", ["prepared", "{sources: [a.txt], tokenizer: gpt2}"])
+def test_a_validation_set_takes_the_training_sets_tokenizer(folder: Path, train: Any) -> None:
+    sets = "data.validation={held-out: {sources: [b.txt]}, train: {sources: [c.txt]}}"
+    require_complete(load(f"data.train={train}", sets))
+
+
+def test_a_validation_set_called_train_does_not_hide_the_training_set(folder: Path) -> None:
+    (folder / "run.yaml").write_text(
+        "version: 1\nmodel: {type: gpt2}\nbatch: {global: 8}\ndata:\n"
+        "  train: {sources: [a.txt]}\n  validation: {train: prepared}\n"
+    )
+    with pytest.raises(SpecError, match=r"run.yaml:5:3: data.train: sources need a tokenizer"):
+        require_complete(load())
