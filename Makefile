@@ -7,6 +7,8 @@ COMPILE := $(UV) pip compile -q --generate-hashes --no-emit-index-url --no-heade
 # Thread counts are fixed so that figures and golden values mean the same on any machine.
 export OMP_NUM_THREADS ?= 1
 export HF_HUB_OFFLINE ?= 1
+# As the launcher sets it for workers.
+export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
 .PHONY: help install lock check format generate test-unit test-local test bench-loop
