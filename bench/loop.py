@@ -253,6 +253,7 @@ def _nanogpt(folder: Path, precision: Precision) -> Contender:
 
 def _trainer(folder: Path, precision: Precision) -> Contender:
     from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers.trainer_callback import PrinterCallback
 
     tokens = _tokens(folder)
     count = (len(tokens) - 1) // LENGTH
@@ -289,6 +290,7 @@ def _trainer(folder: Path, precision: Precision) -> Contender:
             use_cpu=True,
         )
         trainer = Trainer(model=model, args=arguments, train_dataset=dataset, callbacks=[Times()])
+        trainer.remove_callback(PrinterCallback)  # stdout is for the figures
         trainer.train()
         return moments[-1] - moments[1]
 

@@ -48,3 +48,6 @@ def test_init_run_generate_export(tmp_path: Path) -> None:
     listed = headway("list", folder=folder).stdout
     assert "my-run" in listed
     assert "finished" in listed
+
+    again = headway("run", folder=folder, seconds=10)
+    assert "has finished already" in again.stderr

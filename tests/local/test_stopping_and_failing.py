@@ -106,6 +106,22 @@ def test_a_killed_worker_ends_the_run_within_seconds(folder: Path) -> None:
     assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "failed"
 
 
+def test_workers_do_not_outlive_a_killed_launcher(folder: Path) -> None:
+    """And as long as one is alive, nobody else may train in the same folder."""
+    going = start("run", folder=folder)
+    wait_for("some steps", lambda: len(metrics(folder)) >= 5, seconds=90)
+    (worker,) = workers_of(folder)
+    os.kill(worker, signal.SIGSTOP)
+    going.kill()
+    going.wait(timeout=10)
+    assert "going on already" in headway("run", folder=folder, expect=5).stderr
+    os.kill(worker, signal.SIGCONT)
+    wait_for("the worker's end", lambda: not workers_of(folder), seconds=20)
+    status = json.loads(headway("status", "--json", folder=folder).stdout)
+    assert status["state"] == "stopped"
+    assert status["checkpoint_step"] == status["step"] > 0
+
+
 def test_a_workers_own_traceback_comes_first(folder: Path) -> None:
     """One worker of three raises; the others only lose a peer, and are not the ones shown."""
     (folder / "mine.py").write_text(
@@ -141,4 +157,5 @@ def test_training_that_explodes_stops_with_its_cause(folder: Path) -> None:
     assert "3 steps in a row could not be learned from" in done.stderr
     assert "lower optimizer.lr" in done.stderr
     assert "Traceback" not in done.stderr
-    assert [e["step"] for e in events(folder) if e["event"] == "skipped"] == [1, 2]
+    assert [e["step"] for e in events(folder) if e["event"] == "skipped"] == [1, 2, 3]
+    assert [line["loss"] for line in metrics(folder)] == [None, None, None], "JSON has no NaN"

@@ -25,11 +25,12 @@ def check(
 ) -> None:
     """Check a run file and say what it comes to. Writes nothing and needs no torch."""
     from headway.spec.load import load_run, load_targets
-    from headway.spec.resolve import require_complete
+    from headway.spec.resolve import require_complete, run_directory
 
     loaded = load_run(run_file, set_)
     if not loaded.is_preset:
         require_complete(loaded)
+        run_directory(loaded)
     load_targets(loaded.folder)
     warn_of_later_keys(loaded)
     warn_of_long_warmup(loaded)

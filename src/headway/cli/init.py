@@ -35,6 +35,7 @@ def init(
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.yaml").write_text(_run_file(preset, folder), "utf-8")
     (folder / "README.md").write_text(_readme(preset), "utf-8")
+    (folder / ".gitignore").write_text("prepared/\nruns/\n", "utf-8")
     if preset == "tiny":
         from headway.data.tiny import write_text
 
@@ -54,7 +55,10 @@ name: {name or preset}
 extends: {preset}
 """
     if preset == "tiny":
-        return text + "# Change anything here, for example:\n# train_for: 1000 steps\n"
+        return (
+            text
+            + "# What is written here overrides the preset, for example: train_for: 500 steps\n"
+        )
     tokenizer = {"bert": "google-bert/bert-base-uncased", "llama2": "meta-llama/Llama-2-7b-hf"}
     hub_name = {
         "llama3": "meta-llama/Meta-Llama-3-8B",

@@ -53,6 +53,8 @@ def main() -> None:
     except HeadwayError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(int(error.exit_code))
+    except KeyboardInterrupt:
+        sys.exit(130)  # as a shell reports a program that Ctrl-C ended
 
 
 if __name__ == "__main__":

@@ -40,6 +40,10 @@ def short_count(number: float) -> str:
     return f"{number:.3g}"
 
 
+def short_loss(loss: float | None) -> str:
+    return "not finite" if loss is None else f"{loss:.4f}"
+
+
 def short_time(seconds: float) -> str:
     """75 -> 1:15; 4000 -> 1:06:40; 200000 -> 2d 7h."""
     whole = round(seconds)

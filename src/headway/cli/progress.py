@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from headway.cli.output import say, short_count, short_time
+from headway.cli.output import say, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
     from headway.data.prepare import Progress
@@ -135,7 +135,9 @@ class RunProgress:
             case "started":
                 self._started(event)
             case "evaluated":
-                losses = "  ".join(f"{name} {loss:.4f}" for name, loss in event["losses"].items())
+                losses = "  ".join(
+                    f"{name} {short_loss(loss)}" for name, loss in event["losses"].items()
+                )
                 self.line.above(f"step {event['step']}: {losses}")
             case "skipped":
                 self.line.above(f"step {event['step']} skipped: {event['reason']}")
@@ -166,7 +168,7 @@ class RunProgress:
         left = (self.total_steps - line["step"]) * self.seconds_per_step
         mfu = f"  {line['mfu']:.1%} MFU" if "mfu" in line else ""
         self.line.show(
-            f"step {line['step']}/{self.total_steps}  loss {line['loss']:.4f}  "
+            f"step {line['step']}/{self.total_steps}  loss {short_loss(line['loss'])}  "
             f"{short_count(speed)} tokens/s{mfu}  {short_time(left)} left",
             now=line["step"] == self.total_steps,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +29,7 @@ def run(
     from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
     from headway.cli.sets import sets_of
     from headway.clock import SystemClock
+    from headway.errors import Stopped
     from headway.launch.machine import this_machine
     from headway.spec.load import load_run
     from headway.spec.resolve import require_complete, resolve, run_directory
@@ -42,8 +44,16 @@ def run(
     path = run_directory(loaded)
     if (path / "spec.json").exists():
         refuse_other_run(RunDirectory.open(path), loaded)
+        if is_finished(RunDirectory.open(path)):
+            say(f"run {path.name} has finished already: {path}")
+            hint("another name starts anew: --set name=NEW")
+            return
     machine = this_machine()
-    train_set, validation_sets = sets_of(loaded)
+    try:
+        train_set, validation_sets = sets_of(loaded)
+    except KeyboardInterrupt:
+        raise Stopped("stopped while preparing data", "the same command prepares it anew") from None
+    require_fitting_sets(loaded, train_set, validation_sets)
     resolved = resolve(
         loaded,
         machine,
@@ -89,7 +99,9 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
         hint("the same command goes on from here")
     else:
         say(f"finished: {directory.path}")
-        hint('headway generate --prompt "Once", headway export')
+        export = f"headway export {directory.name}"
+        masked = resolved.run.objective.type == "masked"
+        hint(export if masked else f'headway generate {directory.name} --prompt "Once", {export}')
     return code
 
 
@@ -111,6 +123,23 @@ def require_secrets(loaded: Loaded) -> None:
             str(loaded.located.mark(("secrets",))),
             f"export {missing[0]}=...",
         )
+
+
+def is_finished(directory: RunDirectory) -> bool:
+    from headway.clock import SystemClock
+    from headway.state.status import read_status
+
+    return read_status(directory, SystemClock().now()).state == "finished"
+
+
+def require_fitting_sets(loaded: Loaded, train: Path, validation: dict[str, Path]) -> None:
+    """What workers would find out too, but only after their imports."""
+    from headway.data.fit import require_fit
+    from headway.data.shards import TokenSet
+
+    for folder in (train, *validation.values()):
+        objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
+        require_fit(TokenSet.open(folder), objective, length)
 
 
 def refuse_other_run(directory: RunDirectory, loaded: Loaded) -> None:

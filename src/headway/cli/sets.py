@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 PREPARED = "prepared"
 """Folder beside the run file for what `run` prepares by itself."""
+HASHED_BYTES = 2**26
+"""Files up to here are known by their content, so that a clone or a touch does not prepare them
+again; larger ones by size and time, since reading them at every start would take too long."""
 
 
 def sets_of(loaded: Loaded) -> tuple[Path, dict[str, Path]]:
@@ -62,7 +65,7 @@ def ready_set(
         state = {
             "files": [_file_state(file, loaded.folder) for file in files],
             "column": dataset.column,
-            "tokenizer": [source.load, source.train_vocab],
+            "tokenizer": _tokenizer_state(source, loaded.folder),
             "layout": [layout, window],
         }
         text = json.dumps(state, sort_keys=True)
@@ -88,7 +91,17 @@ def ready_set(
 def _file_state(file: Path, folder: Path) -> list[Any]:
     facts = file.stat()
     name = str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
+    if facts.st_size <= HASHED_BYTES:
+        return [name, xxhash.xxh3_64_hexdigest(file.read_bytes())]
     return [name, facts.st_size, facts.st_mtime_ns]
+
+
+def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[Any]:
+    """A tokenizer in a folder is known by its content: the name may stay while it changes."""
+    if source.load is not None and (folder / source.load / "tokenizer.json").is_file():
+        content = (folder / source.load / "tokenizer.json").read_bytes()
+        return [xxhash.xxh3_64_hexdigest(content), None]
+    return [source.load, source.train_vocab]
 
 
 def _tokenizer_source(tokenizer: Tokenizer | None, shared: Path | None) -> TokenizerSource:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, RunArgument
-from headway.cli.output import print_json, short_count, short_time
+from headway.cli.output import print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
     from headway.state.status import Status
@@ -35,13 +35,13 @@ def _lines(found: Status) -> list[tuple[str, str]]:
     if found.loss is not None:
         lines.append(("loss", f"{found.loss:.4f}"))
     for name, loss in found.evaluations.items():
-        lines.append((name, f"{loss:.4f}"))
+        lines.append((name, short_loss(loss)))
     if found.tokens_per_second is not None:
         lines.append(("speed", f"{short_count(found.tokens_per_second)} tokens/s"))
     if found.seconds_left is not None:
         lines.append(("left", short_time(found.seconds_left)))
     if found.skipped_steps:
-        lines.append(("skipped", f"{found.skipped_steps} steps (headway logs shows why)"))
+        lines.append(("skipped", f"{found.skipped_steps} steps (headway logs --events shows why)"))
     if found.checkpoint_step is not None:
         age = found.checkpoint_age_seconds
         ago = f", {short_time(age)} ago" if age is not None else ""

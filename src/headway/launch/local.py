@@ -19,6 +19,7 @@ from pathlib import Path
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
 from headway.spec.resolve import Resolved
+from headway.state.code import code_digest
 from headway.state.rundir import Journal, RunDirectory
 
 POLL_SECONDS = 0.1
@@ -65,7 +66,10 @@ class LocalRun:
     def run(self, watch: Callable[[], None]) -> Exit:
         """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
         `watch` is called several times a second."""
-        with self.directory.held(), tempfile.TemporaryDirectory(prefix="headway-") as scratch:
+        with (
+            self.directory.held() as lock,
+            tempfile.TemporaryDirectory(prefix="headway-") as scratch,
+        ):
             self.directory.write_spec(self.resolved)
             self.journal.note(
                 "launched",
@@ -73,15 +77,20 @@ class LocalRun:
                 workers=self.resolved.num_workers,
                 device=self.resolved.device,
                 pid=os.getpid(),
+                code_digest=self._code_digest(),
             )
             try:
                 for rank in range(self.resolved.num_workers):
-                    self.workers.append(self._start(rank, Path(scratch) / "store"))
+                    self.workers.append(self._start(rank, Path(scratch) / "store", lock))
                 if self.stop_asked_at is not None:
                     self._signal(signal.SIGTERM)  # those that were not there yet when it was asked
                 return self._supervise(watch)
             finally:
                 self._end_all()
+
+    def _code_digest(self) -> str | None:
+        code = self.resolved.run.code
+        return code_digest(Path(self.resolved.folder, code.path)) if code else None
 
     def ask_to_stop(self) -> None:
         """From a signal handler: the first time to stop and save, the second time at once."""
@@ -92,7 +101,7 @@ class LocalRun:
             self.stop_at_once = True
             self._signal(signal.SIGKILL)
 
-    def _start(self, rank: int, store: Path) -> Worker:
+    def _start(self, rank: int, store: Path, lock: int) -> Worker:
         node, local_rank = divmod(rank, self.resolved.ranks_per_node)
         log = self.directory.log(node, local_rank)
         environment = {
@@ -112,7 +121,10 @@ class LocalRun:
             log_start = output.tell()
             process = subprocess.Popen(
                 [*self.worker, str(self.directory.path)],
-                stdin=subprocess.DEVNULL,
+                # Its other end is ours alone: when we die in any way, the worker reads the end of
+                # it and stops. Until then the lock it inherits keeps a second start away.
+                stdin=subprocess.PIPE,
+                pass_fds=(lock,),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 env=environment,

@@ -163,6 +163,8 @@ def _choices(path: Path) -> tuple[str, ...]:
 def _chooses_anew(path: Path, base: Any, over: Any) -> bool:
     if not (isinstance(base, dict) and isinstance(over, dict)):
         return True
+    if not over:
+        return True  # `validation: {}` takes away what the base has
     return any(
         key not in base or (key in DECIDED_BY_VALUE and base[key] != over[key])
         for key in _choices(path)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from headway.errors import BadInput, SpecError
-from headway.spec.load import Loaded
+from headway.spec.load import PRESET, Loaded
 from headway.spec.run import RunFile, Section
 
 LARGE_MODEL_PARAMETERS = 10**9
@@ -110,7 +110,9 @@ def require_complete(loaded: Loaded) -> None:
 
 
 def _lacks(loaded: Loaded, key: str) -> SpecError:
-    where = str(loaded.located.mark(tuple(key.split("."))[:-1]))
+    mark = loaded.located.mark(tuple(key.split("."))[:-1])
+    # A preset is not where the user can mend it.
+    where = str(loaded.located.mark(()) if mark.file.endswith(PRESET) else mark)
     hint = "data: {train: {sources: [text.txt], tokenizer: gpt2}}" if key == "data.train" else None
     return SpecError(f"the run lacks {key}", where, hint)
 

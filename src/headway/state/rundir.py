@@ -99,8 +99,9 @@ class RunDirectory:
             raise BadInput(f"{path} is damaged: {error}") from None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """The right to run here. The kernel lets go of it when the holder dies in any way."""
+    def held(self) -> Iterator[int]:
+        """The right to run here, as a file descriptor that workers inherit: the kernel lets go of
+        the lock when the last process that has it is dead, in whatever way."""
         with (self.path / "lock").open("a") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -108,7 +109,7 @@ class RunDirectory:
                 raise StillRunning(
                     f"run {self.name} is going on already", f"headway status {self.name}"
                 ) from None
-            yield
+            yield file.fileno()
 
     def is_running(self) -> bool:
         try:

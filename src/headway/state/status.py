@@ -25,7 +25,7 @@ class Status:
     tokens_per_second: float | None
     seconds_left: float | None
     workers: int | None
-    evaluations: dict[str, float]
+    evaluations: dict[str, float | None]
     """Newest loss of each validation set."""
     checkpoint_step: int | None
     checkpoint_age_seconds: float | None

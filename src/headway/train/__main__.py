@@ -1,7 +1,7 @@
 """A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
 
 The contract with the launcher: the run directory's `spec.json`, two variables in the environment
-(HEADWAY_RANK, HEADWAY_STORE), SIGTERM to stop, and the exit codes of
+(HEADWAY_RANK, HEADWAY_STORE), SIGTERM or the end of stdin to stop, and the exit codes of
 `headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps as this worker's
 log.
 """
@@ -28,6 +28,7 @@ def main() -> int:
     # Before the imports below, which take seconds: a stop that early is not lost either.
     stop = StopRequest()
     stop.listen()
+    stop.follow(sys.stdin.buffer)
 
     import torch
 
@@ -48,7 +49,7 @@ def main() -> int:
         leave_world(world)
         return code
     except HeadwayError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        print(error, file=sys.stderr)
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
         traceback.print_exc()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.errors import BadInput
 from headway.plan.length import num_steps
 from headway.spec.resolve import Resolved
 from headway.spec.run import Model
@@ -27,11 +26,6 @@ def build(resolved: Resolved, world: World) -> tuple[Training, Built]:
     assert run.model is not None
     make_importable(Path(resolved.folder, run.code.path) if run.code else None)
     feed = open_feed(resolved, Path(resolved.train_set), world.device)
-    if feed.num_samples == 0:
-        raise BadInput(
-            f"{resolved.train_set} has fewer than {run.data.sequence_length + 1} tokens, not "
-            "enough for one sample"
-        )
     built = _network(run.model, resolved, feed)
     teacher = None
     if run.objective.teacher is not None:

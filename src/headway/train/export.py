@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from torch import nn
 
 from headway.data.shards import TOKENIZER
@@ -79,6 +80,7 @@ def export(directory: RunDirectory, step: int | None, into: Path) -> int:
     # Written beside and renamed: a folder that is there is whole.
     partial = into.with_name(f".{into.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
+    transformers.utils.logging.disable_progress_bar()
     module.save_pretrained(partial)
     tokenizer = directory.path / TOKENIZER
     if tokenizer.is_dir():

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import xxhash
 
+from headway.data.fit import require_fit
 from headway.data.masking import mask_tokens
 from headway.data.shards import Rows, TokenSet
 from headway.plan.batch import Share, num_slices, rows_of_slice
@@ -37,6 +38,7 @@ def open_feed(resolved: Resolved, folder: Path, device: torch.device) -> Feed:
         micro=resolved.micro,
         seed=run.seed,
         device=device,
+        objective=run.objective.type,
         masking=run.objective.mask_probability if run.objective.type == "masked" else None,
     )
 
@@ -58,9 +60,11 @@ class Feed:
         micro: int,
         seed: int,
         device: torch.device,
-        masking: float | None = None,
+        objective: str | None,
+        masking: float | None,
     ) -> None:
         self.set = TokenSet.open(folder)
+        require_fit(self.set, objective, sequence_length)
         self.sequence_length = sequence_length
         self.global_batch = global_batch
         self.micro = micro
@@ -148,7 +152,7 @@ def _masking(tokens: TokenSet, probability: float | None) -> Masking | None:
     if probability is None:
         return None
     manifest = tokens.manifest
-    assert manifest.special_ids.mask is not None, "prepare makes windowed sets with a mask token"
+    assert manifest.special_ids.mask is not None, "preparation gives windows a mask token"
     return Masking(
         probability,
         manifest.special_ids.mask,

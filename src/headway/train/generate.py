@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import torch
 
 from headway.data.shards import TOKENIZER
+from headway.data.tokenizer import find_tokenizer, role_id
 from headway.errors import BadInput
 from headway.state.rundir import RunDirectory
 from headway.train.export import load_trained
@@ -28,14 +29,13 @@ def generate(
     The whole context is computed anew for every token: slower than a cache of keys and values,
     but it works for any model that maps token ids to logits, the user's own included.
     """
-    from tokenizers import Tokenizer
-
     resolved = directory.read_spec()
     if resolved.run.objective.type == "masked":
         raise BadInput("a masked model fills gaps and does not continue text")
     module, _ = load_trained(directory, step)
-    tokenizer = Tokenizer.from_file(str(directory.path / TOKENIZER / "tokenizer.json"))
-    end = getattr(getattr(module, "config", None), "eos_token_id", None)
+    files = find_tokenizer(TOKENIZER, beside=directory.path)
+    tokenizer = files.load()
+    end = role_id(tokenizer, files.roles(), "eos_token")
     ids = tokenizer.encode(prompt).ids or ([end] if end is not None else [])
     if not ids:
         raise BadInput("the prompt has no tokens", 'for example --prompt "Once"')

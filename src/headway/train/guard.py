@@ -34,13 +34,16 @@ class LossGuard:
                 return f"the loss spiked to {loss:.4f}, above {limit:.4f}"
         return None
 
-    def record(self, step: int, loss: float, reason: str | None) -> None:
-        """Takes note of a step; raises RunFailed when too many in a row were skipped."""
+    def record(self, loss: float, reason: str | None) -> None:
+        """Takes note of a step's verdict."""
         if reason is None:
             self.history.append(loss)
             self.skipped_in_a_row = 0
-            return
-        self.skipped_in_a_row += 1
+        else:
+            self.skipped_in_a_row += 1
+
+    def require_progress(self, step: int, reason: str | None) -> None:
+        """Raises RunFailed when too many steps in a row were skipped."""
         if self.skipped_in_a_row >= self.spec.stop_after:
             raise RunFailed(
                 f"{self.skipped_in_a_row} steps in a row could not be learned from; at step "

@@ -17,7 +17,7 @@ from headway.train.export import describe_model
 from headway.train.meter import Meter
 from headway.train.models import Built
 from headway.train.preempt import StopRequest
-from headway.train.record import Recorder
+from headway.train.record import Recorder, finite
 from headway.train.step import Flags, StepResult, Training, take_step
 from headway.train.world import World
 
@@ -42,6 +42,8 @@ class Session:
 def train(resolved: Resolved, world: World, stop: StopRequest, clock: Clock) -> Exit:
     """COLLECTIVE. The whole run on this worker; DONE or STOPPED."""
     session = open_session(resolved, world, stop, clock)
+    if world.any(stop.asked):  # COLLECTIVE: asked while workers were starting
+        return close_session(session)
     while session.training.step < session.training.total_steps:
         if advance(session).flags.stop:
             break
@@ -78,6 +80,7 @@ def advance(session: Session) -> StepResult:
         recorder.step(result, session.meter.finish())
         if result.skipped:
             session.journal.note("skipped", step=result.step, reason=result.skipped)
+    training.guard.require_progress(result.step, result.skipped)
 
     is_last = training.step == training.total_steps
     every = training.resolved.run.evaluation.every.amount
@@ -85,7 +88,7 @@ def advance(session: Session) -> StepResult:
         evaluations = session.evaluator.run(training.model, world)  # COLLECTIVE
         if recorder and evaluations:
             recorder.evaluation(training.step, evaluations)
-            losses = {name: found.loss for name, found in evaluations.items()}
+            losses = {name: finite(found.loss) for name, found in evaluations.items()}
             session.journal.note("evaluated", step=training.step, losses=losses)
 
     if is_last or result.flags.save or result.flags.stop:

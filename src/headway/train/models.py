@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -98,12 +99,25 @@ def _from_scratch(model: Model, objective: Objective, manifest: SetManifest) -> 
     if end is not None:
         settings = {"bos_token_id": end, "eos_token_id": end, **settings}
     try:
+        _refuse_unknown_fields(model, AutoConfig.for_model(model.type))
         config = AutoConfig.for_model(model.type, **settings)
         return _auto_class(objective).from_config(
             config, attn_implementation="sdpa", dtype=torch.float32
         )
     except ValueError as error:
         raise BadInput(f"model.type {model.type}: {error}") from None
+
+
+def _refuse_unknown_fields(model: Model, defaults: Any) -> None:
+    """transformers keeps a misspelt field without a word, and builds the default shape."""
+    known = {*defaults.to_dict(), *defaults.attribute_map}
+    for key in model.config:
+        if key not in known:
+            near = difflib.get_close_matches(key, sorted(known), n=1)
+            raise BadInput(
+                f"model.config: {model.type} has no field {key!r}",
+                f"did you mean {near[0]}?" if near else "see transformers' config of that type",
+            )
 
 
 def padded_vocabulary(size: int) -> int:

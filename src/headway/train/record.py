@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from headway.state.rundir import RunDirectory
@@ -45,7 +46,7 @@ class Recorder:
         }
         if result.skipped is not None:
             line["skipped"] = result.skipped
-        self.directory.metrics.append(line)
+        self.directory.metrics.append(_finite(line))
         for name, value in numbers.items():
             self._plot(f"train/{name}", value, result.step)
 
@@ -55,7 +56,7 @@ class Recorder:
 
     def _one_evaluation(self, step: int, name: str, result: EvaluationResult) -> None:
         numbers = {"loss": result.loss, "perplexity": result.perplexity, **result.metrics}
-        self.directory.evaluations.append({"step": step, "set": name, **numbers})
+        self.directory.evaluations.append(_finite({"step": step, "set": name, **numbers}))
         for measure, value in numbers.items():
             self._plot(f"{name}/{measure}", value, step)
 
@@ -66,3 +67,12 @@ class Recorder:
     def close(self) -> None:
         if self.board is not None:
             self.board.close()
+
+
+def finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: null says that there is no number."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _finite(line: dict[str, Any]) -> dict[str, Any]:
+    return {key: finite(value) for key, value in line.items()}

@@ -86,7 +86,7 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     if reason is None:
         _apply(training, gradients, grad_norm, divisor, lr)
     training.scale.update(finite=math.isfinite(grad_norm))
-    training.guard.record(step + 1, loss, reason)
+    training.guard.record(loss, reason)
     training.step = step + 1
     return StepResult(
         step=step + 1,

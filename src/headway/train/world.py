@@ -65,9 +65,15 @@ class World:
         with naming_lost_peers():
             dist.all_reduce(tensor, group=self.replica_group)
 
+    def any(self, flag: bool) -> bool:
+        """COLLECTIVE. Whether any worker raises the flag."""
+        raised = torch.tensor([int(flag)], dtype=torch.int64, device=self.device)
+        self.add_up(raised)
+        return bool(raised.item())  # SYNC
+
     def wait_for_all(self) -> None:
         """COLLECTIVE. Returns when every worker has come here."""
-        self.add_up(torch.zeros(1, dtype=torch.int64, device=self.device))
+        self.any(False)
 
 
 def form_world(
@@ -83,14 +89,15 @@ def form_world(
     if num_workers == 1:
         return World(rank, 1, local_rank, ranks_per_node, device)
     with naming_lost_peers():
+        meeting = FileStore(str(store), num_workers)
+        meeting.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
             "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
-            store=FileStore(str(store), num_workers),
+            store=meeting,
             rank=rank,
             world_size=num_workers,
-            timeout=FORM_TIMEOUT,
+            timeout=COLLECTIVE_TIMEOUT,
         )
-        dist.distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT)
         if not sharded:
             return World(rank, num_workers, local_rank, ranks_per_node, device)
         mesh = init_device_mesh(

@@ -14,7 +14,7 @@ from headway.train.precision import GROWTH_STEPS, INITIAL_SCALE, LossScale
 
 def settled(guard: LossGuard) -> LossGuard:
     for step in range(HISTORY_STEPS):
-        guard.record(step, 2.0 + 0.01 * (step % 2), None)
+        guard.record(2.0 + 0.01 * (step % 2), None)
     return guard
 
 
@@ -33,20 +33,19 @@ def test_a_spike_is_skipped_once_there_is_a_history() -> None:
 
 def test_a_skipped_loss_does_not_move_the_measure() -> None:
     guard = settled(LossGuard(Guard(stop_after=50)))
-    for step in range(20):
-        guard.record(step, 9.0, "it spiked")
+    for _ in range(20):
+        guard.record(9.0, "it spiked")
     assert guard.verdict(9.0, 1.0) is not None
 
 
 def test_too_many_in_a_row_fail_the_run_with_the_cause() -> None:
     guard = LossGuard(Guard(stop_after=3))
-    guard.record(1, math.nan, "the loss is nan")
-    guard.record(2, math.nan, "the loss is nan")
-    guard.record(3, 2.0, None)
-    guard.record(4, math.nan, "the loss is nan")
-    guard.record(5, math.nan, "the loss is nan")
+    for reason in ("the loss is nan", "the loss is nan", None, "the loss is nan", "it spiked"):
+        guard.record(2.0, reason)
+        guard.require_progress(5, reason)
+    guard.record(2.0, "the loss is nan")
     with pytest.raises(RunFailed, match=r"3 steps in a row .* at step 6 the loss is nan"):
-        guard.record(6, math.nan, "the loss is nan")
+        guard.require_progress(6, "the loss is nan")
 
 
 def test_a_restored_guard_decides_the_same() -> None:
