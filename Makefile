@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-local test bench-loop
+.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save kill-resume
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -27,7 +27,7 @@ install: $(VENV)/.made   ## .venv with everything: base, train, and what checks 
 
 lock:            ## pin and hash every dependency anew (requirements/*.txt)
 	$(COMPILE) pyproject.toml -o requirements/base.txt
-	$(COMPILE) --extra train --group dev pyproject.toml -o requirements/all.txt
+	$(COMPILE) --extra train --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
 
 format:          ## rewrite the code the way `check` wants it
 	$(BIN)/ruff format src tests bench
@@ -50,6 +50,12 @@ test-local: install  ## real training processes on this machine
 	$(BIN)/pytest tests/local -m local
 
 test: test-unit test-local ## everything CI runs after `check`
+
+kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
+	$(BIN)/python bench/kill_resume.py
+
+bench-save: install  ## cost of an asynchronous save of 1 GB a minute, and of a restart from it
+	$(BIN)/python bench/save.py
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py

@@ -37,12 +37,15 @@ from headway.launch.machine import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
 from headway.state.rundir import RunDirectory
-from headway.train.loop import advance, open_session
+from headway.train.loop import advance
 from headway.train.preempt import StopRequest
+from headway.train.session import open_session
 from headway.train.world import form_world
 
 ROUNDS = int(os.environ.get("ROUNDS", "40"))
 WARMUP = 3
+THREADS = int(os.environ.get("THREADS", "1"))
+"""One by default: with a thread for every core, whatever else the machine does lands on a step."""
 LENGTH, BATCH, VOCABULARY = 256, 4, 8192
 SHAPE = {"n_layer": 6, "n_head": 7, "n_embd": 448, "n_positions": LENGTH, "vocab_size": VOCABULARY}
 NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -63,6 +66,7 @@ optimizer: {{lr: 3e-4, betas: [0.9, 0.95], weight_decay: 0.1, max_grad_norm: 1.0
 schedule: {{type: constant, warmup: 0 steps}}
 evaluation: {{every: 1000000 steps}}
 checkpoint: {{every: 1000000 steps}}
+threads: {THREADS}
 """
 
 
@@ -157,9 +161,9 @@ def _resolved(folder: Path, precision: Precision) -> Resolved:
 def _headway(folder: Path, precision: Precision) -> Contender:
     resolved = _resolved(folder, precision)
     torch.set_num_threads(resolved.threads)
-    directory = RunDirectory.create(Path(resolved.run_directory), SystemClock())
+    directory = RunDirectory.create(resolved.run_directory, SystemClock())
     directory.write_spec(resolved)
-    world = form_world(0, 1, 1, "cpu", False, folder / "store")
+    world = form_world(0, 1, 1, "cpu", False, folder / "store", 1)
     session = open_session(resolved, world, StopRequest(), SystemClock())
 
     def steps(count: int) -> float:

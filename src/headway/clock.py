@@ -30,6 +30,11 @@ class SystemClock:
         time.sleep(seconds)
 
 
+def seconds_of(text: str) -> float:
+    """Seconds since 1970 of what `stamp` made."""
+    return datetime.fromisoformat(text).timestamp()
+
+
 def stamp(seconds: float) -> str:
     """`2026-11-15T01:37:52.123Z`: the one form of a time in files and on screens."""
     moment = datetime.fromtimestamp(seconds, UTC)

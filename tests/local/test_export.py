@@ -147,11 +147,11 @@ def test_own_model_loss_and_metrics_train_without_a_fork(
     ]
     alone = train(resolved_run(folder, stream, overrides=[*own, "name=alone"]))
     two = train(resolved_run(folder, stream, 2, [*own, "name=two"]))
-    losses = [line["loss"] for line in alone.metrics.all()]
+    losses = [line["loss"] for line in alone.steps()]
     assert losses[-1] < losses[0] - 0.5
-    assert [line["loss"] for line in two.metrics.all()] == pytest.approx(losses, rel=1e-5)
-    assert [line["logit_size"] for line in two.metrics.all()] == pytest.approx(
-        [line["logit_size"] for line in alone.metrics.all()], rel=1e-4
+    assert [line["loss"] for line in two.steps()] == pytest.approx(losses, rel=1e-5)
+    assert [line["logit_size"] for line in two.steps()] == pytest.approx(
+        [line["logit_size"] for line in alone.steps()], rel=1e-4
     )
     accuracy = alone.evaluations.last()["accuracy"]
     assert 0 < accuracy < 1

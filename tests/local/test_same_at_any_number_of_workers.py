@@ -71,13 +71,13 @@ def figures(
     folder, sets = run
     name = f"name=w{nodes}-{len(overrides)}"
     directory = train(resolved_run(folder, sets, nodes, [name, *overrides]))
-    lines = directory.metrics.all()
+    lines = directory.steps()
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
     return {
         "loss": [line["loss"] for line in lines],
         "grad_norm": [line["grad_norm"] for line in lines],
         "targets": [line["targets"] for line in lines],
-        "held-out": [line["loss"] for line in directory.evaluations.all()],
+        "held-out": [line["loss"] for line in directory.evaluations.read()[0]],
     }
 
 

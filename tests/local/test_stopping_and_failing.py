@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from headway.state.rundir import RunDirectory
 from support.commands import headway, start
 from support.waiting import wait_for
 
@@ -39,15 +40,11 @@ def folder(tmp_path: Path, text: Path) -> Path:
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "runs" / "it" / "metrics.jsonl"
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    return RunDirectory(folder / "runs" / "it").steps()
 
 
 def events(folder: Path) -> list[dict[str, Any]]:
-    path = folder / "runs" / "it" / "events.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return RunDirectory(folder / "runs" / "it").history()
 
 
 def workers_of(folder: Path) -> list[int]:
@@ -90,6 +87,41 @@ def test_ctrl_c_saves_and_the_same_command_goes_on(folder: Path) -> None:
     assert f"going on from step {stopped_at}" in output
     steps = [line["step"] for line in metrics(folder)]
     assert steps == list(range(1, len(steps) + 1)), "every step once, in order"
+
+
+def test_stop_resume_fork_and_delete(folder: Path) -> None:
+    """The life of a run by its commands, each in a process of its own."""
+    kept = ("--set", "checkpoint.every=20 steps", "--set", "checkpoint.keep.every=20 steps")
+    going = start("run", *kept, folder=folder)
+    wait_for("30 steps", lambda: len(metrics(folder)) >= 30)
+    assert "goes on" in headway("delete", "it", "--yes", folder=folder, expect=5).stderr
+    said = headway("stop", folder=folder).stderr
+    assert going.wait(timeout=10) == 6
+    stopped_at = len(metrics(folder))
+    assert f"saved up to step {stopped_at}" in said
+    exact = headway("ledger", "verify", folder=folder).stdout
+    assert f"exact: {stopped_at} steps consumed {stopped_at * 4} samples" in exact
+
+    other = headway("run", "--set", "train_for=7 steps", folder=folder, expect=2).stderr
+    assert "--extend changes the length" in other
+    forked = headway("fork", "it@20", "warmer", "--set", "optimizer.lr=1e-3", folder=folder).stderr
+    assert "from step 20 of it" in forked
+    short = ("--set", "train_for=40 steps", "--set", "name=warmer", "--set", "optimizer.lr=1e-3")
+    headway("run", "--extend", *short, folder=folder)
+    status = json.loads(headway("status", "warmer", "--json", folder=folder).stdout)
+    assert (status["state"], status["step"]) == ("finished", 40)
+    verdict = json.loads(headway("ledger", "verify", "warmer", "--json", folder=folder).stdout)
+    assert (verdict["breach"], verdict["steps"]) == (None, 20)
+
+    ledger = folder / "runs" / "warmer" / "ledger.jsonl"
+    lines = ledger.read_text().splitlines()
+    ledger.write_text("\n".join(lines[:9] + lines[10:]) + "\n")
+    broken = headway("ledger", "verify", "warmer", folder=folder, expect=4).stderr
+    assert "line 10: step 30 has step 30, expected 29" in broken
+
+    headway("delete", "warmer", "--yes", folder=folder)
+    assert not (folder / "runs" / "warmer").exists()
+    headway("status", "warmer", folder=folder, expect=3)
 
 
 def test_a_killed_worker_ends_the_run_within_seconds(folder: Path) -> None:

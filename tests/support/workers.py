@@ -18,7 +18,8 @@ from headway.clock import SystemClock
 from headway.launch.machine import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
+from headway.state.generations import next_generation
+from headway.state.rundir import Journal, RunDirectory
 
 DEADLINE_SECONDS = 120.0
 
@@ -31,6 +32,7 @@ _context.set_forkserver_preload(
         "transformers.models.bert.modeling_bert",
         "transformers.models.llama.modeling_llama",
         "transformers.models.auto.modeling_auto",
+        "s3fs",
     ]
 )
 
@@ -53,35 +55,71 @@ def resolved_run(
 
 def train(resolved: Resolved) -> RunDirectory:
     """Trains to the end with real workers; fails with the first worker's traceback."""
-    directory = RunDirectory.create(Path(resolved.run_directory), SystemClock())
-    directory.write_spec(resolved)
-    with tempfile.TemporaryDirectory() as scratch:
-        queue = _context.Queue()
-        processes = [
+    workers = Workers(resolved)
+    workers.wait()
+    return workers.directory
+
+
+class Workers:
+    """The workers of one start of a run."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self.directory = RunDirectory.create(resolved.run_directory, SystemClock())
+        self.directory.write_spec(resolved)
+        self.scratch = tempfile.TemporaryDirectory()
+        self.queue = _context.Queue()
+        generation = next_generation(self.directory)
+        journal = Journal(self.directory.launcher, SystemClock())
+        journal.note("launched", generation=generation, workers=resolved.num_workers)
+        store = f"{self.scratch.name}/store"
+        # The fork server keeps the environment it was started with.
+        environment = {k: v for k, v in os.environ.items() if k.startswith(("AWS_", "XDG_"))}
+        self.processes = [
             _context.Process(
                 target=_work,
-                args=(rank, str(directory.path), f"{scratch}/store", queue),
+                args=(rank, self.directory.location, store, generation, environment, self.queue),
                 daemon=True,
             )
             for rank in range(resolved.num_workers)
         ]
-        for process in processes:
+        for process in self.processes:
             process.start()
+
+    def wait(self, expect: int = 0) -> None:
+        """Until all have ended with the exit code `expect`."""
         try:
-            answers = [queue.get(timeout=DEADLINE_SECONDS) for _ in processes]
-            for process in processes:
+            answers = [self.queue.get(timeout=DEADLINE_SECONDS) for _ in self.processes]
+            for process in self.processes:
                 process.join(timeout=10)
         finally:
-            for process in processes:
-                if process.is_alive():
-                    process.kill()
-    failures = [answer for answer in answers if answer[1] != 0]
-    assert not failures, "\n".join(f"worker {rank}: {text}" for rank, _, text in failures)
-    return directory
+            self.kill()
+        wrong = [answer for answer in answers if answer[1] != expect]
+        assert not wrong, "\n".join(f"worker {rank}: {code} {text}" for rank, code, text in wrong)
+
+    def signal(self, number: int) -> None:
+        for process in self.processes:
+            if process.is_alive() and process.pid is not None:
+                os.kill(process.pid, number)
+
+    def kill(self) -> None:
+        """As a machine that loses power: all at once, without a word."""
+        for process in self.processes:
+            if process.is_alive():
+                process.kill()
+        for process in self.processes:
+            process.join(timeout=10)
+        self.scratch.cleanup()
 
 
-def _work(rank: int, directory: str, store: str, queue: Any) -> None:
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+def _work(
+    rank: int,
+    directory: str,
+    store: str,
+    generation: int,
+    environment: dict[str, str],
+    queue: Any,
+) -> None:
+    os.environ.update(environment, GLOO_SOCKET_IFNAME="lo")
     try:
         import torch
 
@@ -89,7 +127,7 @@ def _work(rank: int, directory: str, store: str, queue: Any) -> None:
         from headway.train.preempt import StopRequest
         from headway.train.world import form_world, leave_world
 
-        resolved = RunDirectory.open(Path(directory)).read_spec()
+        resolved = RunDirectory.open(directory).read_spec()
         torch.set_num_threads(resolved.threads)
         world = form_world(
             rank,
@@ -98,8 +136,11 @@ def _work(rank: int, directory: str, store: str, queue: Any) -> None:
             resolved.device,
             resolved.sharded,
             Path(store),
+            generation,
         )
-        code = train_here(resolved, world, StopRequest(), SystemClock())
+        stop = StopRequest()
+        stop.listen()
+        code = train_here(resolved, world, stop, SystemClock())
         leave_world(world)
         queue.put((rank, int(code), ""))
     except BaseException:  # noqa: BLE001 - whatever it is, the test must show it

@@ -19,7 +19,7 @@ def export(
 ) -> None:
     """Write a trained model and its tokenizer in the Hugging Face format."""
     from headway.errors import needs_train
-    from headway.state.checkpoints import find_checkpoint
+    from headway.state.checkpoints import steps_saved
     from headway.state.find import find_run, split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
@@ -29,7 +29,8 @@ def export(
     except ImportError as error:
         raise needs_train("headway export", error) from None
     if into is None:
-        into = Path(f"{directory.name}-{find_checkpoint(directory, step).name}")
+        newest = steps_saved(directory)[-1:] or [0]
+        into = Path(f"{directory.name}-step-{step or newest[0]}")
     at_step = exporting.export(directory, step, into)
     say(f"wrote step {at_step} of {directory.name} to {into}")
     kind = directory.read_spec().run.objective.type

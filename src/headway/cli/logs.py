@@ -38,7 +38,7 @@ def logs(
 
     directory = find_run(run, Path.cwd())
     if events or json_:
-        _print_events(directory.events.all(), json_)
+        _print_events(directory.history(), json_)
         return
     if all_:
         chosen = directory.logs()
@@ -67,7 +67,7 @@ def _print_events(events: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _worker_that_matters(directory: RunDirectory) -> tuple[int, int]:
-    for event in reversed(directory.events.all()):
+    for event in reversed(directory.history()):
         if event["event"] == "failed":
             return event["node"], event["local_rank"]
         if event["event"] == "launched":

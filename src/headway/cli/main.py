@@ -8,7 +8,22 @@ from typing import Annotated
 import typer
 
 from headway import __version__
-from headway.cli import check, data, export, generate, init, list_runs, logs, run, status
+from headway.cli import (
+    check,
+    data,
+    delete,
+    export,
+    fork,
+    generate,
+    init,
+    ledger,
+    list_runs,
+    logs,
+    resume,
+    run,
+    status,
+    stop,
+)
 from headway.errors import HeadwayError
 
 app = typer.Typer(
@@ -23,11 +38,16 @@ app = typer.Typer(
 app.command("init")(init.init)
 app.command("check")(check.check)
 app.command("run")(run.run)
+app.command("stop")(stop.stop)
+app.command("resume")(resume.resume)
+app.command("fork")(fork.fork)
+app.command("delete")(delete.delete)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("list")(list_runs.list_runs)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(data.app, name="data")
 
 

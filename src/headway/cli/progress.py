@@ -107,9 +107,9 @@ class RunProgress:
     """While workers train: the newest step as a moving line, what happens as lines that stay."""
 
     def __init__(self, directory: RunDirectory) -> None:
-        self.directory = directory
+        self.directory = directory.here()
         self.line = MovingLine()
-        self.events_read = directory.events.read()[1]
+        self.events_read = self.directory.events.read()[1]
         self.total_steps: int | None = None
         self.tokens_per_step = 0
         self.shown_step = -1
@@ -124,7 +124,7 @@ class RunProgress:
             self.line.show("starting workers (importing torch takes some seconds)")
             return
         newest = self.directory.metrics.last()
-        if newest is not None and newest["step"] != self.shown_step:
+        if newest is not None and newest.get("step", self.shown_step) != self.shown_step:
             self._step(newest)
 
     def close(self) -> None:
@@ -143,6 +143,14 @@ class RunProgress:
                 self.line.above(f"step {event['step']} skipped: {event['reason']}")
             case "saved":
                 self.line.above(f"step {event['step']}: saved {event['checkpoint']}")
+            case "save_failed":
+                self.line.above(
+                    f"warning: step {event['step']} could not be saved: {event['reason']}; the "
+                    f"newest checkpoint is of step {event['last_good_step']}, "
+                    f"{short_time(event['last_good_age_seconds'])} old; trying again"
+                )
+            case "passed_over":
+                self.line.above(f"warning: {event['checkpoint']} is passed over: {event['reason']}")
 
     def _started(self, event: dict[str, Any]) -> None:
         self.total_steps = event["total_steps"]

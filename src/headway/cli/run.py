@@ -24,31 +24,41 @@ def run(
     run_file: RunFileArgument = None,
     nodes: Annotated[int, typer.Option(help="Play so many nodes on this machine.", min=1)] = 1,
     set_: SetOption = None,
+    extend: Annotated[
+        bool, typer.Option("--extend", help="Allow another train_for than the run began with.")
+    ] = False,
 ) -> None:
     """Train here. Prepares the data if needed; Ctrl-C saves; the same command goes on."""
+    from headway.spec.load import load_run
+    from headway.spec.resolve import require_complete
+
+    loaded = load_run(run_file, set_)
+    require_complete(loaded)
+    start(loaded, nodes, extend)
+
+
+def start(loaded: Loaded, nodes: int, extend: bool) -> None:
+    """Prepares, resolves and trains; leaves with the run's exit code."""
     from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
     from headway.cli.sets import sets_of
     from headway.clock import SystemClock
     from headway.errors import Stopped
     from headway.launch.machine import this_machine
-    from headway.spec.load import load_run
-    from headway.spec.resolve import require_complete, resolve, run_directory
+    from headway.spec.resolve import resolve, run_directory
     from headway.state.rundir import RunDirectory
 
-    loaded = load_run(run_file, set_)
-    require_complete(loaded)
-    require_training_extra()
+    require_training_extra(loaded)
     require_secrets(loaded)
     warn_of_later_keys(loaded)
     warn_of_long_warmup(loaded)
-    path = run_directory(loaded)
-    if (path / "spec.json").exists():
-        refuse_other_run(RunDirectory.open(path), loaded)
-        if is_finished(RunDirectory.open(path)):
-            say(f"run {path.name} has finished already: {path}")
-            hint("another name starts anew: --set name=NEW")
+    location = run_directory(loaded)
+    if RunDirectory.exists(location) and RunDirectory.open(location).has_spec():
+        before = RunDirectory.open(location)
+        refuse_other_run(before, loaded, extend)
+        if is_finished(before) and not extend:
+            say(f"run {before.name} has finished already: {location}")
+            hint("--extend with a longer train_for goes on; another name starts anew")
             return
-    machine = this_machine()
     try:
         train_set, validation_sets = sets_of(loaded)
     except KeyboardInterrupt:
@@ -56,7 +66,7 @@ def run(
     require_fitting_sets(loaded, train_set, validation_sets)
     resolved = resolve(
         loaded,
-        machine,
+        this_machine(),
         nodes=nodes,
         parameters=parameters_of(loaded.run),
         train_set=train_set,
@@ -65,8 +75,7 @@ def run(
     wanted = loaded.run.resources.accelerators
     if resolved.device == "cpu" and wanted is not None and wanted.kind.lower() != "cpu":
         warn(f"this machine has no {wanted.kind}: training on its CPU")
-    clock = SystemClock()
-    directory = RunDirectory.create(path, clock)
+    directory = RunDirectory.create(location, SystemClock())
     raise typer.Exit(int(_train(resolved, directory)))
 
 
@@ -95,19 +104,21 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     if code == Exit.STOPPED:
         saved = steps_saved(directory)
         newest = f"saved up to step {saved[-1]}" if saved else "nothing is saved yet"
-        say(f"stopped; {newest}: {directory.path}")
+        say(f"stopped; {newest}: {directory.location}")
         hint("the same command goes on from here")
     else:
-        say(f"finished: {directory.path}")
+        say(f"finished: {directory.location}")
         export = f"headway export {directory.name}"
         masked = resolved.run.objective.type == "masked"
         hint(export if masked else f'headway generate {directory.name} --prompt "Once", {export}')
     return code
 
 
-def require_training_extra() -> None:
-    from headway.errors import needs_train
+def require_training_extra(loaded: Loaded) -> None:
+    from headway.errors import BadInput, needs_train
 
+    if "wandb" in loaded.run.track and importlib.util.find_spec("wandb") is None:
+        raise BadInput("track: wandb needs the wandb extra", "pip install 'headway[wandb]'")
     for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
         if importlib.util.find_spec(module) is None:
             raise needs_train("headway run", ImportError(module, name=module))
@@ -142,14 +153,19 @@ def require_fitting_sets(loaded: Loaded, train: Path, validation: dict[str, Path
         require_fit(TokenSet.open(folder), objective, length)
 
 
-def refuse_other_run(directory: RunDirectory, loaded: Loaded) -> None:
+def refuse_other_run(directory: RunDirectory, loaded: Loaded, extend: bool) -> None:
     """A name stands for one run: what decides its weights may not change under it."""
     from headway.errors import BadInput
     from headway.spec.changes import changed_identity
 
     changed = changed_identity(directory.read_spec().run, loaded.run)
+    if extend:
+        changed = [change for change in changed if not change.startswith("train_for:")]
     if changed:
+        only_length = all(change.startswith("train_for:") for change in changed)
         raise BadInput(
             f"run {directory.name} was started with other settings:\n  " + "\n  ".join(changed),
-            f"put them back, or give this run another name (--set name={directory.name}-2)",
+            "--extend changes the length of a run"
+            if only_length
+            else f"put them back, or begin a new run from it: headway fork {directory.name} NEW",
         )

@@ -9,6 +9,7 @@ from headway.cli.options import JsonOption, RunArgument
 from headway.cli.output import print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
+    from headway.state.goodput import Goodput
     from headway.state.status import Status
 
 
@@ -46,5 +47,19 @@ def _lines(found: Status) -> list[tuple[str, str]]:
         age = found.checkpoint_age_seconds
         ago = f", {short_time(age)} ago" if age is not None else ""
         lines.append(("checkpoint", f"step {found.checkpoint_step}{ago}"))
+    if found.save_failure is not None:
+        lines.append(("warning", f"saves fail: {found.save_failure}"))
+    if found.goodput is not None:
+        lines.append(("goodput", _goodput(found.goodput)))
     lines.append(("folder", found.folder))
     return lines
+
+
+def _goodput(found: Goodput) -> str:
+    """The share of time that went into learning, and what took most of the rest."""
+    causes = sorted(found.lost_seconds.items(), key=lambda pair: -pair[1])
+    worst = ", ".join(
+        f"{cause} {short_time(seconds)}" for cause, seconds in causes[:3] if seconds >= 1
+    )
+    total = short_time(found.total_seconds)
+    return f"{found.ratio:.1%} of {total}" + (f"; the rest went to {worst}" if worst else "")

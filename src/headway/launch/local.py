@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from headway.clock import Clock
 from headway.errors import Exit, RunFailed
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
+from headway.state.generations import next_generation
 from headway.state.rundir import Journal, RunDirectory
 
 POLL_SECONDS = 0.1
@@ -58,10 +60,11 @@ class LocalRun:
         self.directory = directory
         self.clock = clock
         self.worker = worker
-        self.journal = Journal(directory, clock)
+        self.journal = Journal(directory.launcher, clock)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
         self.workers: list[Worker] = []
+        self.generation = 0
 
     def run(self, watch: Callable[[], None]) -> Exit:
         """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
@@ -71,8 +74,10 @@ class LocalRun:
             tempfile.TemporaryDirectory(prefix="headway-") as scratch,
         ):
             self.directory.write_spec(self.resolved)
+            self.generation = next_generation(self.directory)
             self.journal.note(
                 "launched",
+                generation=self.generation,
                 nodes=self.resolved.nodes,
                 workers=self.resolved.num_workers,
                 device=self.resolved.device,
@@ -87,6 +92,17 @@ class LocalRun:
                 return self._supervise(watch)
             finally:
                 self._end_all()
+                self._send_logs()
+
+    def _send_logs(self) -> None:
+        """Where the run directory is far away: what was printed and noted here."""
+        with suppress(OSError):
+            self.directory.launcher.flush()
+            if not self.directory.store.is_local:
+                folders = (self.directory.local / "logs", self.directory.tensorboard)
+                for path in (p for folder in folders for p in folder.rglob("*") if p.is_file()):
+                    name = str(path.relative_to(self.directory.local))
+                    self.directory.store.write(name, path.read_bytes())
 
     def _code_digest(self) -> str | None:
         code = self.resolved.run.code
@@ -108,6 +124,7 @@ class LocalRun:
             **os.environ,
             "HEADWAY_RANK": str(rank),
             "HEADWAY_STORE": str(store),
+            "HEADWAY_GENERATION": str(self.generation),
             "OMP_NUM_THREADS": str(self.resolved.threads),
             "PYTHONUNBUFFERED": "1",
         }
@@ -117,10 +134,11 @@ class LocalRun:
         # OpenMP threads that spin while they wait make a step ten times slower when anything else
         # wants the cores, and a fifth faster when nothing does. A laptop has a browser open.
         environment.setdefault("GOMP_SPINCOUNT", "1000")
+        log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             log_start = output.tell()
             process = subprocess.Popen(
-                [*self.worker, str(self.directory.path)],
+                [*self.worker, self.directory.location],
                 # Its other end is ours alone: when we die in any way, the worker reads the end of
                 # it and stops. Until then the lock it inherits keeps a second start away.
                 stdin=subprocess.PIPE,
@@ -155,7 +173,7 @@ class LocalRun:
                 how = f"did not save and stop within {STOP_SECONDS:.0f} s"
                 self._note_failed(rank=0, how=how, words=f"the workers {how}")
                 raise RunFailed(
-                    f"the workers {how}", f"their logs are in {self.directory.path / 'logs'}"
+                    f"the workers {how}", f"their logs are in {self.directory.local / 'logs'}"
                 )
             self.clock.sleep(POLL_SECONDS)
 

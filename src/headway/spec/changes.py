@@ -5,7 +5,10 @@ The first kind may not change under a run's name; the second may, at every start
 
 from __future__ import annotations
 
+import json
 from typing import Any
+
+import xxhash
 
 from headway.spec.run import RunFile
 
@@ -21,6 +24,7 @@ OPERATION = frozenset(
         "checkpoint",
         "evaluation",
         "track",
+        "watch",
         "code",
         "resources",
         "budget",
@@ -46,6 +50,14 @@ def changed_identity(before: RunFile, after: RunFile) -> list[str]:
         for key in sorted({*old, *new})
         if old.get(key) != new.get(key) and not is_operation(key)
     ]
+
+
+def identity_digest(run: RunFile) -> str:
+    """Of all that decides the weights but the length: a run may be extended."""
+    flat = _flat(run.model_dump(mode="json", by_alias=True))
+    kept = {k: v for k, v in flat.items() if not is_operation(k) and k != "train_for"}
+    text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
+    return xxhash.xxh3_128_hexdigest(text.encode())
 
 
 def _flat(tree: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -64,6 +64,14 @@ def load_run(reference: str | Path | None = None, overrides: list[str] | None = 
     return Loaded(validated(RunFile, located), folder, located)
 
 
+def changed_run(run: RunFile, overrides: list[str]) -> RunFile:
+    """A run that was read before, with `--set` changes on top."""
+    located = Located(run.model_dump(mode="json", by_alias=True, exclude_none=True))
+    for override in overrides:
+        located = _overridden(located, override)
+    return validated(RunFile, located)
+
+
 def load_targets(folder: Path) -> dict[str, Target]:
     """Targets beside the run file, then those of the user's config folder that have other names."""
     config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "headway"

@@ -82,15 +82,14 @@ def run_name(loaded: Loaded) -> str:
     return name
 
 
-def run_directory(loaded: Loaded) -> Path:
-    """`runs/NAME` beside the run file, or as `storage` says."""
-    storage = loaded.run.storage
-    if "://" in storage:
-        raise SpecError(
-            "storage by URL is not there yet: use a folder",
-            str(loaded.located.mark(("storage",))),
-        )
-    return loaded.folder / storage / run_name(loaded)
+def run_directory(loaded: Loaded) -> str:
+    """`runs/NAME` beside the run file, or as `storage` says: a folder or a URL."""
+    return f"{runs_location(loaded)}/{run_name(loaded)}"
+
+
+def runs_location(loaded: Loaded) -> str:
+    storage = loaded.run.storage.rstrip("/")
+    return storage if "://" in storage else str(loaded.folder / storage)
 
 
 def require_complete(loaded: Loaded) -> None:
@@ -167,7 +166,7 @@ def resolve(
         name=run_name(loaded),
         run=run,
         folder=str(loaded.folder),
-        run_directory=str(run_directory(loaded)),
+        run_directory=run_directory(loaded),
         train_set=str(train_set),
         validation_sets={name: str(folder) for name, folder in validation_sets.items()},
         device="cpu" if on_cpu else "cuda",

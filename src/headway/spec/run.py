@@ -278,10 +278,17 @@ class Keep(Section):
 
     last: int = Field(default=3, ge=1)
     """The newest so many."""
-    best: int = later(1)
-    """The best so many by validation loss."""
-    every: IntervalField | None = later()
+    best: int = Field(default=1, ge=0)
+    """The best so many by the mean loss of the validation sets, of those that were evaluated at
+    their step: let `checkpoint.every` and `evaluation.every` meet."""
+    every: IntervalField | None = None
     """One in every so many steps, for good."""
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> Keep:
+        if self.every is not None and self.every.unit != "steps":
+            raise ValueError("`every` counts steps here, for example 10k steps")
+        return self
 
 
 class Checkpoint(Section):
@@ -317,6 +324,28 @@ class Evaluation(Section):
         if self.every.unit != "steps":
             raise ValueError("`every` counts steps here, for example 500 steps")
         return self
+
+
+class Activations(Section):
+    """Figures of every block's output, from one more forward pass over one slice of a step."""
+
+    every: IntervalField = Interval(100, "steps")
+    """Steps between two passes."""
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> Activations:
+        # All workers of a shard group take part, and no two clocks are equal.
+        if self.every.unit != "steps":
+            raise ValueError("`every` counts steps here, for example 100 steps")
+        return self
+
+
+class Watch(Section):
+    """What to look at besides losses. Nothing here changes what is trained."""
+
+    activations: Activations | None = None
+    """Mean, standard deviation, largest absolute value and share of zeros of each block's output,
+    and how spread out its attention is; `{}` for every 100 steps. Left out: none."""
 
 
 class Guard(Section):
@@ -400,8 +429,11 @@ class RunFile(Section):
     """When validation losses are taken."""
     guard: Guard = Guard()
     """Loss spikes and non-finite steps."""
-    track: list[Literal["tensorboard"]] = ["tensorboard"]
-    """Where metrics go besides the run directory."""
+    track: list[Literal["tensorboard", "wandb"]] = ["tensorboard"]
+    """Where metrics go besides the run directory. `wandb` (`pip install 'headway[wandb]'`): one W&B
+    run through all restarts."""
+    watch: Watch = Watch()
+    """What to look at besides losses."""
     code: Code | None = None
     """The user's own code."""
     resources: Resources = Resources()
@@ -411,6 +443,6 @@ class RunFile(Section):
     secrets: list[Annotated[str, Field(pattern=VARIABLE_PATTERN)]] = []
     """Names of environment variables the run needs; never their values."""
     storage: str = "runs"
-    """Parent of the run directory, relative to the run file."""
+    """Parent of the run directory: a folder relative to the run file, or s3://, gs://."""
     notify: str | None = later()
     """Address told of failed, finished, stalled and of the budget's use."""

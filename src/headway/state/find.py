@@ -5,17 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from headway.errors import BadInput, NotFound
+from headway.errors import NotFound
 from headway.spec.load import RUN_FILE, load_run
-from headway.spec.resolve import run_directory
+from headway.spec.resolve import run_directory, runs_location
 from headway.state.rundir import RunDirectory
+from headway.state.store import Store
 
 
-def runs_folder(folder: Path) -> Path:
+def runs_folder(folder: Path) -> str:
     """Where the runs of this folder are: as its run file says, else `runs`."""
     if (folder / RUN_FILE).is_file():
-        return run_directory(load_run(folder / RUN_FILE)).parent
-    return folder / "runs"
+        return runs_location(load_run(folder / RUN_FILE))
+    return str(folder / "runs")
 
 
 def find_run(reference: str | None, folder: Path) -> RunDirectory:
@@ -23,14 +24,14 @@ def find_run(reference: str | None, folder: Path) -> RunDirectory:
     if reference is None:
         return RunDirectory.open(run_directory(load_run(folder / RUN_FILE)))
     if "://" in reference:
-        raise BadInput(f"{reference}: runs by URL are not there yet")
+        return RunDirectory.open(reference)
     path = (folder / reference).resolve()
-    if (path / "run.json").is_file():
+    if RunDirectory.exists(path):
         return RunDirectory.open(path)
     if path.is_file() or (path / RUN_FILE).is_file():
         return RunDirectory.open(run_directory(load_run(path)))
-    named = runs_folder(folder) / reference
-    if (named / "run.json").is_file():
+    named = f"{runs_folder(folder)}/{reference}"
+    if RunDirectory.exists(named):
         return RunDirectory.open(named)
     raise NotFound(
         f"no run {reference!r}: neither {path} nor {named} is one",
@@ -44,5 +45,8 @@ def split_step(reference: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (reference, None)
 
 
-def list_runs(folder: Path) -> list[RunDirectory]:
-    return [RunDirectory.open(record.parent) for record in sorted(folder.glob("*/run.json"))]
+def list_runs(location: str) -> list[RunDirectory]:
+    return [
+        RunDirectory.open(f"{location}/{name.removesuffix('/run.json')}")
+        for name in Store(location).names_one_below("run.json")
+    ]

@@ -1,14 +1,21 @@
 """The run directory: everything a run writes, in files that are readable while it goes on.
 
-run.json            format version, name, when it was made
-spec.json           the resolved run
-events.jsonl        what happened, one line each: launched, started, saved, failed, ...
-metrics.jsonl       one line per committed step
-evaluations.jsonl   one line per validation set and evaluation
-logs/               what each worker printed
-checkpoints/        step-00000300/, whole or not there (see checkpoint.py)
-tensorboard/        when tracked
-lock                held by the launcher as long as the run goes on
+    run.json            format version, name, when it was made, what it was forked from
+    spec.json           the resolved run
+    generations/        000001.json, ...: each start, and the step it began at
+    launcher.jsonl      what the launcher saw: launched, failed, stopped
+    events.jsonl        what training saw: started, evaluated, saved, skipped, ...
+    metrics.jsonl       one line per committed step
+    evaluations.jsonl   one line per validation set and evaluation
+    activations.jsonl   one line per block and look at it, when asked for
+    ledger.jsonl        which samples each step consumed
+    checkpoints/        step-00000300.g000001/, whole once its manifest is there
+    model/, tokenizer/  what is needed to use the weights elsewhere
+    logs/, tensorboard/ what workers printed, what TensorBoard reads
+    lock                held as long as the run goes on
+
+In an object store the .jsonl files are folders of numbered segments, and what only this machine
+needs (lock, logs, tensorboard) is in a folder of the user's cache.
 """
 
 from __future__ import annotations
@@ -21,99 +28,141 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import xxhash
 from pydantic import ValidationError
 
 from headway import __version__
 from headway.clock import Clock, stamp
 from headway.errors import BadInput, NotFound, StillRunning
 from headway.spec.resolve import Resolved
+from headway.state.lines import Log, Record, open_log, settled
+from headway.state.store import Store
 
 FORMAT_VERSION = 1
+RECORD = "run.json"
+SPEC = "spec.json"
 
 
 class RunDirectory:
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.events = JsonLines(path / "events.jsonl")
-        self.metrics = JsonLines(path / "metrics.jsonl")
-        self.evaluations = JsonLines(path / "evaluations.jsonl")
-        self.checkpoints = path / "checkpoints"
-        self.tensorboard = path / "tensorboard"
+    def __init__(self, location: str | Path) -> None:
+        self.store = Store(location)
+        self.local = self.store.path() if self.store.is_local else _cache_folder(self.store.root)
+        self.launcher = open_log(self.store, self.local, "launcher")
+        self.events = open_log(self.store, self.local, "events")
+        self.metrics = open_log(self.store, self.local, "metrics")
+        self.evaluations = open_log(self.store, self.local, "evaluations")
+        self.activations = open_log(self.store, self.local, "activations")
+        self.ledger = open_log(self.store, self.local, "ledger")
+        self.tensorboard = self.local / "tensorboard"
+
+    @property
+    def location(self) -> str:
+        return self.store.root
 
     @property
     def name(self) -> str:
-        return self.path.name
+        return self.store.root.rsplit("/", 1)[-1]
 
     @classmethod
-    def open(cls, path: Path) -> RunDirectory:
+    def exists(cls, location: str | Path) -> bool:
+        with _reaching(location):
+            return Store(location).size(RECORD) is not None
+
+    @classmethod
+    def open(cls, location: str | Path) -> RunDirectory:
         """An existing run; says why when it is none or of a format we do not know."""
+        directory = cls(location)
+        where = directory.store.location(RECORD)
         try:
-            record = json.loads((path / "run.json").read_text("utf-8"))
+            with _reaching(location):
+                record = json.loads(directory.store.read(RECORD))
         except FileNotFoundError:
-            raise NotFound(f"no run at {path}", "headway list shows what there is") from None
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise BadInput(f"{path / 'run.json'} is damaged: {error}") from None
+            raise NotFound(f"no run at {location}", "headway list shows what there is") from None
+        except ValueError as error:
+            raise BadInput(f"{where} is damaged: {error}") from None
         if not isinstance(record, dict):
-            raise BadInput(f"{path / 'run.json'} is damaged: it is no mapping")
+            raise BadInput(f"{where} is damaged: it is no mapping")
         if record.get("version") != FORMAT_VERSION:
             raise BadInput(
-                f"{path} has run directory version {record.get('version')}, "
+                f"{location} has run directory version {record.get('version')}, "
                 f"and this headway knows {FORMAT_VERSION}",
                 "use the headway that made it",
             )
-        return cls(path)
+        return directory
 
     @classmethod
-    def create(cls, path: Path, clock: Clock) -> RunDirectory:
-        """The run at `path`, made when it is not there yet."""
-        if (path / "run.json").exists():
-            return cls.open(path)
-        for folder in (path, path / "logs", path / "checkpoints"):
-            folder.mkdir(parents=True, exist_ok=True)
+    def create(cls, location: str | Path, clock: Clock, **facts: Any) -> RunDirectory:
+        """The run there, made when it is not there yet."""
+        directory = cls(location)
         record = {
             "version": FORMAT_VERSION,
-            "name": path.name,
+            "name": directory.name,
             "created": stamp(clock.now()),
             "headway": __version__,
+            **facts,
         }
-        write_whole(path / "run.json", json.dumps(record, indent=2) + "\n")
-        return cls(path)
+        directory.store.create(RECORD, (json.dumps(record, indent=2) + "\n").encode())
+        return cls.open(location)
 
-    def log(self, node: int, local_rank: int) -> Path:
-        return self.path / "logs" / f"node-{node}.rank-{local_rank}.log"
-
-    def logs(self) -> list[Path]:
-        return sorted((self.path / "logs").glob("node-*.rank-*.log"))
+    def record(self) -> Record:
+        found: Record = json.loads(self.store.read(RECORD))
+        return found
 
     def write_spec(self, resolved: Resolved) -> None:
         text = resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2)
-        write_whole(self.path / "spec.json", text + "\n")
+        self.store.write(SPEC, (text + "\n").encode())
 
     def read_spec(self) -> Resolved:
-        path = self.path / "spec.json"
         try:
-            return Resolved.model_validate_json(path.read_bytes())
+            return Resolved.model_validate_json(self.store.read(SPEC))
         except FileNotFoundError:
             raise NotFound(f"run {self.name} was never started", "headway run") from None
         except ValidationError as error:
-            raise BadInput(f"{path} is damaged: {error}") from None
+            raise BadInput(f"{self.store.location(SPEC)} is damaged: {error}") from None
+
+    def has_spec(self) -> bool:
+        return self.store.size(SPEC) is not None
+
+    def history(self) -> list[Record]:
+        """What happened, in order, whoever saw it."""
+        records = [*self.launcher.read()[0], *self.events.read()[0]]
+        return sorted(records, key=lambda record: record["time"])
+
+    def steps(self) -> list[Record]:
+        """Metrics of every committed step, once each."""
+        return settled(self.metrics.read()[0])
+
+    def log(self, node: int, local_rank: int) -> Path:
+        return self.local / "logs" / f"node-{node}.rank-{local_rank}.log"
+
+    def logs(self) -> list[Path]:
+        return sorted((self.local / "logs").glob("node-*.rank-*.log"))
+
+    def here(self) -> RunDirectory:
+        """The same run as its files on this machine show it, without asking a store far away."""
+        return self if self.store.is_local else RunDirectory(self.local)
 
     @contextmanager
     def held(self) -> Iterator[int]:
         """The right to run here, as a file descriptor that workers inherit: the kernel lets go of
         the lock when the last process that has it is dead, in whatever way."""
-        with (self.path / "lock").open("a") as file:
+        self.local.mkdir(parents=True, exist_ok=True)
+        with (self.local / "lock").open("a+") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StillRunning(
                     f"run {self.name} is going on already", f"headway status {self.name}"
                 ) from None
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
             yield file.fileno()
 
     def is_running(self) -> bool:
+        """Whether it goes on, as far as this machine can tell."""
         try:
-            with (self.path / "lock").open("r") as file:
+            with (self.local / "lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
             return False
@@ -121,100 +170,55 @@ class RunDirectory:
             return True
         return False
 
-
-class JsonLines:
-    """A file of one JSON object a line, appended to by one write each, so lines never mix.
-
-    A machine that goes down can leave half a line. It is not read, and the next line starts anew.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def append(self, record: dict[str, Any]) -> None:
-        line = (json.dumps(record, separators=(",", ":")) + "\n").encode()
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            size = os.fstat(descriptor).st_size
-            if size and os.pread(descriptor, 1, size - 1) != b"\n":
-                line = b"\n" + line
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
-
-    def read(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
-        """Complete lines from byte `offset` on, and the offset after them; a half line waits."""
-        try:
-            with self.path.open("rb") as file:
-                file.seek(offset)
-                data = file.read()
-        except FileNotFoundError:
-            return [], offset
-        whole = data[: data.rfind(b"\n") + 1]
-        return _records(whole), offset + len(whole)
-
-    def all(self) -> list[dict[str, Any]]:
-        return self.read()[0]
-
-    def last(self, block_bytes: int = 65536) -> dict[str, Any] | None:
-        """The newest complete line, without reading a long file whole."""
-        try:
-            with self.path.open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - block_bytes))
-                data = file.read()
-        except FileNotFoundError:
+    def launcher_pid(self) -> int | None:
+        """Of the launcher that holds the lock."""
+        if not self.is_running():
             return None
-        records = _records(data[: data.rfind(b"\n") + 1])
-        if not records and block_bytes < size:  # a line longer than the block
-            return self.last(2 * block_bytes)
-        return records[-1] if records else None
-
-    def rewind(self, step: int) -> None:
-        """Drop what lies beyond `step`: those steps are about to be done again."""
-        if self.path.exists():
-            kept = [record for record in self.all() if record["step"] <= step]
-            write_whole(
-                self.path, "".join(json.dumps(r, separators=(",", ":")) + "\n" for r in kept)
-            )
-
-
-def _records(data: bytes) -> list[dict[str, Any]]:
-    """Of all lines that are whole: half a line is no JSON object, for it lacks the last brace."""
-    records = []
-    for line in data.splitlines():
-        with suppress(ValueError):
-            record = json.loads(line)
-            if isinstance(record, dict):
-                records.append(record)
-    return records
+        return int((self.local / "lock").read_text() or 0) or None
 
 
 class Journal:
     """Events with their time, for one writer."""
 
-    def __init__(self, directory: RunDirectory, clock: Clock) -> None:
-        self.directory = directory
+    def __init__(self, log: Log, clock: Clock) -> None:
+        self.log = log
         self.clock = clock
 
     def note(self, event: str, **facts: Any) -> None:
-        self.directory.events.append({"time": stamp(self.clock.now()), "event": event, **facts})
+        self.log.append({"time": stamp(self.clock.now()), "event": event, **facts})
 
 
-def write_whole(path: Path, text: str) -> None:
-    """A file that is either the old or the new one, whatever happens in between."""
-    partial = path.with_name(f".{path.name}.partial-{os.getpid()}")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+def send_logs(directory: RunDirectory) -> None:
+    """At the end of a generation: everything its leader has noted is in the store."""
+    for log in (
+        directory.events,
+        directory.metrics,
+        directory.evaluations,
+        directory.activations,
+        directory.ledger,
+    ):
+        with suppress(OSError):  # what cannot be sent stays in this machine's file
+            log.flush()
 
 
-def flush_to_disk(path: Path) -> None:
-    """What the file or folder holds survives a power cut from here on."""
-    descriptor = os.open(path, os.O_RDONLY)
+@contextmanager
+def _reaching(location: str | Path) -> Iterator[None]:
+    """The first look at a run: where credentials are missing or an address is wrong, it shows."""
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise BadInput(
+            f"{location} cannot be read: {error}",
+            "check its address, your credentials and the endpoint"
+            if "://" in str(location)
+            else None,
+        ) from None
+
+
+def _cache_folder(root: str) -> Path:
+    """Of a run in an object store, on this machine."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    digest = xxhash.xxh3_64_hexdigest(root.encode())
+    return cache / "headway" / f"{root.rsplit('/', 1)[-1]}-{digest[:12]}"

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import datetime
 from typing import Any, Literal
 
+from headway.clock import seconds_of
 from headway.state.checkpoints import steps_saved
+from headway.state.goodput import Goodput, goodput
+from headway.state.lines import Record, settled
 from headway.state.rundir import RunDirectory
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
+SIGN_OF_LIFE_SECONDS = 180.0
+"""Logs reach an object store every minute."""
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
@@ -25,11 +29,16 @@ class Status:
     tokens_per_second: float | None
     seconds_left: float | None
     workers: int | None
+    generation: int | None
     evaluations: dict[str, float | None]
     """Newest loss of each validation set."""
     checkpoint_step: int | None
     checkpoint_age_seconds: float | None
+    save_failure: str | None
+    """Why saves fail at present."""
     skipped_steps: int
+    goodput: Goodput | None
+    """None until a step was committed."""
     failure: str | None
 
     def as_json(self) -> dict[str, Any]:
@@ -37,51 +46,69 @@ class Status:
 
 
 def read_status(directory: RunDirectory, now: float) -> Status:
-    events = directory.events.all()
-    last = directory.metrics.last()
-    state = _state(events, directory.is_running())
+    events = directory.history()
+    steps = directory.steps()
+    last = steps[-1] if steps else None
+    state = _state(events, _goes_on(directory, events, last, now))
     started = _newest(events, "started")
     total = started["total_steps"] if started else None
-    step = last["step"] if last else 0
-    speed = last["tokens_per_second"] if last else None
     left = None
-    if state == "running" and last and started and total is not None:
-        left = (total - step) * last["seconds"]
-    saved, steps = _newest(events, "saved"), steps_saved(directory)
+    if state == "running" and last and total is not None:
+        left = (total - last["step"]) * last["seconds"]
+    saved, saved_steps = _newest(events, "saved"), steps_saved(directory)
     failed = _newest(events, "failed") if state == "failed" else None
     return Status(
         name=directory.name,
-        folder=str(directory.path),
+        folder=directory.location,
         state=state,
-        step=step,
+        step=last["step"] if last else 0,
         total_steps=total,
         loss=last["loss"] if last else None,
-        tokens_per_second=speed,
+        tokens_per_second=last["tokens_per_second"] if last else None,
         seconds_left=left,
         workers=started["workers"] if started else None,
-        evaluations={line["set"]: line["loss"] for line in directory.evaluations.all()},
-        checkpoint_step=steps[-1] if steps else None,
-        checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and steps else None,
-        skipped_steps=sum(event["event"] == "skipped" for event in events),
+        generation=started["generation"] if started else None,
+        evaluations={e["set"]: e["loss"] for e in settled(directory.evaluations.read()[0])},
+        checkpoint_step=saved_steps[-1] if saved_steps else None,
+        checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and saved_steps else None,
+        save_failure=_save_failure(events),
+        skipped_steps=sum(step.get("skipped") is not None for step in steps),
+        goodput=goodput(events, directory.metrics.read()[0]),
         failure=failed["words"].splitlines()[-1] if failed else None,
     )
 
 
-def _state(events: list[dict[str, Any]], is_running: bool) -> State:
-    since_launch: list[str] = []
-    for event in events:
-        since_launch = [] if event["event"] == "launched" else [*since_launch, event["event"]]
-    if is_running:
-        return "running" if "started" in since_launch else "starting"
+def _goes_on(
+    directory: RunDirectory, events: list[Record], last: Record | None, now: float
+) -> bool:
+    """A lock tells on this machine; from elsewhere, signs of life do."""
+    if directory.is_running() or directory.store.is_local:
+        return directory.is_running()
+    times = [record["time"] for record in (*events[-1:], *([last] if last else []))]
+    return any(now - seconds_of(time) < SIGN_OF_LIFE_SECONDS for time in times)
+
+
+def _state(events: list[Record], goes_on: bool) -> State:
+    names = [event["event"] for event in events]
+    launched = max((i for i, name in enumerate(names) if name == "launched"), default=-1)
+    since_launch = names[launched + 1 :]
     for event_name in reversed(since_launch):
         if event_name in ENDS:
             return ENDS[event_name]
+    if goes_on:
+        return "running" if "started" in since_launch else "starting"
     return "lost"
 
 
-def _newest(events: list[dict[str, Any]], name: str) -> dict[str, Any] | None:
+def _save_failure(events: list[Record]) -> str | None:
+    """Why the newest save failed, if no later one succeeded."""
+    for event in reversed(events):
+        if event["event"] == "saved":
+            return None
+        if event["event"] == "save_failed":
+            return str(event["reason"])
+    return None
+
+
+def _newest(events: list[Record], name: str) -> Record | None:
     return next((event for event in reversed(events) if event["event"] == name), None)
-
-
-def seconds_of(stamp: str) -> float:
-    return datetime.fromisoformat(stamp).timestamp()

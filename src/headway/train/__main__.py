@@ -1,7 +1,7 @@
 """A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
 
-The contract with the launcher: the run directory's `spec.json`, two variables in the environment
-(HEADWAY_RANK, HEADWAY_STORE), SIGTERM or the end of stdin to stop, and the exit codes of
+The contract with the launcher: the run directory's `spec.json`; the variables HEADWAY_RANK,
+HEADWAY_STORE and HEADWAY_GENERATION; SIGTERM or the end of stdin to stop; and the exit codes of
 `headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps as this worker's
 log.
 """
@@ -19,8 +19,9 @@ from headway.state.rundir import RunDirectory
 
 
 def main() -> int:
-    directory = RunDirectory.open(Path(sys.argv[1]))
-    resolved = directory.read_spec()
+    clock = SystemClock()
+    began = clock.monotonic()
+    resolved = RunDirectory.open(sys.argv[1]).read_spec()
     rank = int(os.environ["HEADWAY_RANK"])
 
     from headway.train.preempt import StopRequest
@@ -35,6 +36,7 @@ def main() -> int:
     from headway.train.loop import train
     from headway.train.world import form_world, is_lost_peer, leave_world
 
+    import_seconds = clock.monotonic() - began
     torch.set_num_threads(resolved.threads)
     try:
         world = form_world(
@@ -44,8 +46,9 @@ def main() -> int:
             resolved.device,
             resolved.sharded,
             Path(os.environ["HEADWAY_STORE"]),
+            int(os.environ["HEADWAY_GENERATION"]),
         )
-        code = train(resolved, world, stop, SystemClock())
+        code = train(resolved, world, stop, clock, import_seconds)
         leave_world(world)
         return code
     except HeadwayError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from headway.clock import Clock
 from headway.plan.length import num_steps
 from headway.spec.resolve import Resolved
 from headway.spec.run import Model
@@ -20,12 +21,12 @@ from headway.train.step import Training
 from headway.train.world import World
 
 
-def build(resolved: Resolved, world: World) -> tuple[Training, Built]:
+def build(resolved: Resolved, world: World, clock: Clock) -> tuple[Training, Built]:
     """At step 0, with the same weights on every worker. COLLECTIVE when the model is sharded."""
     run = resolved.run
     assert run.model is not None
     make_importable(Path(resolved.folder, run.code.path) if run.code else None)
-    feed = open_feed(resolved, Path(resolved.train_set), world.device)
+    feed = open_feed(resolved, Path(resolved.train_set), world.device, clock)
     built = _network(run.model, resolved, feed)
     teacher = None
     if run.objective.teacher is not None:

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headway.clock import Clock
 from headway.errors import BadInput
 from headway.plan.batch import num_slices
 from headway.spec.resolve import Resolved
@@ -18,6 +19,7 @@ from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
 from headway.train.own_code import find_function
 from headway.train.precision import computing
+from headway.train.preempt import StopRequest
 from headway.train.world import World
 
 MetricsFunction = Callable[..., dict[str, tuple[Any, Any]]]
@@ -45,15 +47,24 @@ def evaluate(
     feed: Feed,
     resolved: Resolved,
     world: World,
-) -> EvaluationResult:
-    """COLLECTIVE. Over at most `evaluation.sequences` of the set, the first ones."""
+    stop: StopRequest,
+) -> EvaluationResult | None:
+    """COLLECTIVE. Over at most `evaluation.sequences` of the set, the first ones; None when it was
+    left because some worker was asked to stop."""
     limit = resolved.run.evaluation.sequences
     rows = feed.num_samples if limit == "all" else min(limit, feed.num_samples)
-    share = world.share(num_slices(rows, resolved.micro))
+    slices = num_slices(rows, resolved.micro)
+    share = world.share(slices)
+    batches = feed.fixed(rows, share)
     model.eval()
     pairs: torch.Tensor | None = None
     names: list[str] = []
-    for batch in feed.fixed(rows, share):
+    for turn in range(world.most_passes(slices)):
+        if world.any(stop.asked):  # COLLECTIVE, so every worker comes here equally often
+            return None
+        if turn >= share.passes:
+            continue
+        batch = next(batches)
         torch.manual_seed(batch.seed)
         with computing(resolved.run.precision, world.device):
             loss = objective(model, batch)
@@ -82,10 +93,11 @@ def evaluate(
 class Evaluator:
     """The validation sets of a run, opened once."""
 
-    def __init__(self, resolved: Resolved, world: World) -> None:
+    def __init__(self, resolved: Resolved, world: World, stop: StopRequest, clock: Clock) -> None:
         self.resolved = resolved
+        self.stop = stop
         self.feeds = {
-            name: open_feed(resolved, Path(folder), world.device)
+            name: open_feed(resolved, Path(folder), world.device, clock)
             for name, folder in resolved.validation_sets.items()
         }
         self.objective = make_evaluation(resolved.run.objective)
@@ -93,11 +105,16 @@ class Evaluator:
         self.metrics = find_function(metrics.call) if metrics else None
 
     def run(self, model: nn.Module, world: World) -> dict[str, EvaluationResult]:
-        """COLLECTIVE. Results by the name of the set."""
-        return {
-            name: evaluate(model, self.objective, self.metrics, feed, self.resolved, world)
-            for name, feed in self.feeds.items()
-        }
+        """COLLECTIVE. Results by the name of the set; none when it was left to stop."""
+        results = {}
+        for name, feed in self.feeds.items():
+            result = evaluate(
+                model, self.objective, self.metrics, feed, self.resolved, world, self.stop
+            )
+            if result is None:
+                return {}
+            results[name] = result
+        return results
 
 
 def checked_pair(name: str, value: Any) -> tuple[Any, Any]:

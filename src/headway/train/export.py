@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +16,12 @@ from torch import nn
 from headway.data.shards import TOKENIZER
 from headway.errors import BadInput
 from headway.spec.resolve import Resolved
-from headway.state.checkpoints import find_checkpoint, read_manifest
+from headway.state.checkpoints import find_checkpoint
 from headway.state.find import find_run, split_step
 from headway.state.rundir import RunDirectory
-from headway.train.checkpoint import load_weights
 from headway.train.models import Built, own_model
 from headway.train.own_code import make_importable
+from headway.train.restore import load_weights
 
 MODEL = "model"
 
@@ -28,10 +31,10 @@ def describe_model(built: Built, resolved: Resolved, directory: RunDirectory) ->
     without the data, the hub or the model it started from."""
     if built.is_transformers:
         config: Any = built.module.config
-        config.save_pretrained(directory.path / MODEL)
-    tokenizer = Path(resolved.train_set) / TOKENIZER
-    if tokenizer.is_dir():
-        shutil.copytree(tokenizer, directory.path / TOKENIZER, dirs_exist_ok=True)
+        content = config.to_json_string(use_diff=False).encode()
+        directory.store.write(f"{MODEL}/config.json", content)
+    for path in (Path(resolved.train_set) / TOKENIZER).glob("*"):
+        directory.store.write(f"{TOKENIZER}/{path.name}", path.read_bytes())
 
 
 def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
@@ -39,23 +42,32 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
     resolved = directory.read_spec()
     run = resolved.run
     assert run.model is not None
+    found, manifest = find_checkpoint(directory, step)
     if run.model.call is not None:
         make_importable(Path(resolved.folder, run.code.path) if run.code else None)
         module = own_model(run.model).module
     else:
         module = _from_config(directory, masked=run.objective.type == "masked")
-    folder = find_checkpoint(directory, step)
-    manifest = read_manifest(folder)
-    load_weights(module, folder)
+    load_weights(module, directory, found, manifest)
     return module.eval(), manifest.step
 
 
 def _from_config(directory: RunDirectory, masked: bool) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
-    config = AutoConfig.from_pretrained(directory.path / MODEL)
+    with files_of(directory, MODEL) as folder:
+        config = AutoConfig.from_pretrained(folder)
     kind = AutoModelForMaskedLM if masked else AutoModelForCausalLM
     return kind.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+
+
+@contextmanager
+def files_of(directory: RunDirectory, name: str) -> Iterator[Path]:
+    """A small folder of the run directory, as a folder on this machine."""
+    with tempfile.TemporaryDirectory() as scratch:
+        for file in directory.store.names(name):
+            Path(scratch, Path(file).name).write_bytes(directory.store.read(file))
+        yield Path(scratch)
 
 
 def trained_elsewhere(reference: str, folder: Path) -> nn.Module:
@@ -73,8 +85,7 @@ def export(directory: RunDirectory, step: int | None, into: Path) -> int:
     if not hasattr(module, "save_pretrained"):
         raise BadInput(
             f"run {directory.name} has a model of its own code, which has no save_pretrained",
-            "its weights are plain safetensors: "
-            f"{find_checkpoint(directory, step) / 'model.safetensors'}",
+            f"its weights are plain safetensors in {directory.store.location('checkpoints')}",
         )
     module.config.use_cache = True
     # Written beside and renamed: a folder that is there is whole.
@@ -82,8 +93,7 @@ def export(directory: RunDirectory, step: int | None, into: Path) -> int:
     shutil.rmtree(partial, ignore_errors=True)
     transformers.utils.logging.disable_progress_bar()
     module.save_pretrained(partial)
-    tokenizer = directory.path / TOKENIZER
-    if tokenizer.is_dir():
+    with files_of(directory, TOKENIZER) as tokenizer:
         shutil.copytree(tokenizer, partial, dirs_exist_ok=True)
     if into.exists():
         into.rmdir()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import xxhash
 
+from headway.clock import Clock
 from headway.data.fit import require_fit
 from headway.data.masking import mask_tokens
 from headway.data.shards import Rows, TokenSet
@@ -28,7 +29,7 @@ class Masking:
     vocab_size: int
 
 
-def open_feed(resolved: Resolved, folder: Path, device: torch.device) -> Feed:
+def open_feed(resolved: Resolved, folder: Path, device: torch.device, clock: Clock) -> Feed:
     """The feed of one of the run's sets."""
     run = resolved.run
     return Feed(
@@ -40,6 +41,7 @@ def open_feed(resolved: Resolved, folder: Path, device: torch.device) -> Feed:
         device=device,
         objective=run.objective.type,
         masking=run.objective.mask_probability if run.objective.type == "masked" else None,
+        clock=clock,
     )
 
 
@@ -62,6 +64,7 @@ class Feed:
         device: torch.device,
         objective: str | None,
         masking: float | None,
+        clock: Clock,
     ) -> None:
         self.set = TokenSet.open(folder)
         require_fit(self.set, objective, sequence_length)
@@ -73,6 +76,9 @@ class Feed:
         self.num_samples = self.set.num_samples(sequence_length)
         self.order = self.set.order(seed, sequence_length)
         self.masking = _masking(self.set, masking)
+        self.clock = clock
+        self.waited_seconds = 0.0
+        """Spent on making batches, and so not on computing them, since the feed was opened."""
 
     @property
     def num_slices(self) -> int:
@@ -93,7 +99,9 @@ class Feed:
     def _slices(
         self, epochs: np.ndarray, samples: np.ndarray, share: Share, step: int
     ) -> Iterator[Batch]:
+        began = self.clock.monotonic()
         inputs, targets = self._inputs_and_targets(epochs, samples)
+        self.waited_seconds += self.clock.monotonic() - began
         for index in range(share.count + share.padded):
             rows = slice(index * self.micro, (index + 1) * self.micro)
             yield self._batch(

@@ -10,7 +10,7 @@ from headway.data.shards import TOKENIZER
 from headway.data.tokenizer import find_tokenizer, role_id
 from headway.errors import BadInput
 from headway.state.rundir import RunDirectory
-from headway.train.export import load_trained
+from headway.train.export import files_of, load_trained
 from headway.train.objectives import logits_of
 
 
@@ -33,9 +33,10 @@ def generate(
     if resolved.run.objective.type == "masked":
         raise BadInput("a masked model fills gaps and does not continue text")
     module, _ = load_trained(directory, step)
-    files = find_tokenizer(TOKENIZER, beside=directory.path)
-    tokenizer = files.load()
-    end = role_id(tokenizer, files.roles(), "eos_token")
+    with files_of(directory, TOKENIZER) as folder:
+        files = find_tokenizer(str(folder), beside=folder)
+        tokenizer = files.load()
+        end = role_id(tokenizer, files.roles(), "eos_token")
     ids = tokenizer.encode(prompt).ids or ([end] if end is not None else [])
     if not ids:
         raise BadInput("the prompt has no tokens", 'for example --prompt "Once"')

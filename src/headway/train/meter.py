@@ -8,6 +8,7 @@ from headway.clock import Clock
 from headway.plan.devices import find_device, mfu, why_no_mfu
 from headway.plan.size import ModelSize, flops_per_token
 from headway.spec.resolve import Resolved
+from headway.train.feed import Feed
 from headway.train.world import World
 
 
@@ -27,6 +28,7 @@ class Meter:
         self.device_name = torch.cuda.get_device_name(world.device) if on_gpu else "cpu"
         self.device = find_device(self.device_name)
         self.started = 0.0
+        self.waited = 0.0
 
     def no_mfu_because(self) -> str | None:
         if self.flops is None:
@@ -40,13 +42,18 @@ class Meter:
             return None
         return mfu(self.flops, tokens_per_second, self.device, self.num_devices, self.precision)
 
-    def start(self) -> None:
+    def start(self, feed: Feed) -> None:
         self.started = self.clock.monotonic()
+        self.waited = feed.waited_seconds
 
-    def finish(self) -> dict[str, float]:
+    def finish(self, feed: Feed) -> dict[str, float]:
         """Figures of the step since `start`."""
         seconds = self.clock.monotonic() - self.started
         speed = self.tokens_per_step / seconds
-        figures = {"seconds": round(seconds, 6), "tokens_per_second": round(speed, 1)}
+        figures = {
+            "seconds": round(seconds, 6),
+            "data_seconds": round(feed.waited_seconds - self.waited, 6),
+            "tokens_per_second": round(speed, 1),
+        }
         share = self._mfu(speed)
         return figures if share is None else {**figures, "mfu": round(share, 4)}

@@ -34,7 +34,7 @@ class World:
     local_rank: int
     ranks_per_node: int
     device: torch.device
-    generation: int = 0
+    generation: int
     shard_mesh: DeviceMesh | None = None
     """The ranks of this node, when they hold the model together."""
     replica_group: dist.ProcessGroup | None = field(default=None, repr=False)
@@ -52,6 +52,10 @@ class World:
     def share(self, num_slices: int) -> Share:
         """This worker's part of a step or of an evaluation."""
         return share_of(num_slices, self.num_workers, self.shard_size, self.rank)
+
+    def most_passes(self, num_slices: int) -> int:
+        """Passes of the worker that has the most: the first."""
+        return share_of(num_slices, self.num_workers, self.shard_size, 0).passes
 
     def add_up(self, *tensors: torch.Tensor) -> None:
         """COLLECTIVE. Each tensor becomes its sum over all workers."""
@@ -77,7 +81,13 @@ class World:
 
 
 def form_world(
-    rank: int, nodes: int, ranks_per_node: int, device_type: str, sharded: bool, store: Path
+    rank: int,
+    nodes: int,
+    ranks_per_node: int,
+    device_type: str,
+    sharded: bool,
+    store: Path,
+    generation: int,
 ) -> World:
     """COLLECTIVE. Meets the other workers at the file `store`, a new one for every start."""
     num_workers = nodes * ranks_per_node
@@ -87,7 +97,7 @@ def form_world(
         device = torch.device("cuda", local_rank % torch.cuda.device_count())
         torch.cuda.set_device(device)
     if num_workers == 1:
-        return World(rank, 1, local_rank, ranks_per_node, device)
+        return World(rank, 1, local_rank, ranks_per_node, device, generation)
     with naming_lost_peers():
         meeting = FileStore(str(store), num_workers)
         meeting.set_timeout(FORM_TIMEOUT)
@@ -99,7 +109,7 @@ def form_world(
             timeout=COLLECTIVE_TIMEOUT,
         )
         if not sharded:
-            return World(rank, num_workers, local_rank, ranks_per_node, device)
+            return World(rank, num_workers, local_rank, ranks_per_node, device, generation)
         mesh = init_device_mesh(
             device_type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
         )
@@ -109,6 +119,7 @@ def form_world(
         local_rank,
         ranks_per_node,
         device,
+        generation,
         shard_mesh=mesh["shard"],
         replica_group=mesh.get_group("replica"),
     )

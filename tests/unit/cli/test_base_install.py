@@ -90,6 +90,7 @@ def test_init_and_check_of_every_preset(headway: Commands) -> None:
 
 def test_commands_that_only_read(headway: Commands, tmp_path: Path) -> None:
     directory = RunDirectory.create(tmp_path / "runs" / "it", SystemClock())
+    directory.log(0, 0).parent.mkdir()
     directory.log(0, 0).write_text("hello\n")
     expected = {
         ("--version",): "0.1.0\n",

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from headway.cli.output import short_count, short_time
-from headway.clock import SystemClock
+from headway.clock import SystemClock, stamp
 from headway.errors import Exit
 from headway.spec.load import preset_names
 from headway.state.rundir import Journal, RunDirectory
+from support.fake_s3 import fake_s3
 
 from .conftest import Headway
 
@@ -25,19 +26,47 @@ train_for: 300 steps
 """
 
 
+class Ticking(SystemClock):
+    """A second later each time: events have an order."""
+
+    def __init__(self) -> None:
+        self.time = 1_700_000_000.0
+
+    def now(self) -> float:
+        self.time += 1
+        return self.time
+
+
 @pytest.fixture
 def directory(folder: Path) -> RunDirectory:
     """A run of two workers that failed on its second."""
     (folder / "run.yaml").write_text(RUN_FILE)
     directory = RunDirectory.create(folder / "runs" / "it", SystemClock())
-    journal = Journal(directory, SystemClock())
-    journal.note("launched", workers=2)
-    journal.note("started", total_steps=300, workers=2)
-    directory.metrics.append({"step": 7, "loss": 2.5, "tokens_per_second": 1234.0, "seconds": 1})
+    clock = Ticking()
+    launcher = Journal(directory.launcher, clock)
+    launcher.note("launched", workers=2)
+    Journal(directory.events, clock).note(
+        "started",
+        total_steps=300,
+        workers=2,
+        generation=1,
+        seconds={"import": 0.5, "build": 0.25, "load": 0.0},
+    )
+    directory.metrics.append(
+        {
+            "step": 7,
+            "time": stamp(clock.now()),
+            "loss": 2.5,
+            "tokens_per_second": 1234.0,
+            "seconds": 1,
+            "data_seconds": 0.0,
+        }
+    )
     directory.evaluations.append({"step": 5, "set": "held-out", "loss": 3.25})
+    directory.log(0, 0).parent.mkdir()
     directory.log(0, 0).write_text("hello from 0\n")
     directory.log(0, 1).write_text("hello from 1\nValueError: no")
-    journal.note("failed", node=0, local_rank=1, words="ValueError: no")
+    launcher.note("failed", node=0, local_rank=1, words="ValueError: no")
     return directory
 
 
@@ -54,7 +83,7 @@ def directory(folder: Path) -> RunDirectory:
         (["init", "gpt5", "x"], Exit.BAD_INPUT),
         (["init", "tiny"], Exit.BAD_INPUT),
         (["init"], Exit.BAD_INPUT),
-        (["status", "s3://bucket/it"], Exit.BAD_INPUT),
+        (["status", "ftp://bucket/it"], Exit.BAD_INPUT),
     ],
 )
 def test_errors_go_to_stderr_with_an_exit_code(
@@ -223,6 +252,22 @@ def test_run_refuses_an_incomplete_file(headway: Headway, folder: Path) -> None:
 # --- status, list, logs
 
 
+def test_a_store_that_cannot_be_reached_is_said_in_words(headway: Headway) -> None:
+    trouble = type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})
+
+    def fail(*_: object, **__: object) -> None:
+        raise trouble("Unable to locate credentials")
+
+    with fake_s3() as s3:
+        s3.cat_file = s3.info = fail  # type: ignore[method-assign, assignment]
+        said = headway("status", "s3://bucket/it")
+    assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
+    assert said.err.splitlines() == [
+        "error: s3://bucket/it cannot be read: NoCredentialsError: Unable to locate credentials",
+        "hint: check its address, your credentials and the endpoint",
+    ]
+
+
 def test_status(headway: Headway, directory: RunDirectory) -> None:
     said = headway("status")
     assert (said.exit_code, said.err) == (0, "")
@@ -267,7 +312,7 @@ def test_logs_are_those_of_the_worker_that_failed(
         "node-0.rank-1: hello from 1",
         "node-0.rank-1: ValueError: no",
     ]
-    Journal(directory, SystemClock()).note("launched")
+    Journal(directory.launcher, SystemClock()).note("launched")
     assert headway("logs").out == "hello from 0\n", "of this start, not of an earlier one"
 
 

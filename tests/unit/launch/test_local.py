@@ -96,7 +96,7 @@ def resolved(tmp_path: Path) -> Resolved:
 
 def make_run(resolved: Resolved, script: str, clock: Clock | None = None) -> LocalRun:
     clock = clock or SystemClock()
-    directory = RunDirectory.create(Path(resolved.run_directory), clock)
+    directory = RunDirectory.create(resolved.run_directory, clock)
     return LocalRun(resolved, directory, clock, worker=(*SHELL, script))
 
 
@@ -105,7 +105,7 @@ def state_of(run: LocalRun) -> str:
 
 
 def events(run: LocalRun) -> list[dict[str, Any]]:
-    return run.directory.events.all()
+    return run.directory.history()
 
 
 def look() -> None:

@@ -243,7 +243,7 @@ def test_set_that_sets_nothing(folder: Path, text: str) -> None:
 def test_a_mistake_in_set_is_shown_there(folder: Path) -> None:
     assert refused("version: 1\n", "optimizer.lr=-1").where == "--set optimizer.lr"
     assert refused("version: 1\n", "optimizer={lr: -1}").where == "--set optimizer"
-    assert refused("version: 1\n", "track=[wandb]").where == "--set track"
+    assert refused("version: 1\n", "track=[mlflow]").where == "--set track"
     assert refused("version: 1\n", "batch.micro=4").where == "--set batch.micro"
     assert refused("version: 1\n", "a=[").where.startswith("--set a")
     unknown = refused("version: 1\n", "learning_rate=3")

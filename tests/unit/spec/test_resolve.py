@@ -185,7 +185,7 @@ def test_activations(folder: Path) -> None:
 def test_a_run_is_named_after_its_folder(folder: Path) -> None:
     assert run_name(load()) == "my-first-run"
     assert run_name(load("name=other")) == "other"
-    assert run_directory(load()) == folder / "runs" / "my-first-run"
+    assert run_directory(load()) == str(folder / "runs" / "my-first-run")
     assert resolved().run_directory == str(folder / "runs" / "my-first-run")
 
 
@@ -211,10 +211,11 @@ def test_the_run_directory_lies_beside_the_run_file_not_the_user(
 ) -> None:
     monkeypatch.chdir(folder.parent)
     loaded = load_run(folder.name, ["name=it"])
-    assert run_directory(loaded) == folder / "runs" / "it"
-    assert run_directory(load_run(folder, ["name=it", "storage=/big/disk"])) == Path("/big/disk/it")
-    with pytest.raises(SpecError, match=r"--set storage: storage by URL is not there yet"):
-        run_directory(load_run(folder, ["storage=s3://bucket"]))
+    assert run_directory(loaded) == str(folder / "runs" / "it")
+    assert run_directory(load_run(folder, ["name=it", "storage=/big/disk"])) == "/big/disk/it"
+    for storage in ("s3://bucket/runs", "s3://bucket/runs/"):
+        loaded = load_run(folder, ["name=it", f"storage={storage}"])
+        assert run_directory(loaded) == "s3://bucket/runs/it"
 
 
 # --- what a run may not leave out

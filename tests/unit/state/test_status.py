@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
-from headway.clock import stamp
+from headway.clock import seconds_of, stamp
 from headway.errors import BadInput, NotFound, SpecError
-from headway.state.checkpoints import CheckpointManifest, commit, partial_folder
+from headway.state.checkpoints import folder_of
 from headway.state.find import find_run, list_runs, runs_folder, split_step
-from headway.state.rundir import Journal, RunDirectory
-from headway.state.status import read_status, seconds_of
+from headway.state.generations import begin_generation
+from headway.state.rundir import Journal, RunDirectory, send_logs
+from headway.state.status import SIGN_OF_LIFE_SECONDS, read_status
+from support.fake_s3 import fake_s3
 
 NOW = 1_800_000_000.0
 
@@ -47,11 +49,19 @@ def directory(tmp_path: Path, clock: Stopped) -> RunDirectory:
 
 def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
     facts: dict[str, dict[str, Any]] = {
-        "started": {"total_steps": 300, "workers": 2},
+        "started": {
+            "total_steps": 300,
+            "workers": 2,
+            "generation": 3,
+            "seconds": {"import": 2.0, "build": 1.0, "load": 0.0},
+        },
         "failed": {"words": "Traceback\nValueError: upside down", "node": 0, "local_rank": 1},
+        "save_failed": {"reason": "No space left on device"},
     }
     for event in events:
-        Journal(directory, clock).note(event, **facts.get(event, {}))
+        seen_by = directory.launcher if event in ("launched", "failed") else directory.events
+        Journal(seen_by, clock).note(event, **facts.get(event, {}))
+        clock.time += 0.001  # one after the other, whoever saw it
 
 
 @pytest.mark.parametrize(
@@ -61,14 +71,17 @@ def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
         (["launched"], "lost", "starting"),
         (["launched", "started"], "lost", "running"),
         (["launched", "started", "saved", "skipped"], "lost", "running"),
-        (["launched", "started", "saved", "finished"], "finished", "running"),
-        (["launched", "started", "saved", "stopped"], "stopped", "running"),
-        (["launched", "started", "failed"], "failed", "running"),
-        (["launched", "failed"], "failed", "starting"),
+        # It has said what it came to; workers that are still ending change nothing about it.
+        (["launched", "started", "saved", "finished"], "finished", "finished"),
+        (["launched", "started", "saved", "stopped"], "stopped", "stopped"),
+        (["launched", "started", "failed"], "failed", "failed"),
+        (["launched", "failed"], "failed", "failed"),
         # What an earlier start came to says nothing about this one.
         (["launched", "started", "stopped", "launched"], "lost", "starting"),
         (["launched", "started", "failed", "launched", "started"], "lost", "running"),
-        (["launched", "failed", "launched", "started", "finished"], "finished", "running"),
+        (["launched", "failed", "launched", "started", "finished"], "finished", "finished"),
+        # A save may end, or its failure be noted, after the run has said how it ended.
+        (["launched", "started", "stopped", "saved"], "stopped", "stopped"),
     ],
 )
 def test_the_state(
@@ -77,18 +90,17 @@ def test_the_state(
     happened(directory, clock, *events)
     assert read_status(directory, NOW).state == at_rest
     with directory.held():
-        assert read_status(RunDirectory(directory.path), NOW).state == held
+        assert read_status(RunDirectory(directory.location), NOW).state == held
 
 
 def test_a_killed_launcher_leaves_a_lost_run(directory: RunDirectory, clock: Stopped) -> None:
     code = (
-        "import sys, time\nfrom pathlib import Path\n"
-        "from headway.state.rundir import RunDirectory\n"
-        "with RunDirectory(Path(sys.argv[1])).held():\n"
+        "import sys\nfrom headway.state.rundir import RunDirectory\n"
+        "with RunDirectory(sys.argv[1]).held():\n"
         "    print('held', flush=True)\n    sys.stdin.read()\n"
     )
     happened(directory, clock, "launched", "started")
-    command = [sys.executable, "-c", code, str(directory.path)]
+    command = [sys.executable, "-c", code, directory.location]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as launcher:
@@ -100,29 +112,49 @@ def test_a_killed_launcher_leaves_a_lost_run(directory: RunDirectory, clock: Sto
 
 
 def step(number: int, **more: Any) -> dict[str, Any]:
-    return {"step": number, "loss": 2.5, "tokens_per_second": 1000.0, "seconds": 0.5, **more}
+    return {
+        "step": number,
+        "time": stamp(NOW),
+        "loss": 2.5,
+        "tokens_per_second": 1000.0,
+        "seconds": 0.5,
+        "data_seconds": 0.0,
+        **more,
+    }
 
 
 def test_the_figures_of_a_run_that_goes_on(directory: RunDirectory, clock: Stopped) -> None:
-    happened(directory, clock, "launched", "started", "skipped")
-    for number in (99, 100):
-        directory.metrics.append(step(number))
-    for number, loss in ((50, 3.0), (100, 2.75)):
-        directory.evaluations.append({"step": number, "set": "held-out", "loss": loss})
-    partial = partial_folder(directory, 80)
-    manifest = CheckpointManifest(
-        step=80, run="it", created="", headway="", data_digest="", scalars={}, files={}
-    )
-    commit(directory, partial, manifest)
-    clock.time += 5
+    happened(directory, clock, "launched", "started")
+    # Steps 99 and 100 were done twice; the first time 99 was skipped, the second time 100 was.
+    for line in (
+        step(98),
+        step(99, skipped="the loss is nan"),
+        step(100),
+        {"rewind": 98},
+        step(99),
+        step(100, skipped="the loss is nan"),
+    ):
+        directory.metrics.append(line)
+    for line in (
+        {"step": 50, "set": "held-out", "loss": 3.0},
+        {"step": 99, "set": "added later", "loss": 9.0},
+        {"rewind": 98},
+        {"step": 100, "set": "held-out", "loss": 2.75},
+    ):
+        directory.evaluations.append(line)
+    directory.store.write(f"{folder_of(80, 3)}/manifest.json", b"")
+    clock.time = NOW + 5
     happened(directory, clock, "saved")
     with directory.held():
-        status = read_status(RunDirectory(directory.path), NOW + 65)
+        status = read_status(RunDirectory(directory.location), NOW + 65)
     assert (status.name, status.step, status.total_steps, status.loss) == ("it", 100, 300, 2.5)
     assert (status.tokens_per_second, status.seconds_left, status.workers) == (1000, 100, 2)
     assert status.evaluations == {"held-out": 2.75}
     assert (status.checkpoint_step, status.checkpoint_age_seconds) == (80, pytest.approx(60))
     assert (status.skipped_steps, status.failure) == (1, None)
+    assert (status.generation, status.save_failure) == (3, None)
+    assert status.goodput is not None
+    assert status.goodput.lost_seconds["redone"] == 1.0
     assert status.as_json()["state"] == "running"
 
 
@@ -130,6 +162,53 @@ def test_the_figures_of_a_run_that_has_done_nothing(directory: RunDirectory) -> 
     status = read_status(directory, NOW)
     assert (status.step, status.total_steps, status.loss, status.evaluations) == (0, None, None, {})
     assert (status.checkpoint_step, status.seconds_left, status.workers) == (None, None, None)
+    assert (status.goodput, status.generation, status.save_failure) == (None, None, None)
+
+
+def test_a_checkpoint_that_does_not_count_is_not_shown(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    for number, first_step in ((1, 0), (2, 40)):
+        begin_generation(directory, number, first_step, 1, clock)
+    for number in (40, 80):
+        directory.store.write(f"{folder_of(number, 1)}/manifest.json", b"")
+    directory.store.write(f"{folder_of(90, 2)}/rank-0.safetensors", b"")
+    assert read_status(directory, NOW).checkpoint_step == 40
+
+
+def test_saves_that_fail_are_said_until_one_succeeds(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    happened(directory, clock, "launched", "started", "saved", "save_failed")
+    assert read_status(directory, NOW).save_failure == "No space left on device"
+    happened(directory, clock, "evaluated", "save_failed")
+    assert read_status(directory, NOW).save_failure == "No space left on device"
+    happened(directory, clock, "saved")
+    assert read_status(directory, NOW).save_failure is None
+
+
+def test_a_run_elsewhere_goes_on_as_long_as_it_gives_signs_of_life(
+    tmp_path: Path, clock: Stopped, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In an object store there is no lock to look at: what it last sent tells."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "there"))
+    with fake_s3():
+        writer = RunDirectory.create("s3://bucket/runs/it", clock)
+        happened(writer, clock, "launched", "started")
+        writer.launcher.flush()
+        send_logs(writer)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "here"))
+        here = RunDirectory.open("s3://bucket/runs/it")
+        assert read_status(here, NOW + 1).state == "running"
+        assert read_status(here, NOW + 2 * SIGN_OF_LIFE_SECONDS).state == "lost"
+        writer.metrics.append(step(1, time=stamp(NOW + 2 * SIGN_OF_LIFE_SECONDS)))
+        send_logs(writer)
+        assert read_status(here, NOW + 2 * SIGN_OF_LIFE_SECONDS).state == "running"
+        happened(writer, clock, "finished")
+        send_logs(writer)
+        assert read_status(here, NOW + 9 * SIGN_OF_LIFE_SECONDS).state == "finished"
+        assert [run.name for run in list_runs("s3://bucket/runs")] == ["it"]
+        assert find_run("s3://bucket/runs/it", Path("/")).location == "s3://bucket/runs/it"
 
 
 def test_the_cause_of_a_failure_is_its_last_line(directory: RunDirectory, clock: Stopped) -> None:
@@ -150,6 +229,7 @@ def test_a_stamp_is_read_back() -> None:
 
 @pytest.fixture
 def project(tmp_path: Path, directory: RunDirectory) -> Path:
+    directory.log(0, 0).parent.mkdir()
     (tmp_path / "run.yaml").write_text("version: 1\nname: it\n")
     return tmp_path
 
@@ -159,7 +239,7 @@ def project(tmp_path: Path, directory: RunDirectory) -> Path:
 )
 def test_a_run_by_anything_people_call_it(project: Path, reference: str | None) -> None:
     found = find_run(reference, project)
-    assert (found.path, found.name) == (project / "runs" / "it", "it")
+    assert (found.location, found.name) == (str(project / "runs" / "it"), "it")
 
 
 def test_a_run_by_its_full_path_or_from_another_folder(project: Path) -> None:
@@ -171,13 +251,13 @@ def test_a_run_by_its_full_path_or_from_another_folder(project: Path) -> None:
 def test_names_are_looked_up_where_the_run_file_stores(project: Path, clock: Stopped) -> None:
     (project / "run.yaml").write_text("version: 1\nname: it\nstorage: elsewhere\n")
     RunDirectory.create(project / "elsewhere" / "other", clock)
-    assert runs_folder(project) == project / "elsewhere"
-    assert find_run("other", project).path == project / "elsewhere" / "other"
+    assert runs_folder(project) == str(project / "elsewhere")
+    assert find_run("other", project).location == str(project / "elsewhere" / "other")
     assert [run.name for run in list_runs(runs_folder(project))] == ["other"]
 
 
 def test_without_a_run_file_names_are_in_runs(tmp_path: Path, directory: RunDirectory) -> None:
-    assert find_run("it", tmp_path).path == directory.path
+    assert find_run("it", tmp_path).location == directory.location
     with pytest.raises(NotFound, match=r"no run file at"):
         find_run(None, tmp_path)
 
@@ -188,7 +268,9 @@ def test_no_such_run(project: Path) -> None:
     (project / "run.yaml").write_text("version: 1\nname: not-yet\n")
     with pytest.raises(NotFound, match="no run at"):
         find_run(None, project)
-    with pytest.raises(BadInput, match="by URL"):
+    with pytest.raises(BadInput, match="is not a storage Headway knows"):
+        find_run("ftp://bucket/it", project)
+    with fake_s3(), pytest.raises(NotFound, match="no run at s3://bucket/it"):
         find_run("s3://bucket/it", project)
     (project / "run.yaml").write_text("version: 1\nnam: x\n")
     with pytest.raises(SpecError):

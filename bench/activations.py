@@ -1,0 +1,146 @@
+"""`make bench-activations`: what `watch: {activations: {every: 100 steps}}` costs.
+
+One process, a GPT-2 of 18M parameters, a step of one slice, which is the dearest case: a pass looks
+at one slice whatever the step has. Plain steps and passes take turns, so that whatever the machine
+does meanwhile falls on both. The figure is the time of one pass, recording included, over that of
+100 steps: the median over rounds, its spread the quartiles; the worse of the two precisions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from headway.clock import SystemClock
+from headway.data.prepare import TokenizerSource, prepare
+from headway.data.tiny import stories
+from headway.launch.machine import this_machine
+from headway.spec.load import load_run
+from headway.spec.resolve import resolve
+from headway.state.rundir import RunDirectory
+from headway.train.activations import look
+from headway.train.loop import advance
+from headway.train.preempt import StopRequest
+from headway.train.session import Session, open_session
+from headway.train.world import form_world
+
+ROUNDS = int(os.environ.get("ROUNDS", "25"))
+WARMUP = 2
+EVERY = 100
+TARGET = 0.02
+LENGTH, BATCH, VOCABULARY = 256, 4, 8192
+SHAPE = {"n_layer": 6, "n_head": 7, "n_embd": 448, "n_positions": LENGTH, "vocab_size": VOCABULARY}
+RUN_FILE = f"""\
+version: 1
+name: bench
+model: {{type: gpt2, config: {json.dumps(SHAPE)}}}
+data: {{train: set, sequence_length: {LENGTH}}}
+batch: {{global: {BATCH}, micro: {BATCH}}}
+train_for: 1000000 steps
+schedule: {{type: constant, warmup: 0 steps}}
+evaluation: {{every: 1000000 steps}}
+checkpoint: {{every: 1000000 steps}}
+"""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        (folder / "run.yaml").write_text(RUN_FILE)
+        _prepare_set(folder)
+        costs = {precision: _cost(folder, precision) for precision in ("fp32", "bf16")}
+    worst = max(costs, key=lambda precision: costs[precision][0])
+    figure, spread = costs[worst]
+    line = {
+        "name": "bench-activations",
+        "figure": figure,
+        "target": TARGET,
+        "pass": figure <= TARGET,
+        "spread": spread,
+        "costs": {precision: median for precision, (median, _) in costs.items()},
+        "versions": {"torch": torch.__version__},
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps(line))
+    return 0
+
+
+def _prepare_set(folder: Path) -> None:
+    (folder / "text.txt").write_text("\n\n".join(stories(1_000_000, seed=1)))
+    prepare(
+        ["text.txt"],
+        "text",
+        TokenizerSource(train_vocab=VOCABULARY),
+        folder / "set",
+        folder,
+        "stream",
+        None,
+        lambda progress: None,
+        SystemClock(),
+    )
+
+
+def _session(folder: Path, precision: str) -> Session:
+    resolved = resolve(
+        load_run(folder, [f"precision={precision}", f"name=bench-{precision}"]),
+        this_machine(),
+        nodes=1,
+        parameters=None,
+        train_set=folder / "set",
+        validation_sets={},
+    )
+    torch.set_num_threads(resolved.threads)
+    directory = RunDirectory.create(resolved.run_directory, SystemClock())
+    directory.write_spec(resolved)
+    world = form_world(0, 1, 1, "cpu", False, folder / "store", 1)
+    return open_session(resolved, world, StopRequest(), SystemClock())
+
+
+def _cost(folder: Path, precision: str) -> tuple[float, list[float]]:
+    """Median over rounds of the share of time that passes take, with its quartiles."""
+    session = _session(folder, precision)
+    recorder, watch = session.recorder, session.activations
+    assert recorder is not None
+
+    def step() -> float:
+        began = time.perf_counter()
+        advance(session)
+        return time.perf_counter() - began
+
+    def pass_over_a_slice() -> float:
+        began = time.perf_counter()
+        figures = look(session.training, watch.built, session.world)
+        recorder.activations(session.training.step, figures)
+        return time.perf_counter() - began
+
+    for _ in range(WARMUP):
+        step()
+        pass_over_a_slice()
+    shares, passes, steps = [], [], []
+    for turn in range(ROUNDS):
+        # Another one goes first in every round: a machine that warms up favours nobody.
+        if turn % 2:
+            one_pass, one_step = pass_over_a_slice(), step()
+        else:
+            one_step, one_pass = step(), pass_over_a_slice()
+        shares.append(one_pass / (EVERY * one_step))
+        passes.append(one_pass)
+        steps.append(one_step)
+    low, _, high = statistics.quantiles(shares, n=4)
+    print(
+        f"{precision}: a pass {statistics.median(passes):.3f} s, a step "
+        f"{statistics.median(steps):.3f} s, {ROUNDS} rounds",
+        file=sys.stderr,
+    )
+    return round(statistics.median(shares), 5), [round(low, 5), round(high, 5)]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

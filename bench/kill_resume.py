@@ -1,0 +1,75 @@
+"""`make kill-resume KILLS=30`: a run killed so many times, in a folder and on S3, beside one left
+alone. Ends with one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from headway.clock import SystemClock
+from headway.data.prepare import TokenizerSource, prepare
+from headway.data.tiny import stories
+from support.killing import differing, kill_and_resume, write_run
+from support.s3 import credentials, s3_server
+from support.workers import resolved_run, train
+
+KILLS = int(os.environ.get("KILLS", "30"))
+STEPS = 80 * KILLS
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as scratch, s3_server(Path(scratch) / "s3") as port:
+        folder = Path(scratch)
+        os.environ.update(credentials(port), XDG_CACHE_HOME=str(folder / "cache"))
+        sets = {"train": _prepared(folder)}
+        write_run(folder, STEPS)
+        results = {}
+        for place, storage in (("folder", "runs"), ("s3", "s3://bucket/runs")):
+            alone = train(resolved_run(folder, sets, 1, [f"name=alone-{place}"]))
+            resolved = resolved_run(folder, sets, 1, [f"name={place}", f"storage={storage}"])
+            killed = kill_and_resume(resolved, KILLS, seed=len(place))
+            results[place] = {
+                "exact": killed.ledger.breach is None and killed.ledger.steps == STEPS,
+                "tensors_that_differ": len(differing(killed.directory, alone)),
+                "kills": killed.kills,
+                "kills_while_saving": killed.kills_while_saving,
+                "steps_done_again": killed.ledger.redone,
+            }
+            print(f"{place}: {results[place]}", file=sys.stderr)
+    good = sum(r["exact"] and r["tensors_that_differ"] == 0 for r in results.values())
+    line = {
+        "name": "kill-resume",
+        "figure": good,
+        "target": len(results),
+        "pass": good == len(results),
+        "spread": [good, good],
+        "kills": KILLS,
+        "results": results,
+    }
+    print(json.dumps(line))
+    return 0 if good == len(results) else 1
+
+
+def _prepared(folder: Path) -> Path:
+    (folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
+    prepare(
+        ["text.txt"],
+        "text",
+        TokenizerSource(train_vocab=400),
+        folder / "set",
+        folder,
+        "stream",
+        None,
+        lambda progress: None,
+        SystemClock(),
+    )
+    return folder / "set"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,165 @@
+"""`make bench-save`: what saving costs training, and how long a restart takes.
+
+A state of about 1 GB (weights and two moments of 85M parameters) is trained in windows of a minute.
+In every window one asynchronous save is made; its cost is what the window's steps took beyond what
+as many steps without a save take, over the minute. Windows with and without a save alternate.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from headway.clock import SystemClock
+from headway.data.prepare import TokenizerSource, prepare
+from headway.data.tiny import stories
+from headway.launch.machine import this_machine
+from headway.spec.load import load_run
+from headway.spec.resolve import Resolved, resolve
+from headway.state.rundir import RunDirectory
+from headway.train.loop import advance
+from headway.train.preempt import StopRequest
+from headway.train.session import Session, open_session
+from headway.train.world import form_world
+
+WINDOWS = int(os.environ.get("WINDOWS", "5"))
+WINDOW_SECONDS = float(os.environ.get("WINDOW_SECONDS", "60"))
+COST_TARGET, RESTART_TARGET_SECONDS = 0.03, 8.0
+
+# 12 layers of 7.1M and an embedding of 4096 x 768: 88M parameters, 1.06 GB with the moments.
+RUN_FILE = """\
+version: 1
+name: bench
+model:
+  type: gpt2
+  config: {n_layer: 12, n_head: 12, n_embd: 768, n_positions: 64, vocab_size: 4096}
+data: {train: set, sequence_length: 32}
+batch: {global: 2, micro: 2}
+train_for: 1000000 steps
+precision: bf16
+track: []
+evaluation: {every: 1000000 steps}
+checkpoint: {every: 1000000 steps, keep: {last: 2}}
+"""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as scratch:
+        folder = Path(scratch)
+        resolved = _resolved(folder)
+        session = _session(resolved, 1)
+        costs, held, wrote, size = _costs(session, folder)
+        session.saver.wait()
+        restart = _restart_seconds(resolved)
+    cost = statistics.median(costs)
+    line = {
+        "name": "bench-save",
+        "figure": round(cost, 4),
+        "target": COST_TARGET,
+        "pass": cost <= COST_TARGET and restart <= RESTART_TARGET_SECONDS,
+        "spread": [round(min(costs), 4), round(max(costs), 4)],
+        "held_seconds": [round(value, 3) for value in held],
+        "write_seconds": [round(value, 3) for value in wrote],
+        "gigabytes": round(size / 1e9, 3),
+        "restart_seconds": round(restart, 2),
+        "restart_target": RESTART_TARGET_SECONDS,
+        "versions": {"torch": torch.__version__},
+        "threads": torch.get_num_threads(),
+    }
+    print(json.dumps(line))
+    return 0
+
+
+def _resolved(folder: Path) -> Resolved:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "text.txt").write_text("\n\n".join(stories(200_000, seed=1)))
+    source = TokenizerSource(train_vocab=4096)
+    prepare(
+        ["text.txt"],
+        "text",
+        source,
+        folder / "set",
+        folder,
+        "stream",
+        None,
+        lambda progress: None,
+        SystemClock(),
+    )
+    resolved = resolve(
+        load_run(folder),
+        this_machine(),
+        nodes=1,
+        parameters=None,
+        train_set=folder / "set",
+        validation_sets={},
+    )
+    torch.set_num_threads(resolved.threads)
+    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    return resolved
+
+
+def _session(resolved: Resolved, generation: int) -> Session:
+    world = form_world(0, 1, 1, "cpu", False, Path("unused"), generation)
+    return open_session(resolved, world, StopRequest(), SystemClock())
+
+
+def _costs(session: Session, folder: Path) -> tuple[list[float], list[float], list[float], int]:
+    """Of each save: its share of a window. And how long training was held, and writing took."""
+    for _ in range(5):
+        advance(session)
+    _save(session)  # the first one makes its buffers
+    session.saver.wait()
+    started = time.perf_counter()
+    for _ in range(10):
+        advance(session)
+    steps = max(10, round(WINDOW_SECONDS / ((time.perf_counter() - started) / 10)))
+    costs, held = [], []
+    for window in range(WINDOWS):
+        plain = _window(session, steps, save=False)[0]
+        with_save, blocked = _window(session, steps, save=True)
+        session.saver.wait()
+        costs.append((with_save - plain) / with_save)
+        held.append(blocked)
+        print(
+            f"window {window + 1}/{WINDOWS}: {steps} steps, {plain:.2f} s without, {with_save:.2f} "
+            f"s with a save, held {blocked:.3f} s",
+            file=sys.stderr,
+        )
+    saved = [e for e in session.directory.events.read()[0] if e["event"] == "saved"]
+    files = session.directory.store.names("checkpoints")
+    size = max(session.directory.store.size(name) or 0 for name in files)
+    return costs, held, [event["seconds"] for event in saved[1:]], size
+
+
+def _save(session: Session) -> float:
+    return session.saver.start(session.training, None)
+
+
+def _window(session: Session, steps: int, save: bool) -> tuple[float, float]:
+    held = 0.0
+    started = time.perf_counter()
+    for step in range(steps):
+        if save and step == steps // 4:
+            held = _save(session)
+        advance(session)
+    return time.perf_counter() - started, held
+
+
+def _restart_seconds(resolved: Resolved) -> float:
+    """From nothing but imports to the end of the next step."""
+    started = time.perf_counter()
+    session = _session(resolved, 2)
+    assert session.training.step > 0, "it went on from the checkpoint"
+    advance(session)
+    return time.perf_counter() - started
+
+
+if __name__ == "__main__":
+    sys.exit(main())

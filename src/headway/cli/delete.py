@@ -1,0 +1,32 @@
+"""headway delete: remove a run for good."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.output import say
+
+
+def delete(
+    run: Annotated[str, typer.Argument(metavar="RUN", help="A run's name, folder or URL.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Remove a run with its checkpoints, logs and ledger. There is no way back."""
+    from headway.errors import StillRunning
+    from headway.state.checkpoints import steps_saved
+    from headway.state.find import find_run
+
+    directory = find_run(run, Path.cwd())
+    if directory.is_running():
+        raise StillRunning(f"run {directory.name} goes on", f"headway stop {directory.name}")
+    saved = steps_saved(directory)
+    what = f"{directory.location} with checkpoints of steps {', '.join(map(str, saved)) or 'none'}"
+    if not yes:
+        typer.confirm(f"delete {what}?", abort=True, err=True)
+    directory.store.remove("")
+    shutil.rmtree(directory.local, ignore_errors=True)
+    say(f"deleted {what}")

@@ -1,0 +1,45 @@
+"""headway fork: a new run that takes over from a step of another."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import SetOption
+from headway.cli.output import say
+
+
+def fork(
+    run: Annotated[
+        str,
+        typer.Argument(metavar="RUN[@STEP]", help="The run to take over from, and a saved step."),
+    ],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new run.")],
+    set_: SetOption = None,
+) -> None:
+    """Begin a new run from a step of another, with other settings if you like."""
+    from headway.clock import SystemClock
+    from headway.errors import BadInput
+    from headway.spec.load import changed_run
+    from headway.state.checkpoints import find_checkpoint, take_over
+    from headway.state.find import find_run, split_step
+    from headway.state.rundir import RunDirectory
+
+    reference, step = split_step(run)
+    source = find_run(reference, Path.cwd())
+    before = source.read_spec()
+    changed = changed_run(before.run, [*(set_ or []), f"name={new}"])
+    location = f"{source.location.rsplit('/', 1)[0]}/{new}"
+    if RunDirectory.exists(location):
+        raise BadInput(f"there is a run {new} already: {location}", "choose another name")
+    found, manifest = find_checkpoint(source, step)
+    origin = {"run": source.location, "step": manifest.step}
+    directory = RunDirectory.create(location, SystemClock(), forked_from=origin)
+    take_over(source, found, manifest, directory, changed)
+    directory.write_spec(
+        before.model_copy(update={"name": new, "run": changed, "run_directory": location})
+    )
+    say(f"made {new} from step {manifest.step} of {source.name}: {location}")
+    say(f"next: headway resume {new}")

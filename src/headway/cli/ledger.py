@@ -1,0 +1,41 @@
+"""headway ledger: the proof that every sample was consumed once."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import typer
+
+from headway.cli.options import JsonOption, RunArgument
+from headway.cli.output import print_json
+
+app = typer.Typer(help="Prove which samples a run consumed.", no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    pass
+
+
+@app.command("verify")
+def verify(run: RunArgument = None, json_: JsonOption = False) -> None:
+    """Prove from the ledger alone that every sample was consumed once, in order."""
+    from headway.errors import CheckFailed
+    from headway.state.find import find_run
+    from headway.state.ledger import verify_ledger
+
+    directory = find_run(run, Path.cwd())
+    forked = directory.record().get("forked_from")
+    verdict = verify_ledger(directory.ledger.read()[0], forked["step"] if forked else 0)
+    if json_:
+        print_json({"run": directory.name, **asdict(verdict)})
+    elif verdict.breach is None:
+        print(
+            f"exact: {verdict.steps} steps consumed {verdict.samples} samples, each position of "
+            f"{verdict.epochs:.3f} epochs once and in order\n"
+            f"{verdict.generations} starts, {verdict.redone} steps done again, "
+            f"{verdict.not_learned} consumed but not learned"
+        )
+    if verdict.breach is not None:
+        raise CheckFailed(f"the ledger of {directory.name} is broken at {verdict.breach}")

@@ -1,0 +1,26 @@
+"""headway resume: go on with a run, from its directory alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.options import RunArgument
+
+
+def resume(
+    run: RunArgument = None,
+    nodes: Annotated[int, typer.Option(help="Play so many nodes on this machine.", min=1)] = 1,
+) -> None:
+    """Go on with a run as it was started, from its newest good checkpoint."""
+    from headway.cli.run import start
+    from headway.spec.load import Loaded
+    from headway.spec.located import Located
+    from headway.state.find import find_run
+
+    resolved = find_run(run, Path.cwd()).read_spec()
+    # The run is the one in the directory, whatever the run file says by now.
+    loaded = Loaded(resolved.run, Path(resolved.folder), Located({}))
+    start(loaded, nodes, extend=False)

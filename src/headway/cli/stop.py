@@ -1,0 +1,40 @@
+"""headway stop: save and stop a run that goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from headway.cli.options import RunArgument
+from headway.cli.output import say
+
+WAIT_SECONDS = 320.0
+"""A little more than the launcher gives its workers."""
+POLL_SECONDS = 0.2
+
+
+def stop(run: RunArgument = None) -> None:
+    """Stop a run that goes on here: it saves first, and can be resumed."""
+    from headway.clock import SystemClock
+    from headway.errors import RunFailed
+    from headway.state.checkpoints import steps_saved
+    from headway.state.find import find_run
+
+    directory = find_run(run, Path.cwd())
+    clock = SystemClock()
+    launcher = directory.launcher_pid()
+    if launcher is None:
+        say(f"run {directory.name} does not go on here")
+        return
+    os.kill(launcher, signal.SIGTERM)
+    deadline = clock.monotonic() + WAIT_SECONDS
+    while directory.is_running():
+        if clock.monotonic() > deadline:
+            raise RunFailed(
+                f"run {directory.name} did not stop within {WAIT_SECONDS:.0f} s",
+                f"headway logs {directory.name} --all",
+            )
+        clock.sleep(POLL_SECONDS)
+    saved = steps_saved(directory)
+    say(f"stopped {directory.name}" + (f"; saved up to step {saved[-1]}" if saved else ""))

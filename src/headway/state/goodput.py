@@ -1,0 +1,84 @@
+"""How much of a run's time went into steps that count, over all its starts, and where it went.
+
+The time between two starts is not the run's own: a person may have stopped it for a night. It is
+given as `down`, and not counted against goodput.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from headway.clock import seconds_of
+from headway.state.lines import Record, settled
+
+
+@dataclass(frozen=True)
+class Goodput:
+    ratio: float
+    """Time of steps that were committed, learned from and not done again, over all time."""
+    total_seconds: float
+    """From each launch to the last sign of life before the next."""
+    learning_seconds: float
+    lost_seconds: dict[str, float]
+    """By cause: start, import, build, load, redone, skipped, data, evaluation, saving, other."""
+    down_seconds: float
+    """Between the end of one start and the next launch."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
+    """From the logs alone: `steps` are all that were ever recorded, rewinds not folded."""
+    done = [step for step in steps if "rewind" not in step]
+    if not done:
+        return None
+    kept = settled(steps)
+    lost = dict.fromkeys(
+        ("start", "import", "build", "load", "redone", "skipped", "data", "evaluation", "saving"),
+        0.0,
+    )
+    lost["redone"] = sum(s["seconds"] for s in done) - sum(s["seconds"] for s in kept)
+    lost["skipped"] = sum(s["seconds"] for s in kept if s.get("skipped"))
+    learned = [step for step in kept if not step.get("skipped")]
+    lost["data"] = sum(step["data_seconds"] for step in learned)
+    learning = sum(step["seconds"] for step in learned) - lost["data"]
+    launched = None
+    for event in events:
+        match event["event"]:
+            case "launched":
+                launched = seconds_of(event["time"])
+            case "started":
+                parts = event["seconds"]
+                for cause in ("import", "build", "load"):
+                    lost[cause] += parts[cause]
+                if launched is not None:
+                    took = seconds_of(event["time"]) - launched
+                    lost["start"] += max(0.0, took - sum(parts.values()))
+            case "evaluated":
+                lost["evaluation"] += event["seconds"]
+            case "saving":
+                lost["saving"] += event["held_seconds"]
+    total, down = _spans(events, done)
+    lost["other"] = max(0.0, total - learning - sum(lost.values()))
+    return Goodput(
+        ratio=round(learning / total, 4) if total else 0.0,
+        total_seconds=round(total, 3),
+        learning_seconds=round(learning, 3),
+        lost_seconds={cause: round(seconds, 3) for cause, seconds in lost.items()},
+        down_seconds=round(down, 3),
+    )
+
+
+def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
+    """Seconds of all starts together, and seconds between them."""
+    launches = [seconds_of(event["time"]) for event in events if event["event"] == "launched"]
+    signs = sorted(seconds_of(record["time"]) for record in (*events, *steps))
+    total = down = 0.0
+    for launch, following in zip(launches, [*launches[1:], float("inf")], strict=True):
+        last = max((sign for sign in signs if launch <= sign < following), default=launch)
+        total += last - launch
+        if following != float("inf"):
+            down += following - last
+    return total, down

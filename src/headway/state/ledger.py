@@ -1,0 +1,172 @@
+"""The ledger: which samples each step consumed, and the proof that each was consumed once.
+
+Three kinds of lines, by the generation's leader:
+
+    {"begin": 2, "step": 300, "batch": 32, "samples": 3794, "length": 128, "data": ..., "code": ...}
+    {"rewind": 300}
+    {"step": 301, "first": 9600, "count": 32, "generation": 2, "members": 3, "tokens": 4096, ...}
+
+The order of samples is a pure function of (seed, position), a permutation in every epoch. So it is
+enough that positions are consumed without a gap and without a repeat: then every sample of every
+epoch was consumed exactly once, in order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from headway.state.lines import Log, Record
+
+
+class LedgerWriter:
+    """A step enters the ledger once it is settled: when the next one was committed after it, or a
+    checkpoint holds it."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self.waiting: Record | None = None
+
+    def begin(self, generation: int, step: int, facts: dict[str, Any]) -> None:
+        self.log.append({"begin": generation, "step": step, **facts})
+
+    def rewind(self, step: int) -> None:
+        self.log.append({"rewind": step})
+
+    def committed(self, line: Record) -> None:
+        self.settle()
+        self.waiting = line
+
+    def settle(self) -> None:
+        if self.waiting is not None:
+            self.log.append(self.waiting)
+            self.waiting = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    steps: int
+    """Steps in the ledger, rewinds folded."""
+    samples: int
+    """Samples they consumed."""
+    epochs: float
+    """Passes over the data."""
+    generations: int
+    """Starts of the run."""
+    redone: int
+    """Steps that were done again after a rewind."""
+    not_learned: int
+    """Steps that were consumed and skipped."""
+    breach: str | None
+    """The first thing that is wrong, or None."""
+
+
+def verify_ledger(records: list[Record], first_step: int = 0) -> Verdict:
+    """From the lines alone. `first_step` is where a forked run took over."""
+    check = _Check(first_step)
+    for number, record in enumerate(records, start=1):
+        check.line(record)
+        if check.breach is not None:
+            check.breach = f"line {number}: {check.breach}"
+            break
+    return check.verdict()
+
+
+class _Check:
+    """Goes through the lines as a reader would, and stops at the first that does not fit."""
+
+    def __init__(self, first_step: int) -> None:
+        self.base = first_step
+        self.taken: list[Record] = []
+        self.facts: Record | None = None
+        self.generation = 0
+        self.redone = 0
+        self.breach: str | None = None
+
+    @property
+    def next_step(self) -> int:
+        return (self.taken[-1]["step"] if self.taken else self.base) + 1
+
+    def line(self, record: Record) -> None:
+        if "rewind" in record:
+            self._rewind(record)
+        elif "begin" in record:
+            self._begin(record)
+        else:
+            self._step(record)
+
+    def _rewind(self, record: Record) -> None:
+        if not self._has_numbers(record, ("rewind",)):
+            return
+        step = record["rewind"]
+        if step >= self.next_step or step < self.base:
+            self.breach = f"rewinds to step {step}, but the ledger stands at {self.next_step - 1}"
+            return
+        while self.taken and self.taken[-1]["step"] > step:
+            self.taken.pop()
+            self.redone += 1
+
+    def _has_numbers(self, record: Record, keys: tuple[str, ...]) -> bool:
+        """A line that was tampered with or written by another program must not stop the check."""
+        for key in keys:
+            if type(record.get(key)) is not int:
+                self.breach = f"{key} is {record.get(key)!r}, not a number"
+                return False
+        return True
+
+    def _begin(self, record: Record) -> None:
+        if not self._has_numbers(record, ("begin", "step", "batch", "samples", "length")):
+            return
+        if record["begin"] <= self.generation:
+            self.breach = f"generation {record['begin']} begins after {self.generation}"
+        elif record["step"] != self.next_step - 1:
+            self.breach = (
+                f"generation {record['begin']} begins at step {record['step']}, but the ledger "
+                f"stands at {self.next_step - 1}"
+            )
+        elif self.facts is not None:
+            changed = [k for k in FACTS if record.get(k) != self.facts.get(k)]
+            if changed:
+                key = changed[0]
+                self.breach = f"{key} changed from {self.facts.get(key)} to {record.get(key)}"
+        if self.breach is None:
+            self.facts, self.generation = record, record["begin"]
+
+    def _step(self, record: Record) -> None:
+        if self.facts is None:
+            self.breach = "a step before any generation began"
+            return
+        if not self._has_numbers(record, ("step", "first", "count", "generation", "tokens")):
+            return
+        if not isinstance(record.get("learned"), bool):
+            self.breach = f"step {record['step']} does not say whether it was learned"
+            return
+        batch = self.facts["batch"]
+        expected = {
+            "step": self.next_step,
+            "first": (self.next_step - 1) * batch,
+            "count": batch,
+            "generation": self.generation,
+            "tokens": batch * self.facts["length"],
+        }
+        for key, value in expected.items():
+            if record[key] != value:
+                self.breach = f"step {record['step']} has {key} {record[key]}, expected {value}"
+                return
+        self.taken.append(record)
+
+    def verdict(self) -> Verdict:
+        samples = sum(record["count"] for record in self.taken)
+        return Verdict(
+            steps=len(self.taken),
+            samples=samples,
+            epochs=samples / self.facts["samples"] if self.facts else 0.0,
+            generations=self.generation,
+            redone=self.redone,
+            not_learned=sum(not record["learned"] for record in self.taken),
+            breach=self.breach,
+        )
+
+
+FACTS = ("batch", "samples", "length", "data")
+"""What may not change from one generation to the next."""

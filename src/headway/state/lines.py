@@ -1,0 +1,189 @@
+"""Records, one JSON object a line, by one writer; readable while they grow.
+
+In a folder a log is one file that is appended to. Object stores have no append: there a log is a
+row of numbered segments, sent every minute and at each checkpoint, and its writer also keeps a
+file on its own machine, so that what happens can be followed there without a delay.
+
+Nothing that was written is ever changed. Steps that are done again are announced by a line
+`{"rewind": c}`, and readers drop what lies beyond c.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from pathlib import Path, PurePath
+from threading import Lock
+from typing import Any, Protocol
+
+from headway.state.store import Store
+
+Record = dict[str, Any]
+
+
+class Log(Protocol):
+    def append(self, record: Record) -> None:
+        """Never fails: what cannot be written now is kept and written later."""
+        ...
+
+    def flush(self) -> None:
+        """Everything appended has reached the store, and its disk, when this returns; OSError when
+        it cannot."""
+        ...
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        """Complete records from a position on, and the position after them."""
+        ...
+
+    def last(self) -> Record | None: ...
+
+
+def open_log(store: Store, local: Path, name: str) -> Log:
+    if store.is_local:
+        return FileLog(store.path(f"{name}.jsonl"))
+    return SegmentLog(store, name, FileLog(local / f"{name}.jsonl"))
+
+
+def settled(records: list[Record]) -> list[Record]:
+    """Records by step with rewinds folded: each step once, as it was done last."""
+    kept: list[Record] = []
+    for record in records:
+        if "rewind" in record:
+            while kept and kept[-1]["step"] > record["rewind"]:
+                kept.pop()
+        else:
+            kept.append(record)
+    return kept
+
+
+class FileLog:
+    """One file. A machine that goes down can leave half a line; it is not read, and the next line
+    starts anew."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._pending: list[bytes] = []
+        self._lock = Lock()  # of training's thread and the saver's
+
+    def append(self, record: Record) -> None:
+        with self._lock:
+            self._pending.append(_line(record))
+            with suppress(OSError):  # a full disk: tried again with the next line
+                self._write()
+
+    def flush(self) -> None:
+        with self._lock:
+            self._write()
+        if self.path.exists():
+            with self.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def _write(self) -> None:
+        if not self._pending:
+            return
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            size = os.fstat(descriptor).st_size
+            content = b"".join(self._pending)
+            if size and os.pread(descriptor, 1, size - 1) != b"\n":
+                content = b"\n" + content
+            written = os.write(descriptor, content)
+            if written < len(content):
+                os.ftruncate(descriptor, size)
+                raise OSError(f"{self.path}: the disk took {written} of {len(content)} bytes")
+            self._pending.clear()
+        finally:
+            os.close(descriptor)
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        try:
+            with self.path.open("rb") as file:
+                file.seek(position)
+                data = file.read()
+        except FileNotFoundError:
+            return [], position
+        whole = data[: data.rfind(b"\n") + 1]
+        return _records(whole), position + len(whole)
+
+    def last(self, block_bytes: int = 65536) -> Record | None:
+        """The newest complete record, without reading a long file whole."""
+        try:
+            with self.path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - block_bytes))
+                data = file.read()
+        except FileNotFoundError:
+            return None
+        records = _records(data[: data.rfind(b"\n") + 1])
+        if not records and block_bytes < size:  # a line longer than the block
+            return self.last(2 * block_bytes)
+        return records[-1] if records else None
+
+
+class SegmentLog:
+    """Numbered segments `NAME/00000001.jsonl` in an object store, and a file here to follow."""
+
+    def __init__(self, store: Store, name: str, here: FileLog) -> None:
+        self.store = store
+        self.name = name
+        self.here = here
+        self._pending: list[bytes] = []
+        self._sending: list[bytes] = []
+        self._next: int | None = None
+        self._lock = Lock()  # appended to by training, flushed by the saver's thread
+        self._flushing = Lock()  # and perhaps by two at once
+
+    def append(self, record: Record) -> None:
+        self.here.append(record)
+        with self._lock:
+            self._pending.append(_line(record))
+
+    def flush(self) -> None:
+        with self._flushing:
+            self._send()  # what an earlier attempt could not: it may have arrived, so unchanged
+            with self._lock:
+                self._sending, self._pending = self._pending, []
+            self._send()
+
+    def _send(self) -> None:
+        if not self._sending:
+            return
+        if self._next is None:
+            self._next = max((int(PurePath(n).stem) for n in self._segments()), default=0) + 1
+        content = b"".join(self._sending)
+        while not self.store.create(f"{self.name}/{self._next:08d}.jsonl", content):
+            self._next += 1
+        self._next += 1
+        self._sending = []
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        segments = self._segments()[position:]
+        records = [record for name in segments for record in _records(self.store.read(name))]
+        return records, position + len(segments)
+
+    def last(self) -> Record | None:
+        for name in reversed(self._segments()):
+            records = _records(self.store.read(name))
+            if records:
+                return records[-1]
+        return None
+
+    def _segments(self) -> list[str]:
+        return self.store.names(self.name)
+
+
+def _line(record: Record) -> bytes:
+    return (json.dumps(record, separators=(",", ":")) + "\n").encode()
+
+
+def _records(data: bytes) -> list[Record]:
+    """Of all lines that are whole: half a line is no JSON object, for it lacks the last brace."""
+    records = []
+    for line in data.splitlines():
+        with suppress(ValueError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
+    return records

@@ -1,0 +1,232 @@
+"""Files under one root: a local folder, or a prefix of an object store. The only place that knows.
+
+What a run promises rests on three things here: a file that is written is whole or not there, a
+file can be made only if it is not there yet, and what was written is listed at once.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+from uuid import uuid4
+
+from headway.errors import BadInput
+
+# Waits are short because the caller tries again: a store that is down must not hold a thread.
+S3_OPTIONS: dict[str, Any] = {
+    "use_listings_cache": False,  # another process may have written since
+    "config_kwargs": {
+        "connect_timeout": 5,
+        "read_timeout": 30,
+        "retries": {"max_attempts": 2, "mode": "standard"},
+    },
+}
+REMOTE_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "requests")
+PARTIAL = ".partial-"
+
+
+class Store:
+    """`Store("runs/it")` or `Store("s3://bucket/runs/it")`. Names are relative, with slashes."""
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = str(root).rstrip("/")
+        self.is_local = "://" not in self.root
+        if not self.is_local:
+            self._remote, self._prefix = _open_remote(self.root)
+
+    def location(self, name: str = "") -> str:
+        """For messages and for opening elsewhere."""
+        return f"{self.root}/{name}" if name else self.root
+
+    def path(self, name: str = "") -> Path:
+        """Of a local store's file."""
+        assert self.is_local, f"{self.root} is not a local folder"
+        return Path(self.root, name)
+
+    def read(self, name: str) -> bytes:
+        if self.is_local:
+            return self.path(name).read_bytes()
+        with _as_os_errors():
+            return bytes(self._remote.cat_file(self._key(name)))
+
+    def read_range(self, name: str, start: int, length: int) -> bytes:
+        if self.is_local:
+            with self.path(name).open("rb") as file:
+                file.seek(start)
+                return file.read(length)
+        with _as_os_errors():
+            return bytes(self._remote.cat_file(self._key(name), start=start, end=start + length))
+
+    def write(self, name: str, content: bytes) -> None:
+        """The whole file or, if anything goes wrong, what was there before."""
+        if not self.is_local:
+            with _as_os_errors():
+                self._remote.pipe_file(self._key(name), content)
+            return
+        with self._partial(name, content) as partial:
+            partial.replace(self.path(name))
+        _folder_to_disk(self.path(name).parent)
+
+    def create(self, name: str, content: bytes) -> bool:
+        """Writes a file that is not there yet; False, and no change, when it is."""
+        if not self.is_local:
+            try:
+                with _as_os_errors():
+                    self._remote.pipe_file(self._key(name), content, mode="create")
+            except OSError as error:
+                if not _is_taken(error):
+                    raise
+                # The answer to a request can be lost and the request sent again: then it is our
+                # own file that is there.
+                return self.read(name) == content
+            return True
+        with self._partial(name, content) as partial:
+            try:
+                os.link(partial, self.path(name))  # unlike rename, fails when the name is taken
+            except FileExistsError:
+                return False
+        _folder_to_disk(self.path(name).parent)
+        return True
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        """A large file, written piece by piece. It counts when something else says it is whole; one
+        that could not be written to its end does not go on filling the disk."""
+        if not self.is_local:
+            with _as_os_errors(), self._remote.open(self._key(name), "wb") as file:
+                yield file
+            return
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with self.path(name).open("wb") as file:
+                yield file
+                _to_disk(file)
+        except BaseException:
+            self.path(name).unlink(missing_ok=True)
+            raise
+
+    def size(self, name: str) -> int | None:
+        """Bytes of the file, or None when there is none."""
+        try:
+            if self.is_local:
+                return self.path(name).stat().st_size
+            with _as_os_errors():
+                return int(self._remote.info(self._key(name))["size"])
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def names(self, prefix: str) -> list[str]:
+        """Every file below the folder `prefix`, in order."""
+        if self.is_local:
+            found = [path for path in self.path(prefix).rglob("*") if path.is_file()]
+            return sorted(str(p.relative_to(self.root)) for p in found if PARTIAL not in p.name)
+        try:
+            with _as_os_errors():
+                keys = self._remote.find(self._key(prefix))
+        except FileNotFoundError:
+            return []
+        return sorted(key.removeprefix(self._prefix).lstrip("/") for key in keys)
+
+    def names_one_below(self, file: str) -> list[str]:
+        """`a/FILE`, `b/FILE`, ...: without walking through everything below a and b."""
+        if self.is_local:
+            return sorted(str(p.relative_to(self.root)) for p in self.path().glob(f"*/{file}"))
+        with _as_os_errors():
+            keys = self._remote.glob(f"{self._prefix}/*/{file}")
+        return sorted(key.removeprefix(self._prefix).lstrip("/") for key in keys)
+
+    def remove(self, prefix: str) -> None:
+        """The file, or everything below the folder; nothing when there is none."""
+        if self.is_local:
+            path = self.path(prefix)
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+            return
+        try:
+            with _as_os_errors():
+                self._remote.rm(self._key(prefix), recursive=True)
+        except FileNotFoundError:
+            pass
+
+    def _key(self, name: str) -> str:
+        return f"{self._prefix}/{name}" if name else self._prefix
+
+    @contextmanager
+    def _partial(self, name: str, content: bytes) -> Iterator[Path]:
+        """The content on disk beside its place, under a name that nobody else uses: on a shared
+        file system process numbers repeat."""
+        path = self.path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_name(f".{path.name}{PARTIAL}{uuid4().hex[:12]}")
+        try:
+            with partial.open("wb") as file:
+                file.write(content)
+                _to_disk(file)
+            yield partial
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _open_remote(root: str) -> tuple[Any, str]:
+    import fsspec
+
+    scheme = root.partition("://")[0]
+    extra = {"s3": "s3", "gs": "gcs"}.get(scheme)
+    if extra is None:
+        raise BadInput(f"{root}: {scheme}:// is not a storage Headway knows", "use s3:// or gs://")
+    try:
+        remote, prefix = fsspec.core.url_to_fs(root, **_options(scheme))
+    except ImportError:
+        raise BadInput(
+            f"{root} needs the {extra} extra", f"pip install 'headway[{extra}]'"
+        ) from None
+    return remote, str(prefix).rstrip("/")
+
+
+def _options(scheme: str) -> dict[str, Any]:
+    if scheme != "s3":
+        return {}
+    # Said here although botocore reads it too: fsspec hands out the connection it already has for
+    # equal options, and another endpoint is another store.
+    return {**S3_OPTIONS, "endpoint_url": os.environ.get("AWS_ENDPOINT_URL")}
+
+
+@contextmanager
+def _as_os_errors() -> Iterator[None]:
+    """Libraries of object stores raise their own kinds; callers know OSError."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if type(error).__module__.split(".")[0] in REMOTE_LIBRARIES:
+            raise OSError(f"{type(error).__name__}: {error}") from error
+        raise
+
+
+def _is_taken(error: OSError) -> bool:
+    """Whether a conditional write was refused because the name is taken. s3fs says FileExistsError
+    only for stores that name the condition in their answer."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    refused = answer.get("Error", {}).get("Code") == "PreconditionFailed"
+    return refused or isinstance(error, FileExistsError)
+
+
+def _to_disk(file: IO[bytes]) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _folder_to_disk(folder: Path) -> None:
+    """A name survives a power cut only when its folder has reached the disk."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

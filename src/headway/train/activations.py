@@ -1,0 +1,206 @@
+"""What goes on inside the network: figures of each block's output and of its attention.
+
+Every so many steps one slice of the step goes through the network once more, without gradients and
+in evaluation mode, with hooks on the blocks. Fast attention kernels never form the weights that we
+want to look at, so transformers' plain implementation takes their place for that one pass. Training
+does not notice: modes, random state and attention are put back as they were.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule
+
+from headway.plan.batch import Share, rows_of_slice
+from headway.train.models import Built
+from headway.train.precision import computing
+from headway.train.record import Recorder
+from headway.train.step import Training
+from headway.train.world import World
+
+ATTENTION_BYTES = 2**30
+"""What the attention weights of one block may take on the device. They grow with the square of the
+length: a slice that would need more is cut, so that watching never runs out of memory where
+training does not."""
+BYTES_PER_WEIGHT = 12
+"""Scores, mask or their sum, and probabilities, in fp32, all there at one moment."""
+OUTPUT_FIGURES = ("mean", "std", "largest", "zeros")
+ENTROPY = "attention_entropy"
+
+Figures = list[dict[str, float]]
+"""By block."""
+
+
+class ActivationWatch:
+    """Looks at the blocks of a network when it is due."""
+
+    def __init__(self, training: Training, built: Built, world: World) -> None:
+        self.training = training
+        self.built = built
+        asked = training.resolved.run.watch.activations
+        self.every = int(asked.every.amount) if asked is not None else None
+        # A shard group gathers the weights of each block together, so all of the leader's group
+        # run the pass, or it hangs. Nobody else is needed: other workers wait in the next step.
+        self.takes_part = world.rank < world.shard_size
+
+    def record(self, world: World, recorder: Recorder | None) -> None:
+        """COLLECTIVE in the leader's shard group. When it is due after the step that was committed
+        last; only the leader writes down what was seen."""
+        if self.every is None or not self.takes_part or self.training.step % self.every:
+            return
+        figures = look(self.training, self.built, world)
+        if recorder:
+            recorder.activations(self.training.step, figures)
+
+
+def look(training: Training, built: Built, world: World) -> Figures:
+    """COLLECTIVE in the leader's shard group: one pass over the first slice of the last step."""
+    run, feed, model = training.resolved.run, training.feed, training.model
+    batch = next(feed.step(training.step - 1, Share(first=0, count=1, padded=0)))
+    rows = rows_of_slice(0, feed.global_batch, feed.micro)[1]
+    heads = getattr(model.config, "num_attention_heads", None) if built.is_transformers else None
+    own_objective = run.objective.call is not None
+    inputs = batch.inputs
+    if heads is not None and not own_objective:  # own code is promised slices of one shape
+        inputs = _cut(inputs[:rows], heads)
+    with_attention = heads is not None and _fits(inputs, heads)
+    seen = Seen(min(rows, len(inputs)))
+    with ExitStack() as stack:
+        stack.enter_context(_undisturbed(model, world))
+        if with_attention:
+            stack.enter_context(_plain_attention(model))
+        stack.enter_context(_hooked(built.blocks or [model], seen, with_attention))
+        stack.enter_context(computing(run.precision, world.device))
+        torch.manual_seed(batch.seed)
+        if own_objective:
+            training.objective(model, batch)
+        else:
+            model(inputs)
+    return seen.figures()
+
+
+def _cut(inputs: torch.Tensor, heads: int) -> torch.Tensor:
+    """As many rows as fit; of a single row that does not fit, its beginning. What a causal model
+    computes there does not depend on the rest."""
+    weights = ATTENTION_BYTES // (BYTES_PER_WEIGHT * heads)
+    length = min(inputs.shape[1], int(weights**0.5))
+    return inputs[: max(1, weights // length**2), :length]
+
+
+def _fits(inputs: torch.Tensor, heads: int) -> bool:
+    rows, length = inputs.shape
+    return rows * length**2 * heads * BYTES_PER_WEIGHT <= ATTENTION_BYTES
+
+
+@dataclass
+class Seen:
+    """What the hooks of one pass noted, still on the device."""
+
+    rows: int
+    """Rows that are no padding come first."""
+    outputs: dict[int, torch.Tensor] = field(default_factory=dict)
+    entropies: dict[int, torch.Tensor] = field(default_factory=dict)
+
+    def output(self, block: int, output: Any) -> None:
+        values = _first_tensor(output)
+        if values is None:
+            return
+        values = values[: self.rows].float()
+        std, mean = torch.std_mean(values, correction=0)
+        zeros = (values == 0).float().mean()
+        self.outputs[block] = torch.stack([mean, std, values.abs().max(), zeros])
+
+    def attention(self, block: int, output: Any) -> None:
+        weights = output[1] if isinstance(output, tuple) and len(output) > 1 else None
+        # Attention modules nest in some models (BERT); the innermost comes first and is enough.
+        if not isinstance(weights, torch.Tensor) or weights.ndim != 4 or block in self.entropies:
+            return
+        shares = weights[: self.rows].float()
+        shares = shares / shares.sum(-1, keepdim=True)  # in bf16 they add up to nearly one
+        self.entropies[block] = torch.special.entr(shares).sum(-1).mean()
+
+    def figures(self) -> Figures:
+        blocks = sorted(self.outputs)
+        if not blocks:
+            return []
+        none = torch.zeros_like(self.outputs[blocks[0]][:1])
+        values = [
+            torch.cat([self.outputs[block], self.entropies.get(block, none).view(1)])
+            for block in blocks
+        ]
+        names = (*OUTPUT_FIGURES, ENTROPY)
+        found = [dict(zip(names, row, strict=True)) for row in torch.stack(values).tolist()]  # SYNC
+        for block, figures in zip(blocks, found, strict=True):
+            if block not in self.entropies:
+                del figures[ENTROPY]
+        return found
+
+
+def _first_tensor(output: Any) -> torch.Tensor | None:
+    if isinstance(output, torch.Tensor):
+        return output
+    if isinstance(output, dict):
+        output = tuple(output.values())
+    if isinstance(output, tuple | list):
+        return next((part for part in output if isinstance(part, torch.Tensor)), None)
+    return None
+
+
+@contextmanager
+def _hooked(blocks: list[nn.Module], seen: Seen, with_attention: bool) -> Iterator[None]:
+    handles = []
+    for index, block in enumerate(blocks):
+        handles.append(
+            block.register_forward_hook(
+                lambda _module, _inputs, output, index=index: seen.output(index, output)
+            )
+        )
+        for module in block.modules() if with_attention else ():
+            if "attention" in type(module).__name__.lower():
+                handles.append(
+                    module.register_forward_hook(
+                        lambda _module, _inputs, output, index=index: seen.attention(index, output)
+                    )
+                )
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _undisturbed(model: nn.Module, world: World) -> Iterator[None]:
+    """No gradients, evaluation mode, nothing compiled; afterwards all is as before."""
+    modes = [(module, module.training) for module in model.modules()]
+    devices = [world.device] if world.device.type == "cuda" else []
+    model.eval()
+    try:
+        # A compiled block has been compiled without our hooks and would not call them.
+        with (
+            torch.no_grad(),
+            torch.random.fork_rng(devices=devices),
+            torch.compiler.set_stance("force_eager"),
+        ):
+            yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+        if isinstance(model, FSDPModule):
+            model.reshard()  # the backward pass does it otherwise, and there was none
+
+
+@contextmanager
+def _plain_attention(model: Any) -> Iterator[None]:
+    before = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(before)

@@ -1,0 +1,238 @@
+"""Saving while training goes on: a copy now, the writing in a thread.
+
+The leader's node writes, its ranks in parallel, each its own file. They do not talk to each other
+about it: every rank puts a record beside its file when that is whole, and the leader waits for all
+records before it writes the manifest. So no loss of another node touches a save, and a save whose
+writer dies has never existed.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+
+from headway import __version__
+from headway.clock import Clock, stamp
+from headway.errors import RunFailed
+from headway.spec.changes import identity_digest
+from headway.spec.run import Keep
+from headway.spec.units import Interval
+from headway.state.checkpoints import (
+    CheckpointManifest,
+    Part,
+    folder_of,
+    retire,
+    write_manifest,
+)
+from headway.state.rundir import Journal, RunDirectory, send_logs
+from headway.train.pieces import pieces_to_write, state_pieces
+from headway.train.step import Training
+from headway.train.tensors_file import Rows, merged_tensors, write_tensors
+from headway.train.world import World
+
+PARTS_SECONDS = 600.0
+"""For the other ranks of the node to finish their files after the leader has."""
+FIRST_RETRY_SECONDS = 5.0
+SEND_SECONDS = 60.0
+LAST_ATTEMPTS = 6
+"""At the end of a run a save must succeed; so many attempts, waiting twice as long each time."""
+
+
+class SaveTimes:
+    """When the next save is due. Only the first worker asks; the step tells the others."""
+
+    def __init__(self, every: Interval, clock: Clock) -> None:
+        self.every = every
+        self.clock = clock
+        self.saved()
+
+    def saved(self) -> None:
+        self.last = self.clock.monotonic()
+
+    def due(self, step: int) -> bool:
+        if self.every.unit == "steps":
+            return step % self.every.amount == 0
+        return self.clock.monotonic() - self.last >= self.every.amount
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything a save writes, as it was at one step."""
+
+    step: int
+    rows: list[Rows]
+    facts: dict[str, Any]
+
+
+class Saver:
+    """Of one worker. Only workers of the first node have anything to write."""
+
+    def __init__(
+        self, directory: RunDirectory, journal: Journal, world: World, clock: Clock
+    ) -> None:
+        self.directory = directory
+        self.journal = journal
+        self.world = world
+        self.clock = clock
+        self.thread: Thread | None = None
+        self.saved_step: int | None = None
+        """Of the newest save that succeeded."""
+        self.saved_at = clock.monotonic()
+        self.tried_step: int | None = None
+        self.failures = 0
+        self.sent_at = clock.monotonic()
+        self._buffers: dict[str, torch.Tensor] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        return self.thread is not None and self.thread.is_alive()
+
+    def retry_is_due(self) -> bool:
+        """After a failure: sooner than the next save, and less and less often."""
+        waited = self.clock.monotonic() - self.tried_at if self.failures else 0.0
+        return self.failures > 0 and waited >= FIRST_RETRY_SECONDS * 2 ** min(self.failures - 1, 6)
+
+    def start(self, training: Training, validation_loss: float | None) -> float:
+        """Copies the state and begins to write it; seconds that training was held up."""
+        began = self.clock.monotonic()
+        self.tried_step, self.tried_at = training.step, began
+        if self.world.rank < self.world.ranks_per_node:
+            self.wait()
+            snapshot = self._snapshot(training, validation_loss)
+            keep = training.resolved.run.checkpoint.keep
+            self.thread = Thread(
+                target=self._write, args=(snapshot, keep), name="saver", daemon=True
+            )
+            self.thread.start()
+        return self.clock.monotonic() - began
+
+    def send_logs(self) -> None:
+        """To an object store, every minute, in the thread: training never waits for it."""
+        due = self.clock.monotonic() - self.sent_at >= SEND_SECONDS
+        if due and not self.directory.store.is_local and not self.is_busy:
+            self.sent_at = self.clock.monotonic()
+            self.thread = Thread(
+                target=send_logs, args=(self.directory,), name="saver", daemon=True
+            )
+            self.thread.start()
+
+    def wait(self) -> None:
+        if self.thread is not None:
+            self.thread.join()
+
+    def finish(self, training: Training, validation_loss: float | None) -> None:
+        """COLLECTIVE. Training has come to an end or was stopped: its state is in the store when
+        this returns, or the run has failed."""
+        pause = 1.0
+        for attempt in range(1, LAST_ATTEMPTS + 1):
+            if self.tried_step != training.step or attempt > 1:
+                self.start(training, validation_loss)
+            self.wait()
+            failed = self.world.is_first and self.saved_step != training.step
+            if not self.world.any(failed):  # COLLECTIVE
+                return
+            if attempt < LAST_ATTEMPTS:
+                self.clock.sleep(pause)
+                pause *= 2
+        raise RunFailed(
+            f"step {training.step} could not be saved to {self.directory.location}",
+            f"the newest checkpoint is of step {self.saved_step}; make room or mend the store, "
+            "then start the run again",
+        )
+
+    def _snapshot(self, training: Training, validation_loss: float | None) -> Snapshot:
+        pieces = list(state_pieces(training.model, training.optimizer))
+        rows = []
+        for piece in pieces_to_write(pieces, self.world):
+            buffer = self._buffers.get(piece.name)
+            if buffer is None:
+                # Kept for all saves: touching fresh memory costs more than copying into it.
+                pinned = piece.local.device.type == "cuda"
+                buffer = torch.empty(piece.local.shape, dtype=piece.local.dtype, pin_memory=pinned)
+                self._buffers[piece.name] = buffer
+            buffer.copy_(piece.local, non_blocking=True)
+            rows.append(Rows(piece.name, piece.shape, piece.start, buffer))
+        if self.world.device.type == "cuda":
+            torch.cuda.synchronize(self.world.device)  # SYNC: the copies have arrived
+        run = training.resolved.run
+        facts = {
+            "step": training.step,
+            "generation": self.world.generation,
+            "run": self.directory.name,
+            "headway": __version__,
+            "identity": identity_digest(run),
+            "data_digest": training.feed.set.manifest.digest,
+            "position": training.step * training.resolved.global_batch,
+            "validation_loss": validation_loss,
+            "scalars": {
+                "loss_scale": [training.scale.scale, training.scale.good_steps],
+                "guard": training.guard.state(),
+            },
+        }
+        return Snapshot(training.step, rows, facts)
+
+    def _write(self, snapshot: Snapshot, keep: Keep) -> None:
+        began = self.clock.monotonic()
+        folder = folder_of(snapshot.step, self.world.generation)
+        try:
+            file = f"rank-{self.world.local_rank}.safetensors"
+            part = write_tensors(self.directory.store, folder, file, snapshot.rows)
+            record = part.model_dump_json().encode()
+            self.directory.store.write(f"{folder}/rank-{self.world.local_rank}.json", record)
+            if not self.world.is_first:
+                return
+            self._commit(snapshot, folder)
+        except OSError as error:
+            if self.world.is_first:
+                with suppress(OSError):  # room for the next attempt
+                    self.directory.store.remove(folder)
+                self._note_failure(snapshot.step, error)
+            return
+        seconds = round(self.clock.monotonic() - began, 3)
+        self.saved_step, self.saved_at = snapshot.step, self.clock.monotonic()
+        self.failures = 0
+        self.journal.note(
+            "saved", step=snapshot.step, checkpoint=Path(folder).name, seconds=seconds
+        )
+        with suppress(OSError):  # old ones that cannot be removed now go with the next save
+            retire(self.directory, keep, self.world.generation)
+
+    def _commit(self, snapshot: Snapshot, folder: str) -> None:
+        """The manifest, once every rank's file is whole and the ledger is in the store."""
+        parts = [self._part(f"{folder}/rank-{rank}.json") for rank in range(self._num_writers())]
+        for log in (self.directory.ledger, self.directory.metrics, self.directory.evaluations):
+            log.flush()
+        manifest = CheckpointManifest(
+            **snapshot.facts,
+            created=stamp(self.clock.now()),
+            tensors=merged_tensors(parts),
+            files={part.file: part.stored for part in parts},
+        )
+        write_manifest(self.directory.store, folder, manifest)
+
+    def _num_writers(self) -> int:
+        return min(self.world.ranks_per_node, self.world.num_workers)
+
+    def _part(self, name: str) -> Part:
+        deadline = self.clock.monotonic() + PARTS_SECONDS
+        while self.directory.store.size(name) is None:
+            if self.clock.monotonic() > deadline:
+                raise OSError(f"{name} was not written within {PARTS_SECONDS:.0f} s")
+            self.clock.sleep(0.05)
+        return Part.model_validate_json(self.directory.store.read(name))
+
+    def _note_failure(self, step: int, error: OSError) -> None:
+        self.failures += 1
+        age = round(self.clock.monotonic() - self.saved_at)
+        self.journal.note(
+            "save_failed",
+            step=step,
+            reason=str(error),
+            last_good_step=self.saved_step,
+            last_good_age_seconds=age,
+        )

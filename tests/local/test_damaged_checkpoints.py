@@ -1,0 +1,203 @@
+"""The newest checkpoint is damaged in every way we could think of; the right one is chosen."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.state.checkpoints import (
+    MANIFEST,
+    CheckpointManifest,
+    folder_of,
+    write_manifest,
+)
+from headway.state.ledger import verify_ledger
+from headway.state.rundir import RunDirectory
+from headway.state.store import Store
+from support.workers import resolved_run, train
+
+pytestmark = pytest.mark.local
+
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 448}}
+data: {train: unused, sequence_length: 16}
+batch: {global: 4, micro: 2}
+train_for: 10 steps
+schedule: {type: constant, warmup: 0 steps}
+precision: fp32
+threads: 1
+track: []
+checkpoint: {every: 5 steps}
+"""
+
+
+class Mark:
+    """Leaves a mark where it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (Path.touch, (self.path,))
+
+
+def flip_a_byte(folder: Path) -> None:
+    file = folder / "rank-0.safetensors"
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+
+
+def cut_a_file(folder: Path) -> None:
+    file = folder / "rank-0.safetensors"
+    file.write_bytes(file.read_bytes()[:-100])
+
+
+def change_manifest(**facts: Any) -> Callable[[Path], None]:
+    """As another writer would have written it: with a right digest of its own."""
+
+    def change(folder: Path) -> None:
+        manifest = CheckpointManifest.model_validate_json((folder / MANIFEST).read_text())
+        store = Store(folder.parents[1])
+        name = str(folder.relative_to(folder.parents[1]))
+        write_manifest(store, name, manifest.model_copy(update=facts))
+
+    return change
+
+
+def edit_manifest(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "position": 0}))
+
+
+def point_outside(folder: Path) -> None:
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["files"] = {"../../../secret": {"size": 1, "xxh3": "0"}}
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def plant_a_pickle(folder: Path) -> None:
+    """In place of the tensors, and where other tools keep their pickled metadata."""
+    poison = pickle.dumps(Mark(folder.parents[1] / "executed"))
+    (folder / "rank-0.safetensors").write_bytes(poison)
+    (folder / ".metadata").write_bytes(poison)
+
+
+DAMAGES = {
+    "a byte flipped": (flip_a_byte, "does not have the content that was written"),
+    "a file cut": (cut_a_file, "bytes instead of"),
+    "a file missing": (
+        lambda folder: (folder / "rank-0.safetensors").unlink(),
+        "rank-0.safetensors is missing",
+    ),
+    "the manifest missing": (
+        lambda folder: (folder / MANIFEST).unlink(),
+        "the save was never finished",
+    ),
+    "half a manifest": (
+        lambda folder: (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:200]),
+        "its manifest is damaged",
+    ),
+    "another run's manifest": (change_manifest(identity="0" * 32), "written with other settings"),
+    "other data": (change_manifest(data_digest="0" * 32), "trained on other data"),
+    "a manifest edited": (edit_manifest, "its manifest does not have the content"),
+    "a path that leads outside": (point_outside, "its manifest is damaged"),
+    "a planted pickle": (plant_a_pickle, "bytes instead of"),
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> Path:
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "run.yaml").write_text(RUN_FILE)
+    train(resolved_run(folder, stream))
+    return folder
+
+
+def go_on(folder: Path, stream: dict[str, Path], steps: int = 12) -> tuple[RunDirectory, Any]:
+    """Extends the run, and what its start and the checkpoints it passed over said."""
+    directory = train(resolved_run(folder, stream, overrides=[f"train_for={steps} steps"]))
+    return directory, directory.events.read()[0]
+
+
+@pytest.mark.parametrize("damage", list(DAMAGES))
+def test_the_one_before_is_taken_and_the_reason_said(
+    damage: str, trained: Path, stream: dict[str, Path], tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    harm, reason = DAMAGES[damage]
+    harm(folder / "runs" / "it" / folder_of(10, 1))
+    directory, events = go_on(folder, stream)
+    passed = [event for event in events if event["event"] == "passed_over"]
+    assert [event["checkpoint"] for event in passed] == ["step-00000010.g000001"]
+    assert reason in passed[0]["reason"]
+    started = [event for event in events if event["event"] == "started"][-1]
+    assert started["resumed_from"] == 5
+    assert not (folder / "runs" / "it" / "executed").exists(), "a pickle was executed"
+    verdict = verify_ledger(directory.ledger.read()[0])
+    assert (verdict.breach, verdict.steps, verdict.redone) == (None, 12, 5)
+
+
+def test_a_late_writer_of_an_older_generation_is_not_believed(
+    trained: Path, stream: dict[str, Path], tmp_path: Path
+) -> None:
+    """It went on to step 20 somewhere while generation 2 had taken over at step 10."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    go_on(folder, stream)
+    run = folder / "runs" / "it"
+    shutil.copytree(run / folder_of(10, 1), run / folder_of(20, 1))
+    change_manifest(step=20)(run / folder_of(20, 1))
+    _, events = go_on(folder, stream, steps=14)
+    passed = [event for event in events if event["event"] == "passed_over"]
+    assert "generation 1 wrote it, and generation 2 has begun at step 10" in passed[0]["reason"]
+    assert [e["resumed_from"] for e in events if e["event"] == "started"] == [None, 10, 12]
+
+
+def test_when_none_is_good_a_person_has_to_decide(
+    trained: Path, stream: dict[str, Path], tmp_path: Path
+) -> None:
+    """Beginning anew by itself would push the damaged ones out, and weeks of work with them."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    for step in (5, 10):
+        flip_a_byte(folder / "runs" / "it" / folder_of(step, 1))
+    with pytest.raises(AssertionError, match="no checkpoint it can go on from") as caught:
+        go_on(folder, stream)
+    assert str(caught.value).count("does not have the content that was written") == 2
+
+
+@pytest.mark.parametrize("wrote", ["1", "2", "3", "sharded-2"])
+@pytest.mark.parametrize("reads", ["1", "3", "sharded-2", "sharded-3"])
+def test_any_number_of_ranks_goes_on_from_what_any_other_wrote(
+    wrote: str, reads: str, tmp_path: Path, stream: dict[str, Path]
+) -> None:
+    """Written by 1, 2 or 3 ranks of a node, whole or sharded, and loaded by another number."""
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+
+    def layout(kind: str) -> list[str]:
+        return [
+            f"resources.accelerators=cpu:{kind[-1]}",
+            f"shard={'node' if 'sharded' in kind else 'none'}",
+        ]
+
+    def losses(directory: RunDirectory) -> list[float]:
+        return [step["loss"] for step in directory.steps()]
+
+    alone = train(resolved_run(tmp_path, stream, overrides=["name=alone", "train_for=12 steps"]))
+    train(resolved_run(tmp_path, stream, overrides=layout(wrote)))
+    longer = ["train_for=12 steps", *layout(reads)]
+    directory = train(resolved_run(tmp_path, stream, overrides=longer))
+    started = directory.events.read()[0][-1]
+    assert started is not None
+    assert losses(directory) == pytest.approx(losses(alone), rel=1e-5)
+    assert len(losses(directory)) == 12

@@ -1,0 +1,82 @@
+"""A run that is killed again and again, beside the same run left alone."""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from headway.spec.resolve import Resolved
+from headway.state.checkpoints import find_checkpoint
+from headway.state.ledger import Verdict, verify_ledger
+from headway.state.rundir import RunDirectory
+from headway.train.tensors_file import TORCH_DTYPES, fill_rows
+from support.workers import Workers, train
+
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 64, n_positions: 32, vocab_size: 448}}
+data: {train: unused, sequence_length: 16}
+batch: {global: 7, micro: 2}
+train_for: STEPS steps
+optimizer: {lr: 1e-3}
+precision: fp32
+seed: 3
+threads: 1
+track: []
+evaluation: {every: 50 steps, sequences: 11}
+checkpoint: {every: 7 steps}
+"""
+
+
+def write_run(folder: Path, steps: int) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "run.yaml").write_text(RUN_FILE.replace("STEPS", str(steps)))
+    return folder
+
+
+@dataclass(frozen=True)
+class Killed:
+    directory: RunDirectory
+    kills: int
+    kills_while_saving: int
+    ledger: Verdict
+
+
+def kill_and_resume(resolved: Resolved, kills: int, seed: int) -> Killed:
+    """Starts the run, kills all its workers after a random time, and again, `kills` times; then
+    lets it come to its end."""
+    moments = random.Random(seed)
+    while_saving = 0
+    for _ in range(kills):
+        workers = Workers(resolved)
+        time.sleep(moments.uniform(0.1, 3.0))
+        workers.kill()
+        events = workers.directory.events.read()[0]
+        if events and events[-1]["event"] == "saving":
+            while_saving += 1
+        assert not any(e["event"] == "finished" for e in events), "it ended before all its kills"
+    directory = train(resolved)
+    verdict = verify_ledger(directory.ledger.read()[0])
+    return Killed(directory, kills, while_saving, verdict)
+
+
+def final_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
+    """Every tensor of the newest checkpoint: weights and optimizer."""
+    found, manifest = find_checkpoint(directory)
+    state = {}
+    for name, stored in manifest.tensors.items():
+        state[name] = torch.zeros(stored.shape, dtype=TORCH_DTYPES[stored.dtype])
+        fill_rows(state[name], 0, stored, directory.store, found.folder)
+    return state
+
+
+def differing(one: RunDirectory, other: RunDirectory) -> list[str]:
+    """Names of tensors that are not equal bit for bit."""
+    mine, its = final_state(one), final_state(other)
+    assert mine.keys() == its.keys()
+    return [name for name in mine if not torch.equal(mine[name], its[name])]

@@ -1,0 +1,132 @@
+"""Each start has a number of its own, and whoever is behind is fenced."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.clock import SystemClock
+from headway.errors import BadInput, StillRunning
+from headway.state.checkpoints import Found, fenced
+from headway.state.generations import (
+    Generation,
+    begin_generation,
+    generations,
+    next_generation,
+    taken_over_by,
+)
+from headway.state.rundir import RunDirectory
+from support.fake_s3 import fake_s3
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    return RunDirectory.create(tmp_path / "it", SystemClock())
+
+
+def known(*first_steps: int) -> list[Generation]:
+    return [
+        Generation(generation=number, first_step=step, workers=1, began="")
+        for number, step in enumerate(first_steps, start=1)
+    ]
+
+
+def test_numbers_from_one_on(directory: RunDirectory) -> None:
+    assert (next_generation(directory), generations(directory)) == (1, [])
+    begin_generation(directory, 1, 0, 2, SystemClock())
+    assert next_generation(directory) == 2
+    begin_generation(directory, 2, 300, 3, SystemClock())
+    assert [(g.generation, g.first_step, g.workers) for g in generations(directory)] == [
+        (1, 0, 2),
+        (2, 300, 3),
+    ]
+    assert directory.store.names("generations") == [
+        "generations/000001.json",
+        "generations/000002.json",
+    ]
+
+
+def test_a_number_is_not_used_again(directory: RunDirectory) -> None:
+    for number in (1, 2, 3):
+        begin_generation(directory, number, 0, 1, SystemClock())
+    directory.store.remove("generations/000001.json")
+    assert next_generation(directory) == 4
+    directory.store.write("generations/notes.txt", b"")
+    directory.store.write("generations/notes.json", b"{}")
+    assert (next_generation(directory), len(generations(directory))) == (4, 2)
+
+
+def test_two_starts_cannot_have_the_same_number(directory: RunDirectory) -> None:
+    begin_generation(directory, 1, 0, 1, SystemClock())
+    with pytest.raises(StillRunning, match="generation 1 began elsewhere at the same time"):
+        begin_generation(directory, 1, 300, 1, SystemClock())
+    assert generations(directory)[0].first_step == 0
+
+
+def test_a_beginning_whose_answer_was_lost_is_no_other_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+    class Standing(SystemClock):
+        def now(self) -> float:
+            return 1_800_000_000.0
+
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        s3.troubles.append("answer lost")
+        with pytest.raises(OSError, match="answer"):
+            begin_generation(directory, 1, 0, 1, Standing())
+        begin_generation(directory, 1, 0, 1, Standing())
+        with pytest.raises(StillRunning):
+            begin_generation(directory, 1, 5, 1, Standing())
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": 2}', b"[]"])
+def test_a_damaged_record_is_named(directory: RunDirectory, content: bytes) -> None:
+    directory.store.write("generations/000001.json", content)
+    with pytest.raises(BadInput, match=r"generations/000001\.json is damaged: "):
+        generations(directory)
+
+
+@pytest.mark.parametrize(
+    ("first_steps", "generation", "step", "counts"),
+    [
+        ((0,), 1, 900, True),
+        ((0, 300), 1, 300, True),
+        ((0, 300), 1, 301, False),
+        ((0, 300), 1, 100, True),
+        ((0, 300), 2, 900, True),
+        ((0, 300, 400), 2, 400, True),
+        ((0, 300, 400), 2, 401, False),
+        # The third found the checkpoint at 300 damaged and began at 200: the first's 300 is of a
+        # past that was done again.
+        ((0, 300, 200), 1, 300, False),
+        ((0, 300, 200), 1, 200, True),
+        ((0, 300, 200), 3, 300, True),
+        # What a fork begins with is of generation 0.
+        ((300, 300), 0, 300, True),
+        ((300, 400), 0, 301, False),
+    ],
+)
+def test_what_a_generation_wrote_counts_up_to_where_a_later_one_began(
+    first_steps: tuple[int, ...], generation: int, step: int, counts: bool
+) -> None:
+    assert (fenced(Found(step, generation), known(*first_steps)) is None) == counts
+
+
+def test_the_reason_names_the_one_that_took_over() -> None:
+    assert fenced(Found(300, 1), known(0, 300, 200)) == (
+        "generation 1 wrote it, and generation 3 has begun at step 200 without it"
+    )
+
+
+@given(first_steps=st.lists(st.integers(0, 20), min_size=1, max_size=6), step=st.integers(0, 20))
+def test_fencing_is_by_every_later_generation(first_steps: list[int], step: int) -> None:
+    for number in range(1, len(first_steps) + 1):
+        passed = any(step > first for first in first_steps[number:])
+        assert (fenced(Found(step, number), known(*first_steps)) is not None) == passed
+    assert taken_over_by(known(*first_steps), len(first_steps)) is None

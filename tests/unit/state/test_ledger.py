@@ -1,0 +1,348 @@
+"""The ledger proves that every sample was consumed once, and finds every line that says else."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.state.ledger import LedgerWriter, verify_ledger
+from headway.state.lines import FileLog
+
+Lines = list[dict[str, Any]]
+BATCH, SAMPLES, LENGTH = 4, 10, 8
+FACTS = {"batch": BATCH, "samples": SAMPLES, "length": LENGTH, "data": "d1", "code": None}
+
+
+class Memory:
+    """A log that is a list."""
+
+    def __init__(self) -> None:
+        self.lines: Lines = []
+
+    def append(self, record: dict[str, Any]) -> None:
+        self.lines.append(record)
+
+    def flush(self) -> None: ...
+
+    def read(self, position: int = 0) -> tuple[Lines, int]:
+        return self.lines[position:], len(self.lines)
+
+    def last(self) -> dict[str, Any] | None:
+        return self.lines[-1] if self.lines else None
+
+
+def step_line(step: int, generation: int, learned: bool = True) -> dict[str, Any]:
+    return {
+        "step": step,
+        "first": (step - 1) * BATCH,
+        "count": BATCH,
+        "generation": generation,
+        "members": 2,
+        "tokens": BATCH * LENGTH,
+        "loss": 2.5,
+        "learned": learned,
+    }
+
+
+def ledger_of(starts: list[tuple[int, int]], base: int = 0) -> Lines:
+    """Each start commits so many steps and is killed; the next goes on from a checkpoint so many
+    steps behind. Written as training writes it: the last step of a killed start was not settled."""
+    log = Memory()
+    step = base
+    for generation, (committed, behind) in enumerate(starts, start=1):
+        writer = LedgerWriter(log)
+        if generation > 1:
+            in_ledger = max((line["step"] for line in exact(log.lines)), default=base)
+            step = max(base, min(step, in_ledger) - behind)
+            writer.rewind(step)
+        writer.begin(generation, step, FACTS)
+        for _ in range(committed):
+            step += 1
+            writer.committed(step_line(step, generation))
+    writer.settle()
+    return log.lines
+
+
+def exact(lines: Lines) -> Lines:
+    """By brute force: the step lines that count."""
+    counting: Lines = []
+    for line in lines:
+        if "rewind" in line:
+            counting = [known for known in counting if known["step"] <= line["rewind"]]
+        elif "begin" not in line:
+            counting.append(line)
+    return counting
+
+
+def is_exact(lines: Lines, base: int = 0) -> bool:
+    """By the definition: what counts consumed the positions base, base + 1, ... once, in order."""
+    positions = [p for line in exact(lines) for p in range(line["first"], line["first"] + BATCH)]
+    return positions == list(range(base * BATCH, base * BATCH + len(positions)))
+
+
+STARTS = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 4)), min_size=1, max_size=6)
+
+
+# --- what is right is found right
+
+
+@given(starts=STARTS, base=st.sampled_from([0, 0, 300]))
+def test_any_history_of_kills_and_rewinds_is_exact(
+    starts: list[tuple[int, int]], base: int
+) -> None:
+    lines = ledger_of(starts, base)
+    verdict = verify_ledger(lines, base)
+    counting = exact(lines)
+    assert verdict.breach is None
+    assert is_exact(lines, base)
+    assert verdict.steps == len(counting)
+    assert verdict.samples == len(counting) * BATCH
+    assert verdict.epochs == pytest.approx(len(counting) * BATCH / SAMPLES)
+    assert verdict.generations == len(starts)
+    written = sum("begin" not in line and "rewind" not in line for line in lines)
+    assert verdict.redone == written - len(counting)
+    assert verdict.not_learned == 0
+
+
+def test_nothing_is_exact() -> None:
+    verdict = verify_ledger([])
+    assert (verdict.steps, verdict.epochs, verdict.breach) == (0, 0.0, None)
+
+
+def test_steps_not_learned_are_consumed() -> None:
+    begin = {"begin": 1, "step": 0, **FACTS}
+    verdict = verify_ledger([begin, step_line(1, 1), step_line(2, 1, learned=False)])
+    assert (verdict.steps, verdict.samples, verdict.not_learned) == (2, 8, 1)
+
+
+def test_the_code_may_change_between_generations() -> None:
+    lines = ledger_of([(3, 0), (3, 0)])
+    next(line for line in lines if line.get("begin") == 2)["code"] = "another"
+    assert verify_ledger(lines).breach is None
+
+
+def test_a_step_enters_once_it_is_settled(tmp_path: Path) -> None:
+    log = FileLog(tmp_path / "ledger.jsonl")
+    writer = LedgerWriter(log)
+    writer.begin(1, 0, FACTS)
+    writer.committed(step_line(1, 1))
+    assert log.last() == {"begin": 1, "step": 0, **FACTS}, "only one knows of it yet"
+    writer.committed(step_line(2, 1))
+    assert log.last() == step_line(1, 1)
+    writer.settle()
+    writer.settle()
+    assert log.read()[0][1:] == [step_line(1, 1), step_line(2, 1)]
+
+
+# --- what is wrong is found
+
+
+def changed(lines: Lines, at: int, **changes: Any) -> Lines:
+    return [*lines[:at], {**lines[at], **changes}, *lines[at + 1 :]]
+
+
+def is_step(line: dict[str, Any]) -> bool:
+    return "begin" not in line and "rewind" not in line
+
+
+def every_mutation(lines: Lines) -> Iterator[tuple[str, Lines]]:
+    """Everything that can happen to one line, or to two."""
+    for at, line in enumerate(lines):
+        yield f"drop {at}", lines[:at] + lines[at + 1 :]
+        yield f"double {at}", [*lines[: at + 1], *lines[at:]]
+        for other in range(at + 1, len(lines)):
+            swapped = list(lines)
+            swapped[at], swapped[other] = swapped[other], swapped[at]
+            yield f"swap {at} {other}", swapped
+        for key, value in line.items():
+            if type(value) is int:
+                yield f"{key} + 1 at {at}", changed(lines, at, **{key: value + 1})
+                yield f"{key} - 1 at {at}", changed(lines, at, **{key: value - 1})
+
+
+@given(starts=STARTS, base=st.sampled_from([0, 300]))
+def test_no_mutation_makes_an_inexact_ledger_look_exact(
+    starts: list[tuple[int, int]], base: int
+) -> None:
+    for what, lines in every_mutation(ledger_of(starts, base)):
+        if verify_ledger(lines, base).breach is None:
+            assert is_exact(lines, base), what
+            assert len({line["step"] for line in exact(lines)}) == len(exact(lines)), what
+
+
+# Two starts: steps 1 to 5, then on from 3 to 8. By number of the line:
+#   1 begin 1   2-5 steps 1-4 (5 was not settled)   6 rewind 3   7 begin 2   8-12 steps 4-8
+HISTORY = [(5, 0), (5, 1)]
+
+
+def test_the_history_of_the_cases_below() -> None:
+    lines = ledger_of(HISTORY)
+    assert [line.get("step", line.get("rewind")) for line in lines] == [
+        0, 1, 2, 3, 4, 3, 3, 4, 5, 6, 7, 8,
+    ]  # fmt: skip
+    assert verify_ledger(lines).breach is None
+
+
+def swapped(lines: Lines, one: int, two: int) -> Lines:
+    lines = list(lines)
+    lines[one - 1], lines[two - 1] = lines[two - 1], lines[one - 1]
+    return lines
+
+
+BREACHES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
+    "a step dropped": (
+        lambda lines: lines[:2] + lines[3:],
+        "line 3: step 3 has step 3, expected 2",
+    ),
+    "a step doubled": (
+        lambda lines: [*lines[:3], *lines[2:]],
+        "line 4: step 2 has step 2, expected 3",
+    ),
+    "two steps swapped": (
+        lambda lines: swapped(lines, 9, 10),
+        "line 9: step 6 has step 6, expected 5",
+    ),
+    "another first": (
+        lambda lines: changed(lines, 8, first=17),
+        "line 9: step 5 has first 17, expected 16",
+    ),
+    "another count": (
+        lambda lines: changed(lines, 8, count=3),
+        "line 9: step 5 has count 3, expected 4",
+    ),
+    "other tokens": (
+        lambda lines: changed(lines, 8, tokens=33),
+        "line 9: step 5 has tokens 33, expected 32",
+    ),
+    "another step": (
+        lambda lines: changed(lines, 8, step=6),
+        "line 9: step 6 has step 6, expected 5",
+    ),
+    "a step of a generation that was gone": (
+        lambda lines: changed(lines, 8, generation=1),
+        "line 9: step 5 has generation 1, expected 2",
+    ),
+    "the beginning dropped": (
+        lambda lines: lines[1:],
+        "line 1: a step before any generation began",
+    ),
+    "the second beginning dropped": (
+        lambda lines: lines[:6] + lines[7:],
+        "line 7: step 4 has generation 2, expected 1",
+    ),
+    "a beginning doubled": (
+        lambda lines: [*lines[:7], *lines[6:]],
+        "line 8: generation 2 begins after 2",
+    ),
+    "the rewind dropped": (
+        lambda lines: lines[:5] + lines[6:],
+        "line 6: generation 2 begins at step 3, but the ledger stands at 4",
+    ),
+    "a rewind to another step": (
+        lambda lines: changed(lines, 5, rewind=2),
+        "line 7: generation 2 begins at step 3, but the ledger stands at 2",
+    ),
+    "a rewind into the future": (
+        lambda lines: changed(lines, 5, rewind=5),
+        "line 6: rewinds to step 5, but the ledger stands at 4",
+    ),
+    "a rewind before the beginning": (
+        lambda lines: changed(lines, 5, rewind=-1),
+        "line 6: rewinds to step -1, but the ledger stands at 4",
+    ),
+    "other data": (
+        lambda lines: changed(lines, 6, data="d2"),
+        "line 7: data changed from d1 to d2",
+    ),
+    "another batch": (
+        lambda lines: changed(lines, 6, batch=5),
+        "line 7: batch changed from 4 to 5",
+    ),
+    "another length": (
+        lambda lines: changed(lines, 6, length=9),
+        "line 7: length changed from 8 to 9",
+    ),
+    "more samples": (
+        lambda lines: changed(lines, 6, samples=11),
+        "line 7: samples changed from 10 to 11",
+    ),
+    "a generation that begins elsewhere": (
+        lambda lines: changed(lines, 6, step=4),
+        "line 7: generation 2 begins at step 4, but the ledger stands at 3",
+    ),
+    "data that are not named": (
+        lambda lines: changed(lines, 6, data=None),
+        "line 7: data changed from d1 to None",
+    ),
+    # Lines that some other program wrote.
+    "a step without its samples": (
+        lambda lines: [*lines[:8], {"step": 5}, *lines[9:]],
+        "line 9: first is None, not a number",
+    ),
+    "a step by another name": (
+        lambda lines: changed(lines, 8, step="5"),
+        "line 9: step is '5', not a number",
+    ),
+    "a rewind to nowhere": (
+        lambda lines: changed(lines, 5, rewind=None),
+        "line 6: rewind is None, not a number",
+    ),
+    "a beginning without facts": (
+        lambda lines: [{"begin": 1, "step": 0}, *lines[1:]],
+        "line 1: batch is None, not a number",
+    ),
+    "learned or not": (
+        lambda lines: changed(lines, 8, learned=None),
+        "line 9: step 5 does not say whether it was learned",
+    ),
+    "no line of ours": (
+        lambda lines: [*lines[:8], {}, *lines[8:]],
+        "line 9: step is None, not a number",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BREACHES)
+def test_the_first_breach_is_named_by_its_line(what: str) -> None:
+    mutate, breach = BREACHES[what]
+    verdict = verify_ledger(mutate(ledger_of(HISTORY)))
+    assert verdict.breach == breach
+    assert verdict.generations <= 2, "what came before it is still told"
+
+
+def test_of_several_breaches_the_first_is_named() -> None:
+    lines = changed(changed(ledger_of(HISTORY), 10, first=0), 8, first=0)
+    assert (verify_ledger(lines).breach or "").startswith("line 9: ")
+    assert verify_ledger(lines).steps == 4, "as far as it was right"
+
+
+@pytest.mark.parametrize("base", [0, 299, 301])
+def test_a_fork_begins_where_it_took_over(base: int) -> None:
+    lines = ledger_of([(3, 0), (3, 1)], 300)
+    assert verify_ledger(lines, 300).breach is None
+    assert verify_ledger(lines, base).breach == (
+        f"line 1: generation 1 begins at step 300, but the ledger stands at {base}"
+    )
+
+
+PROVED = ("step", "first", "count", "generation", "tokens", "learned")
+
+
+def test_a_byte_flipped_in_the_file_is_found(tmp_path: Path) -> None:
+    """Through the file: a line that is no JSON any more is missing, and that is seen."""
+    path = tmp_path / "ledger.jsonl"
+    lines = ledger_of(HISTORY)
+    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    start = len(json.dumps(lines[0])) + 1
+    for at in range(start, start + len(json.dumps(lines[1])) + 1):
+        path.write_bytes(text[:at] + bytes([text[at] ^ 1]) + text[at + 1 :])
+        found = FileLog(path).read()[0]
+        proved = {key: found[1].get(key) for key in PROVED}
+        if proved != {key: lines[1][key] for key in PROVED}:
+            assert verify_ledger(found).breach is not None, text[at - 9 : at + 9]

@@ -1,0 +1,201 @@
+"""Going on from the newest good checkpoint: the very same state, or words about why not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.clock import SystemClock
+from headway.errors import BadInput
+from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
+from headway.state.rundir import RunDirectory
+from headway.train.restore import load_weights
+from support.fake_s3 import fake_s3
+
+from .conftest import Little
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, list):
+        return isinstance(other, list) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def saved(directory: RunDirectory, *steps: int) -> Little:
+    """A first start that saved at these steps."""
+    first = Little(directory)
+    first.begin()
+    for step in steps:
+        first.advance(step - first.train.step)
+        first.save()
+    return first
+
+
+def test_it_goes_on_as_if_nothing_had_been(directory: RunDirectory) -> None:
+    first = saved(directory, 3, 5)
+    second = Little(directory, 2)
+    assert second.restore() == 5
+    assert same(second.state(), first.state())
+    first.advance(4)
+    second.advance(4)
+    assert same(second.state(), first.state()), "to the last bit"
+    assert second.events("passed_over") == []
+
+
+def test_nothing_was_ever_saved(directory: RunDirectory) -> None:
+    assert Little(directory).restore() is None
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a byte flipped": (
+        lambda folder: _flip(folder / "rank-0.safetensors"),
+        "rank-0.safetensors does not have the content that was written",
+    ),
+    "cut": (lambda folder: _cut(folder / "rank-0.safetensors"), "bytes instead of"),
+    "missing": (
+        lambda folder: (folder / "rank-0.safetensors").unlink(),
+        "rank-0.safetensors is missing",
+    ),
+    "manifest damaged": (lambda folder: _cut(folder / MANIFEST), "its manifest is damaged"),
+    "manifest changed": (
+        lambda folder: (folder / MANIFEST).write_text(
+            (folder / MANIFEST).read_text().replace('"position": 40', '"position": 48')
+        ),
+        "its manifest does not have the content that was written",
+    ),
+}
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-9])
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_one_is_passed_over_in_one_line(directory: RunDirectory, what: str) -> None:
+    damage, says = DAMAGE[what]
+    saved(directory, 3, 5)
+    damage(directory.store.path(folder_of(5, 1)))
+    second = Little(directory, 2)
+    assert second.restore() == 3
+    (event,) = second.events("passed_over")
+    assert event["checkpoint"] == "step-00000005.g000001"
+    assert says in event["reason"]
+    assert "\n" not in event["reason"]
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_when_none_is_good_it_does_not_begin_anew(directory: RunDirectory, what: str) -> None:
+    """Weeks of work may be mended by hand; a start from nothing would let go of them."""
+    damage, says = DAMAGE[what]
+    saved(directory, 5)
+    damage(directory.store.path(folder_of(5, 1)))
+    with pytest.raises(BadInput) as caught:
+        Little(directory, 2).restore()
+    assert caught.value.message.startswith("run it has no checkpoint it can go on from:\n")
+    assert "\n  checkpoints/step-00000005.g000001: " in caught.value.message
+    assert says in caught.value.message
+    assert steps_saved(directory) == [5], "and it is still there"
+
+
+def test_saves_that_never_ended_are_no_reason_to_refuse(directory: RunDirectory) -> None:
+    saved(directory, 5)
+    directory.store.remove(f"{folder_of(5, 1)}/{MANIFEST}")
+    second = Little(directory, 2)
+    assert second.restore() is None
+    (event,) = second.events("passed_over")
+    assert event["reason"] == "it has no manifest: the save was never finished"
+
+
+def test_what_a_generation_wrote_after_it_was_replaced_is_passed_over(
+    directory: RunDirectory,
+) -> None:
+    first = saved(directory, 3)
+    second = Little(directory, 2)
+    assert second.restore() == 3
+    first.advance(6)  # thought dead, and saves while the second begins
+    first.save()
+    second.begin()
+    third = Little(directory, 3)
+    assert third.restore() == 3
+    assert [event["reason"] for event in third.events("passed_over")] == [
+        "generation 1 wrote it, and generation 2 has begun at step 3 without it"
+    ]
+
+
+def test_one_of_other_settings_is_passed_over(directory: RunDirectory) -> None:
+    saved(directory, 3)
+    other = Little(directory, 1, run={"seed": 4})
+    other.advance(5)
+    other.save()
+    second = Little(directory, 2)
+    assert second.restore() == 3
+    assert [e["reason"] for e in second.events("passed_over")] == [
+        "it was written with other settings"
+    ]
+    with pytest.raises(BadInput, match="it was written with other settings"):
+        Little(directory, 3, run={"seed": 5}).restore()
+
+
+def test_a_run_goes_on_only_with_the_same_data(directory: RunDirectory) -> None:
+    saved(directory, 3)
+    second = Little(directory, 2, data="otherwise prepared")
+    with pytest.raises(BadInput, match=r"trained on other data \(data\) than prepared holds"):
+        second.restore()
+
+
+def test_operation_may_change(directory: RunDirectory) -> None:
+    saved(directory, 3)
+    run = {"checkpoint": {"every": "5 steps"}, "train_for": "9 steps", "track": []}
+    assert Little(directory, 2, run=run).restore() == 3
+
+
+def test_a_store_that_fails_gives_up_no_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error on the way says nothing about the file: the older one must not be taken for it."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        saved(directory, 3, 5)
+        read = s3.cat_file
+
+        def fail(self: object, path: str, **range_: int) -> bytes:
+            if path.endswith("g000001/rank-0.safetensors"):
+                raise OSError("503 slow down")
+            return bytes(read(self, path, **range_))
+
+        s3.cat_file = fail  # type: ignore[method-assign, assignment]
+        second = Little(directory, 2)
+        with pytest.raises(OSError, match="503 slow down"):
+            second.restore()
+        s3.cat_file = read  # type: ignore[method-assign]
+        assert second.restore() == 5
+
+
+def test_a_model_of_another_shape_is_refused(directory: RunDirectory) -> None:
+    saved(directory, 3)
+    found, manifest = find_checkpoint(directory)
+    with pytest.raises(BadInput, match=r"does not fit the model: they disagree on model/"):
+        load_weights(torch.nn.Linear(4, 3), directory, found, manifest)
+    wider = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.LayerNorm(3))
+    with pytest.raises(BadInput, match=r"model/0.weight has shape \(3, 4\), the model wants"):
+        load_weights(wider, directory, found, manifest)
+
+
+def test_the_manifest_says_where_the_order_goes_on(directory: RunDirectory) -> None:
+    saved(directory, 5)
+    manifest = json.loads(directory.store.read(f"{folder_of(5, 1)}/{MANIFEST}"))
+    assert (manifest["step"], manifest["position"], manifest["generation"]) == (5, 40, 1)
+    assert set(manifest["scalars"]) == {"loss_scale", "guard"}

@@ -1,0 +1,155 @@
+"""Saving: whole or not there; a disk or a store that fails does not stop training."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.clock import SystemClock
+from headway.errors import RunFailed
+from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
+from headway.state.rundir import RunDirectory
+from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
+from support.fake_s3 import fake_s3
+from support.full_disk import full_disk
+
+from .conftest import Little
+
+
+class Patient(SystemClock):
+    """Time passes when it is asked to."""
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+        self.slept: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.passed += seconds
+
+
+def test_what_is_saved_is_as_it_was_when_saving_began(directory: RunDirectory) -> None:
+    little = Little(directory)
+    little.advance(2)
+    before = little.train.model[0].weight.detach().clone()
+    little.saver.start(little.train, 1.5)
+    little.advance(3)
+    little.saver.wait()
+    other = Little(directory, 2)
+    assert other.restore() == 2
+    assert torch.equal(other.train.model[0].weight, before)
+    assert find_checkpoint(directory)[1].validation_loss == 1.5
+    (event,) = little.events("saved")
+    assert (event["step"], event["checkpoint"]) == (2, "step-00000002.g000001")
+
+
+def test_a_full_disk_warns_and_the_next_save_has_room(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "disk", free_bytes=256 * 1024) as disk:
+        clock = Patient()
+        little = Little(RunDirectory.create(disk / "it", SystemClock()), clock=clock)
+        little.begin()
+        little.advance(1)
+        little.save()
+        ballast = disk / "ballast"
+        ballast.touch()
+        with ballast.open("wb", buffering=0) as file:
+            while file.write(b"x" * 4096) == 4096 and _free(disk) > 4096:
+                pass
+        little.advance(1)
+        clock.passed += 60
+        little.save()
+        assert steps_saved(little.directory) == [1]
+        assert not little.saver.retry_is_due()
+        clock.passed += FIRST_RETRY_SECONDS
+        assert little.saver.retry_is_due()
+        ballast.unlink()
+        little.advance(1)
+        little.save()
+        assert steps_saved(little.directory) == [1, 3]
+        (event,) = little.events("save_failed")  # written at the latest when there is room
+        assert (event["step"], event["last_good_step"]) == (2, 1)
+        assert event["last_good_age_seconds"] == 60
+        assert "No space left" in event["reason"]
+        assert not little.saver.retry_is_due()
+        assert Little(little.directory, 2).restore() == 3
+
+
+def _free(disk: Path) -> int:
+    state = os.statvfs(disk)
+    return state.f_bavail * state.f_bsize
+
+
+@pytest.fixture
+def far(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.mark.usefixtures("far")
+def test_the_ledger_is_in_the_store_before_the_manifest() -> None:
+    """Else a run resumed from it would miss lines of steps it does not do again."""
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        little = Little(directory)
+        little.advance(2)
+        directory.ledger.append({"step": 1})
+        written: list[str] = []
+        write = s3.pipe_file
+
+        def note(self: object, path: str, value: bytes, **how: str) -> None:
+            written.append(path.partition("bucket/it/")[2])
+            write(self, path, value, **how)
+
+        s3.pipe_file = note  # type: ignore[method-assign, assignment]
+        little.save()
+        assert written.index("ledger/00000001.jsonl") < written.index(
+            f"{folder_of(2, 1)}/{MANIFEST}"
+        )
+
+
+@pytest.mark.usefixtures("far")
+def test_at_the_end_it_tries_until_it_is_saved() -> None:
+    with fake_s3() as s3:
+        clock = Patient()
+        little = Little(RunDirectory.create("s3://bucket/it", SystemClock()), clock=clock)
+        little.advance(2)
+        s3.troubles.extend(["refused", "refused", "refused"])
+        little.saver.finish(little.train, None)
+        assert clock.slept == [1.0, 2.0, 4.0]
+        assert steps_saved(little.directory) == [2]
+        s3.troubles.extend(["refused"] * 99)
+        little.advance(1)
+        with pytest.raises(RunFailed, match="step 3 could not be saved to s3://bucket/it"):
+            little.saver.finish(little.train, None)
+        assert len(little.directory.here().events.read()[0]) == 3 + 1 + LAST_ATTEMPTS
+
+
+@pytest.mark.usefixtures("far")
+def test_a_removal_that_fails_does_not_harm_the_save() -> None:
+    """Retention comes after the manifest: what was just written is the newest good one."""
+    with fake_s3() as s3:
+        little = Little(RunDirectory.create("s3://bucket/it", SystemClock()))
+        for _ in range(3):
+            little.advance(1)
+            little.save()
+        remove = s3.rm
+
+        def fail_once(*_: object, **__: object) -> None:
+            s3.rm = remove  # type: ignore[method-assign]
+            raise OSError("503 slow down")
+
+        s3.rm = fail_once  # type: ignore[method-assign, assignment]
+        little.advance(1)
+        little.save()
+        assert s3.rm is remove, "it was asked to let one go"
+        assert (little.saver.saved_step, little.saver.failures) == (4, 0)
+        assert steps_saved(little.directory)[-1] == 4
+        assert Little(little.directory, 2).restore() == 4
+        little.advance(1)
+        little.save()
+        assert steps_saved(little.directory) == [3, 4, 5], "what could not be removed is now"
