@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save kill-resume
+.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save bench-activations kill-resume
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -56,6 +56,9 @@ kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
 
 bench-save: install  ## cost of an asynchronous save of 1 GB a minute, and of a restart from it
 	$(BIN)/python bench/save.py
+
+bench-activations: install ## cost of activation statistics every 100 steps
+	$(BIN)/python bench/activations.py
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py

@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from headway.clock import SystemClock
 from headway.data.prepare import TokenizerSource, prepare
 from headway.data.tiny import stories
-from support.killing import differing, kill_and_resume, write_run
+from support.killing import LAST_START_SECONDS, differing, kill_and_resume, write_run
 from support.s3 import credentials, s3_server
 from support.workers import resolved_run, train
 
 KILLS = int(os.environ.get("KILLS", "30"))
-STEPS = 80 * KILLS
+STEPS = 60 * KILLS
 
 
 def main() -> int:
@@ -30,7 +30,9 @@ def main() -> int:
         write_run(folder, STEPS)
         results = {}
         for place, storage in (("folder", "runs"), ("s3", "s3://bucket/runs")):
-            alone = train(resolved_run(folder, sets, 1, [f"name=alone-{place}"]))
+            alone = train(
+                resolved_run(folder, sets, 1, [f"name=alone-{place}"]), LAST_START_SECONDS
+            )
             resolved = resolved_run(folder, sets, 1, [f"name={place}", f"storage={storage}"])
             killed = kill_and_resume(resolved, KILLS, seed=len(place))
             results[place] = {

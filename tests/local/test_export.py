@@ -54,7 +54,7 @@ def test_plain_transformers_reads_an_export(
     masked = kind == "bert"
     folder = write_run(tmp_path / "run", MODELS[kind], "masked" if masked else "causal")
     directory = train(resolved_run(folder, windows if masked else stream))
-    assert export(directory, None, tmp_path / "out") == 3
+    assert export(directory, None, tmp_path / "out") == (3, tmp_path / "out")
 
     reader: Any = AutoModelForMaskedLM if masked else AutoModelForCausalLM
     theirs = reader.from_pretrained(tmp_path / "out", dtype=torch.float32).eval()

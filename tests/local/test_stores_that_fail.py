@@ -53,7 +53,9 @@ def test_a_full_disk_does_not_stop_training(
     small_disk: Path, tmp_path: Path, stream: dict[str, Path]
 ) -> None:
     folder = write_run(tmp_path / "run", STEPS)
-    workers = Workers(resolved_run(folder, stream, 1, [f"storage={small_disk}"]))
+    # TensorBoard's files are on the full disk too.
+    overrides = [f"storage={small_disk}", "track=[tensorboard]"]
+    workers = Workers(resolved_run(folder, stream, 1, overrides))
     try:
         wait_for("a save", lambda: named(workers, "saved"))
         filler = small_disk / "filler"

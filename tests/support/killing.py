@@ -16,6 +16,7 @@ from headway.state.rundir import RunDirectory
 from headway.train.tensors_file import TORCH_DTYPES, fill_rows
 from support.workers import Workers, train
 
+LAST_START_SECONDS = 300.0
 RUN_FILE = """\
 version: 1
 name: it
@@ -60,7 +61,7 @@ def kill_and_resume(resolved: Resolved, kills: int, seed: int) -> Killed:
         if events and events[-1]["event"] == "saving":
             while_saving += 1
         assert not any(e["event"] == "finished" for e in events), "it ended before all its kills"
-    directory = train(resolved)
+    directory = train(resolved, LAST_START_SECONDS)
     verdict = verify_ledger(directory.ledger.read()[0])
     return Killed(directory, kills, while_saving, verdict)
 

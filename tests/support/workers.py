@@ -53,10 +53,10 @@ def resolved_run(
     )
 
 
-def train(resolved: Resolved) -> RunDirectory:
+def train(resolved: Resolved, seconds: float = DEADLINE_SECONDS) -> RunDirectory:
     """Trains to the end with real workers; fails with the first worker's traceback."""
     workers = Workers(resolved)
-    workers.wait()
+    workers.wait(seconds=seconds)
     return workers.directory
 
 
@@ -85,10 +85,10 @@ class Workers:
         for process in self.processes:
             process.start()
 
-    def wait(self, expect: int = 0) -> None:
+    def wait(self, expect: int = 0, seconds: float = DEADLINE_SECONDS) -> None:
         """Until all have ended with the exit code `expect`."""
         try:
-            answers = [self.queue.get(timeout=DEADLINE_SECONDS) for _ in self.processes]
+            answers = [self.queue.get(timeout=seconds) for _ in self.processes]
             for process in self.processes:
                 process.join(timeout=10)
         finally:

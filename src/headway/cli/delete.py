@@ -16,12 +16,14 @@ def delete(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
 ) -> None:
     """Remove a run with its checkpoints, logs and ledger. There is no way back."""
+    from headway.clock import SystemClock
     from headway.errors import StillRunning
     from headway.state.checkpoints import steps_saved
     from headway.state.find import find_run
+    from headway.state.status import read_status
 
     directory = find_run(run, Path.cwd())
-    if directory.is_running():
+    if read_status(directory, SystemClock().now()).state in ("starting", "running"):
         raise StillRunning(f"run {directory.name} goes on", f"headway stop {directory.name}")
     saved = steps_saved(directory)
     what = f"{directory.location} with checkpoints of steps {', '.join(map(str, saved)) or 'none'}"

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from headway.cli.options import RunStepArgument
-from headway.cli.output import say
+from headway.cli.output import say, warn
 
 
 def export(
@@ -28,10 +28,10 @@ def export(
         from headway.train import export as exporting
     except ImportError as error:
         raise needs_train("headway export", error) from None
-    if into is None:
-        newest = steps_saved(directory)[-1:] or [0]
-        into = Path(f"{directory.name}-step-{step or newest[0]}")
-    at_step = exporting.export(directory, step, into)
+    at_step, into = exporting.export(directory, step, into)
+    newest = steps_saved(directory)[-1]
+    if step is None and at_step != newest:
+        warn(f"the checkpoint of step {newest} is not good; this is the newest that is")
     say(f"wrote step {at_step} of {directory.name} to {into}")
     kind = directory.read_spec().run.objective.type
     name = "AutoModelForMaskedLM" if kind == "masked" else "AutoModelForCausalLM"

@@ -40,6 +40,8 @@ def logs(
     if events or json_:
         _print_events(directory.history(), json_)
         return
+    if not directory.logs():
+        directory.fetch_logs()
     if all_:
         chosen = directory.logs()
     else:
@@ -63,7 +65,7 @@ def _print_events(events: list[dict[str, Any]], as_json: bool) -> None:
         return
     for event in events:
         facts = "  ".join(f"{k}={v}" for k, v in event.items() if k not in ("time", "event"))
-        print(f"{event['time']}  {event['event']:<10}{facts}")
+        print(f"{event['time']}  {event['event']:<12} {facts}")
 
 
 def _worker_that_matters(directory: RunDirectory) -> tuple[int, int]:

@@ -12,7 +12,10 @@ from headway.cli.options import RunArgument
 
 def resume(
     run: RunArgument = None,
-    nodes: Annotated[int, typer.Option(help="Play so many nodes on this machine.", min=1)] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(help="Play so many nodes on this machine. Left out: as before.", min=1),
+    ] = None,
 ) -> None:
     """Go on with a run as it was started, from its newest good checkpoint."""
     from headway.cli.run import start
@@ -20,7 +23,8 @@ def resume(
     from headway.spec.located import Located
     from headway.state.find import find_run
 
-    resolved = find_run(run, Path.cwd()).read_spec()
+    directory = find_run(run, Path.cwd())
+    resolved = directory.read_spec()
     # The run is the one in the directory, whatever the run file says by now.
     loaded = Loaded(resolved.run, Path(resolved.folder), Located({}))
-    start(loaded, nodes, extend=False)
+    start(loaded, nodes or resolved.nodes, extend=False, location=directory.location)

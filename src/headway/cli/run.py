@@ -37,8 +37,9 @@ def run(
     start(loaded, nodes, extend)
 
 
-def start(loaded: Loaded, nodes: int, extend: bool) -> None:
-    """Prepares, resolves and trains; leaves with the run's exit code."""
+def start(loaded: Loaded, nodes: int, extend: bool, location: str | None = None) -> None:
+    """Prepares, resolves and trains; leaves with the run's exit code. `location` is the run
+    directory, where it is another than the run file says."""
     from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
     from headway.cli.sets import sets_of
     from headway.clock import SystemClock
@@ -51,7 +52,7 @@ def start(loaded: Loaded, nodes: int, extend: bool) -> None:
     require_secrets(loaded)
     warn_of_later_keys(loaded)
     warn_of_long_warmup(loaded)
-    location = run_directory(loaded)
+    location = location or run_directory(loaded)
     if RunDirectory.exists(location) and RunDirectory.open(location).has_spec():
         before = RunDirectory.open(location)
         refuse_other_run(before, loaded, extend)
@@ -71,7 +72,7 @@ def start(loaded: Loaded, nodes: int, extend: bool) -> None:
         parameters=parameters_of(loaded.run),
         train_set=train_set,
         validation_sets=validation_sets,
-    )
+    ).model_copy(update={"run_directory": location})
     wanted = loaded.run.resources.accelerators
     if resolved.device == "cpu" and wanted is not None and wanted.kind.lower() != "cpu":
         warn(f"this machine has no {wanted.kind}: training on its CPU")
@@ -108,9 +109,10 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
         hint("the same command goes on from here")
     else:
         say(f"finished: {directory.location}")
-        export = f"headway export {directory.name}"
+        named = directory.name if directory.store.is_local else directory.location
+        export = f"headway export {named}"
         masked = resolved.run.objective.type == "masked"
-        hint(export if masked else f'headway generate {directory.name} --prompt "Once", {export}')
+        hint(export if masked else f'headway generate {named} --prompt "Once", {export}')
     return code
 
 

@@ -84,6 +84,8 @@ class LocalRun:
                 pid=os.getpid(),
                 code_digest=self._code_digest(),
             )
+            with suppress(OSError):  # seen from elsewhere as long as the run goes on
+                self.directory.launcher.flush()
             try:
                 for rank in range(self.resolved.num_workers):
                     self.workers.append(self._start(rank, Path(scratch) / "store", lock))

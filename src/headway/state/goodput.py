@@ -76,7 +76,9 @@ def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
     launches = [seconds_of(event["time"]) for event in events if event["event"] == "launched"]
     signs = sorted(seconds_of(record["time"]) for record in (*events, *steps))
     total = down = 0.0
-    for launch, following in zip(launches, [*launches[1:], float("inf")], strict=True):
+    if not launches and signs:
+        launches = signs[:1]  # the launcher's log is on another machine
+    for launch, following in zip(launches, [*launches[1:], float("inf")], strict=False):
         last = max((sign for sign in signs if launch <= sign < following), default=launch)
         total += last - launch
         if following != float("inf"):

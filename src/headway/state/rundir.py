@@ -101,7 +101,13 @@ class RunDirectory:
             "headway": __version__,
             **facts,
         }
-        directory.store.create(RECORD, (json.dumps(record, indent=2) + "\n").encode())
+        try:
+            directory.store.create(RECORD, (json.dumps(record, indent=2) + "\n").encode())
+        except OSError as error:
+            raise BadInput(
+                f"{location} cannot be written: {error}",
+                "is the disk or the bucket there, and may you write to it?",
+            ) from None
         return cls.open(location)
 
     def record(self) -> Record:
@@ -137,6 +143,14 @@ class RunDirectory:
 
     def logs(self) -> list[Path]:
         return sorted((self.local / "logs").glob("node-*.rank-*.log"))
+
+    def fetch_logs(self) -> None:
+        """What workers printed on another machine, once it has been sent to the store."""
+        if not self.store.is_local:
+            for name in self.store.names("logs"):
+                path = self.local / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self.store.read(name))
 
     def here(self) -> RunDirectory:
         """The same run as its files on this machine show it, without asking a store far away."""

@@ -89,15 +89,17 @@ def _goes_on(
 
 
 def _state(events: list[Record], goes_on: bool) -> State:
-    names = [event["event"] for event in events]
-    launched = max((i for i, name in enumerate(names) if name == "launched"), default=-1)
-    since_launch = names[launched + 1 :]
-    for event_name in reversed(since_launch):
-        if event_name in ENDS:
-            return ENDS[event_name]
-    if goes_on:
-        return "running" if "started" in since_launch else "starting"
-    return "lost"
+    if not events and not goes_on:
+        return "stopped"  # a fork that has not been started yet
+    for event in reversed(events):
+        name = event["event"]
+        if name in ENDS:
+            return ENDS[name]
+        if name == "started":
+            return "running" if goes_on else "lost"
+        if name == "launched":
+            break
+    return "starting" if goes_on else "lost"
 
 
 def _save_failure(events: list[Record]) -> str | None:

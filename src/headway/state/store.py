@@ -100,7 +100,7 @@ class Store:
             with _as_os_errors(), self._remote.open(self._key(name), "wb") as file:
                 yield file
             return
-        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(self.path(name).parent)
         try:
             with self.path(name).open("wb") as file:
                 yield file
@@ -221,6 +221,14 @@ def _is_taken(error: OSError) -> bool:
 def _to_disk(file: IO[bytes]) -> None:
     file.flush()
     os.fsync(file.fileno())
+
+
+def _make_folder(folder: Path) -> None:
+    """With all above it that is missing; their names survive a power cut."""
+    if not folder.is_dir():
+        _make_folder(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _folder_to_disk(folder.parent)
 
 
 def _folder_to_disk(folder: Path) -> None:

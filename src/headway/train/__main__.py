@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+from contextlib import suppress
 from pathlib import Path
 
 from headway.clock import SystemClock
@@ -52,16 +53,19 @@ def main() -> int:
         leave_world(world)
         return code
     except HeadwayError as error:
-        print(error, file=sys.stderr)
+        _say(str(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
-        traceback.print_exc()
+        _say(traceback.format_exc())
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
+
+
+def _say(words: str) -> None:
+    with suppress(OSError):  # the log can be on a disk that is full
+        print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
     code = main()
-    sys.stdout.flush()
-    sys.stderr.flush()
     # Without the interpreter's tear-down: after a lost peer, gloo's threads can hang in it.
     os._exit(code)

@@ -77,11 +77,15 @@ def trained_elsewhere(reference: str, folder: Path) -> nn.Module:
     return module
 
 
-def export(directory: RunDirectory, step: int | None, into: Path) -> int:
-    """Writes the HF format to the folder `into`; the step it is of."""
-    if into.exists() and any(into.iterdir()):
-        raise BadInput(f"{into} is not empty", "name a new folder")
+def export(directory: RunDirectory, step: int | None, into: Path | None) -> tuple[int, Path]:
+    """Writes the HF format to the folder `into`, or to one named after run and step; the step it
+    is of, and the folder."""
+    if into is not None:
+        _require_empty(into)
     module, at_step = load_trained(directory, step)
+    if into is None:
+        into = Path(f"{directory.name}-step-{at_step}")
+        _require_empty(into)
     if not hasattr(module, "save_pretrained"):
         raise BadInput(
             f"run {directory.name} has a model of its own code, which has no save_pretrained",
@@ -98,4 +102,9 @@ def export(directory: RunDirectory, step: int | None, into: Path) -> int:
     if into.exists():
         into.rmdir()
     partial.rename(into)
-    return at_step
+    return at_step, into
+
+
+def _require_empty(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise BadInput(f"{folder} is not empty", "name a new folder")

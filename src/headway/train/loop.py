@@ -33,7 +33,7 @@ def advance(session: Session) -> StepResult:
     """COLLECTIVE. One step, and what is due after it."""
     training, world, recorder = session.training, session.world, session.recorder
     session.meter.start(training.feed)
-    save = world.is_first and not session.saver.is_busy and _save_is_due(session)
+    save = world.is_first and _save_is_due(session) and not session.saver.is_busy
     result = take_step(training, world, Flags(stop=session.stop.asked, save=save))  # COLLECTIVE
     if recorder:
         recorder.step(result, session.meter.finish(training.feed))
@@ -63,7 +63,8 @@ def advance(session: Session) -> StepResult:
 
 
 def _save_is_due(session: Session) -> bool:
-    return session.saver.retry_is_due() or session.saves.due(session.training.step + 1)
+    due = session.saves.due(session.training.step + 1)
+    return due or session.saver.retry_is_due()
 
 
 def _evaluate(session: Session) -> None:

@@ -20,8 +20,7 @@ from headway import __version__
 from headway.clock import Clock, stamp
 from headway.errors import RunFailed
 from headway.spec.changes import identity_digest
-from headway.spec.run import Keep
-from headway.spec.units import Interval
+from headway.spec.run import Checkpoint, Keep
 from headway.state.checkpoints import (
     CheckpointManifest,
     Part,
@@ -46,18 +45,25 @@ LAST_ATTEMPTS = 6
 class SaveTimes:
     """When the next save is due. Only the first worker asks; the step tells the others."""
 
-    def __init__(self, every: Interval, clock: Clock) -> None:
-        self.every = every
+    def __init__(self, checkpoint: Checkpoint, clock: Clock) -> None:
+        self.every = checkpoint.every
+        self.milestones = checkpoint.keep.every
         self.clock = clock
         self.saved()
 
     def saved(self) -> None:
         self.last = self.clock.monotonic()
+        self.owed = False
 
     def due(self, step: int) -> bool:
+        """Asked for every step. A save that is due while another is being written stays due."""
         if self.every.unit == "steps":
-            return step % self.every.amount == 0
-        return self.clock.monotonic() - self.last >= self.every.amount
+            regular = step % self.every.amount == 0
+        else:
+            regular = self.clock.monotonic() - self.last >= self.every.amount
+        milestone = self.milestones is not None and step % self.milestones.amount == 0
+        self.owed = self.owed or regular or milestone
+        return self.owed
 
 
 @dataclass(frozen=True)

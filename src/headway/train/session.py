@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.clock import Clock
-from headway.errors import Exit
+from headway.errors import BadInput, Exit
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import begin_generation
@@ -57,6 +57,12 @@ def open_session(
     built_at = clock.monotonic()
     resumed_from = restore_newest(training, directory, world, journal)  # COLLECTIVE
     loaded_at = clock.monotonic()
+    if training.step > training.total_steps:
+        raise BadInput(
+            f"train_for comes to {training.total_steps} steps, and the run stands at step "
+            f"{training.step}",
+            "a run can be extended, not shortened",
+        )
     meter = Meter(resolved, built.size, world, clock)
     recorder = None
     if world.is_first:
@@ -88,7 +94,7 @@ def open_session(
         Evaluator(resolved, world, stop, clock),
         meter,
         saver,
-        SaveTimes(resolved.run.checkpoint.every, clock),
+        SaveTimes(resolved.run.checkpoint, clock),
         recorder,
         ActivationWatch(training, built, world),
         clock,

@@ -11,6 +11,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -175,7 +176,7 @@ class WandB:
         settings = self.wandb.Settings(
             console="off",  # the launcher keeps what workers print
             silent=True,
-            init_timeout=START_TIMEOUT_SECONDS,
+            init_timeout=float(os.environ.get("WANDB_INIT_TIMEOUT") or START_TIMEOUT_SECONDS),
             finish_timeout=FINISH_TIMEOUT_SECONDS,
         )
         return self.wandb.init(settings=settings, **facts)
@@ -264,4 +265,5 @@ def _import_wandb() -> Any:
 
 
 def _say(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+    with suppress(OSError):  # the log can be on the disk that is full
+        print(words, file=sys.stderr, flush=True)

@@ -284,9 +284,9 @@ def test_status(headway: Headway, directory: RunDirectory) -> None:
 def test_list(headway: Headway, folder: Path, directory: RunDirectory) -> None:
     RunDirectory.create(folder / "runs" / "another-one", SystemClock())
     assert headway("list").out.splitlines() == [
-        "NAME         STATE   STEP   LOSS    CHECKPOINT",
-        "another-one  lost    0/?    -       -",
-        "it           failed  7/300  2.5000  -",
+        "NAME         STATE    STEP   LOSS    CHECKPOINT",
+        "another-one  stopped  0/?    -       -",
+        "it           failed   7/300  2.5000  -",
     ]
     assert [run["name"] for run in json.loads(headway("list", "--json").out)] == [
         "another-one",

@@ -67,7 +67,7 @@ def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
 @pytest.mark.parametrize(
     ("events", "at_rest", "held"),
     [
-        ([], "lost", "starting"),
+        ([], "stopped", "starting"),  # a fork that has not been started yet
         (["launched"], "lost", "starting"),
         (["launched", "started"], "lost", "running"),
         (["launched", "started", "saved", "skipped"], "lost", "running"),
@@ -80,6 +80,8 @@ def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
         (["launched", "started", "stopped", "launched"], "lost", "starting"),
         (["launched", "started", "failed", "launched", "started"], "lost", "running"),
         (["launched", "failed", "launched", "started", "finished"], "finished", "finished"),
+        # In an object store what the launcher saw arrives last.
+        (["launched", "started", "stopped", "started", "saved"], "lost", "running"),
         # A save may end, or its failure be noted, after the run has said how it ended.
         (["launched", "started", "stopped", "saved"], "stopped", "stopped"),
     ],

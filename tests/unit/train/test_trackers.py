@@ -210,7 +210,7 @@ def test_an_unreachable_server_leaves_wandb_offline(
     monkeypatch.delenv("WANDB_MODE")
     monkeypatch.setenv("WANDB_API_KEY", "0" * 40)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
-    monkeypatch.setattr("headway.train.trackers.START_TIMEOUT_SECONDS", 3.0)
+    monkeypatch.setenv("WANDB_INIT_TIMEOUT", "3")
     only = recorder(directory, resolved, 1, 0)
     take(only, range(1, 4), loss=3.0)
     only.close()
