@@ -118,6 +118,9 @@ def test_stop_resume_fork_and_delete(folder: Path) -> None:
     ledger.write_text("\n".join(lines[:9] + lines[10:]) + "\n")
     broken = headway("ledger", "verify", "warmer", folder=folder, expect=4).stderr
     assert "line 10: step 30 has step 30, expected 29" in broken
+    ledger.write_text("\n".join(lines[:9]) + "\n")
+    cut = headway("ledger", "verify", "warmer", folder=folder, expect=4).stderr
+    assert "its end: step 40 is saved, and the ledger stops at 28" in cut
 
     headway("delete", "warmer", "--yes", folder=folder)
     assert not (folder / "runs" / "warmer").exists()

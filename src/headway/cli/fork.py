@@ -36,10 +36,12 @@ def fork(
         raise BadInput(f"there is a run {new} already: {location}", "choose another name")
     found, manifest = find_checkpoint(source, step)
     origin = {"run": source.location, "step": manifest.step}
-    directory = RunDirectory.create(location, SystemClock(), forked_from=origin)
+    directory = RunDirectory(location)
     take_over(source, found, manifest, directory, changed)
     directory.write_spec(
         before.model_copy(update={"name": new, "run": changed, "run_directory": location})
     )
+    # Last: without its record there is no run, and the same command can be given again.
+    RunDirectory.create(location, SystemClock(), forked_from=origin)
     say(f"made {new} from step {manifest.step} of {source.name}: {location}")
     say(f"next: headway resume {new}")

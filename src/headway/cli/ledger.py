@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import typer
@@ -22,12 +22,18 @@ def _group() -> None:
 def verify(run: RunArgument = None, json_: JsonOption = False) -> None:
     """Prove from the ledger alone that every sample was consumed once, in order."""
     from headway.errors import CheckFailed
+    from headway.state.checkpoints import steps_saved
     from headway.state.find import find_run
     from headway.state.ledger import verify_ledger
 
     directory = find_run(run, Path.cwd())
     forked = directory.record().get("forked_from")
-    verdict = verify_ledger(directory.ledger.read()[0], forked["step"] if forked else 0)
+    base = forked["step"] if forked else 0
+    verdict = verify_ledger(directory.ledger.read()[0], base)
+    newest = max(steps_saved(directory), default=0)
+    if verdict.breach is None and newest > base + verdict.steps:
+        end = f"its end: step {newest} is saved, and the ledger stops at {base + verdict.steps}"
+        verdict = replace(verdict, breach=end)
     if json_:
         print_json({"run": directory.name, **asdict(verdict)})
     elif verdict.breach is None:

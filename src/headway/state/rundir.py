@@ -23,10 +23,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import xxhash
 from pydantic import ValidationError
@@ -39,6 +40,7 @@ from headway.state.lines import Log, Record, open_log, settled
 from headway.state.store import Store
 
 FORMAT_VERSION = 1
+LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 5, 0.05
 RECORD = "run.json"
 SPEC = "spec.json"
 
@@ -148,7 +150,7 @@ class RunDirectory:
         """What workers printed on another machine, once it has been sent to the store."""
         if not self.store.is_local:
             for name in self.store.names("logs"):
-                path = self.local / name
+                path = self.local / "logs" / Path(name).name  # wherever a key may point
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(self.store.read(name))
 
@@ -162,12 +164,10 @@ class RunDirectory:
         the lock when the last process that has it is dead, in whatever way."""
         self.local.mkdir(parents=True, exist_ok=True)
         with (self.local / "lock").open("a+") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not _locked(file):
                 raise StillRunning(
                     f"run {self.name} is going on already", f"headway status {self.name}"
-                ) from None
+                )
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
@@ -200,6 +200,16 @@ class Journal:
 
     def note(self, event: str, **facts: Any) -> None:
         self.log.append({"time": stamp(self.clock.now()), "event": event, **facts})
+
+
+def _locked(file: IO[str]) -> bool:
+    """Whether the lock could be had. Whoever only looks holds it for a moment: tried again."""
+    for _ in range(LOCK_ATTEMPTS):
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        time.sleep(LOCK_PAUSE_SECONDS)
+    return False
 
 
 def send_logs(directory: RunDirectory) -> None:

@@ -58,5 +58,6 @@ class LossGuard:
         history, skipped = state["history"], state["skipped_in_a_row"]
         assert isinstance(history, list)
         assert isinstance(skipped, int)
+        self.history.clear()
         self.history.extend(history)
         self.skipped_in_a_row = skipped

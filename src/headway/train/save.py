@@ -34,7 +34,7 @@ from headway.train.step import Training
 from headway.train.tensors_file import Rows, merged_tensors, write_tensors
 from headway.train.world import World
 
-PARTS_SECONDS = 600.0
+PARTS_SECONDS = 120.0
 """For the other ranks of the node to finish their files after the leader has."""
 FIRST_RETRY_SECONDS = 5.0
 SEND_SECONDS = 60.0
@@ -185,18 +185,24 @@ class Saver:
     def _write(self, snapshot: Snapshot, keep: Keep) -> None:
         began = self.clock.monotonic()
         folder = folder_of(snapshot.step, self.world.generation)
+        mine = f"{folder}/rank-{self.world.local_rank}"
         try:
+            # A record that an attempt at the same step left behind would vouch for a file that is
+            # about to be written again.
+            if self.directory.store.size(f"{mine}.json") is not None:
+                self.directory.store.remove(f"{mine}.json")
             file = f"rank-{self.world.local_rank}.safetensors"
             part = write_tensors(self.directory.store, folder, file, snapshot.rows)
             record = part.model_dump_json().encode()
-            self.directory.store.write(f"{folder}/rank-{self.world.local_rank}.json", record)
+            self.directory.store.write(f"{mine}.json", record)
             if not self.world.is_first:
                 return
             self._commit(snapshot, folder)
-        except OSError as error:
-            if self.world.is_first:
+        except Exception as error:  # noqa: BLE001 - noted; a save that fails must not end training
+            for name in (f"{mine}.json", f"{mine}.safetensors"):
                 with suppress(OSError):  # room for the next attempt
-                    self.directory.store.remove(folder)
+                    self.directory.store.remove(name)
+            if self.world.is_first:
                 self._note_failure(snapshot.step, error)
             return
         seconds = round(self.clock.monotonic() - began, 3)
@@ -232,7 +238,7 @@ class Saver:
             self.clock.sleep(0.05)
         return Part.model_validate_json(self.directory.store.read(name))
 
-    def _note_failure(self, step: int, error: OSError) -> None:
+    def _note_failure(self, step: int, error: Exception) -> None:
         self.failures += 1
         age = round(self.clock.monotonic() - self.saved_at)
         self.journal.note(
