@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save bench-activations kill-resume
+.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save bench-activations kill-resume store-outage
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -53,6 +53,9 @@ test: test-unit test-local ## everything CI runs after `check`
 
 kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
 	$(BIN)/python bench/kill_resume.py
+
+store-outage: install ## a store that answers errors for OUTAGE_SECONDS=60, and a full disk
+	OUTAGE_SECONDS=$${OUTAGE_SECONDS:-60} $(BIN)/pytest tests/local/test_stores_that_fail.py -m local
 
 bench-save: install  ## cost of an asynchronous save of 1 GB a minute, and of a restart from it
 	$(BIN)/python bench/save.py
