@@ -57,7 +57,7 @@ def kill_and_resume(resolved: Resolved, kills: int, seed: int) -> Killed:
         workers = Workers(resolved)
         time.sleep(moments.uniform(0.1, 3.0))
         workers.kill()
-        events = workers.directory.events.read()[0]
+        events = workers.directory.here().events.read()[0]
         if events and events[-1]["event"] == "saving":
             while_saving += 1
         assert not any(e["event"] == "finished" for e in events), "it ended before all its kills"
