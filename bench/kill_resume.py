@@ -19,7 +19,7 @@ from support.s3 import credentials, s3_server
 from support.workers import resolved_run, train
 
 KILLS = int(os.environ.get("KILLS", "30"))
-STEPS = 60 * KILLS
+STEPS = 80 * KILLS
 
 
 def main() -> int:

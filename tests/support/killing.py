@@ -14,9 +14,14 @@ from headway.state.checkpoints import find_checkpoint
 from headway.state.ledger import Verdict, verify_ledger
 from headway.state.rundir import RunDirectory
 from headway.train.tensors_file import TORCH_DTYPES, fill_rows
+from support.waiting import wait_for
 from support.workers import Workers, train
 
 LAST_START_SECONDS = 300.0
+MOST_STEPS = 50
+"""Of one start before it is killed: a run of 80 steps a kill never comes to its end too early."""
+STARTUP_SHARE = 0.2
+"""Of kills that come while workers are still starting."""
 RUN_FILE = """\
 version: 1
 name: it
@@ -49,21 +54,36 @@ class Killed:
 
 
 def kill_and_resume(resolved: Resolved, kills: int, seed: int) -> Killed:
-    """Starts the run, kills all its workers after a random time, and again, `kills` times; then
-    lets it come to its end."""
+    """Starts the run, kills all its workers at a random moment, and again, `kills` times; then lets
+    it come to its end."""
     moments = random.Random(seed)
     while_saving = 0
     for _ in range(kills):
+        known = RunDirectory(resolved.run_directory).here()
+        before = known.metrics.read()[1]
         workers = Workers(resolved)
-        time.sleep(moments.uniform(0.1, 3.0))
+        if moments.random() < STARTUP_SHARE:
+            time.sleep(moments.uniform(0.1, 1.0))
+        else:
+            _wait_for_steps(known, before, moments.randint(1, MOST_STEPS))
+            time.sleep(moments.uniform(0.0, 0.03))
         workers.kill()
-        events = workers.directory.here().events.read()[0]
+        events = known.events.read()[0]
         if events and events[-1]["event"] == "saving":
             while_saving += 1
         assert not any(e["event"] == "finished" for e in events), "it ended before all its kills"
     directory = train(resolved, LAST_START_SECONDS)
     verdict = verify_ledger(directory.ledger.read()[0])
     return Killed(directory, kills, while_saving, verdict)
+
+
+def _wait_for_steps(directory: RunDirectory, position: int, count: int) -> None:
+    """Until so many steps were recorded after a position of the metrics."""
+
+    def recorded() -> bool:
+        return sum("step" in record for record in directory.metrics.read(position)[0]) >= count
+
+    wait_for(f"{count} steps", recorded, seconds=60)
 
 
 def final_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
