@@ -18,18 +18,9 @@ from pathlib import Path
 
 import torch
 
-from headway.clock import SystemClock
-from headway.data.prepare import TokenizerSource, prepare
-from headway.data.tiny import stories
-from headway.launch.machine import this_machine
-from headway.spec.load import load_run
-from headway.spec.resolve import resolve
-from headway.state.rundir import RunDirectory
 from headway.train.activations import look
 from headway.train.loop import advance
-from headway.train.preempt import StopRequest
-from headway.train.session import Session, open_session
-from headway.train.world import form_world
+from trial import open_trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "25"))
 WARMUP = 2
@@ -54,7 +45,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "run.yaml").write_text(RUN_FILE)
-        _prepare_set(folder)
+        prepare_set(folder, 1_000_000, VOCABULARY)
         costs = {precision: _cost(folder, precision) for precision in ("fp32", "bf16")}
     worst = max(costs, key=lambda precision: costs[precision][0])
     figure, spread = costs[worst]
@@ -72,40 +63,11 @@ def main() -> int:
     return 0
 
 
-def _prepare_set(folder: Path) -> None:
-    (folder / "text.txt").write_text("\n\n".join(stories(1_000_000, seed=1)))
-    prepare(
-        ["text.txt"],
-        "text",
-        TokenizerSource(train_vocab=VOCABULARY),
-        folder / "set",
-        folder,
-        "stream",
-        None,
-        lambda progress: None,
-        SystemClock(),
-    )
-
-
-def _session(folder: Path, precision: str) -> Session:
-    resolved = resolve(
-        load_run(folder, [f"precision={precision}", f"name=bench-{precision}"]),
-        this_machine(),
-        nodes=1,
-        parameters=None,
-        train_set=folder / "set",
-        validation_sets={},
-    )
-    torch.set_num_threads(resolved.threads)
-    directory = RunDirectory.create(resolved.run_directory, SystemClock())
-    directory.write_spec(resolved)
-    world = form_world(0, 1, 1, "cpu", False, folder / "store", 1)
-    return open_session(resolved, world, StopRequest(), SystemClock())
-
-
 def _cost(folder: Path, precision: str) -> tuple[float, list[float]]:
     """Median over rounds of the share of time that passes take, with its quartiles."""
-    session = _session(folder, precision)
+    session = open_trial(
+        resolved_trial(folder, f"precision={precision}", f"name=bench-{precision}")
+    )
     recorder, watch = session.recorder, session.activations
     assert recorder is not None
 

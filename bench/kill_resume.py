@@ -11,12 +11,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from headway.clock import SystemClock
-from headway.data.prepare import TokenizerSource, prepare
-from headway.data.tiny import stories
 from support.killing import LAST_START_SECONDS, differing, kill_and_resume, write_run
 from support.s3 import credentials, s3_server
 from support.workers import resolved_run, train
+from trial import prepare_set
 
 KILLS = int(os.environ.get("KILLS", "30"))
 STEPS = 80 * KILLS
@@ -26,7 +24,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch, s3_server(Path(scratch) / "s3") as port:
         folder = Path(scratch)
         os.environ.update(credentials(port), XDG_CACHE_HOME=str(folder / "cache"))
-        sets = {"train": _prepared(folder)}
+        sets = {"train": prepare_set(folder, 60_000, 400)}
         write_run(folder, STEPS)
         results = {}
         for place, storage in (("folder", "runs"), ("s3", "s3://bucket/runs")):
@@ -55,22 +53,6 @@ def main() -> int:
     }
     print(json.dumps(line))
     return 0 if good == len(results) else 1
-
-
-def _prepared(folder: Path) -> Path:
-    (folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
-    prepare(
-        ["text.txt"],
-        "text",
-        TokenizerSource(train_vocab=400),
-        folder / "set",
-        folder,
-        "stream",
-        None,
-        lambda progress: None,
-        SystemClock(),
-    )
-    return folder / "set"
 
 
 if __name__ == "__main__":

@@ -29,18 +29,9 @@ import torch
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headway.clock import SystemClock
-from headway.data.prepare import TokenizerSource, prepare
 from headway.data.shards import TokenSet
-from headway.data.tiny import stories
-from headway.launch.machine import this_machine
-from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
 from headway.train.loop import advance
-from headway.train.preempt import StopRequest
-from headway.train.session import open_session
-from headway.train.world import form_world
+from trial import open_trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "40"))
 WARMUP = 3
@@ -74,7 +65,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         (folder / "run.yaml").write_text(RUN_FILE)
-        _prepare_set(folder)
+        prepare_set(folder, 2_000_000, VOCABULARY)
         results = {precision: _compare(folder, precision) for precision in ("fp32", "bf16")}
     worst = min(results[p]["bare"][0] for p in results)
     ratios = {
@@ -99,21 +90,6 @@ def main() -> int:
     }
     print(json.dumps(line))
     return 0
-
-
-def _prepare_set(folder: Path) -> None:
-    (folder / "text.txt").write_text("\n\n".join(stories(2_000_000, seed=1)))
-    prepare(
-        ["text.txt"],
-        "text",
-        TokenizerSource(train_vocab=VOCABULARY),
-        folder / "set",
-        folder,
-        "stream",
-        None,
-        lambda progress: None,
-        SystemClock(),
-    )
 
 
 def _compare(folder: Path, precision: Precision) -> dict[str, tuple[float, list[float]]]:
@@ -146,25 +122,10 @@ def _compare(folder: Path, precision: Precision) -> dict[str, tuple[float, list[
     return found
 
 
-def _resolved(folder: Path, precision: Precision) -> Resolved:
-    loaded = load_run(folder, [f"precision={precision}", f"name=bench-{precision}"])
-    return resolve(
-        loaded,
-        this_machine(),
-        nodes=1,
-        parameters=None,
-        train_set=folder / "set",
-        validation_sets={},
-    )
-
-
 def _headway(folder: Path, precision: Precision) -> Contender:
-    resolved = _resolved(folder, precision)
-    torch.set_num_threads(resolved.threads)
-    directory = RunDirectory.create(resolved.run_directory, SystemClock())
-    directory.write_spec(resolved)
-    world = form_world(0, 1, 1, "cpu", False, folder / "store", 1)
-    session = open_session(resolved, world, StopRequest(), SystemClock())
+    session = open_trial(
+        resolved_trial(folder, f"precision={precision}", f"name=bench-{precision}")
+    )
 
     def steps(count: int) -> float:
         started = time.perf_counter()

@@ -17,17 +17,10 @@ from pathlib import Path
 
 import torch
 
-from headway.clock import SystemClock
-from headway.data.prepare import TokenizerSource, prepare
-from headway.data.tiny import stories
-from headway.launch.machine import this_machine
-from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
+from headway.spec.resolve import Resolved
 from headway.train.loop import advance
-from headway.train.preempt import StopRequest
-from headway.train.session import Session, open_session
-from headway.train.world import form_world
+from headway.train.session import Session
+from trial import open_trial, prepare_set, resolved_trial
 
 WINDOWS = int(os.environ.get("WINDOWS", "5"))
 WINDOW_SECONDS = float(os.environ.get("WINDOW_SECONDS", "20"))
@@ -54,8 +47,10 @@ checkpoint: {every: 1000000 steps, keep: {last: 2}}
 def main() -> int:
     with tempfile.TemporaryDirectory(dir=os.environ.get("BENCH_DIR")) as scratch:
         folder = Path(scratch)
-        resolved = _resolved(folder)
-        session = _session(resolved, 1)
+        (folder / "run.yaml").write_text(RUN_FILE)
+        prepare_set(folder, 200_000, 4096)
+        resolved = resolved_trial(folder)
+        session = open_trial(resolved)
         costs, held, wrote, size = _costs(session, folder)
         session.saver.wait()
         restart = _restart_seconds(resolved)
@@ -76,39 +71,6 @@ def main() -> int:
     }
     print(json.dumps(line))
     return 0
-
-
-def _resolved(folder: Path) -> Resolved:
-    (folder / "run.yaml").write_text(RUN_FILE)
-    (folder / "text.txt").write_text("\n\n".join(stories(200_000, seed=1)))
-    source = TokenizerSource(train_vocab=4096)
-    prepare(
-        ["text.txt"],
-        "text",
-        source,
-        folder / "set",
-        folder,
-        "stream",
-        None,
-        lambda progress: None,
-        SystemClock(),
-    )
-    resolved = resolve(
-        load_run(folder),
-        this_machine(),
-        nodes=1,
-        parameters=None,
-        train_set=folder / "set",
-        validation_sets={},
-    )
-    torch.set_num_threads(resolved.threads)
-    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
-    return resolved
-
-
-def _session(resolved: Resolved, generation: int) -> Session:
-    world = form_world(0, 1, 1, "cpu", False, Path("unused"), generation)
-    return open_session(resolved, world, StopRequest(), SystemClock())
 
 
 def _costs(session: Session, folder: Path) -> tuple[list[float], list[float], list[float], int]:
@@ -156,7 +118,7 @@ def _window(session: Session, steps: int, save: bool) -> tuple[float, float]:
 def _restart_seconds(resolved: Resolved) -> float:
     """From nothing but imports to the end of the next step."""
     started = time.perf_counter()
-    session = _session(resolved, 2)
+    session = open_trial(resolved, generation=2)
     assert session.training.step > 0, "it went on from the checkpoint"
     advance(session)
     return time.perf_counter() - started

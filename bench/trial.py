@@ -1,0 +1,57 @@
+"""A small run for a bench: text made here, prepared, and opened in this process on one worker."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from headway.clock import SystemClock
+from headway.data.prepare import TokenizerSource, prepare
+from headway.data.tiny import stories
+from headway.launch.machine import this_machine
+from headway.spec.load import load_run
+from headway.spec.resolve import Resolved, resolve
+from headway.state.rundir import RunDirectory
+from headway.train.preempt import StopRequest
+from headway.train.session import Session, open_session
+from headway.train.world import form_world
+
+SET = "set"
+
+
+def prepare_set(folder: Path, num_bytes: int, vocabulary: int) -> Path:
+    """A set of so much text in `folder/set`."""
+    (folder / "text.txt").write_text("\n\n".join(stories(num_bytes, seed=1)))
+    prepare(
+        ["text.txt"],
+        "text",
+        TokenizerSource(train_vocab=vocabulary),
+        folder / SET,
+        folder,
+        "stream",
+        None,
+        lambda progress: None,
+        SystemClock(),
+    )
+    return folder / SET
+
+
+def resolved_trial(folder: Path, *overrides: str) -> Resolved:
+    """The run file in `folder` on the set beside it, its directory made and its threads pinned."""
+    resolved = resolve(
+        load_run(folder, list(overrides)),
+        this_machine(),
+        nodes=1,
+        parameters=None,
+        train_set=folder / SET,
+        validation_sets={},
+    )
+    torch.set_num_threads(resolved.threads)
+    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    return resolved
+
+
+def open_trial(resolved: Resolved, generation: int = 1) -> Session:
+    world = form_world(0, 1, 1, "cpu", False, Path("unused"), generation)
+    return open_session(resolved, world, StopRequest(), SystemClock())
