@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ _context.set_forkserver_preload(
 
 
 def resolved_run(
-    folder: Path, sets: dict[str, Path], nodes: int = 1, overrides: list[str] | None = None
+    folder: Path, sets: Mapping[str, str | Path], nodes: int = 1, overrides: list[str] | None = None
 ) -> Resolved:
     """The run file in `folder` for this machine; `sets` are prepared, `train` among them."""
     loaded = load_run(folder, overrides)

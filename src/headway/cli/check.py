@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,4 +126,15 @@ def _check_code(loaded: Loaded) -> str:
         from headway.train.check_code import check_code
     except ImportError as error:
         raise needs_train("headway check --code", error) from None
-    return check_code(loaded.run, loaded.folder)
+    return "; ".join(filter(None, [check_code(loaded.run, loaded.folder), *_transforms(loaded)]))
+
+
+def _transforms(loaded: Loaded) -> Iterator[str]:
+    from headway.cli.sets import job_of
+    from headway.data.making.try_out import try_transform
+
+    data = loaded.run.data
+    sets = [*filter(None, [data.train]), *data.validation.values()]
+    for source in [*sets, *(one for each in sets for one in (each.mixture or {}).values())]:
+        if source.transform is not None:
+            yield try_transform(job_of(source, loaded, tokenizer_of=""))

@@ -37,10 +37,12 @@ def verify(run: RunArgument = None, json_: JsonOption = False) -> None:
     if json_:
         print_json({"run": directory.name, **asdict(verdict)})
     elif verdict.breach is None:
+        stretch = "the order" if verdict.epochs is None else f"{verdict.epochs:.3f} epochs"
+        starts = f"{verdict.generations} start{'' if verdict.generations == 1 else 's'}"
         print(
             f"exact: {verdict.steps} steps consumed {verdict.samples} samples, each position of "
-            f"{verdict.epochs:.3f} epochs once and in order\n"
-            f"{verdict.generations} starts, {verdict.redone} steps done again, "
+            f"{stretch} once and in order\n"
+            f"{starts}, {verdict.redone} steps done again, "
             f"{verdict.not_learned} consumed but not learned"
         )
     if verdict.breach is not None:

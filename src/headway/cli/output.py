@@ -34,9 +34,10 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 def short_count(number: float) -> str:
     """1234567 -> 1.23M."""
-    for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if number >= factor:
-            return f"{number / factor:.3g}{letter}"
+    for factor, letter in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k"), (1, "")):
+        # Three digits, rounded first: 999,600 is 1M and not 1e+03k.
+        if float(f"{number:.3g}") >= factor:
+            return f"{float(f'{number:.3g}') / factor:.3g}{letter}"
     return f"{number:.3g}"
 
 

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from headway.cli.output import say, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
-    from headway.data.prepare import Progress
     from headway.state.rundir import RunDirectory
 
 PLAIN_SECONDS = 10.0
@@ -58,49 +55,6 @@ def _width() -> int:
     import shutil
 
     return max(20, shutil.get_terminal_size().columns - 1)
-
-
-class PrepareProgress:
-    """While a set is prepared."""
-
-    def __init__(self, name: str, total_bytes: int) -> None:
-        self.name = name
-        self.total_bytes = total_bytes
-        self.line = MovingLine()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.line.close()
-
-    def show(self, progress: Progress) -> None:
-        what = "training the tokenizer" if progress.stage == "tokenizer" else "preparing"
-        speed = progress.bytes / 1e6 / max(progress.seconds, 1e-3)
-        share = min(1.0, progress.bytes / max(1, self.total_bytes))
-        left = progress.seconds * (1 - share) / share if share else 0.0
-        self.line.show(
-            f"{what} {self.name}: {share:4.0%}  {short_count(progress.documents)} documents  "
-            f"{speed:.1f} MB/s  {short_count(progress.tokens)} tokens  {short_time(left)} left"
-        )
-
-    def finished(self, documents: int, tokens: int, into: Path) -> None:
-        self.line.above(
-            f"prepared {self.name}: {short_count(documents)} documents, {short_count(tokens)} "
-            f"tokens, in {_near(into)}"
-        )
-
-
-def _near(path: Path) -> str:
-    try:
-        return str(path.resolve().relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 class RunProgress:

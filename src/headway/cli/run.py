@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,6 +14,7 @@ from headway.cli.options import RunFileArgument, SetOption
 from headway.cli.output import hint, say, warn
 
 if TYPE_CHECKING:
+    from headway.cli.sets import Sets
     from headway.errors import Exit
     from headway.spec.load import Loaded
     from headway.spec.resolve import Resolved
@@ -60,24 +61,30 @@ def start(loaded: Loaded, nodes: int, extend: bool, location: str | None = None)
             say(f"run {before.name} has finished already: {location}")
             hint("--extend with a longer train_for goes on; another name starts anew")
             return
-    try:
-        train_set, validation_sets = sets_of(loaded)
-    except KeyboardInterrupt:
-        raise Stopped("stopped while preparing data", "the same command prepares it anew") from None
-    require_fitting_sets(loaded, train_set, validation_sets)
-    resolved = resolve(
-        loaded,
-        this_machine(),
-        nodes=nodes,
-        parameters=parameters_of(loaded.run),
-        train_set=train_set,
-        validation_sets=validation_sets,
-    ).model_copy(update={"run_directory": location})
-    wanted = loaded.run.resources.accelerators
+    with ExitStack() as background:
+        try:
+            sets = sets_of(loaded, background)
+            require_fitting_sets(loaded, sets)
+        except KeyboardInterrupt:
+            raise Stopped("stopped while preparing data", "the same command goes on") from None
+        resolved = resolve(
+            loaded,
+            this_machine(),
+            nodes=nodes,
+            parameters=parameters_of(loaded.run),
+            train_set=sets.train,
+            validation_sets=sets.validation,
+        ).model_copy(update={"run_directory": location})
+        warn_of_missing_device(resolved)
+        directory = RunDirectory.create(location, SystemClock())
+        code = _train(resolved, directory)
+    raise typer.Exit(int(code))
+
+
+def warn_of_missing_device(resolved: Resolved) -> None:
+    wanted = resolved.run.resources.accelerators
     if resolved.device == "cpu" and wanted is not None and wanted.kind.lower() != "cpu":
         warn(f"this machine has no {wanted.kind}: training on its CPU")
-    directory = RunDirectory.create(location, SystemClock())
-    raise typer.Exit(int(_train(resolved, directory)))
 
 
 def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
@@ -145,14 +152,17 @@ def is_finished(directory: RunDirectory) -> bool:
     return read_status(directory, SystemClock().now()).state == "finished"
 
 
-def require_fitting_sets(loaded: Loaded, train: Path, validation: dict[str, Path]) -> None:
+def require_fitting_sets(loaded: Loaded, sets: Sets) -> None:
     """What workers would find out too, but only after their imports."""
-    from headway.data.fit import require_fit
-    from headway.data.shards import TokenSet
+    from headway.cli.streaming import wait_for_first_samples
+    from headway.data.reading.fit import require_fit
+    from headway.data.reading.sets import open_set
 
-    for folder in (train, *validation.values()):
+    for location in (sets.train, *sets.validation.values()):
         objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
-        require_fit(TokenSet.open(folder), objective, length)
+        samples = open_set(location)
+        wait_for_first_samples(samples, length)
+        require_fit(samples, objective, length)
 
 
 def refuse_other_run(directory: RunDirectory, loaded: Loaded, extend: bool) -> None:

@@ -3,100 +3,190 @@
 from __future__ import annotations
 
 import json
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING
 
 import xxhash
 
-from headway.clock import SystemClock
-from headway.errors import needs_train
+from headway.errors import BadInput, needs_train
 
 if TYPE_CHECKING:
-    from headway.data.prepare import TokenizerSource
+    from headway.data.making.prepare import Job
+    from headway.data.tokenizer import TokenizerSource
     from headway.spec.load import Loaded
-    from headway.spec.run import DataSet, Tokenizer
+    from headway.spec.run import DataSet, Source, Tokenizer
 
 PREPARED = "prepared"
 """Folder beside the run file for what `run` prepares by itself."""
-HASHED_BYTES = 2**26
-"""Files up to here are known by their content, so that a clone or a touch does not prepare them
-again; larger ones by size and time, since reading them at every start would take too long."""
+HELD_OUT = "held_out"
 
 
-def sets_of(loaded: Loaded) -> tuple[Path, dict[str, Path]]:
-    """Folders of the training set and of the validation sets, prepared."""
+@dataclass(frozen=True)
+class Sets:
+    """Where the sets of a run are."""
+
+    train: str
+    validation: dict[str, str]
+
+
+def sets_of(loaded: Loaded, background: ExitStack) -> Sets:
+    """Prepared, or for `stream` being prepared until `background` is closed."""
     data = loaded.run.data
     assert data.train is not None
-    train = ready_set("train", data.train, loaded, tokenizer_of=None)
+    if data.train.stream:
+        train = _streamed("train", data.train, loaded, background)
+    else:
+        train = ready_set("train", data.train, loaded, tokenizer_of=None)
     validation = {
         name: ready_set(name, dataset, loaded, tokenizer_of=train)
         for name, dataset in data.validation.items()
     }
-    return train, validation
+    if data.train.hold_out is not None:
+        if HELD_OUT in validation:
+            raise BadInput(f"data.validation has a set {HELD_OUT}, and so has hold_out")
+        validation[HELD_OUT] = ready_set(
+            HELD_OUT, data.train, loaded, tokenizer_of=train, side=HELD_OUT
+        )
+    return Sets(train, validation)
+
+
+def _streamed(name: str, dataset: DataSet, loaded: Loaded, background: ExitStack) -> str:
+    """A set that is being prepared in the background, if it is not finished already."""
+    job = job_of(dataset, loaded, tokenizer_of=None)
+    from headway.cli.streaming import Preparation
+    from headway.data.shards import MANIFEST
+
+    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}-stream"
+    if not (into / MANIFEST).is_file():
+        preparation = background.enter_context(Preparation(replace(job, into=str(into))))
+        preparation.wait_until_begun()
+    return str(into)
 
 
 def ready_set(
-    name: str,
-    dataset: DataSet,
-    loaded: Loaded,
-    tokenizer_of: Path | None,
-    into: Path | None = None,
-) -> Path:
-    """The set's folder. Where it comes from sources, one folder for each state of them, so that
-    edited text or settings are prepared anew and what is there is never rewritten."""
+    name: str, dataset: DataSet, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+) -> str:
+    """The set's location, prepared."""
+    if dataset.mixture is not None:
+        return _ready_mixture(name, dataset, loaded, tokenizer_of)
     if dataset.path is not None:
-        return loaded.folder / dataset.path
+        return located(dataset.path, loaded.folder)
+    return _prepared(name, dataset, loaded, tokenizer_of, side)
+
+
+def located(path: str, folder: Path) -> str:
+    """A path relative to the run file, or an address as it is."""
+    return path if "://" in path else str(folder / path)
+
+
+def job_of(source: Source, loaded: Loaded, tokenizer_of: str | None, side: str = "train") -> Job:
+    """What `source` asks to be prepared; where to is still to be said."""
     try:
-        from headway.data.prepare import prepare
-        from headway.data.shards import MANIFEST, TOKENIZER
-        from headway.data.sources import find_files
+        from headway.data.making.prepare import Job
+        from headway.data.making.recipe import Settings
+        from headway.data.shards import TOKENIZER
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
-    from headway.cli.progress import PrepareProgress
-
-    assert dataset.sources is not None
-    source = _tokenizer_source(dataset.tokenizer, tokenizer_of and tokenizer_of / TOKENIZER)
     masked = loaded.run.objective.type == "masked"
-    layout: Literal["stream", "windows"] = "windows" if masked else "stream"
-    window = loaded.run.data.sequence_length if masked else None
-    files = find_files(dataset.sources, loaded.folder)
-    if into is None:
-        state = {
-            "files": [_file_state(file, loaded.folder) for file in files],
-            "column": dataset.column,
-            "tokenizer": _tokenizer_state(source, loaded.folder),
-            "layout": [layout, window],
-        }
-        text = json.dumps(state, sort_keys=True)
-        into = loaded.folder / PREPARED / f"{name}-{xxhash.xxh3_64_hexdigest(text.encode())[:12]}"
-        if (into / MANIFEST).is_file():
-            return into
-    with PrepareProgress(name, sum(file.stat().st_size for file in files)) as progress:
-        manifest = prepare(
-            dataset.sources,
-            dataset.column,
-            source,
-            into,
-            loaded.folder,
-            layout,
-            window,
-            progress.show,
-            SystemClock(),
+    share = getattr(source, "hold_out", None)
+    assert source.sources is not None
+    return Job(
+        sources=source.sources,
+        tokenizer=_tokenizer_source(
+            source.tokenizer, tokenizer_of and f"{tokenizer_of}/{TOKENIZER}"
+        ),
+        into="",
+        beside=loaded.folder,
+        settings=Settings(
+            layout="windows" if masked else "stream",
+            window_tokens=loaded.run.data.sequence_length if masked else None,
+            column=source.column,
+            template=source.template,
+            messages=source.messages,
+            transform=source.transform,
+            ids=source.ids,
+            mask=source.mask,
+            deduplicate=source.deduplicate,
+            hold_out=share,
+            side="held_out" if side == HELD_OUT else "train",
+        ),
+        code=loaded.folder / loaded.run.code.path if loaded.run.code else None,
+        anonymous=source.anonymous,
+    )
+
+
+def _prepared(
+    name: str, source: Source, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+) -> str:
+    """One folder for each state of the sources, so that edited text or settings are prepared anew
+    and what is there is never rewritten."""
+    from headway.cli.preparing import prepare_showing
+    from headway.data.shards import MANIFEST
+
+    job = job_of(source, loaded, tokenizer_of, side)
+    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}"
+    if not (into / MANIFEST).is_file():
+        prepare_showing(replace(job, into=str(into)), name)
+    return str(into)
+
+
+def state_of(job: Job) -> str:
+    """Twelve letters for what the set will be made from."""
+    from headway.data.making.sources import find_sources
+    from headway.state.code import code_digest
+
+    found = find_sources(job.sources, job.beside, job.anonymous)
+    state = {
+        "files": [file.model_dump() for file in found.files],
+        "changed": [_changed(job.beside / file.name) for file in found.files],
+        "settings": job.settings.model_dump(),
+        "code": code_digest(job.code) if job.settings.transform and job.code else None,
+        "tokenizer": _tokenizer_state(job.tokenizer, job.beside),
+    }
+    return xxhash.xxh3_64_hexdigest(json.dumps(state, sort_keys=True).encode())[:12]
+
+
+def _changed(path: Path) -> int | None:
+    """When a large file was written: of those not all content is looked at."""
+    from headway.data.making.sources import WHOLE_BYTES
+
+    if not path.is_file() or path.stat().st_size <= WHOLE_BYTES:
+        return None
+    return path.stat().st_mtime_ns
+
+
+def _ready_mixture(name: str, dataset: DataSet, loaded: Loaded, tokenizer_of: str | None) -> str:
+    try:
+        from headway.data.reading.mixture import MIXTURE, Wanted, write_mixture
+    except ImportError as error:
+        raise needs_train("preparing data", error) from None
+
+    assert dataset.mixture is not None
+    wanted = []
+    shared = tokenizer_of
+    for member_name, member in dataset.mixture.items():
+        if member.path is not None:
+            location = located(member.path, loaded.folder)
+        else:
+            # The mixture's own tokenizer goes to its first member, the others take it from there.
+            if member.tokenizer is None and shared is None:
+                member = member.model_copy(update={"tokenizer": dataset.tokenizer})
+            location = _prepared(f"{name}-{member_name}", member, loaded, shared)
+        shared = shared or location
+        wanted.append(
+            Wanted(name=member_name, location=location, weight=member.weight, epochs=member.epochs)
         )
-        progress.finished(manifest.num_documents, manifest.num_tokens, into)
-    return into
+    text = json.dumps([one.model_dump() for one in wanted])
+    into = loaded.folder / PREPARED / f"{name}-{xxhash.xxh3_64_hexdigest(text.encode())[:12]}"
+    if not (into / MIXTURE).is_file():
+        write_mixture(into, wanted)
+    return str(into)
 
 
-def _file_state(file: Path, folder: Path) -> list[Any]:
-    facts = file.stat()
-    name = str(file.relative_to(folder)) if file.is_relative_to(folder) else str(file)
-    if facts.st_size <= HASHED_BYTES:
-        return [name, xxhash.xxh3_64_hexdigest(file.read_bytes())]
-    return [name, facts.st_size, facts.st_mtime_ns]
-
-
-def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[Any]:
+def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[object]:
     """A tokenizer in a folder is known by its content: the name may stay while it changes."""
     if source.load is not None and (folder / source.load / "tokenizer.json").is_file():
         content = (folder / source.load / "tokenizer.json").read_bytes()
@@ -104,12 +194,12 @@ def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[Any]:
     return [source.load, source.train_vocab]
 
 
-def _tokenizer_source(tokenizer: Tokenizer | None, shared: Path | None) -> TokenizerSource:
-    from headway.data.prepare import TokenizerSource
+def _tokenizer_source(tokenizer: Tokenizer | None, shared: str | None) -> TokenizerSource:
+    from headway.data.tokenizer import TokenizerSource
 
     if tokenizer is None:
         assert shared is not None, "require_complete has seen to it"
-        return TokenizerSource(load=str(shared))
+        return TokenizerSource(load=shared)
     if tokenizer.train is not None:
         return TokenizerSource(train_vocab=tokenizer.train.vocab)
     return TokenizerSource(load=tokenizer.from_)

@@ -8,6 +8,9 @@ The order has two levels, so that reads stay large on every storage:
     epoch     blocks 0..B-1 in keyed order     | 7 2 9 | 0 5 3 | 8 1 6 | 4 |
     window    samples of a few neighbouring slots of that row, mixed together in keyed order
 
+A set that grows while a run reads it is ordered in sections: each is ordered like an epoch of its
+own, one after the other, so nothing depends on samples that are not there yet.
+
 THE VALUES ARE A FROZEN CONTRACT. A change to anything below that changes one value breaks the
 resume of every run there is; `tests/unit/data/test_order.py` holds golden values.
 """
@@ -108,24 +111,41 @@ class Permutation:
 
 
 @dataclass(frozen=True)
+class Window:
+    """Some consecutive positions, and the samples that are mixed over them."""
+
+    first_position: int
+    end_position: int
+    """The first position of the next window."""
+    samples: tuple[tuple[int, int], ...]
+    """The sample numbers [start, end) of each block, in the order of the row of blocks."""
+
+
+@dataclass(frozen=True)
 class Order:
     """The order of `num_samples` samples, epoch after epoch, without end."""
 
     seed: int
     num_samples: int
     samples_per_block: int
-    """The last block may be shorter."""
+    """The last block, of the set or of a section, may be shorter."""
     window_blocks: int
+    samples_per_section: int | None = None
+    """None: an epoch is mixed as a whole. Otherwise its sections follow each other, each mixed for
+    itself; a full one is the same in the same epoch whatever `num_samples` is. The last one may be
+    shorter."""
 
     def __post_init__(self) -> None:
         assert self.num_samples >= 1, "an order needs at least one sample"
         assert self.samples_per_block >= 1
         assert self.window_blocks >= 1
+        assert self.samples_per_section is None or self.samples_per_section >= 1
 
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(epochs, samples), both int64, of the positions first .. first + count - 1.
 
-        Position p is index p % num_samples of epoch p // num_samples; a batch may straddle epochs.
+        Position p is index p % num_samples of epoch p // num_samples; a batch may straddle epochs
+        and sections.
         """
         assert first >= 0
         assert count >= 0
@@ -136,39 +156,104 @@ class Order:
             samples[here] = self._in_epoch(epoch, indices[here])
         return epochs, samples
 
-    def _in_epoch(self, epoch: int, indices: np.ndarray) -> np.ndarray:
-        """The samples at these indices of one epoch.
+    def window_at(self, position: int) -> Window:
+        """The window that the sample at this position is drawn from; it ends with its section.
 
-        All blocks hold `block` samples but the last, which holds `missing` fewer. Everything below
-        is the arithmetic of full blocks, with `missing` put in or taken out beyond the short one.
+        Takes as long as the window has blocks. `window_at(window.end_position)` is the next one.
         """
+        assert position >= 0
+        epoch, index = divmod(position, self.num_samples)
+        section, inside = divmod(index, self._full_section)
+        start, end, ranges = self._stretch(epoch, section).window(inside)
+        first_sample = section * self._full_section
+        first_position = position - inside
+        return Window(
+            first_position + start,
+            first_position + end,
+            tuple((first_sample + low, first_sample + high) for low, high in ranges),
+        )
+
+    def _in_epoch(self, epoch: int, indices: np.ndarray) -> np.ndarray:
+        """The samples at these indices of one epoch."""
+        samples = np.empty_like(indices)
+        for section, here in _runs(indices // self._full_section):
+            # A section begins at the same number among the samples and among the indices.
+            first = section * self._full_section
+            stretch = self._stretch(epoch, section)
+            samples[here] = stretch.samples(indices[here] - first) + first
+        return samples
+
+    @property
+    def _full_section(self) -> int:
+        return min(self.samples_per_section or self.num_samples, self.num_samples)
+
+    def _stretch(self, epoch: int, section: int) -> _Stretch:
+        size = min(self._full_section, self.num_samples - section * self._full_section)
+        shape = (size, self.samples_per_block, self.window_blocks)
+        if self.samples_per_section is None:
+            return _Stretch(*shape, "order/1", self.seed, epoch)
+        return _Stretch(*shape, "order/1/section", self.seed, epoch, section)
+
+
+class _Stretch:
+    """Samples 0 .. num_samples - 1 in a keyed order of two levels: an epoch or a section of one.
+
+    All blocks hold `block` samples but the last, which holds `missing` fewer. Everything below is
+    the arithmetic of full blocks, with `missing` put in or taken out beyond the short one.
+    """
+
+    def __init__(
+        self, num_samples: int, samples_per_block: int, window_blocks: int, purpose: str, *key: int
+    ) -> None:
+        self._purpose, self._key = purpose, key
+        self._num_samples = num_samples
         # Both are cut to what there is, which changes no value and keeps products within int64.
-        block = min(self.samples_per_block, self.num_samples)
-        num_blocks = -(-self.num_samples // block)
-        window = min(self.window_blocks, num_blocks)
-        missing = num_blocks * block - self.num_samples
+        self._block = min(samples_per_block, num_samples)
+        self._num_blocks = -(-num_samples // self._block)
+        self._window = min(window_blocks, self._num_blocks)
+        self._full = self._window * self._block  # samples in a window of full blocks
+        self._missing = self._num_blocks * self._block - num_samples
 
-        blocks = Permutation(num_blocks, "order/1/blocks", self.seed, epoch)
-        short_slot = int(blocks.inverse(np.array([num_blocks - 1]))[0])
-        short_window, short_place = divmod(short_slot, window)
+        self._blocks = Permutation(self._num_blocks, f"{purpose}/blocks", *key)
+        short_slot = int(self._blocks.inverse(np.array([self._num_blocks - 1]))[0])
+        self._short_window, self._short_place = divmod(short_slot, self._window)
 
-        full = window * block  # samples in a window of full blocks
-        num_slots = min(window, num_blocks - short_window * window)
-        short_end = short_window * full + num_slots * block - missing
-        windows = np.where(indices < short_end, indices, indices + missing) // full
+    def samples(self, indices: np.ndarray) -> np.ndarray:
+        """The samples at these ascending indices."""
         places = np.empty_like(indices)  # in the row of blocks, as if all of them were full
-        for number, here in _runs(windows):
-            start = number * full - (missing if number > short_window else 0)
-            num_slots = min(window, num_blocks - number * window)
-            size = num_slots * block - (missing if number == short_window else 0)
-            inside = Permutation(size, "order/1/window", self.seed, epoch, number)
+        for number, here in _runs(self._window_numbers(indices)):
+            start, end = self._bounds(number)
+            inside = Permutation(end - start, f"{self._purpose}/window", *self._key, number)
             place = inside.forward(indices[here] - start)
-            if number == short_window:
-                beyond = place >= (short_place + 1) * block - missing
-                place = np.where(beyond, place + missing, place)
-            places[here] = place + number * full
-        slots, offsets = np.divmod(places, block)
-        return blocks.forward(slots) * block + offsets
+            if number == self._short_window:
+                beyond = place >= (self._short_place + 1) * self._block - self._missing
+                place = np.where(beyond, place + self._missing, place)
+            places[here] = place + number * self._full
+        slots, offsets = np.divmod(places, self._block)
+        return self._blocks.forward(slots) * self._block + offsets
+
+    def window(self, index: int) -> tuple[int, int, list[tuple[int, int]]]:
+        """The indices [start, end) of the window around an index, and the samples of its blocks."""
+        number = int(self._window_numbers(np.array([index]))[0])
+        first_slot = number * self._window
+        slots = np.arange(first_slot, first_slot + self._num_slots(number))
+        firsts = (self._blocks.forward(slots) * self._block).tolist()
+        ranges = [(first, min(first + self._block, self._num_samples)) for first in firsts]
+        return *self._bounds(number), ranges
+
+    def _window_numbers(self, indices: np.ndarray) -> np.ndarray:
+        short_end = self._bounds(self._short_window)[1]
+        return np.where(indices < short_end, indices, indices + self._missing) // self._full
+
+    def _bounds(self, number: int) -> tuple[int, int]:
+        """The indices [start, end) of a window."""
+        start = number * self._full - (self._missing if number > self._short_window else 0)
+        lacking = self._missing if number == self._short_window else 0
+        return start, start + self._num_slots(number) * self._block - lacking
+
+    def _num_slots(self, number: int) -> int:
+        """How many blocks a window has: the last one may have fewer."""
+        return min(self._window, self._num_blocks - number * self._window)
 
 
 def _runs(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:

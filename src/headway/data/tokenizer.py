@@ -19,7 +19,7 @@ from headway.errors import BadInput, NotFound
 
 TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
-COMPANIONS = (CONFIG_JSON, "special_tokens_map.json")
+COMPANIONS = (CONFIG_JSON, "special_tokens_map.json", "chat_template.jinja")
 
 END_OF_TEXT = "<|endoftext|>"
 
@@ -47,6 +47,19 @@ _USUAL_NAMES = {
 
 
 @dataclass(frozen=True)
+class TokenizerSource:
+    """Where the tokenizer comes from: exactly one of the two."""
+
+    load: str | None = None
+    """A folder with tokenizer.json, or a name on the hub."""
+    train_vocab: int | None = None
+    """Train one of this size on the text."""
+
+    def __post_init__(self) -> None:
+        assert (self.load is None) != (self.train_vocab is None), "exactly one of the two"
+
+
+@dataclass(frozen=True)
 class TokenizerFiles:
     """A tokenizer's files on this machine, by name; tokenizer.json is always among them."""
 
@@ -66,7 +79,7 @@ class TokenizerFiles:
         """Which token plays which role, as the companions say it."""
         roles: dict[str, str] = {}
         for name in reversed(COMPANIONS):  # the config has the last word
-            if name in self.paths:
+            if name in self.paths and name.endswith(".json"):
                 roles |= _roles_in(self.paths[name])
         return roles
 

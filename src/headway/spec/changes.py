@@ -32,6 +32,7 @@ OPERATION = frozenset(
         "storage",
         "notify",
         "data.validation",
+        "data.train.anonymous",
     }
 )
 """All other keys are the run's identity: they decide the weights it ends with."""
@@ -53,8 +54,9 @@ def changed_identity(before: RunFile, after: RunFile) -> list[str]:
 
 
 def identity_digest(run: RunFile) -> str:
-    """Of all that decides the weights but the length: a run may be extended."""
-    flat = _flat(run.model_dump(mode="json", by_alias=True))
+    """Of all that decides the weights but the length: a run may be extended. Only of what is not
+    at its default: a key that a later version adds does not make other runs of those there are."""
+    flat = _flat(run.model_dump(mode="json", by_alias=True, exclude_defaults=True))
     kept = {k: v for k, v in flat.items() if not is_operation(k) and k != "train_for"}
     text = json.dumps(kept, sort_keys=True, separators=(",", ":"))
     return xxhash.xxh3_128_hexdigest(text.encode())

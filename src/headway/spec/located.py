@@ -144,7 +144,7 @@ CHOICES: dict[Path, tuple[str, ...]] = {
     ("model",): ("from", "type", "call"),
     ("objective",): ("type", "call"),
     ("objective", "teacher"): ("from", "type", "call"),
-    ("data", "train"): ("path", "sources"),
+    ("data", "train"): ("path", "sources", "mixture"),
     ("data", "train", "tokenizer"): ("from", "train"),
     ("data", "validation", "*"): ("path", "sources"),
     ("data", "validation", "*", "tokenizer"): ("from", "train"),

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator
-from typing import Any, get_args
+from types import UnionType
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
@@ -139,7 +140,12 @@ def fields_of(section: type[BaseModel]) -> dict[str, tuple[str, Any]]:
 
 
 def is_mapping_of_sections(annotation: Any) -> bool:
-    return getattr(annotation, "__origin__", None) is dict and section_of(annotation) is not None
+    """`dict[str, Section]`, or that or None."""
+    if get_origin(annotation) is dict:
+        return section_of(annotation) is not None
+    return isinstance(annotation, UnionType) and any(
+        is_mapping_of_sections(argument) for argument in get_args(annotation)
+    )
 
 
 def key_paths(section: type[BaseModel], prefix: str = "") -> Iterator[str]:

@@ -6,12 +6,13 @@ What only the machine, the model's size or the data can tell is passed in; this 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from headway.errors import BadInput, SpecError
 from headway.spec.load import PRESET, Loaded
-from headway.spec.run import RunFile, Section
+from headway.spec.run import DataSet, RunFile, Section
 
 LARGE_MODEL_PARAMETERS = 10**9
 """From here on `auto` shards over the node and recomputes activations: fp32 weights, gradients and
@@ -99,13 +100,26 @@ def require_complete(loaded: Loaded) -> None:
             raise _lacks(loaded, key)
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")
-    train = loaded.run.data.train
-    if train.sources is not None and train.tokenizer is None:
+    if loaded.run.data.train.stream and loaded.run.train_for.unit == "epochs":
+        raise SpecError(
+            "data.train.stream: nobody knows yet how long an epoch is",
+            str(loaded.located.mark(("data", "train"))),
+            "train_for: so many tokens or steps",
+        )
+    if _lacks_tokenizer(loaded.run.data.train):
         raise SpecError(
             "data.train: sources need a tokenizer",
             str(loaded.located.mark(("data", "train"))),
             "tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
         )
+
+
+def _lacks_tokenizer(train: DataSet) -> bool:
+    """Whether nobody says how to tokenise. In a mixture the first member's serves the others."""
+    if train.tokenizer is not None:
+        return False
+    first = next(iter(train.mixture.values())) if train.mixture else train
+    return first.sources is not None and first.tokenizer is None
 
 
 def _lacks(loaded: Loaded, key: str) -> SpecError:
@@ -131,8 +145,8 @@ def resolve(
     *,
     nodes: int,
     parameters: int | None,
-    train_set: Path,
-    validation_sets: dict[str, Path],
+    train_set: str | Path,
+    validation_sets: Mapping[str, str | Path],
 ) -> Resolved:
     """`parameters` is the model's size where it is known without loading it."""
     run = loaded.run

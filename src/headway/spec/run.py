@@ -31,6 +31,7 @@ from headway.spec.units import (
     LengthField,
     NodeRange,
     NodeRangeField,
+    ShareField,
     Warmup,
     WarmupField,
 )
@@ -164,23 +165,108 @@ class Tokenizer(Section):
         return self
 
 
-class DataSet(Section):
-    """A prepared folder, or sources that `run` prepares when they are not prepared yet."""
+class Source(Section):
+    """A prepared set, or sources that `run` prepares when they are not prepared yet."""
 
     path: str | None = None
-    """A folder made by `headway data prepare`. A bare string means this."""
+    """A set made by `headway data prepare`: a folder, s3:// or gs://. A bare string means this."""
     sources: list[str] | None = Field(default=None, min_length=1)
-    """Files, folders or globs of .txt and .jsonl."""
+    """Files, folders, globs, s3:// and gs:// addresses of .txt, .jsonl, .json, .csv, .parquet,
+    .arrow, .npy, .h5 and .tar, each also as .gz, .zst or .xz; or `hub:NAME?split=train`."""
     column: str = "text"
-    """jsonl: the field that holds the text."""
+    """The column that holds the text."""
+    template: str | None = None
+    """Text made of several columns: `"{question} {answer}"`."""
+    messages: str | None = None
+    """The column that holds a conversation. It goes through the tokenizer's chat template, and the
+    loss counts on the answers only."""
+    transform: Call | None = None
+    """The user's own function, `module:function`, from a record to its text, to messages, to
+    (ids, mask), or to None to leave it out."""
+    ids: str | None = None
+    """The column that holds token ids, taken over as they are. (In .npy: any name.)"""
+    mask: str | None = None
+    """With `ids`: the column that is 1 where a token counts for the loss, and 0 elsewhere."""
     tokenizer: Annotated[Tokenizer, Shorthand("from")] | None = None
     """How to tokenise the sources; a validation set takes the training set's when left out."""
+    deduplicate: Flag = False
+    """Leave out documents whose text came before, to the letter."""
+    anonymous: Flag = False
+    """Public buckets: ask s3:// and gs:// without credentials."""
+
+    def _given(self, names: frozenset[str]) -> list[str]:
+        """Those that say something other than their default."""
+        fields = type(self).model_fields
+        return [
+            name for name in fields if name in names and getattr(self, name) != fields[name].default
+        ]
+
+    def _consistent(self) -> None:
+        if self.path is not None:
+            given = self._given(SOURCES_ONLY)
+            if given == ["tokenizer"]:
+                raise ValueError("a prepared set brings its own tokenizer; leave `tokenizer` out")
+            if given:
+                raise ValueError(f"`{given[0]}` goes with `sources`; a prepared set is as it is")
+        ways = [way for way in WAYS if getattr(self, way) is not None]
+        if len(ways) > 1:
+            raise ValueError(f"give one of {' and '.join(ways)}")
+        if self.mask is not None and self.ids is None:
+            raise ValueError("`mask` goes with `ids`")
+
+
+WAYS = ("template", "messages", "transform", "ids")
+"""From a record to tokens, other than by one column of text."""
+SOURCES_ONLY = frozenset({"column", *WAYS, "mask", "tokenizer", "deduplicate", "hold_out"})
+
+
+class Member(Source):
+    """One set of a mixture."""
+
+    weight: float | None = Field(default=None, gt=0)
+    """Its share of the samples, in relation to the others' weights."""
+    epochs: float | None = Field(default=None, gt=0)
+    """How often it is gone through in one epoch of the mixture."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> Member:
+        _exactly_one(self, {"path": "path", "sources": "sources"})
+        _exactly_one(self, {"weight": "weight", "epochs": "epochs"})
+        self._consistent()
+        return self
+
+
+class DataSet(Source):
+    """A prepared set, sources to prepare, or a mixture of such."""
+
+    mixture: dict[str, Member] | None = Field(default=None, min_length=1)
+    """Several sets by name, each with a `weight` or each with `epochs`."""
+    hold_out: ShareField | None = None
+    """Keep this share of the documents out of training, chosen by their content so that it never
+    moves; they become the validation set `held_out`."""
+    stream: Flag = False
+    """Start training while the sources are still being prepared: in their order, mixed within
+    windows of 64 Mi tokens."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataSet:
-        _exactly_one(self, {"path": "path", "sources": "sources"})
-        if self.path is not None and self.tokenizer is not None:
-            raise ValueError("a prepared set brings its own tokenizer; leave `tokenizer` out")
+        _exactly_one(self, {"path": "path", "sources": "sources", "mixture": "mixture"})
+        self._consistent()
+        if self.mixture is not None:
+            kinds = {member.weight is None for member in self.mixture.values()}
+            if len(kinds) > 1:
+                raise ValueError("give every member a weight, or every member epochs")
+            ways = (*WAYS, "mask", "hold_out", "deduplicate")
+            given = self._given(frozenset(ways))
+            if given:
+                raise ValueError(f"`{given[0]}` goes to a member of the mixture")
+        if self.stream and self.sources is None:
+            raise ValueError("`stream` goes with `sources`")
+        if self.stream and (self.deduplicate or self.hold_out is not None):
+            raise ValueError(
+                "`stream` starts before all documents are known: `deduplicate` and `hold_out` do "
+                "not go with it"
+            )
         return self
 
 
@@ -200,9 +286,13 @@ class Data(Section):
     @field_validator("validation")
     @classmethod
     def _plain_names(cls, sets: dict[str, DataSet]) -> dict[str, DataSet]:
-        for name in sets:
+        for name, dataset in sets.items():
             if not re.match(r"^[\w.-]+$", name):
                 raise ValueError(f"{name!r}: letters, digits, dot, dash and underscore only")
+            if dataset.mixture or dataset.stream or dataset.hold_out is not None:
+                raise ValueError(
+                    f"{name!r}: `mixture`, `stream` and `hold_out` are for the training set"
+                )
         return sets
 
 

@@ -242,3 +242,19 @@ NodeRangeField = Annotated[NodeRange, *_written(NodeRange, "number or range", 4,
 AcceleratorsField = Annotated[
     Accelerators, *_written(Accelerators, "device and its number a node", "H100:8", "cpu:2")
 ]
+
+
+def parse_share(value: Any) -> float:
+    """`1%` or 0.01."""
+    match = re.match(rf"^{NUMBER}\s*(%?)$", str(value).strip())
+    share = float(Decimal(match[1].replace("_", "")) / (100 if match[2] else 1)) if match else 0
+    if not 0 < share < 1:
+        raise ValueError(f"{value!r} is not a share between nothing and all, such as 1%")
+    return share
+
+
+ShareField = Annotated[
+    float,
+    PlainValidator(parse_share),
+    WithJsonSchema({"type": ["string", "number"], "description": "a share", "examples": ["1%"]}),
+]

@@ -1,10 +1,17 @@
-"""Which version of the user's own code a run used."""
+"""The user's own code: which version of it, and its functions by the names in the run file
+(`module:function`)."""
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import xxhash
+
+from headway.errors import BadInput
 
 CODE_SUFFIXES = (".py", ".yaml", ".json", ".toml", ".txt")
 
@@ -19,3 +26,28 @@ def code_digest(folder: Path) -> str:
             digest.update(str(path.relative_to(folder)).encode() + b"\0")
             digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
+
+
+def make_importable(folder: Path | None) -> None:
+    """Puts the run's code folder first on the Python path."""
+    if folder is not None and str(folder) not in sys.path:
+        if not folder.is_dir():
+            raise BadInput(f"code.path: no folder {folder}", "paths start at the run file's folder")
+        sys.path.insert(0, str(folder))
+
+
+def find_function(call: str) -> Callable[..., Any]:
+    module_name, _, function_name = call.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0]:
+            raise  # the module is there; something it imports is not, and its traceback says what
+        raise BadInput(
+            f"{call}: no module {module_name!r}",
+            "code: {path: FOLDER} in the run file says where your modules are",
+        ) from None
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(function):
+        raise BadInput(f"{call}: {module.__file__} has no function {function_name!r}")
+    return function

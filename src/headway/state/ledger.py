@@ -49,7 +49,8 @@ class Verdict:
     """Steps in the ledger, rewinds folded."""
     samples: int
     """Samples they consumed."""
-    epochs: float
+    epochs: float | None
+    """None where an epoch's length was not known when the run began."""
     """Passes over the data."""
     generations: int
     """Starts of the run."""
@@ -115,7 +116,9 @@ class _Check:
         return True
 
     def _begin(self, record: Record) -> None:
-        if not self._has_numbers(record, ("begin", "step", "batch", "samples", "length")):
+        if not self._has_numbers(record, ("begin", "step", "batch", "length")):
+            return
+        if record.get("samples") is not None and not self._has_numbers(record, ("samples",)):
             return
         if record["begin"] <= self.generation:
             self.breach = f"generation {record['begin']} begins after {self.generation}"
@@ -157,10 +160,11 @@ class _Check:
 
     def verdict(self) -> Verdict:
         samples = sum(record["count"] for record in self.taken)
+        epoch = self.facts["samples"] if self.facts else 1
         return Verdict(
             steps=len(self.taken),
             samples=samples,
-            epochs=samples / self.facts["samples"] if self.facts else 0.0,
+            epochs=samples / epoch if epoch else None,
             generations=self.generation,
             redone=self.redone,
             not_learned=sum(not record["learned"] for record in self.taken),

@@ -6,12 +6,14 @@ file can be made only if it is not there yet, and what was written is listed at 
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, BinaryIO, cast
 from uuid import uuid4
 
 from headway.errors import BadInput
@@ -27,16 +29,20 @@ S3_OPTIONS: dict[str, Any] = {
 }
 REMOTE_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "requests")
 PARTIAL = ".partial-"
+READ_AHEAD_BYTES = 2**23
+"""Of a file that is read on: one request for each, so the delay of a request is lost in it."""
+BUFFER_BYTES = 2**20
 
 
 class Store:
     """`Store("runs/it")` or `Store("s3://bucket/runs/it")`. Names are relative, with slashes."""
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, anonymous: bool = False) -> None:
+        """`anonymous`: a public bucket, asked without credentials."""
         self.root = str(root).rstrip("/")
         self.is_local = "://" not in self.root
         if not self.is_local:
-            self._remote, self._prefix = _open_remote(self.root)
+            self._remote, self._prefix = _open_remote(self.root, anonymous)
 
     def location(self, name: str = "") -> str:
         """For messages and for opening elsewhere."""
@@ -109,6 +115,42 @@ class Store:
             self.path(name).unlink(missing_ok=True)
             raise
 
+    def adopt(self, path: Path, name: str) -> None:
+        """A finished file of this machine becomes a file of the store, whole or not at all. On this
+        machine it is moved: whoever has the one before open keeps it as it was."""
+        if not self.is_local:
+            with _as_os_errors():
+                self._remote.put_file(str(path), self._key(name))
+            return
+        os.replace(path, self.path(name))
+        _folder_to_disk(self.path(name).parent)
+
+    def reading(self, name: str = "") -> BinaryIO:
+        """A file of any size, to be read on or sought in; without a name, the root itself."""
+        if self.is_local:
+            return self.path(name).open("rb")
+        with _as_os_errors():
+            file = self._remote.open(self._key(name), "rb", block_size=READ_AHEAD_BYTES)
+        return cast(BinaryIO, io.BufferedReader(_RemoteFile(file), BUFFER_BYTES))
+
+    def facts(self, prefix: str = "") -> dict[str, FileFacts]:
+        """Every file below the folder `prefix` (or the file itself), from one listing."""
+        if self.is_local:
+            names = self.names(prefix)
+            return {name: FileFacts(self.path(name).stat().st_size, "") for name in names}
+        try:
+            with _as_os_errors():
+                found = self._remote.find(self._key(prefix), detail=True)
+        except FileNotFoundError:
+            return {}
+        return {
+            key.removeprefix(self._prefix).lstrip("/"): FileFacts(
+                int(entry["size"]), str(entry.get("ETag") or entry.get("etag") or "").strip('"')
+            )
+            for key, entry in sorted(found.items())
+            if entry.get("type") == "file"
+        }
+
     def size(self, name: str) -> int | None:
         """Bytes of the file, or None when there is none."""
         try:
@@ -173,7 +215,44 @@ class Store:
             partial.unlink(missing_ok=True)
 
 
-def _open_remote(root: str) -> tuple[Any, str]:
+@dataclass(frozen=True)
+class FileFacts:
+    size: int
+    tag: str
+    """What the store calls this content; empty on a file system."""
+
+
+class _RemoteFile(io.RawIOBase):
+    """An object, with failures of the store as OSError."""
+
+    def __init__(self, file: Any) -> None:
+        self._file = file
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        with _as_os_errors():
+            data = self._file.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        return int(self._file.seek(offset, whence))
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def close(self) -> None:
+        if not self.closed:
+            self._file.close()
+        super().close()
+
+
+def _open_remote(root: str, anonymous: bool) -> tuple[Any, str]:
     import fsspec
 
     scheme = root.partition("://")[0]
@@ -181,7 +260,7 @@ def _open_remote(root: str) -> tuple[Any, str]:
     if extra is None:
         raise BadInput(f"{root}: {scheme}:// is not a storage Headway knows", "use s3:// or gs://")
     try:
-        remote, prefix = fsspec.core.url_to_fs(root, **_options(scheme))
+        remote, prefix = fsspec.core.url_to_fs(root, **_options(scheme, anonymous))
     except ImportError:
         raise BadInput(
             f"{root} needs the {extra} extra", f"pip install 'headway[{extra}]'"
@@ -189,12 +268,12 @@ def _open_remote(root: str) -> tuple[Any, str]:
     return remote, str(prefix).rstrip("/")
 
 
-def _options(scheme: str) -> dict[str, Any]:
+def _options(scheme: str, anonymous: bool) -> dict[str, Any]:
     if scheme != "s3":
-        return {}
+        return {"token": "anon"} if anonymous else {}
     # Said here although botocore reads it too: fsspec hands out the connection it already has for
     # equal options, and another endpoint is another store.
-    return {**S3_OPTIONS, "endpoint_url": os.environ.get("AWS_ENDPOINT_URL")}
+    return {**S3_OPTIONS, "endpoint_url": os.environ.get("AWS_ENDPOINT_URL"), "anon": anonymous}
 
 
 @contextmanager

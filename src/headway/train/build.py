@@ -4,29 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.clock import Clock
+from headway.data.reading.tokenset import Reading
+from headway.errors import BadInput
 from headway.plan.length import num_steps
 from headway.spec.resolve import Resolved
 from headway.spec.run import Model
+from headway.state.code import make_importable
 from headway.train.export import trained_elsewhere
 from headway.train.feed import Feed, open_feed
 from headway.train.guard import LossGuard
 from headway.train.models import Built, build_model, compile_blocks, recompute_blocks
 from headway.train.objectives import make_objective
 from headway.train.optim import make_optimizer
-from headway.train.own_code import make_importable
 from headway.train.precision import LossScale
 from headway.train.shard import shard_model
 from headway.train.step import Training
 from headway.train.world import World
 
 
-def build(resolved: Resolved, world: World, clock: Clock) -> tuple[Training, Built]:
+def build(resolved: Resolved, world: World, reading: Reading) -> tuple[Training, Built]:
     """At step 0, with the same weights on every worker. COLLECTIVE when the model is sharded."""
     run = resolved.run
     assert run.model is not None
     make_importable(Path(resolved.folder, run.code.path) if run.code else None)
-    feed = open_feed(resolved, Path(resolved.train_set), world.device, clock)
+    feed = open_feed(resolved, resolved.train_set, world.device, reading)
     built = _network(run.model, resolved, feed)
     teacher = None
     if run.objective.teacher is not None:
@@ -50,7 +51,7 @@ def _network(model: Model, resolved: Resolved, feed: Feed) -> Built:
     trained = None
     if model.from_ is not None and "@" in model.from_:
         trained = trained_elsewhere(model.from_, Path(resolved.folder))
-    return build_model(model, resolved.run.objective, resolved, feed.set.manifest, trained)
+    return build_model(model, resolved.run.objective, resolved, feed.set, trained)
 
 
 def _place(built: Built, resolved: Resolved, world: World) -> None:
@@ -66,10 +67,16 @@ def _place(built: Built, resolved: Resolved, world: World) -> None:
 
 def _total_steps(resolved: Resolved, feed: Feed) -> int:
     length = resolved.run.train_for
+    if length.unit == "epochs" and feed.epoch_samples is None:
+        raise BadInput(
+            f"train_for: {length}: nobody knows how long an epoch of {feed.set.location} is: it is "
+            "made to be trained on while it is being prepared",
+            "say it in tokens or steps",
+        )
     return num_steps(
         length.unit,
         length.amount,
         resolved.global_batch,
         resolved.run.data.sequence_length,
-        feed.num_samples,
+        feed.epoch_samples,
     )

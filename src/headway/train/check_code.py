@@ -8,11 +8,11 @@ import torch
 
 from headway.errors import BadInput
 from headway.spec.run import RunFile
+from headway.state.code import find_function, make_importable
 from headway.train.batches import Batch
 from headway.train.evaluate import checked_pair
 from headway.train.models import own_model
 from headway.train.objectives import logits_of, make_objective
-from headway.train.own_code import find_function, make_importable
 
 ROWS, LENGTH, VOCABULARY = 2, 8, 64
 

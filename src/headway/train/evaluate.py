@@ -5,19 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from headway.clock import Clock
+from headway.data.reading.tokenset import Reading
 from headway.errors import BadInput
 from headway.plan.batch import num_slices
 from headway.spec.resolve import Resolved
+from headway.state.code import find_function
 from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
-from headway.train.own_code import find_function
 from headway.train.precision import computing
 from headway.train.preempt import StopRequest
 from headway.train.world import World
@@ -93,16 +92,22 @@ def evaluate(
 class Evaluator:
     """The validation sets of a run, opened once."""
 
-    def __init__(self, resolved: Resolved, world: World, stop: StopRequest, clock: Clock) -> None:
+    def __init__(
+        self, resolved: Resolved, world: World, stop: StopRequest, reading: Reading
+    ) -> None:
         self.resolved = resolved
         self.stop = stop
         self.feeds = {
-            name: open_feed(resolved, Path(folder), world.device, clock)
-            for name, folder in resolved.validation_sets.items()
+            name: open_feed(resolved, location, world.device, reading)
+            for name, location in resolved.validation_sets.items()
         }
         self.objective = make_evaluation(resolved.run.objective)
         metrics = resolved.run.evaluation.metrics
         self.metrics = find_function(metrics.call) if metrics else None
+
+    def close(self) -> None:
+        for feed in self.feeds.values():
+            feed.close()
 
     def run(self, model: nn.Module, world: World) -> dict[str, EvaluationResult]:
         """COLLECTIVE. Results by the name of the set; none when it was left to stop."""

@@ -15,25 +15,24 @@ from torch import nn
 
 from headway.data.shards import TOKENIZER
 from headway.errors import BadInput
-from headway.spec.resolve import Resolved
 from headway.state.checkpoints import find_checkpoint
+from headway.state.code import make_importable
 from headway.state.find import find_run, split_step
 from headway.state.rundir import RunDirectory
 from headway.train.models import Built, own_model
-from headway.train.own_code import make_importable
 from headway.train.restore import load_weights
 
 MODEL = "model"
 
 
-def describe_model(built: Built, resolved: Resolved, directory: RunDirectory) -> None:
+def describe_model(built: Built, tokenizer: Path, directory: RunDirectory) -> None:
     """Puts the model's config and the tokenizer into the run directory, so that it explains itself
     without the data, the hub or the model it started from."""
     if built.is_transformers:
         config: Any = built.module.config
         content = config.to_json_string(use_diff=False).encode()
         directory.store.write(f"{MODEL}/config.json", content)
-    for path in (Path(resolved.train_set) / TOKENIZER).glob("*"):
+    for path in tokenizer.glob("*"):
         directory.store.write(f"{TOKENIZER}/{path.name}", path.read_bytes())
 
 

@@ -1,22 +1,35 @@
-"""From (seed, step) to the slices a worker computes. No state: any step can be asked for."""
+"""From (seed, step) to the slices a worker computes. Any step can be asked for.
+
+While a step computes, the rows of the next one are read and masked in the background, where that
+is worth it. It changes when they are made, never what they are.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import torch
 import xxhash
 
 from headway.clock import Clock
-from headway.data.fit import require_fit
 from headway.data.masking import mask_tokens
-from headway.data.shards import Rows, TokenSet
+from headway.data.reading.fit import require_fit
+from headway.data.reading.sets import SampleSet, open_set
+from headway.data.reading.tokenset import Reading
 from headway.plan.batch import Share, num_slices, rows_of_slice
 from headway.spec.resolve import Resolved
+from headway.train.ahead import Ahead
 from headway.train.batches import IGNORED, Batch
+
+AHEAD_TOKENS = 2**14
+"""Less than this from a disk is made when it is needed, in a millisecond: a thread of Python beside
+the one that trains costs more than that when the cores are busy (steps of 17 ms took 21)."""
+PORTION_TOKENS = 2**20
+"""Of a fixed set that are read at once: a whole one need not fit into memory."""
 
 
 @dataclass(frozen=True)
@@ -29,11 +42,28 @@ class Masking:
     vocab_size: int
 
 
-def open_feed(resolved: Resolved, folder: Path, device: torch.device, clock: Clock) -> Feed:
+@dataclass(frozen=True)
+class Made:
+    """Rows of a share, before they are tensors: both int64 (rows, length)."""
+
+    inputs: np.ndarray
+    targets: np.ndarray
+
+
+@dataclass(frozen=True)
+class Upcoming:
+    """What is being made in the background."""
+
+    step: int
+    share: Share
+    made: Future[Made]
+
+
+def open_feed(resolved: Resolved, location: str, device: torch.device, reading: Reading) -> Feed:
     """The feed of one of the run's sets."""
     run = resolved.run
     return Feed(
-        folder,
+        open_set(location, reading),
         sequence_length=run.data.sequence_length,
         global_batch=resolved.global_batch,
         micro=resolved.micro,
@@ -41,7 +71,7 @@ def open_feed(resolved: Resolved, folder: Path, device: torch.device, clock: Clo
         device=device,
         objective=run.objective.type,
         masking=run.objective.mask_probability if run.objective.type == "masked" else None,
-        clock=clock,
+        clock=reading.clock,
     )
 
 
@@ -55,7 +85,7 @@ class Feed:
 
     def __init__(
         self,
-        folder: Path,
+        samples: SampleSet,
         *,
         sequence_length: int,
         global_batch: int,
@@ -66,7 +96,7 @@ class Feed:
         masking: float | None,
         clock: Clock,
     ) -> None:
-        self.set = TokenSet.open(folder)
+        self.set = samples
         require_fit(self.set, objective, sequence_length)
         self.sequence_length = sequence_length
         self.global_batch = global_batch
@@ -78,35 +108,90 @@ class Feed:
         self.masking = _masking(self.set, masking)
         self.clock = clock
         self.waited_seconds = 0.0
-        """Spent on making batches, and so not on computing them, since the feed was opened."""
+        """Spent on waiting for batches, and so not on computing them, since it was opened."""
+        self._ahead = Ahead()
+        self._upcoming: Upcoming | None = None
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of one epoch, where that was known when the run began."""
+        return None if self.set.in_sequence else self.num_samples
 
     @property
     def num_slices(self) -> int:
         return num_slices(self.global_batch, self.micro)
 
+    def expect(self, step: int, share: Share) -> None:
+        """Begins to make what will be asked for first, while there is something else to do."""
+        self._upcoming = Upcoming(
+            step, share, self._ahead.submit(partial(self._read_next, step, share))
+        )
+
     def step(self, step: int, share: Share) -> Iterator[Batch]:
         """The slices of `share` in the global batch of `step`, then its empty ones."""
-        first, count = _rows(share, self.global_batch, self.micro)
-        epochs, samples = self.order.at(step * self.global_batch + first, count)
-        return self._slices(epochs, samples, share, step)
+        # A look back, for activations or for a step that is done again, leaves what is ready.
+        looks_back = self._upcoming is not None and step < self._upcoming.step
+        began = self.clock.monotonic()
+        made = self._read_step(step, share) if looks_back else self._expected(step, share)
+        self.waited_seconds += self.clock.monotonic() - began
+        if not looks_back and self._is_worth_a_thread(share):
+            self.expect(step + 1, share)
+        yield from self._slices(made, share, step)
 
     def fixed(self, num_rows: int, share: Share) -> Iterator[Batch]:
         """The slices of `share` in the set's first `num_rows` samples, in their own order."""
+        upcoming: Future[Made] | None = None
+        portions = _portions(share, max(1, PORTION_TOKENS // (self.micro * self.sequence_length)))
+        for number, portion in enumerate(portions):
+            began = self.clock.monotonic()
+            made = upcoming.result() if upcoming else self._read_fixed(num_rows, portion)
+            self.waited_seconds += self.clock.monotonic() - began
+            if number + 1 < len(portions):
+                read_next = partial(self._read_fixed, num_rows, portions[number + 1])
+                upcoming = self._ahead.submit(read_next)
+            yield from self._slices(made, portion, 0)
+
+    def close(self) -> None:
+        self.set.close()  # first: the thread may be waiting for it
+        self._ahead.close()
+
+    def _expected(self, step: int, share: Share) -> Made:
+        """As made beforehand, if this is what was expected."""
+        upcoming, self._upcoming = self._upcoming, None
+        if upcoming is not None and (upcoming.step, upcoming.share) == (step, share):
+            return upcoming.made.result()
+        return self._read_next(step, share)
+
+    def _is_worth_a_thread(self, share: Share) -> bool:
+        num_tokens = _rows(share, self.global_batch, self.micro)[1] * self.sequence_length
+        may_have_to_wait = "://" in self.set.location
+        return may_have_to_wait or num_tokens >= AHEAD_TOKENS
+
+    def _read_next(self, step: int, share: Share) -> Made:
+        self._prefetch(step)
+        return self._read_step(step, share)
+
+    def _prefetch(self, step: int) -> None:
+        first = step * self.global_batch
+        self.set.prefetch(self.seed, self.sequence_length, first, self.global_batch)
+
+    def _read_step(self, step: int, share: Share) -> Made:
+        # For the whole batch: no worker waits in a collective for one that still waits for data.
+        self.set.wait_for((step + 1) * self.global_batch, self.sequence_length)
+        first, count = _rows(share, self.global_batch, self.micro)
+        epochs, samples = self.order.at(step * self.global_batch + first, count)
+        return self._read(epochs, samples)
+
+    def _read_fixed(self, num_rows: int, share: Share) -> Made:
         first, count = _rows(share, num_rows, self.micro)
         samples = np.arange(first, first + count, dtype=np.int64)
-        return self._slices(np.zeros_like(samples), samples, share, 0)
+        return self._read(np.zeros_like(samples), samples)
 
-    def _slices(
-        self, epochs: np.ndarray, samples: np.ndarray, share: Share, step: int
-    ) -> Iterator[Batch]:
-        began = self.clock.monotonic()
-        inputs, targets = self._inputs_and_targets(epochs, samples)
-        self.waited_seconds += self.clock.monotonic() - began
-        for index in range(share.count + share.padded):
+    def _slices(self, made: Made, share: Share, step: int) -> Iterator[Batch]:
+        for index in range(share.passes):
             rows = slice(index * self.micro, (index + 1) * self.micro)
-            yield self._batch(
-                inputs[rows], targets[rows], slice_seed(self.seed, step, share.first + index)
-            )
+            seed = slice_seed(self.seed, step, share.first + index)
+            yield self._batch(made.inputs[rows], made.targets[rows], seed)
 
     def _batch(self, inputs: np.ndarray, targets: np.ndarray, seed: int) -> Batch:
         real = len(inputs)
@@ -122,13 +207,11 @@ class Feed:
             seed=seed,
         )
 
-    def _inputs_and_targets(
-        self, epochs: np.ndarray, samples: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray]:
-        rows: Rows = self.set.read(samples, self.sequence_length)
+    def _read(self, epochs: np.ndarray, samples: np.ndarray) -> Made:
+        rows = self.set.read(samples, self.sequence_length)
         if self.masking is not None:
             how = self.masking
-            return mask_tokens(
+            inputs, targets = mask_tokens(
                 rows.tokens,
                 samples,
                 epochs,
@@ -138,13 +221,24 @@ class Feed:
                 special_ids=how.special_ids,
                 probability=how.probability,
             )
+            return Made(inputs, targets)
         if rows.tokens.shape[1] == self.sequence_length:
             # A windowed set without masking (an own objective): inputs are their own targets.
-            return rows.tokens, rows.tokens.copy()
+            return Made(rows.tokens, rows.tokens.copy())
         targets = rows.tokens[:, 1:].copy()
         if rows.mask is not None:
             targets[~rows.mask[:, 1:]] = IGNORED
-        return np.ascontiguousarray(rows.tokens[:, :-1]), targets
+        return Made(np.ascontiguousarray(rows.tokens[:, :-1]), targets)
+
+
+def _portions(share: Share, num_slices: int) -> list[Share]:
+    """The share in pieces of so many slices, in order; the empty slices come last."""
+    portions = []
+    for begin in range(0, share.passes, num_slices):
+        passes = min(num_slices, share.passes - begin)
+        count = max(0, min(passes, share.count - begin))
+        portions.append(Share(first=share.first + begin, count=count, padded=passes - count))
+    return portions
 
 
 def _rows(share: Share, total_rows: int, micro: int) -> tuple[int, int]:
@@ -156,14 +250,9 @@ def _rows(share: Share, total_rows: int, micro: int) -> tuple[int, int]:
     return first, last + real - first
 
 
-def _masking(tokens: TokenSet, probability: float | None) -> Masking | None:
+def _masking(samples: SampleSet, probability: float | None) -> Masking | None:
     if probability is None:
         return None
-    manifest = tokens.manifest
-    assert manifest.special_ids.mask is not None, "preparation gives windows a mask token"
-    return Masking(
-        probability,
-        manifest.special_ids.mask,
-        manifest.special_ids.special,
-        manifest.vocab_size,
-    )
+    ids = samples.special_ids
+    assert ids.mask is not None, "preparation gives windows a mask token"
+    return Masking(probability, ids.mask, ids.special, samples.vocab_size)

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.data.shards import SetManifest
+from headway.data.reading.sets import SampleSet
 from headway.errors import BadInput
 from headway.plan.size import ModelSize, model_size
 from headway.spec.resolve import Resolved
 from headway.spec.run import Model, Objective
-from headway.train.own_code import find_function
+from headway.state.code import find_function
 
 VOCABULARY_MULTIPLE = 64
 """A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
@@ -36,7 +36,7 @@ def build_model(
     model: Model,
     objective: Objective,
     resolved: Resolved,
-    manifest: SetManifest,
+    samples: SampleSet,
     trained: nn.Module | None = None,
 ) -> Built:
     """The same weights on every worker: random ones depend on the run's seed alone.
@@ -54,9 +54,9 @@ def build_model(
     elif model.from_ is not None:
         module = _from_weights(model, objective, Path(resolved.folder))
     else:
-        module = _from_scratch(model, objective, manifest)
+        module = _from_scratch(model, objective, samples)
     module.config.use_cache = False  # a cache of keys and values is for generation
-    _check_fits(module.config, resolved.run.data.sequence_length, manifest)
+    _check_fits(module.config, resolved.run.data.sequence_length, samples)
     size = model_size(module.config.model_type, module.config.to_dict())
     return Built(module, find_blocks(module), size, is_transformers=True)
 
@@ -90,12 +90,12 @@ def _auto_class(objective: Objective) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def _from_scratch(model: Model, objective: Objective, manifest: SetManifest) -> Any:
+def _from_scratch(model: Model, objective: Objective, samples: SampleSet) -> Any:
     from transformers import AutoConfig
 
     assert model.type is not None
-    settings = {"vocab_size": padded_vocabulary(manifest.vocab_size), **model.config}
-    end = manifest.special_ids.end_of_text
+    settings = {"vocab_size": padded_vocabulary(samples.vocab_size), **model.config}
+    end = samples.special_ids.end_of_text
     if end is not None:
         settings = {"bos_token_id": end, "eos_token_id": end, **settings}
     try:
@@ -148,10 +148,10 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
         ) from None
 
 
-def _check_fits(config: Any, sequence_length: int, manifest: SetManifest) -> None:
-    if config.vocab_size < manifest.vocab_size:
+def _check_fits(config: Any, sequence_length: int, samples: SampleSet) -> None:
+    if config.vocab_size < samples.vocab_size:
         raise BadInput(
-            f"the data's tokenizer has {manifest.vocab_size} tokens, the model only "
+            f"the data's tokenizer has {samples.vocab_size} tokens, the model only "
             f"{config.vocab_size}",
             "use the model's own tokenizer, or leave model.config.vocab_size out",
         )

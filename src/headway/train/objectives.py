@@ -11,8 +11,8 @@ from torch.nn import functional as F
 
 from headway.errors import BadInput
 from headway.spec.run import Objective
+from headway.state.code import find_function
 from headway.train.batches import IGNORED, Batch, Loss
-from headway.train.own_code import find_function
 
 LossFunction = Callable[[nn.Module, Batch], Loss]
 

@@ -58,10 +58,10 @@ def _other_run(manifest: CheckpointManifest, training: Training) -> str | None:
     if manifest.identity != identity_digest(training.resolved.run):
         return "it was written with other settings"
     # What a fork begins with (generation 0) may go on with other data: that is what forks are for.
-    if manifest.generation > 0 and manifest.data_digest != training.feed.set.manifest.digest:
+    if manifest.generation > 0 and manifest.data_digest != training.feed.set.digest:
         return (
             f"it was trained on other data ({manifest.data_digest[:12]}) than "
-            f"{training.feed.set.folder} holds"
+            f"{training.feed.set.location} holds"
         )
     return None
 

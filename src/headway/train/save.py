@@ -172,7 +172,7 @@ class Saver:
             "run": self.directory.name,
             "headway": __version__,
             "identity": identity_digest(run),
-            "data_digest": training.feed.set.manifest.digest,
+            "data_digest": training.feed.set.digest,
             "position": training.step * training.resolved.global_batch,
             "validation_loss": validation_loss,
             "scalars": {

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from headway.clock import Clock
+from headway.data.reading.tokenset import Reading
 from headway.errors import BadInput, Exit
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
@@ -53,7 +56,8 @@ def open_session(
     directory = RunDirectory.open(resolved.run_directory)
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
-    training, built = build(resolved, world, clock)
+    reading = Reading(rank=world.rank, trusted=True, warn=_warning(world, journal), clock=clock)
+    training, built = build(resolved, world, reading)
     built_at = clock.monotonic()
     resumed_from = restore_newest(training, directory, world, journal)  # COLLECTIVE
     loaded_at = clock.monotonic()
@@ -63,11 +67,13 @@ def open_session(
             f"{training.step}",
             "a run can be extended, not shortened",
         )
+    if training.step < training.total_steps:
+        training.feed.expect(training.step, world.share(training.feed.num_slices))
     meter = Meter(resolved, built.size, world, clock)
     recorder = None
     if world.is_first:
         begin_generation(directory, world.generation, training.step, world.num_workers, clock)
-        describe_model(built, resolved, directory)
+        describe_model(built, training.feed.set.tokenizer_folder, directory)
         recorder = Recorder(
             directory, resolved, world, training.step, _ledger_facts(training), clock
         )
@@ -91,7 +97,7 @@ def open_session(
         stop,
         directory,
         journal,
-        Evaluator(resolved, world, stop, clock),
+        Evaluator(resolved, world, stop, reading),
         meter,
         saver,
         SaveTimes(resolved.run.checkpoint, clock),
@@ -101,12 +107,27 @@ def open_session(
     )
 
 
+def _warning(world: World, journal: Journal) -> Callable[[str], None]:
+    """What is wrong with the data's way here, but does not stop training: an event by the leader,
+    and in the others' logs."""
+
+    def note(words: str) -> None:
+        if world.is_first:
+            journal.note("data_warning", reason=words)
+        else:
+            logging.getLogger("headway").warning(words)
+
+    return note
+
+
 def close_session(session: Session) -> Exit:
     finished = session.training.step == session.training.total_steps
     if session.recorder:
         session.recorder.close()
         session.journal.note("finished" if finished else "stopped", step=session.training.step)
         send_logs(session.directory)
+    session.training.feed.close()
+    session.evaluator.close()
     return Exit.DONE if finished else Exit.STOPPED
 
 
@@ -117,7 +138,7 @@ def _facts(training: Training, built: Built, meter: Meter) -> dict[str, object]:
         "total_steps": training.total_steps,
         "tokens_per_step": meter.tokens_per_step,
         "parameters": sum(parameter.numel() for parameter in built.module.parameters()),
-        "samples": training.feed.num_samples,
+        "samples": training.feed.epoch_samples,
         "tokens_left_out": training.feed.set.tail_tokens(training.feed.sequence_length),
         "workers": meter.num_devices,
         "device": meter.device_name,
@@ -130,8 +151,8 @@ def _ledger_facts(training: Training) -> dict[str, object]:
     code = resolved.run.code
     return {
         "batch": resolved.global_batch,
-        "samples": training.feed.num_samples,
+        "samples": training.feed.epoch_samples,
         "length": resolved.run.data.sequence_length,
-        "data": training.feed.set.manifest.digest,
+        "data": training.feed.set.digest,
         "code": code_digest(Path(resolved.folder, code.path)) if code else None,
     }

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import math
 import time
+import tracemalloc
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.order import Order, Permutation
+from headway.data.order import Order, Permutation, Window
 
 AWKWARD_SIZES = [1, 2, 3, 5, 7, 13, 16, 17, 31, 33, 64, 65, 97, 100, 257, 1025]
 
@@ -44,17 +45,96 @@ def test_an_epoch_visits_every_sample_once_whatever_the_sizes(
     assert np.array_equal(np.sort(samples), np.arange(num_samples))
 
 
+def listed_order(
+    num_samples: int, block: int, window: int, purpose: str, *key: int
+) -> Iterator[int]:
+    """The order as its definition says it, with lists."""
+    samples = list(range(num_samples))
+    blocks = [samples[start : start + block] for start in range(0, num_samples, block)]
+    permutation = Permutation(len(blocks), f"{purpose}/blocks", *key)
+    row = [blocks[number] for number in permutation.forward(np.arange(len(blocks)))]
+    for number, start in enumerate(range(0, len(row), window)):
+        together = list(itertools.chain(*row[start : start + window]))
+        permutation = Permutation(len(together), f"{purpose}/window", *key, number)
+        yield from (together[place] for place in permutation.forward(np.arange(len(together))))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    num_samples=st.integers(1, 300),
+    block=st.integers(1, 40),
+    window=st.integers(1, 8),
+    epoch=st.integers(0, 3),
+)
+def test_an_epoch_is_what_its_definition_says(
+    num_samples: int, block: int, window: int, epoch: int
+) -> None:
+    order = Order(9, num_samples, block, window)
+    expected = listed_order(num_samples, block, window, "order/1", 9, epoch)
+    assert epoch_samples(order, epoch).tolist() == list(expected)
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    num_samples=st.integers(1, 300),
+    block=st.integers(1, 40),
+    window=st.integers(1, 8),
+    section=st.integers(1, 400),
+    epoch=st.integers(0, 3),
+)
+def test_each_section_is_an_epoch_of_its_own_under_other_keys(
+    num_samples: int, block: int, window: int, section: int, epoch: int
+) -> None:
+    section = max(section, num_samples // 10)
+    expected = []
+    for number, start in enumerate(range(0, num_samples, section)):
+        size = min(section, num_samples - start)
+        inside = listed_order(size, block, window, "order/1/section", 9, epoch, number)
+        expected += [start + sample for sample in inside]
+    order = Order(9, num_samples, block, window, section)
+    assert epoch_samples(order, epoch).tolist() == expected
+    assert sorted(expected) == list(range(num_samples))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    section=st.integers(1, 200),
+    num_sections=st.integers(1, 4),
+    more=st.integers(0, 10**12),
+    block=st.integers(1, 40),
+    window=st.integers(1, 8),
+)
+def test_what_is_finished_of_a_set_is_read_in_the_same_order_while_the_set_grows(
+    section: int, num_sections: int, more: int, block: int, window: int
+) -> None:
+    finished = section * num_sections
+    early = Order(9, finished, block, window, section)
+    late = Order(9, finished + more, block, window, section)
+    assert early.at(0, finished)[1].tolist() == late.at(0, finished)[1].tolist()
+    # Nothing of what is still to come is asked for.
+    assert sorted(late.at(0, finished)[1].tolist()) == list(range(finished))
+    assert early.window_at(finished - 1) == late.window_at(finished - 1)
+
+
+def test_a_section_is_another_order_than_a_set_of_its_size_and_than_other_sections() -> None:
+    whole = epoch_samples(Order(1, 500, 8, 4), 0)
+    first, second = np.split(epoch_samples(Order(1, 1000, 8, 4, 500), 0), 2)
+    for one, other in itertools.combinations([whole, first, second - 500], 2):
+        assert (one == other).sum() < 10
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     num_samples=st.integers(1, 200),
+    section=st.none() | st.integers(5, 200),
     first=st.integers(0, 2000),
     count=st.integers(0, 300),
     cut=st.integers(0, 300),
 )
 def test_a_batch_does_not_depend_on_how_it_is_divided(
-    num_samples: int, first: int, count: int, cut: int
+    num_samples: int, section: int | None, first: int, count: int, cut: int
 ) -> None:
-    order = Order(5, num_samples, 4, 3)
+    order = Order(5, num_samples, 4, 3, section)
     cut = min(cut, count)
     whole = np.stack(order.at(first, count))
     left, right = order.at(first, cut), order.at(first + cut, count - cut)
@@ -67,6 +147,18 @@ def test_a_batch_may_straddle_epochs() -> None:
     assert epochs.tolist() == [0] * 2 + [1] * 10 + [2] * 3
     assert sorted(samples[2:12].tolist()) == list(range(10))
     assert epochs.dtype == samples.dtype == np.int64
+
+
+def test_a_batch_may_straddle_sections_and_epochs() -> None:
+    epochs, samples = Order(1, 10, 3, 2, samples_per_section=4).at(8, 15)
+    assert epochs.tolist() == [0] * 2 + [1] * 10 + [2] * 3
+    sections = [samples[:2], samples[2:6], samples[6:10], samples[10:12]]
+    assert [sorted(section.tolist()) for section in sections] == [
+        [8, 9],
+        [0, 1, 2, 3],
+        [4, 5, 6, 7],
+        [8, 9],
+    ]
 
 
 def test_the_order_is_another_one_in_every_epoch_and_for_every_seed() -> None:
@@ -84,6 +176,54 @@ def test_the_order_is_frozen() -> None:
     assert samples.tolist() == [585, 509, 962, 946]
     large = Order(17, 10**13 // 1024, 1024, 64).at(123_456_789_012, 4)[1]
     assert large.tolist() == [2449581801, 1343822653, 1565440314, 1633669793]
+
+
+def test_the_order_in_sections_is_frozen() -> None:
+    """Never update these values either."""
+    order = Order(17, 1000, 16, 4, samples_per_section=300)
+    assert order.at(0, 8)[1].tolist() == [43, 153, 198, 154, 37, 38, 149, 145]
+    assert order.at(298, 4)[1].tolist() == [10, 269, 379, 478]
+    assert order.at(898, 4)[1].tolist() == [819, 818, 930, 931]
+    epochs, samples = order.at(998, 4)
+    assert epochs.tolist() == [0, 0, 1, 1]
+    assert samples.tolist() == [991, 936, 109, 37]
+    assert order.window_at(299) == Window(252, 300, ((0, 16), (160, 176), (256, 272)))
+    large = Order(17, 10**13 // 1024, 1024, 64, samples_per_section=2**20)
+    expected = [6268679530, 6269432666, 6268715783, 6269060306]
+    assert large.at(123_456_789_012, 4)[1].tolist() == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    num_samples=st.integers(1, 300),
+    block=st.integers(1, 40),
+    window=st.integers(1, 8),
+    section=st.none() | st.integers(20, 300),
+    epoch=st.integers(0, 3),
+)
+def test_a_window_names_exactly_the_samples_drawn_in_it(
+    num_samples: int, block: int, window: int, section: int | None, epoch: int
+) -> None:
+    order = Order(9, num_samples, block, window, section)
+    per_section = section or num_samples
+    position = epoch * num_samples
+    while position < (epoch + 1) * num_samples:
+        here = order.window_at(position)
+        assert here.first_position == position
+        assert order.window_at(here.end_position - 1) == here
+        ranges = [range(start, end) for start, end in here.samples]
+        count = here.end_position - position
+        drawn = sorted(order.at(position, count)[1].tolist())
+        assert drawn == sorted(itertools.chain(*ranges))
+        assert len(ranges) <= window
+        for samples in ranges:
+            # Whole blocks, counted from the beginning of their section.
+            start = samples.start % per_section
+            assert start % block == 0
+            size = min(per_section, num_samples - samples.start + start)
+            assert len(samples) == min(block, size - start)
+        position = here.end_position
+    assert position == (epoch + 1) * num_samples
 
 
 def test_reads_stay_inside_a_window_of_whole_blocks() -> None:
@@ -119,6 +259,21 @@ def test_a_batch_of_ten_trillion_tokens_takes_milliseconds() -> None:
     assert (samples < 10**13).all()
 
 
+@pytest.mark.parametrize("section", [None, 2**20])
+def test_a_batch_of_ten_trillion_tokens_takes_no_memory_to_speak_of(section: int | None) -> None:
+    order = Order(17, 10**13 // 1024, 1024, 64, section)
+    tracemalloc.start()
+    try:
+        samples = order.at(123_456_789_012, 512)[1]
+        window = order.window_at(123_456_789_012)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**20  # 75 KB measured
+    blocks = {(sample // 1024 * 1024, sample // 1024 * 1024 + 1024) for sample in samples.tolist()}
+    assert blocks <= set(window.samples)
+
+
 @settings(deadline=None, max_examples=100)
 @given(size=st.integers(1, 10**13), key=st.integers(0, 2**64), data=st.data())
 def test_a_permutation_stays_inside_and_can_be_undone(
@@ -130,63 +285,3 @@ def test_a_permutation_stays_inside_and_can_be_undone(
     assert there.min() >= 0
     assert there.max() < size
     assert np.array_equal(permutation.inverse(there), values)
-
-
-def deviations(counts: np.ndarray, expected: float, freedom: int) -> float:
-    """How many standard deviations chi-square lies above what chance gives."""
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
-    return (chi_square - freedom) / math.sqrt(2 * freedom)
-
-
-@pytest.mark.parametrize("size", [2, 3, 5, 7, 12, 17])
-def test_over_many_keys_every_sample_comes_to_every_position_equally_often(size: int) -> None:
-    num_keys = 1000
-    places = np.zeros((size, size))
-    pairs = np.zeros((size, size))
-    for key in range(num_keys):
-        values = Permutation(size, "test", key).forward(np.arange(size))
-        places[np.arange(size), values] += 1
-        pairs[values[0], values[1]] += 1
-    # Rows and columns of `places` both have fixed sums: (n-1)^2 degrees, and a scale of n/(n-1).
-    scaled = places * math.sqrt((size - 1) / size)
-    expected = num_keys / size * math.sqrt((size - 1) / size)
-    chi_square = float(((scaled - expected) ** 2).sum() / (num_keys / size))
-    freedom = (size - 1) ** 2
-    assert (chi_square - freedom) / math.sqrt(2 * freedom) < 5
-    # What comes second does not depend on what came first.
-    different = pairs[~np.eye(size, dtype=bool)]
-    assert deviations(different, num_keys / different.size, max(1, different.size - 1)) < 5
-
-
-def test_over_many_keys_every_order_of_five_samples_comes_equally_often() -> None:
-    """Small domains are the hard case of a Feistel network: fewer rounds show here first."""
-    orders = {order: place for place, order in enumerate(itertools.permutations(range(5)))}
-    counts = np.zeros(len(orders))
-    for key in range(3000):
-        values = Permutation(5, "test", key).forward(np.arange(5))
-        counts[orders[tuple(values.tolist())]] += 1
-    assert deviations(counts, 3000 / len(orders), len(orders) - 1) < 4
-
-
-@pytest.mark.parametrize(("block", "window"), [(1, 1), (16, 8), (100_000, 1)])
-def test_neighbours_in_the_order_are_not_neighbours_in_the_data(block: int, window: int) -> None:
-    num_samples = 20_000
-    samples = epoch_samples(Order(4, num_samples, block, window), 0)
-    if block == 16:
-        # Only inside a window are neighbours mixed; between blocks the data's order must be gone.
-        starts = samples[:: block * window]
-        assert abs(np.corrcoef(starts[:-1], starts[1:])[0, 1]) < 0.4
-        steps = np.diff(samples)
-        assert (steps == 1).mean() < 3 / (block * window) + 0.01
-        return
-    # For independent values the correlation's standard deviation is 1 / sqrt(n) = 0.007.
-    for lag in (1, 2, 3, 64):
-        assert abs(np.corrcoef(samples[:-lag], samples[lag:])[0, 1]) < 0.035
-    assert abs(np.corrcoef(samples, np.arange(num_samples))[0, 1]) < 0.035
-    assert (np.diff(samples) == 1).sum() < 10
-
-
-def test_two_epochs_are_not_related() -> None:
-    order = Order(4, 20_000, 1, 1)
-    one, other = epoch_samples(order, 0), epoch_samples(order, 1)
-    assert abs(np.corrcoef(one, other)[0, 1]) < 0.035

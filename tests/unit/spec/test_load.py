@@ -81,7 +81,8 @@ def test_every_foreign_name_leads_to_a_key_of_ours() -> None:
         assert first is not None
         key = first[0]
         assert key == "nothing" or key in known or key in anywhere, f"{name} -> {target}"
-        assert name not in anywhere, f"{name} is a key of ours: its own place would be hidden"
+        if name != "epochs":  # of a mixture's member; whoever writes it elsewhere means the length
+            assert name not in anywhere, f"{name} is a key of ours: its own place would be hidden"
 
 
 @pytest.mark.parametrize(

@@ -30,9 +30,7 @@ class Little:
 
     def __init__(self, directory: RunDirectory, generation: int = 1, **facts: Any) -> None:
         run = RunFile(version=1, **{"seed": 3, **facts.get("run", {})})
-        data = SimpleNamespace(
-            manifest=SimpleNamespace(digest=facts.get("data", "data")), folder="prepared"
-        )
+        data = SimpleNamespace(digest=facts.get("data", "data"), location="prepared")
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(4, 3), nn.LayerNorm(3))
         self.train: Any = SimpleNamespace(

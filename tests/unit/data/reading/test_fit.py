@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from headway.data.fit import require_fit
-from headway.data.shards import SpecialIds, TokenSet
-from headway.data.writer import SetWriter
+from headway.data.reading.fit import require_fit
+from headway.data.reading.sets import SampleSet, open_set
+from headway.data.shards import SpecialIds
 from headway.errors import BadInput
+from support.token_sets import write_set
 
 
-def made(folder: Path, layout: str) -> TokenSet:
+def made(folder: Path, layout: str) -> SampleSet:
     window = 8 if layout == "windows" else None
-    with SetWriter(folder, 100, layout=layout, window_tokens=window) as writer:  # type: ignore[arg-type]
-        writer.add(np.arange(64))
-        ids = SpecialIds(end_of_text=0, mask=1)
-        writer.finish(special_ids=ids, tokenizer_digest="0" * 32, num_bytes=64)
-    return TokenSet.open(folder)
+    ids = SpecialIds(end_of_text=0, mask=1)
+    write_set(folder, [(range(64), None)], window_tokens=window, special_ids=ids)
+    return open_set(folder)
 
 
 @pytest.mark.parametrize("objective", ["causal", "distill"])
@@ -37,10 +35,10 @@ def test_a_stream_is_not_for_masked_models(tmp_path: Path) -> None:
 
 
 def test_too_little_text_for_one_sample(tmp_path: Path) -> None:
-    tokens = made(tmp_path, "stream")
-    require_fit(tokens, "causal", 63)
+    samples = made(tmp_path, "stream")
+    require_fit(samples, "causal", 63)
     with pytest.raises(BadInput, match="64 tokens, not enough for one sample of 64"):
-        require_fit(tokens, "causal", 64)
+        require_fit(samples, "causal", 64)
 
 
 def test_an_own_objective_may_use_either(tmp_path: Path) -> None:

@@ -1,0 +1,156 @@
+"""headway data prepare: text into token shards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.output import hint, say
+
+
+def prepare(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            help="Files, folders, globs, s3:// or gs:// addresses, or hub:NAME?split=train."
+        ),
+    ],
+    into: Annotated[
+        str, typer.Option("--into", help="Where the prepared set goes: a folder, s3:// or gs://.")
+    ],
+    tokenizer: Annotated[
+        str | None, typer.Option(help="A hub name, or a folder with tokenizer.json.")
+    ] = None,
+    train_vocab: Annotated[
+        int | None, typer.Option(help="Train a tokenizer of this size on the text itself.", min=300)
+    ] = None,
+    column: Annotated[str, typer.Option(help="The column that holds the text.")] = "text",
+    template: Annotated[
+        str | None, typer.Option(help='Text out of several columns: "{question} {answer}".')
+    ] = None,
+    messages: Annotated[
+        str | None,
+        typer.Option(help="The column that holds conversations: the loss counts on answers only."),
+    ] = None,
+    transform: Annotated[
+        str | None, typer.Option(help="Your own function, module:function; see --code.")
+    ] = None,
+    code: Annotated[Path | None, typer.Option(help="Folder of your own code.")] = None,
+    ids: Annotated[
+        str | None, typer.Option(help="The column that holds token ids, taken over as they are.")
+    ] = None,
+    mask: Annotated[
+        str | None, typer.Option(help="With --ids: the column that is 1 where the loss counts.")
+    ] = None,
+    windows: Annotated[
+        int | None,
+        typer.Option(
+            help="For masked models: windows of so many tokens, as sequence_length.", min=3
+        ),
+    ] = None,
+    deduplicate: Annotated[
+        bool, typer.Option("--deduplicate", help="Leave out documents that came before.")
+    ] = False,
+    hold_out: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="Keep this share of the documents for validation: a second set, INTO-held-out.",
+        ),
+    ] = None,
+    stream: Annotated[
+        bool,
+        typer.Option(
+            "--stream",
+            help="A set that runs can train on while it is being prepared, in the sources' order.",
+        ),
+    ] = False,
+    anonymous: Annotated[
+        bool, typer.Option("--anonymous", help="Public buckets: ask without credentials.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Stop at the first record that cannot be read.")
+    ] = False,
+    processes: Annotated[
+        int | None,
+        typer.Option(help="Processes that tokenise. Left out: one for each core.", min=1),
+    ] = None,
+    part: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="Only part I of N, from 1; headway data join joins them."),
+    ] = None,
+) -> None:
+    """Turn text into a prepared set that a run file can name as data.train.
+
+    Stopped or killed, the same command goes on where it was.
+    """
+    from headway.errors import BadInput, needs_train
+    from headway.spec.units import parse_share
+
+    try:
+        from headway.cli.preparing import prepare_showing
+        from headway.data.making.prepare import Job
+        from headway.data.making.recipe import Settings
+        from headway.data.shards import TOKENIZER
+        from headway.data.tokenizer import TokenizerSource
+    except ImportError as error:
+        raise needs_train("headway data prepare", error) from None
+    if (tokenizer is None) == (train_vocab is None):
+        raise BadInput("give exactly one of --tokenizer and --train-vocab", "--tokenizer gpt2")
+    if hold_out is not None and part is not None:
+        raise BadInput("--hold-out and --part do not go together")
+    try:
+        share = None if hold_out is None else parse_share(hold_out)
+    except ValueError as error:
+        raise BadInput(f"--hold-out: {error}") from None
+    job = Job(
+        sources=sources,
+        tokenizer=TokenizerSource(load=tokenizer, train_vocab=train_vocab),
+        into=into,
+        beside=Path.cwd(),
+        settings=Settings(
+            layout="stream" if windows is None else "windows",
+            window_tokens=windows,
+            column=column,
+            template=template,
+            messages=messages,
+            transform=transform,
+            ids=ids,
+            mask=mask,
+            deduplicate=deduplicate,
+            hold_out=share,
+            in_sequence=stream,
+        ),
+        code=None if code is None else code.resolve(),
+        anonymous=anonymous,
+        strict=strict,
+        processes=processes,
+        part=None if part is None else _part(part),
+    )
+    prepare_showing(job, Path(into).name)
+    if part is not None:
+        hint(f"when all parts are there: headway data join {into}")
+        return
+    held_out = ""
+    if share is not None:
+        other = f"{into}-held-out"
+        settings = job.settings.model_copy(update={"side": "held_out"})
+        shared = TokenizerSource(load=f"{into}/{TOKENIZER}")
+        prepare_showing(
+            replace(job, into=other, settings=settings, tokenizer=shared), Path(other).name
+        )
+        held_out = f", validation: {{held_out: {other}}}"
+    say(f"next: data: {{train: {into}{held_out}}} in the run file")
+
+
+def _part(text: str) -> tuple[int, int]:
+    """`3/7` is the part with number 2 of 7, counted from 0."""
+    from headway.errors import BadInput
+
+    number, _, total = text.partition("/")
+    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
+        raise BadInput(f"--part {text}: not a part of several", "--part 3/7, from 1/7 to 7/7")
+    return int(number) - 1, int(total)

@@ -1,0 +1,107 @@
+"""Which format reads what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from tokenize import TokenError
+
+from headway.data.formats.archives import tar_chunks
+from headway.data.formats.arrays import h5_chunks, npy_chunks
+from headway.data.formats.chunks import DAMAGED, Chunk, Opened, broken
+from headway.data.formats.columns import arrow_chunks, parquet_chunks
+from headway.data.formats.delimited import csv_chunks, tsv_chunks
+from headway.data.formats.lines import json_line_chunks, text_chunks
+from headway.data.formats.objects import json_chunks
+from headway.data.formats.opening import decompressed, open_raw, seekable_copy, split_suffix
+
+Reader = Callable[[Opened], Iterator[Chunk]]
+
+READERS: dict[str, Reader] = {
+    ".txt": text_chunks,
+    ".jsonl": json_line_chunks,
+    ".ndjson": json_line_chunks,
+    ".json": json_chunks,
+    ".csv": csv_chunks,
+    ".tsv": tsv_chunks,
+    ".parquet": parquet_chunks,
+    ".arrow": arrow_chunks,
+    ".npy": npy_chunks,
+    ".h5": h5_chunks,
+    ".hdf5": h5_chunks,
+}
+ARCHIVES = {".tar": "", ".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
+"""Suffixes of archives, and the compression that each stands for."""
+NEED_SEEK = (".parquet", ".arrow", ".h5", ".hdf5")
+SPLITTABLE = (".txt", ".jsonl", ".ndjson")
+"""Plain files of these can be read in pieces, side by side."""
+_DAMAGED = (*DAMAGED, TokenError)
+"""NumPy takes the head of an array apart with Python's tokenizer, which has errors of its own."""
+
+SUPPORTED = ", ".join([*READERS, ".tar"]) + ", each also as .gz, .zst or .xz"
+
+
+def is_readable(name: str) -> bool:
+    suffix, _ = split_suffix(name)
+    return suffix in READERS or suffix in ARCHIVES
+
+
+def is_splittable(name: str) -> bool:
+    suffix, compression = split_suffix(name)
+    return suffix in SPLITTABLE and not compression
+
+
+def file_chunks(
+    name: str,
+    beside: Path,
+    begin: int = 0,
+    end: int | None = None,
+    *,
+    columns: tuple[str, ...] | None = None,
+    anonymous: bool = False,
+    position: Callable[[int], None] = lambda _: None,
+) -> Iterator[Chunk]:
+    """The chunks of a file, or of a range of one; `position` is told how far reading has come."""
+    with open_raw(name, beside, anonymous) as raw:
+        suffix, compression = split_suffix(name)
+        packed = compression or ARCHIVES.get(suffix, "")
+        is_empty = True
+        try:
+            stream = decompressed(raw, packed) if packed else raw
+            opened = Opened(name, stream, not packed, begin, end, columns)
+            for chunk in _chunks(opened, suffix):
+                is_empty = False
+                position(raw.tell())
+                yield chunk
+        except _DAMAGED as error:
+            is_empty = False
+            yield broken("damaged file", name, None, f"{error}; the rest of the file is lost")
+        if is_empty and begin == 0:
+            yield broken("empty file", name, None, "there is nothing in it")
+
+
+def _chunks(opened: Opened, suffix: str) -> Iterator[Chunk]:
+    if suffix in ARCHIVES:
+        yield from tar_chunks(opened, _member_chunks)
+    elif suffix in NEED_SEEK and not opened.can_seek:
+        with seekable_copy(opened.stream) as copy:
+            yield from READERS[suffix](
+                Opened(opened.file, copy, can_seek=True, columns=opened.columns)
+            )
+    else:
+        yield from READERS[suffix](opened)
+
+
+def _member_chunks(opened: Opened) -> Iterator[Chunk]:
+    """A file inside an archive."""
+    suffix, compression = split_suffix(opened.file)
+    if suffix not in READERS:
+        yield broken("unknown suffix", opened.file, None, f"can be read: {SUPPORTED}")
+        return
+    stream = decompressed(opened.stream, compression) if compression else opened.stream
+    try:
+        yield from _chunks(
+            Opened(opened.file, stream, can_seek=False, columns=opened.columns), suffix
+        )
+    except _DAMAGED as error:
+        yield broken("damaged file", opened.file, None, f"{error}; the rest of it is lost")

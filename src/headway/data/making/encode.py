@@ -1,0 +1,274 @@
+"""From a chunk to tokens. Runs in as many processes as there are; keeps no state between chunks,
+so that the result does not depend on which process did what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+import xxhash
+from tokenizers import Tokenizer
+
+from headway.data.formats.chunks import Chunk, Problem, Record
+from headway.data.making.chat import Rendered, token_mask
+from headway.data.making.extract import Content, Extracted, Extractor, Ids, Nothing
+from headway.data.making.recipe import Recipe
+from headway.data.shards import token_dtype
+from headway.data.statistics import Statistics
+from headway.data.tokenizer import TOKENIZER_JSON
+
+PIECE_CHARACTERS = 2**22
+"""A longer text is encoded in pieces, cut before white space: the tokenizer needs about a hundred
+bytes for each character."""
+MESSAGE_CHARACTERS = 1000
+"""Of what is said about a problem: there may be one for every record."""
+
+NO_IDS = Ids(np.empty(0, dtype=np.int64), None)
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """The documents of a chunk, one behind the other."""
+
+    tokens: np.ndarray
+    mask: np.ndarray | None
+    """uint8, 1 where a token counts for the loss; None if all count."""
+    lengths: np.ndarray
+    """Tokens of each document, or of the part of it that is in this chunk."""
+    num_bytes: np.ndarray
+    """Of each document's text, in UTF-8."""
+    hashes: tuple[bytes, ...] | None
+    """Of each document's content, where they are needed; empty for parts of long documents."""
+    opens: bool
+    """Whether the first goes on with the document of the chunk before."""
+    continues: bool
+    """Whether the last goes on in the next chunk."""
+    statistics: Statistics
+    problems: tuple[Problem, ...]
+    file: str
+    first_line: int
+    """The line that the chunk begins on, counted as in `Record`."""
+    num_lines: int
+
+
+@dataclass
+class _Kept:
+    """Documents of a chunk on their way."""
+
+    contents: list[Content] = field(default_factory=list)
+    hashes: list[bytes] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    def count(self, name: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + 1
+
+
+class Encoder:
+    def __init__(self, recipe: Recipe, tokenizer_folder: Path) -> None:
+        self._settings = recipe.settings
+        self._tokens = recipe.tokens
+        self._dtype = np.dtype(token_dtype(recipe.tokens.vocab_size))
+        code = Path(recipe.code) if recipe.code else None
+        self._extractor = Extractor(
+            recipe.settings, recipe.tokens.vocab_size, tokenizer_folder, code
+        )
+        # Text that spells a special token stays text: otherwise a document could end itself. In a
+        # conversation they come from the template, which has seen to that.
+        self._plain = load_encoder(tokenizer_folder, special=False)
+        self._special = load_encoder(tokenizer_folder, special=True)
+        # Parts of a document too long for one chunk have no hash of the whole: all are on one side.
+        self._keeps_parts = recipe.settings.hold_out is None or recipe.settings.side == "train"
+        end = self._tokens.special_ids.end_of_text
+        self._end = [end] if recipe.settings.layout == "stream" and end is not None else []
+
+    def encode(self, chunk: Chunk) -> Encoded:
+        kept = self._select(chunk)
+        opens, continues = chunk.opens and self._keeps_parts, chunk.continues and self._keeps_parts
+        documents = self._documents(kept, opens, continues)
+        tokens = [document[0] for document in documents]
+        masks = [document[1] for document in documents]
+        lengths = np.fromiter(map(len, tokens), dtype=np.int64, count=len(tokens))
+        return Encoded(
+            tokens=np.concatenate([np.empty(0, dtype=self._dtype), *tokens]),
+            mask=_joined(masks, lengths),
+            lengths=lengths,
+            num_bytes=np.array([_num_bytes(content) for content in kept.contents], dtype=np.int64),
+            hashes=tuple(kept.hashes) if self._settings.deduplicate else None,
+            opens=opens,
+            continues=continues,
+            statistics=Statistics(problems=_by_kind(kept.problems), **kept.counts),
+            problems=tuple(kept.problems),
+            file=chunk.file,
+            # Only a piece of a text begins elsewhere than on its first line: at a document.
+            first_line=getattr(chunk, "first_line", 1),
+            num_lines=chunk.num_lines,
+        )
+
+    def _select(self, chunk: Chunk) -> _Kept:
+        kept = _Kept()
+        items = list(chunk.records())
+        for number, item in enumerate(items):
+            goes_on = chunk.opens and number == 0
+            is_part = goes_on or (chunk.continues and number == len(items) - 1)
+            found = item if isinstance(item, Problem) else self._extractor.extract(item, chunk.file)
+            if isinstance(found, Ids) and not len(found.ids):
+                found = Nothing.BLANK
+            if isinstance(found, Problem):
+                kept.problems.append(replace(found, message=printable(found.message)))
+            elif found is Nothing.DROPPED:
+                kept.count("num_dropped")
+            elif found is Nothing.BLANK and not is_part:
+                kept.count("num_blank")
+            if is_part:
+                self._keep_part(kept, item, found, goes_on)
+            elif not isinstance(found, Problem | Nothing):
+                self._keep(kept, found)
+        return kept
+
+    def _keep(self, kept: _Kept, content: Content) -> None:
+        settings = self._settings
+        digest = b""
+        if settings.deduplicate or settings.hold_out is not None:
+            digest = content_hash(content)
+        if settings.hold_out is not None:
+            side = "held_out" if is_held_out(digest, settings.hold_out) else "train"
+            if side != settings.side:
+                kept.count("num_held_out")
+                return
+        kept.contents.append(content)
+        kept.hashes.append(digest)
+
+    def _keep_part(
+        self, kept: _Kept, item: Record | Problem, found: Extracted, goes_on: bool
+    ) -> None:
+        """Always, even where nothing can be read: the last one has to end the document."""
+        if not goes_on:
+            kept.count("num_long" if self._keeps_parts else "num_held_out")
+        if not self._keeps_parts:
+            return
+        content: Content
+        if not isinstance(found, Problem | Nothing):
+            content = found
+        elif found is Nothing.BLANK and _is_text(item) and self._settings.transform is None:
+            content = item.value  # white space inside a document is part of it
+        else:
+            content = "" if self._settings.ids is None else NO_IDS
+        kept.contents.append(content)
+        kept.hashes.append(b"")
+
+    def _documents(
+        self, kept: _Kept, opens: bool, continues: bool
+    ) -> list[tuple[np.ndarray, np.ndarray | None]]:
+        """Tokens and mask of each, encoded together."""
+        texts = [
+            piece
+            for content in kept.contents
+            if isinstance(content, str)
+            for piece in pieces_of(content)
+        ]
+        encoded = iter(self._plain.encode_batch_fast(texts, add_special_tokens=False))
+        documents: list[tuple[np.ndarray, np.ndarray | None]] = []
+        last = len(kept.contents) - 1
+        for number, content in enumerate(kept.contents):
+            goes_on, goes_further = opens and number == 0, continues and number == last
+            end = [] if goes_further else self._end
+            if isinstance(content, str):
+                pieces = [next(encoded).ids for _ in pieces_of(content)]
+                if len(pieces) > 1 and not goes_on and not goes_further:
+                    kept.count("num_long")
+                documents.append((self._array(chain(*pieces, end)), None))
+            elif isinstance(content, Rendered):
+                documents.append(self._conversation(content, end))
+            else:
+                documents.append((content.ids.astype(self._dtype), content.mask))
+        return documents
+
+    def _conversation(self, content: Rendered, end: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        encoding = self._special.encode(content.text, add_special_tokens=False)
+        ids = encoding.ids
+        mask = token_mask(encoding.offsets, content.answers)
+        if end and ids[-1:] != end:
+            # The template does not end with it: a model has to learn it after its last answer.
+            ids = ids + end
+            mask = np.append(mask, mask[-1:] if len(mask) else [0]).astype(np.uint8)
+        return self._array(ids), mask
+
+    def _array(self, ids: Any) -> np.ndarray:
+        return np.fromiter(ids, dtype=self._dtype)
+
+
+def load_encoder(folder: Path, *, special: bool) -> Tokenizer:
+    """`special`: whether text that spells a special token becomes that token."""
+    tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_JSON))
+    # Saved tokenizers may cut or pad to the length of the model they were made for.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    tokenizer.encode_special_tokens = not special
+    return tokenizer
+
+
+def content_hash(content: Content) -> bytes:
+    """128 bits: among 10^10 documents two different ones meet with a chance of 10^-19."""
+    if isinstance(content, Ids):
+        return xxhash.xxh3_128_digest(content.ids.astype("<i8").tobytes())
+    text = content.text if isinstance(content, Rendered) else content
+    return xxhash.xxh3_128_digest(text.encode())
+
+
+def is_held_out(digest: bytes, share: float) -> bool:
+    """By the document alone: it stays on its side whatever else is added or taken away."""
+    return int.from_bytes(digest[:8], "little") < int(share * 2**64)
+
+
+def printable(text: str) -> str:
+    """On one line and not too long, whatever of the source it quotes: half characters and escape
+    sequences are spelled out."""
+    quoted = text[:MESSAGE_CHARACTERS] + ("..." if len(text) > MESSAGE_CHARACTERS else "")
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode()
+        for character in quoted
+    )
+
+
+def pieces_of(text: str, size: int = PIECE_CHARACTERS) -> Iterator[str]:
+    """Cut before white space, as long as there is any."""
+    begin = 0
+    while len(text) - begin > size:
+        limit = begin + size
+        cut = max(text.rfind("\n", begin + 1, limit), text.rfind(" ", begin + 1, limit))
+        yield text[begin : cut if cut > 0 else limit]
+        begin = cut if cut > 0 else limit
+    yield text[begin:]
+
+
+def _is_text(item: Record | Problem) -> TypeGuard[Record]:
+    return isinstance(item, Record) and isinstance(item.value, str)
+
+
+def _num_bytes(content: Content) -> int:
+    if isinstance(content, Ids):
+        return 0
+    return len((content.text if isinstance(content, Rendered) else content).encode())
+
+
+def _joined(masks: list[np.ndarray | None], lengths: np.ndarray) -> np.ndarray | None:
+    if all(mask is None for mask in masks):
+        return None
+    return np.concatenate(
+        [
+            np.ones(length, dtype=np.uint8) if mask is None else mask
+            for mask, length in zip(masks, lengths.tolist(), strict=True)
+        ]
+    )
+
+
+def _by_kind(problems: list[Problem]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for problem in problems:
+        counts[problem.kind] = counts.get(problem.kind, 0) + 1
+    return counts

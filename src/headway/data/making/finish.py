@@ -1,0 +1,143 @@
+"""From finished shards to a set: the manifest, and the list of what could not be read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import headway
+from headway.data.formats.chunks import Problem
+from headway.data.making.recipe import Recipe, Unit
+from headway.data.making.writer import ShardRecord
+from headway.data.shards import MANIFEST, SetManifest, token_dtype
+from headway.data.statistics import Statistics
+from headway.errors import BadInput
+from headway.state.store import Store
+
+PROBLEMS = "problems.jsonl"
+
+Records = dict[tuple[int, int], ShardRecord]
+
+
+def records_of_unit(records: Records, unit: int) -> list[ShardRecord]:
+    """The unit's finished shards, from its first on, without a gap."""
+    found: list[ShardRecord] = []
+    while (unit, len(found)) in records:
+        found.append(records[unit, len(found)])
+        if found[-1].is_last:
+            break
+    return found
+
+
+def is_finished(records: Records, unit: int) -> bool:
+    found = records_of_unit(records, unit)
+    return bool(found) and found[-1].is_last
+
+
+def finish(
+    store: Store,
+    recipe: Recipe,
+    units: Sequence[Unit],
+    records: Records,
+) -> SetManifest:
+    """Writes problems.jsonl and, last, the manifest. Every unit is finished."""
+    ordered = [record for unit in units for record in records_of_unit(records, unit.number)]
+    shards = tuple(record.shard for record in ordered if record.shard is not None)
+    located = [*recipe.left_out, *absolute(units, records)]
+    statistics = Statistics(problems=_counts(recipe.left_out))
+    for record in ordered:
+        statistics += record.statistics
+    if located:
+        lines = (json.dumps(asdict(problem), ensure_ascii=False) for problem in located)
+        store.write(PROBLEMS, ("\n".join(lines) + "\n").encode())
+    left_out = sum(record.num_tokens_left_out for record in ordered)
+    if not shards:
+        raise _empty(recipe, statistics, left_out, located)
+    settings = recipe.settings
+    manifest = SetManifest(
+        layout=settings.layout,
+        window_tokens=settings.window_tokens,
+        vocab_size=recipe.tokens.vocab_size,
+        token_dtype=token_dtype(recipe.tokens.vocab_size),
+        num_tokens=sum(shard.num_tokens for shard in shards),
+        num_documents=sum(shard.num_documents for shard in shards),
+        num_bytes=sum(record.num_bytes for record in ordered),
+        num_tokens_left_out=left_out,
+        block_tokens=settings.block_tokens,
+        window_blocks=settings.window_blocks,
+        in_sequence=settings.in_sequence,
+        special_ids=recipe.tokens.special_ids,
+        tokenizer_digest=recipe.tokens.digest,
+        recipe_digest=recipe.digest,
+        statistics=statistics,
+        shards=shards,
+        created_by=f"headway {headway.__version__}",
+    )
+    store.write(MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
+    return manifest
+
+
+def absolute(units: Sequence[Unit], records: Records) -> list[Problem]:
+    """The problems with lines counted from the beginning of their files, not of their pieces."""
+    found = []
+    read: dict[str, int] = {}  # lines of each file in the units so far
+    for unit in units:
+        unit_read: dict[str, int] = {}
+        first_lines: dict[str, int] = {}
+        begins = {piece.file for piece in unit.pieces if piece.begin > 0}
+        for record in records_of_unit(records, unit.number):
+            first_lines = record.first_lines | first_lines
+            for problem in record.problems:
+                line = problem.line
+                if line is not None and problem.file in begins:
+                    line += read.get(problem.file, 0) + 1 - first_lines[problem.file]
+                found.append(replace(problem, line=line))
+            for file, lines in record.lines.items():
+                unit_read[file] = unit_read.get(file, 0) + lines
+        for file, lines in unit_read.items():
+            read[file] = read.get(file, 0) + lines
+    return found
+
+
+def read_problems(store: Store) -> list[Problem]:
+    try:
+        content = store.read(PROBLEMS)
+    except FileNotFoundError:
+        return []
+    return [Problem(**json.loads(line)) for line in content.splitlines()]
+
+
+def _counts(problems: Sequence[Problem]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for problem in problems:
+        counts[problem.kind] = counts.get(problem.kind, 0) + 1
+    return counts
+
+
+def _empty(
+    recipe: Recipe, statistics: Statistics, num_left_out: int, problems: Sequence[Problem]
+) -> BadInput:
+    names = ", ".join(file.name for file in recipe.files[:3])
+    if len(recipe.files) > 3:
+        names += f" and {len(recipe.files) - 3} more"
+    if num_left_out:
+        return BadInput(
+            f"{names}: {num_left_out} tokens of text do not fill one window of "
+            f"{recipe.settings.window_tokens}",
+            "use more text or a shorter sequence_length",
+        )
+    if problems:
+        first = problems[0]
+        return BadInput(
+            f"no text in {names}: none of {statistics.num_problems} records could be read; the "
+            f"first: {first.where}: {first.message}",
+            f"{PROBLEMS} in the set's folder lists them all",
+        )
+    if statistics.num_duplicates or statistics.num_held_out or statistics.num_dropped:
+        return BadInput(
+            f"nothing of {names} is left: {statistics.num_held_out} documents are on the other "
+            f"side of the held-out split, {statistics.num_duplicates} are duplicates, the "
+            f"transform left out {statistics.num_dropped}"
+        )
+    return BadInput(f"no text in {names}", "the files are empty, or hold white space only")

@@ -1,0 +1,123 @@
+"""Whether a set's files are what its manifest says."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from headway.clock import Clock, SystemClock
+from headway.data.patience import OPEN_SECONDS, READ_SECONDS, patiently
+from headway.data.shards import SHARDS, TOKENIZER, SetManifest, read_manifest, shard_file
+from headway.state.store import Store
+
+CHUNK_BYTES = 2**23
+"""Read at once. Over a network the delay of a request is lost in it."""
+NUM_REQUESTS = 8
+"""At once, over a network. A disk is read by one: it is fastest that way."""
+
+
+@dataclass(frozen=True)
+class Damage:
+    shard: str | None
+    """The shard to make again; None where it is the manifest or the tokenizer."""
+    message: str
+
+
+@dataclass(frozen=True)
+class _Expected:
+    shard: str | None
+    file: str
+    digest: str
+
+
+def verify(location: str | Path, clock: Clock | None = None) -> list[Damage]:
+    """What is wrong with a set's files, by reading all of them; empty if nothing is."""
+    clock = clock or SystemClock()
+    store = Store(location)
+
+    def look() -> tuple[SetManifest, dict[str, int]]:
+        return read_manifest(location), _sizes(store, SHARDS) | _sizes(store, TOKENIZER)
+
+    manifest, sizes = patiently(store, "", look, clock, OPEN_SECONDS)
+    damages = [Damage(None, problem) for problem in manifest.problems()]
+    damages += _wrong_sizes(store, manifest, sizes)
+    wrong_content = _damaged(store, manifest, sizes, clock)
+    return [*damages, *wrong_content]
+
+
+def size_problems(store: Store, manifest: SetManifest) -> list[Damage]:
+    """Of the shards' files, with one listing: in a store each question is a request."""
+    return _wrong_sizes(store, manifest, _sizes(store, SHARDS))
+
+
+def _wrong_sizes(store: Store, manifest: SetManifest, sizes: dict[str, int]) -> list[Damage]:
+    damages = []
+    for shard in manifest.shards:
+        for part, size in shard.sizes(manifest.token_bytes).items():
+            file = shard_file(shard.name, part)
+            found = sizes.get(file)
+            if found is None:
+                damages.append(Damage(shard.name, f"{store.location(file)} is missing"))
+            elif found != size:
+                words = f"{store.location(file)} has {found} bytes, the manifest says {size}"
+                damages.append(Damage(shard.name, words))
+    return damages
+
+
+def _damaged(
+    store: Store, manifest: SetManifest, sizes: dict[str, int], clock: Clock
+) -> Iterator[Damage]:
+    """A shard's missing file is among the wrong sizes already."""
+
+    def problem(expected: _Expected) -> str | None:
+        where = store.location(expected.file)
+        if expected.file not in sizes:
+            return f"{where} is missing" if expected.shard is None else None
+        if _digest(store, expected.file, sizes[expected.file], clock) != expected.digest:
+            return f"{where} is damaged: its content does not have the recorded digest"
+        return None
+
+    expected = list(_expected(manifest))
+    with ThreadPoolExecutor(1 if store.is_local else NUM_REQUESTS) as pool:
+        for file, words in zip(expected, pool.map(problem, expected), strict=True):
+            if words is not None:
+                yield Damage(file.shard, words)
+
+
+def _expected(manifest: SetManifest) -> Iterator[_Expected]:
+    yield _Expected(None, f"{TOKENIZER}/tokenizer.json", manifest.tokenizer_digest)
+    for shard in manifest.shards:
+        for part in shard.sizes(manifest.token_bytes):
+            digest = shard.digests.get(part, "")
+            yield _Expected(shard.name, shard_file(shard.name, part), digest)
+
+
+def _digest(store: Store, file: str, size: int, clock: Clock) -> str:
+    hasher = xxhash.xxh3_128()
+    for start in range(0, size, CHUNK_BYTES):
+
+        def read(start: int = start) -> bytes:
+            return store.read_range(file, start, min(CHUNK_BYTES, size - start))
+
+        hasher.update(patiently(store, file, read, clock, READ_SECONDS))
+    return hasher.hexdigest()
+
+
+def _sizes(store: Store, folder: str) -> dict[str, int]:
+    """Bytes of the files in a folder, by name."""
+    if not store.is_local:
+        return {name: facts.size for name, facts in store.facts(folder).items()}
+    try:
+        with os.scandir(store.path(folder)) as entries:
+            return {
+                f"{folder}/{entry.name}": entry.stat().st_size
+                for entry in entries
+                if entry.is_file()
+            }
+    except (FileNotFoundError, NotADirectoryError):
+        return {}

@@ -1,0 +1,149 @@
+"""Preparing in this process, and what a set says it holds, read from its files alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from headway.clock import SystemClock
+from headway.data.making.prepare import Job, PartDone, prepare
+from headway.data.making.recipe import Settings
+from headway.data.making.report import Progress
+from headway.data.shards import SetManifest, read_manifest
+from headway.data.tokenizer import TokenizerSource
+
+MEMORY = Path("/dev/shm")
+
+
+@contextmanager
+def folder_in_memory() -> Iterator[Path]:
+    """A set's files reach the disk before its record does, which on a disk takes ten times as long
+    as everything else in a test."""
+    with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
+        yield Path(name)
+
+
+class Patient(SystemClock):
+    """Time passes when it is asked to; somebody may do something meanwhile."""
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.passed = 0.0
+        self._meanwhile = meanwhile
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+        self._meanwhile()
+
+
+def job_for(
+    sources: Sequence[str],
+    into: Path,
+    tokenizer: Path | str | int,
+    *,
+    beside: Path | None = None,
+    code: Path | None = None,
+    strict: bool = False,
+    processes: int = 1,
+    part: tuple[int, int] | None = None,
+    **settings: Any,
+) -> Job:
+    """A number as `tokenizer` trains one of that size; `window_tokens` makes a set of windows."""
+    if "window_tokens" in settings:
+        settings.setdefault("layout", "windows")
+    is_trained = isinstance(tokenizer, int)
+    return Job(
+        sources,
+        TokenizerSource(train_vocab=tokenizer)
+        if is_trained
+        else TokenizerSource(load=str(tokenizer)),
+        str(into),
+        beside or into.parent,
+        Settings(**settings),
+        code=code,
+        strict=strict,
+        processes=processes,
+        part=part,
+    )
+
+
+def run(job: Job, progress: Callable[[Progress], None] = lambda _: None) -> SetManifest:
+    made = prepare(job, progress, Patient())
+    assert isinstance(made, SetManifest)
+    return made
+
+
+def run_part(job: Job) -> PartDone:
+    made = prepare(job, lambda _: None, Patient())
+    assert isinstance(made, PartDone)
+    return made
+
+
+def write_lines(path: Path, records: Iterable[object]) -> None:
+    """A text that is no JSON is written as it is."""
+    lines = (one if isinstance(one, str) else json.dumps(one) for one in records)
+    path.write_text("".join(f"{line}\n" for line in lines))
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    """All that a finished set consists of, records too."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def tokens_of(folder: Path) -> list[np.ndarray]:
+    """Of each shard."""
+    manifest = read_manifest(folder)
+    kind = f"<u{manifest.token_bytes}"
+    return [
+        np.fromfile(folder / "shards" / f"{shard.name}.tokens", kind).astype(np.int64)
+        for shard in manifest.shards
+    ]
+
+
+def documents_of(folder: Path) -> list[list[int]]:
+    """The tokens of each document, by its start; it may go on in the next shard."""
+    manifest = read_manifest(folder)
+    starts, first = [], 0
+    for shard in manifest.shards:
+        here = np.fromfile(folder / "shards" / f"{shard.name}.documents", "<u8").astype(np.int64)
+        starts += (here + first).tolist()
+        first += shard.num_tokens
+    assert starts[0] == 0
+    assert starts == sorted(set(starts))
+    assert len(starts) == manifest.num_documents
+    return [part.tolist() for part in np.split(np.concatenate(tokens_of(folder)), starts[1:])]
+
+
+def mask_of(folder: Path) -> list[int]:
+    """Of all tokens, in a row."""
+    found: list[int] = []
+    for shard in read_manifest(folder).shards:
+        path = folder / "shards" / f"{shard.name}.mask"
+        assert path.exists() == shard.has_mask
+        found += path.read_bytes() if shard.has_mask else [1] * shard.num_tokens
+    return found
+
+
+def texts_of(folder: Path) -> list[str]:
+    """Of each document of a stream, without the end-of-text that every one must have."""
+    end = read_manifest(folder).special_ids.end_of_text
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
+    documents = documents_of(folder)
+    assert all(document[-1] == end and end not in document[:-1] for document in documents)
+    texts: list[str] = tokenizer.decode_batch(
+        [document[:-1] for document in documents], skip_special_tokens=False
+    )
+    return texts

@@ -1,0 +1,160 @@
+"""Preparing small sets in tests and benches; as a program, one preparation to be killed."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headway.clock import SystemClock
+from headway.data.making.join import join
+from headway.data.making.prepare import Job, prepare
+from headway.data.making.recipe import Settings
+from headway.data.shards import SHARDS, SetManifest
+from headway.data.tiny import stories
+from headway.data.tokenizer import TokenizerSource
+from support.waiting import wait_for
+
+START_SECONDS = 60
+
+
+def prepare_set(
+    sources: list[str],
+    into: Path,
+    beside: Path,
+    *,
+    vocab: int | None = None,
+    tokenizer: Path | str | None = None,
+    processes: int = 1,
+    **settings: Any,
+) -> SetManifest:
+    """`window_tokens` among the settings makes it a set of windows."""
+    if "window_tokens" in settings:
+        settings["layout"] = "windows"
+    load = None if tokenizer is None else str(tokenizer)
+    job = Job(
+        sources,
+        TokenizerSource(load=load, train_vocab=vocab),
+        str(into),
+        beside,
+        Settings(**settings),
+        processes=processes,
+    )
+    made = prepare(job, lambda progress: None, SystemClock())
+    assert isinstance(made, SetManifest)
+    return made
+
+
+def mixed_corpus(folder: Path, num_bytes: int) -> Job:
+    """Text of several kinds: some that can be read in pieces, some that cannot, some bad; and the
+    job of preparing it in small units, alone in one process."""
+    third = num_bytes // 3
+    (folder / "a.txt").write_text("\n\n".join(stories(third, seed=1)))
+    lines = [json.dumps({"text": story}) for story in stories(third, seed=2)]
+    lines[100] = "{not JSON"
+    (folder / "b.jsonl").write_text("\n".join(lines))
+    packed = "\n".join(json.dumps({"text": story}) for story in stories(third, seed=3))
+    (folder / "c.jsonl.gz").write_bytes(gzip.compress(packed.encode()))
+    (folder / "first.txt").write_text("\n\n".join(stories(50_000, seed=1)))
+    prepare_set(["first.txt"], folder / "first", folder, vocab=500)
+    return Job(
+        ["a.txt", "b.jsonl", "c.jsonl.gz"],
+        TokenizerSource(load=str(folder / "first" / "tokenizer")),
+        str(folder / "alone"),
+        folder,
+        Settings(unit_bytes=2**16),
+        processes=1,
+    )
+
+
+def prepare_in_parts(job: Job, folders: list[str], into: Path) -> None:
+    """The last part first, each into its folder; then joined."""
+    for number, folder in reversed(list(enumerate(folders))):
+        part = replace(job, into=folder, part=(number, len(folders)), processes=1 + number % 2)
+        prepare(part, lambda progress: None, SystemClock())
+    join(list(dict.fromkeys(folders)), str(into))
+
+
+def kill_and_prepare(job: Job, kills: int, seed: int) -> int:
+    """Starts the preparation, kills it at a random moment, and again; then lets it come to its end.
+    How many kills found it at work."""
+    moments = random.Random(seed)
+    into = Path(job.into)
+    done = 0
+    for _ in range(kills):
+        before = len(_records(into))
+        process = _start(job)
+        wait_for(
+            "a new shard",
+            lambda before=before, process=process: (
+                len(_records(into)) > before or process.poll() is not None
+            ),
+            START_SECONDS,
+        )
+        time.sleep(moments.uniform(0.0, 0.2))
+        if process.poll() is None:
+            done += 1
+        helpers = psutil.Process(process.pid).children(recursive=True)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # Those that tokenise notice by themselves that nobody wants their work any more.
+        wait_for("its processes to end", lambda h=helpers: not psutil.wait_procs(h, 0)[1], 20)
+    assert _start(job).wait(timeout=600) == 0
+    return done
+
+
+def shard_bytes(folder: Path) -> dict[str, bytes]:
+    """All of a set's files that hold content."""
+    return {
+        path.name: path.read_bytes()
+        for path in sorted((folder / SHARDS).iterdir())
+        if path.suffix != ".json"
+    }
+
+
+def _records(into: Path) -> list[Path]:
+    return list((into / SHARDS).glob("*.json"))
+
+
+def _start(job: Job) -> subprocess.Popen[bytes]:
+    words = {
+        "sources": list(job.sources),
+        "tokenizer": job.tokenizer.load,
+        "into": job.into,
+        "beside": str(job.beside),
+        "settings": job.settings.model_dump(),
+        "processes": job.processes,
+    }
+    tests = str(Path(__file__).parents[1])
+    paths = [tests, *filter(None, [os.environ.get("PYTHONPATH")])]
+    return subprocess.Popen(
+        [sys.executable, "-m", "support.preparing", json.dumps(words)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+
+
+def main() -> None:
+    words = json.loads(sys.argv[1])
+    job = Job(
+        words["sources"],
+        TokenizerSource(load=words["tokenizer"]),
+        words["into"],
+        Path(words["beside"]),
+        Settings(**words["settings"]),
+        processes=words["processes"],
+    )
+    prepare(job, lambda progress: None, SystemClock())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,281 @@
+"""Batches are the same whenever and by whomever they are made; made ahead, they only save time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.clock import SystemClock
+from headway.data.reading.tokenset import Reading, Rows, TokenSet
+from headway.data.shards import SpecialIds
+from headway.errors import BadInput
+from headway.plan.batch import Share, divide
+from headway.train import feed as feeding
+from headway.train.batches import IGNORED, Batch
+from headway.train.feed import Feed
+from support.fake_s3 import fake_s3
+from support.token_sets import copy_to, write_set
+from support.waiting import wait_for
+
+LENGTH, BATCH, MICRO = 8, 7, 2
+TOKENS = [(7 * number) % 90 + 5 for number in range(1001)]
+COUNTS = [number % 3 != 0 for number in range(1001)]
+IDS = SpecialIds(end_of_text=0, mask=1, special=(0, 1))
+WHOLE = Share(first=0, count=4, padded=0)
+
+
+class Watched(TokenSet):
+    """Notes which samples are read by which thread; reading can be held up or made to fail."""
+
+    reads: list[tuple[str, list[int]]]
+    gate: threading.Event
+    trouble: Exception | None
+
+    def read(self, samples: np.ndarray, sequence_length: int) -> Rows:
+        self.reads.append((threading.current_thread().name, samples.tolist()))
+        assert self.gate.wait(20)
+        if self.trouble is not None:
+            raise self.trouble
+        return super().read(samples, sequence_length)
+
+
+def watched(location: str | Path, **how: Any) -> Watched:
+    opened = Watched.open(location, Reading(**how))
+    assert isinstance(opened, Watched)
+    opened.reads, opened.gate, opened.trouble = [], threading.Event(), None
+    opened.gate.set()
+    return opened
+
+
+@pytest.fixture(autouse=True)
+def _always_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeding, "AHEAD_TOKENS", 1)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`stream` with a loss mask and `windows`, both of small blocks."""
+    place = tmp_path_factory.mktemp("sets")
+    small = {"block_tokens": 40, "window_blocks": 3}
+    write_set(place / "stream", [(TOKENS, COUNTS)], shard_tokens=99, special_ids=IDS, **small)
+    windows = TOKENS[:1000]
+    write_set(place / "windows", [(windows, None)], window_tokens=LENGTH, special_ids=IDS, **small)
+    return place
+
+
+def feed_of(samples: TokenSet, masking: float | None = None, clock: Any = None) -> Feed:
+    return Feed(
+        samples,
+        sequence_length=LENGTH,
+        global_batch=BATCH,
+        micro=MICRO,
+        seed=5,
+        device=torch.device("cpu"),
+        objective="masked" if masking else "causal",
+        masking=masking,
+        clock=clock or SystemClock(),
+    )
+
+
+@pytest.fixture
+def samples(folder: Path) -> Iterator[Watched]:
+    opened = watched(folder / "stream")
+    yield opened
+    opened.gate.set()
+
+
+def same(one: Batch, other: Batch) -> bool:
+    return one.seed == other.seed and all(
+        torch.equal(getattr(one, name), getattr(other, name))
+        for name in ("inputs", "targets", "is_real")
+    )
+
+
+def test_a_step_is_the_rows_of_its_positions(samples: Watched) -> None:
+    feed = feed_of(samples)
+    expected = samples.order(5, LENGTH).at(3 * BATCH, BATCH)[1]
+    batches = list(feed.step(3, WHOLE))
+    feed.close()
+    inputs = torch.cat([batch.inputs for batch in batches])
+    targets = torch.cat([batch.targets for batch in batches])
+    is_real = torch.cat([batch.is_real for batch in batches])
+    assert is_real.tolist() == [True] * 7 + [False]
+    for row, sample in enumerate(expected.tolist()):
+        piece = slice(sample * LENGTH, sample * LENGTH + LENGTH + 1)
+        assert inputs[row].tolist() == TOKENS[piece][:-1]
+        wanted = zip(TOKENS[piece][1:], COUNTS[piece][1:], strict=True)
+        assert targets[row].tolist() == [t if counts else IGNORED for t, counts in wanted]
+    assert (targets[7] == IGNORED).all()
+
+
+shares = st.sampled_from([share for workers in (1, 2, 3, 5) for share in divide(4, workers)])
+
+
+@settings(max_examples=40)
+@given(asked=st.lists(st.tuples(st.integers(0, 6), shares), min_size=1, max_size=12))
+@pytest.mark.parametrize("masking", [None, 0.3])
+@pytest.mark.parametrize("far", [False, True])
+def test_whatever_is_asked_in_whatever_order_it_is_what_a_fresh_feed_gives(
+    folder: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+    masking: float | None,
+    far: bool,
+    asked: list[tuple[int, Share]],
+) -> None:
+    place = folder / ("windows" if masking else "stream")
+    with fake_s3():
+        cache = tmp_path_factory.mktemp("cache")
+        location = copy_to("s3://bucket/set", place) if far else str(place)
+        feed = feed_of(TokenSet.open(location, Reading(cache=cache)), masking)
+        for step, share in asked:
+            fresh = feed_of(TokenSet.open(place), masking)
+            pairs = zip(feed.step(step, share), fresh.step(step, share), strict=True)
+            assert all(same(one, other) for one, other in pairs)
+            fresh.close()
+        feed.close()
+
+
+def test_the_next_step_is_read_while_this_one_computes(samples: Watched) -> None:
+    feed = feed_of(samples)
+    steps = [samples.order(5, LENGTH).at(step * BATCH, BATCH)[1].tolist() for step in range(4)]
+    next(feed.step(0, WHOLE))
+    wait_for("step 1", lambda: len(samples.reads) == 2)
+    next(feed.step(1, WHOLE))
+    wait_for("step 2", lambda: len(samples.reads) == 3)
+    assert [read for _, read in samples.reads] == steps[:3], "each once, and one ahead only"
+    assert [thread for thread, _ in samples.reads[1:]] == ["ahead", "ahead"]
+    feed.close()
+
+
+def test_a_little_from_a_disk_is_not_worth_a_thread(
+    samples: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "AHEAD_TOKENS", BATCH * LENGTH + 1)
+    feed = feed_of(samples)
+    for step in range(3):
+        next(feed.step(step, WHOLE))
+    assert [thread for thread, _ in samples.reads] == ["MainThread"] * 3
+    feed.close()
+
+
+def test_the_first_step_can_be_made_ahead_too(samples: Watched) -> None:
+    feed = feed_of(samples)
+    feed.expect(3, WHOLE)
+    wait_for("step 3", lambda: len(samples.reads) == 1)
+    fresh = feed_of(watched(samples.location))
+    assert same(next(feed.step(3, WHOLE)), next(fresh.step(3, WHOLE)))
+    assert samples.reads[0][0] == "ahead"
+    feed.close()
+    fresh.close()
+
+
+def test_a_look_back_does_not_spoil_what_is_ready(samples: Watched) -> None:
+    feed = feed_of(samples)
+    next(feed.step(0, WHOLE))
+    next(feed.step(1, WHOLE))
+    next(feed.step(1, Share(first=0, count=1, padded=0)))  # as the activations do
+    wait_for("step 2", lambda: len(samples.reads) == 4)
+    next(feed.step(2, WHOLE))
+    wait_for("step 3", lambda: len(samples.reads) == 5)
+    assert [thread for thread, _ in samples.reads].count("ahead") == 3
+    feed.close()
+
+
+def test_another_share_is_read_when_it_is_asked_for(samples: Watched) -> None:
+    feed = feed_of(samples)
+    half = divide(4, 2)[1]
+    list(feed.step(0, WHOLE))
+    (first, *_), fresh = list(feed.step(1, half)), feed_of(samples)
+    assert same(first, next(fresh.step(1, half)))
+    feed.close()
+    fresh.close()
+
+
+def test_only_waiting_counts_as_waiting(samples: Watched) -> None:
+    feed = feed_of(samples)
+    next(feed.step(0, WHOLE))
+    wait_for("step 1", lambda: len(samples.reads) == 2 and feed._upcoming)
+    assert feed._upcoming is not None
+    feed._upcoming.made.result()
+    before = feed.waited_seconds
+    samples.gate.clear()  # step 2 cannot be read, which is not this step's loss
+    next(feed.step(1, WHOLE))
+    assert feed.waited_seconds - before < 1.0
+    threading.Timer(0.3, samples.gate.set).start()
+    next(feed.step(2, WHOLE))
+    assert feed.waited_seconds - before > 0.25
+    feed.close()
+
+
+def test_what_goes_wrong_ahead_is_raised_at_the_step_that_needs_it(samples: Watched) -> None:
+    feed = feed_of(samples)
+    next(feed.step(0, WHOLE))
+    wait_for("step 1", lambda: len(samples.reads) == 2 and feed._upcoming)
+    assert feed._upcoming is not None
+    feed._upcoming.made.result()
+    samples.trouble = BadInput("shard 7 is missing", "fetch it")
+    next(feed.step(1, WHOLE))
+    wait_for("step 2", lambda: len(samples.reads) == 3)
+    with pytest.raises(BadInput, match="shard 7 is missing"):
+        next(feed.step(2, WHOLE))
+    samples.trouble = None
+    fresh = feed_of(samples)
+    assert same(next(feed.step(2, WHOLE)), next(fresh.step(2, WHOLE)))
+    feed.close()
+    fresh.close()
+
+
+def test_no_thread_is_left_after_closing(folder: Path, tmp_path: Path) -> None:
+    before = threading.active_count()
+    with fake_s3():
+        location = copy_to("s3://bucket/set", folder / "stream")
+        feed = feed_of(TokenSet.open(location, Reading(cache=tmp_path)))
+        assert threading.active_count() == before, "a feed that is only open has none"
+        next(feed.step(0, WHOLE))
+        ours = [t for t in threading.enumerate() if t.name in ("ahead", "fetcher")]
+        assert {thread.name for thread in ours} == {"ahead", "fetcher"}
+        assert all(thread.daemon for thread in ours), "none keeps a process from ending"
+        feed.close()
+    assert threading.active_count() == before
+
+
+# --- a fixed set, for evaluation
+
+
+@pytest.mark.parametrize("masking", [None, 0.3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 40])
+def test_a_fixed_set_is_the_same_in_any_portions(
+    folder: Path, masking: float | None, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples = TokenSet.open(folder / ("windows" if masking else "stream"))
+    for share in divide(28, workers, workers if workers == 2 else 1):
+        whole = list(feed_of(samples, masking).fixed(55, share))
+        monkeypatch.setattr(feeding, "PORTION_TOKENS", 3 * MICRO * LENGTH)
+        feed = feed_of(samples, masking)
+        pieces = list(feed.fixed(55, share))
+        monkeypatch.undo()
+        assert len(pieces) == share.passes
+        assert all(same(one, other) for one, other in zip(whole, pieces, strict=True))
+        feed.close()
+
+
+def test_a_fixed_set_is_read_one_portion_ahead(
+    samples: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeding, "PORTION_TOKENS", 2 * MICRO * LENGTH)
+    feed = feed_of(samples)
+    batches = feed.fixed(20, Share(first=0, count=10, padded=0))
+    next(batches)
+    wait_for("the second portion", lambda: len(samples.reads) == 2)
+    assert [read for _, read in samples.reads] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert samples.reads[1][0] == "ahead"
+    assert len(list(batches)) == 9
+    feed.close()
