@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save bench-activations kill-resume store-outage
+.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -27,7 +27,7 @@ install: $(VENV)/.made   ## .venv with everything: base, train, and what checks 
 
 lock:            ## pin and hash every dependency anew (requirements/*.txt)
 	$(COMPILE) pyproject.toml -o requirements/base.txt
-	$(COMPILE) --extra train --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
+	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
 
 format:          ## rewrite the code the way `check` wants it
 	$(BIN)/ruff format src tests bench
@@ -54,6 +54,9 @@ test: test-unit test-local ## everything CI runs after `check`
 kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
 	$(BIN)/python bench/kill_resume.py
 
+prepare-kills: install ## a preparation killed KILLS=20 times, with 1, 2 and 4 processes, in 7 parts
+	KILLS=$${KILLS:-20} $(BIN)/python bench/prepare_kills.py
+
 store-outage: install ## a store that answers errors for OUTAGE_SECONDS=60, and a full disk
 	OUTAGE_SECONDS=$${OUTAGE_SECONDS:-60} $(BIN)/pytest tests/local/test_stores_that_fail.py -m local
 
@@ -62,6 +65,15 @@ bench-save: install  ## cost of an asynchronous save of 1 GB a minute, and of a 
 
 bench-activations: install ## cost of activation statistics every 100 steps
 	$(BIN)/python bench/activations.py
+
+bench-data: install  ## speed of data prepare over bare tokenizers and datasets.map, and its memory
+	$(BIN)/python bench/data.py
+
+bench-order: install ## does the order look like chance? DRAWS=10000000 for each test, 15 minutes
+	$(BIN)/python bench/order.py
+
+bench-draw: install  ## time and memory of drawing a batch out of 10^6 to 10^13 tokens
+	$(BIN)/python bench/draw.py
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py

@@ -7,8 +7,9 @@ from pathlib import Path
 import torch
 
 from headway.clock import SystemClock
-from headway.data.prepare import TokenizerSource, prepare
+from headway.data.making.prepare import Job, prepare
 from headway.data.tiny import stories
+from headway.data.tokenizer import TokenizerSource
 from headway.launch.machine import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
@@ -23,17 +24,8 @@ SET = "set"
 def prepare_set(folder: Path, num_bytes: int, vocabulary: int) -> Path:
     """A set of so much text in `folder/set`."""
     (folder / "text.txt").write_text("\n\n".join(stories(num_bytes, seed=1)))
-    prepare(
-        ["text.txt"],
-        "text",
-        TokenizerSource(train_vocab=vocabulary),
-        folder / SET,
-        folder,
-        "stream",
-        None,
-        lambda progress: None,
-        SystemClock(),
-    )
+    job = Job(["text.txt"], TokenizerSource(train_vocab=vocabulary), str(folder / SET), folder)
+    prepare(job, lambda progress: None, SystemClock())
     return folder / SET
 
 

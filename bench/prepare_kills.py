@@ -1,0 +1,54 @@
+"""`make prepare-kills KILLS=20`: a preparation killed so many times, by 1, 2 and 4 processes, and
+one in 7 parts, beside one left alone. Ends with one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from headway.clock import SystemClock
+from headway.data.making.prepare import prepare
+from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
+
+KILLS = int(os.environ.get("KILLS", "20"))
+BYTES_A_KILL = 400_000
+"""Of text: enough that every start has some of it left to do."""
+
+
+def main() -> int:
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        job = mixed_corpus(folder, BYTES_A_KILL * KILLS)
+        prepare(job, lambda progress: None, SystemClock())
+        alone = shard_bytes(Path(job.into))
+        results = {}
+        for processes in (1, 2, 4):
+            into = folder / f"killed-{processes}"
+            kills = kill_and_prepare(
+                replace(job, into=str(into), processes=processes), KILLS, seed=processes
+            )
+            results[f"{processes} processes"] = {"kills": kills, "same": shard_bytes(into) == alone}
+        into = folder / "joined"
+        prepare_in_parts(job, [str(folder / f"part-{number}") for number in range(7)], into)
+        results["7 parts"] = {"kills": 0, "same": shard_bytes(into) == alone}
+        same = sum(result["same"] for result in results.values())
+        kills = min(result["kills"] for name, result in results.items() if "processes" in name)
+        verdict = {
+            "name": "prepare-kills",
+            "figure": same,
+            "target": len(results),
+            "pass": same == len(results) and kills == KILLS,
+            "spread": {"shards": len(alone), **results},
+        }
+        print(json.dumps(verdict))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
