@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.clock import SystemClock
-from headway.data.prepare import TokenizerSource, prepare
 from headway.data.tiny import stories
+from support.preparing import prepare_set
 
 WINDOW = 16
 
@@ -21,41 +20,24 @@ def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _prepared(text: Path, into: Path, layout: str, tokenizer: TokenizerSource, file: str) -> Path:
-    prepare(
-        [file],
-        "text",
-        tokenizer,
-        into,
-        text,
-        layout,  # type: ignore[arg-type]
-        WINDOW if layout == "windows" else None,
-        lambda progress: None,
-        SystemClock(),
-    )
-    return into
+def _sets(text: Path, name: str, **settings: int) -> dict[str, Path]:
+    prepare_set(["train.txt"], text / name, text, vocab=400, **settings)
+    held_out = text / f"{name}-held-out"
+    tokenizer = text / name / "tokenizer"
+    prepare_set(["held-out.txt"], held_out, text, tokenizer=tokenizer, **settings)
+    return {"train": text / name, "held-out": held_out}
 
 
 @pytest.fixture(scope="session")
 def stream(text: Path) -> dict[str, Path]:
     """Prepared sets for causal models."""
-    train = _prepared(
-        text, text / "stream", "stream", TokenizerSource(train_vocab=400), "train.txt"
-    )
-    same = TokenizerSource(load=str(train / "tokenizer"))
-    held_out = _prepared(text, text / "stream-held-out", "stream", same, "held-out.txt")
-    return {"train": train, "held-out": held_out}
+    return _sets(text, "stream")
 
 
 @pytest.fixture(scope="session")
 def windows(text: Path) -> dict[str, Path]:
     """Prepared sets for masked models."""
-    train = _prepared(
-        text, text / "windows", "windows", TokenizerSource(train_vocab=400), "train.txt"
-    )
-    same = TokenizerSource(load=str(train / "tokenizer"))
-    held_out = _prepared(text, text / "windows-held-out", "windows", same, "held-out.txt")
-    return {"train": train, "held-out": held_out}
+    return _sets(text, "windows", window_tokens=WINDOW)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,58 @@
+"""Killed at any moment, with any number of processes, in any number of parts: the same bytes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.data.making.prepare import Job, prepare
+from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+KILLS = int(os.environ.get("KILLS", "4"))
+NUM_BYTES = 3_000_000
+PARTS = 7
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+    return mixed_corpus(tmp_path_factory.mktemp("corpus"), NUM_BYTES)
+
+
+@pytest.fixture(scope="module")
+def alone(job: Job) -> Path:
+    """Prepared by one process, undisturbed."""
+    prepare(job, lambda progress: None, SystemClock())
+    return Path(job.into)
+
+
+def same(made: Path, alone: Path) -> None:
+    assert shard_bytes(made) == shard_bytes(alone)
+    for file in ("manifest.json", "problems.jsonl", "recipe.json"):
+        assert (made / file).read_bytes() == (alone / file).read_bytes()
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_again_and_again(job: Job, alone: Path, tmp_path: Path, processes: int) -> None:
+    killed = replace(job, into=str(tmp_path / "set"), processes=processes)
+    assert kill_and_prepare(killed, KILLS, seed=processes) == KILLS, "it ended before all its kills"
+    same(tmp_path / "set", alone)
+
+
+@pytest.mark.parametrize("processes", [2, 4])
+def test_any_number_of_processes(job: Job, alone: Path, tmp_path: Path, processes: int) -> None:
+    more = replace(job, into=str(tmp_path / "set"), processes=processes)
+    prepare(more, lambda progress: None, SystemClock())
+    same(tmp_path / "set", alone)
+
+
+@pytest.mark.parametrize("apart", [True, False], ids=["in folders of their own", "in one folder"])
+def test_parts_joined(job: Job, alone: Path, tmp_path: Path, apart: bool) -> None:
+    names = [f"part-{number}" if apart else "set" for number in range(PARTS)]
+    prepare_in_parts(job, [str(tmp_path / name) for name in names], tmp_path / "set")
+    same(tmp_path / "set", alone)

@@ -1,0 +1,125 @@
+"""Training that starts while its data is being prepared: the same samples, the same losses."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.data.making.join import join
+from headway.data.making.prepare import Job, prepare
+from headway.data.making.recipe import Settings
+from headway.data.tiny import stories
+from headway.data.tokenizer import TokenizerSource
+from headway.state.ledger import verify_ledger
+from support.commands import headway
+from support.preparing import prepare_set
+from support.waiting import wait_for
+from support.workers import Workers, resolved_run, train
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+PARTS = 4
+STEPS = 120
+RUN_FILE = f"""\
+version: 1
+name: it
+model: {{type: gpt2, config: {{n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32}}}}
+data: {{train: unused, sequence_length: 16}}
+batch: {{global: 8, micro: 4}}
+train_for: {STEPS} steps
+optimizer: {{lr: 1e-3}}
+precision: fp32
+threads: 1
+track: []
+checkpoint: {{every: 10 steps}}
+"""
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    (tmp_path / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
+    prepare_set(["text.txt"], tmp_path / "first", tmp_path, vocab=400)
+    return Job(
+        ["text.txt"],
+        TokenizerSource(load=str(tmp_path / "first" / "tokenizer")),
+        str(tmp_path / "set"),
+        tmp_path,
+        # Windows of 2,048 tokens, so that there are some: the text has about 13,000.
+        Settings(in_sequence=True, unit_bytes=2**12, block_tokens=2**9, window_blocks=4),
+        processes=1,
+    )
+
+
+def losses(directory) -> list[tuple[int, float]]:
+    return [(line["step"], line["loss"]) for line in directory.steps()]
+
+
+def prepare_part(job: Job, number: int) -> None:
+    prepare(replace(job, part=(number, PARTS)), lambda progress: None, SystemClock())
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_it_waits_goes_on_and_sees_the_same(tmp_path: Path, job: Job, nodes: int) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    whole = replace(job, into=str(tmp_path / "whole"))
+    prepare(whole, lambda progress: None, SystemClock())
+    finished = resolved_run(tmp_path, {"train": tmp_path / "whole"}, nodes, ["name=finished"])
+    undisturbed = train(finished)
+
+    prepare_part(job, 0)
+    growing = resolved_run(tmp_path, {"train": tmp_path / "set"}, nodes, ["name=growing"])
+    workers = Workers(growing)
+    directory = workers.directory
+    # It does what it can, and then waits; killed there, it goes on waiting.
+    wait_for("steps on the first part", lambda: len(list(directory.steps())) >= 10, 60)
+    workers.kill()
+    assert len(list(directory.steps())) < STEPS
+    workers = Workers(growing)
+    for number in range(1, PARTS):
+        prepare_part(job, number)
+    join([job.into], job.into)
+    workers.wait()
+
+    assert losses(directory) == losses(undisturbed)
+    verdict = verify_ledger(directory.ledger.read()[0])
+    assert verdict.breach is None
+    assert (verdict.steps, verdict.epochs) == (STEPS, None)
+    assert len(set(_positions(directory))) == STEPS
+
+
+def _positions(directory) -> list[int]:
+    return [line["first"] for line in directory.ledger.read()[0] if "first" in line]
+
+
+def run_streaming(folder: Path, *settings: str, expect: int = 0):
+    words = [
+        word for setting in ("data.train.stream=true", *settings) for word in ("--set", setting)
+    ]
+    return headway("run", "--extend", *words, folder=folder, expect=expect)
+
+
+def test_the_command(tmp_path: Path) -> None:
+    headway("init", "tiny", "it", folder=tmp_path)
+    folder = tmp_path / "it"
+    done = run_streaming(folder, "train_for=20 steps")
+    assert "mixed within windows of 67.1M tokens" in done.stderr
+    again = run_streaming(folder, "train_for=30 steps")
+    assert "going on from step 20" in again.stderr
+    assert "exact: 30 steps" in headway("ledger", "verify", folder=folder).stdout
+
+
+def test_a_preparation_that_fails_ends_the_run(tmp_path: Path) -> None:
+    headway("init", "tiny", "it", folder=tmp_path)
+    (tmp_path / "it" / "blank.txt").write_text(" ")
+    settings = ("data.train.sources=[blank.txt]", "train_for=20 steps")
+    done = run_streaming(tmp_path / "it", *settings, expect=1)
+    assert "no text in blank.txt" in done.stderr
+
+
+def test_an_epoch_has_no_length_yet(tmp_path: Path) -> None:
+    headway("init", "tiny", "it", folder=tmp_path)
+    done = run_streaming(tmp_path / "it", "train_for=1 epochs", expect=2)
+    assert "nobody knows yet how long an epoch is" in done.stderr
