@@ -3,9 +3,8 @@ so that the result does not depend on which process did what."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -17,6 +16,7 @@ from headway.data.formats.chunks import Chunk, Problem, Record
 from headway.data.making.chat import Rendered, token_mask
 from headway.data.making.extract import Content, Extracted, Extractor, Ids, Nothing
 from headway.data.making.recipe import Recipe
+from headway.data.making.words import words_of
 from headway.data.shards import token_dtype
 from headway.data.statistics import Statistics
 from headway.data.tokenizer import TOKENIZER_JSON
@@ -81,6 +81,7 @@ class Encoder:
         # conversation they come from the template, which has seen to that.
         self._plain = load_encoder(tokenizer_folder, special=False)
         self._special = load_encoder(tokenizer_folder, special=True)
+        self._words = words_of(self._plain, tokenizer_folder / TOKENIZER_JSON, self._dtype)
         # Parts of a document too long for one chunk have no hash of the whole: all are on one side.
         self._keeps_parts = recipe.settings.hold_out is None or recipe.settings.side == "train"
         end = self._tokens.special_ids.end_of_text
@@ -164,29 +165,39 @@ class Encoder:
     def _documents(
         self, kept: _Kept, opens: bool, continues: bool
     ) -> list[tuple[np.ndarray, np.ndarray | None]]:
-        """Tokens and mask of each, encoded together."""
-        texts = [
+        """Tokens and mask of each."""
+        encoded = self._encoded(
             piece
             for content in kept.contents
             if isinstance(content, str)
             for piece in pieces_of(content)
-        ]
-        encoded = iter(self._plain.encode_batch_fast(texts, add_special_tokens=False))
+        )
         documents: list[tuple[np.ndarray, np.ndarray | None]] = []
         last = len(kept.contents) - 1
         for number, content in enumerate(kept.contents):
             goes_on, goes_further = opens and number == 0, continues and number == last
             end = [] if goes_further else self._end
             if isinstance(content, str):
-                pieces = [next(encoded).ids for _ in pieces_of(content)]
+                pieces = [next(encoded) for _ in pieces_of(content)]
                 if len(pieces) > 1 and not goes_on and not goes_further:
                     kept.count("num_long")
-                documents.append((self._array(chain(*pieces, end)), None))
+                documents.append((np.concatenate([*pieces, self._array(end)]), None))
             elif isinstance(content, Rendered):
                 documents.append(self._conversation(content, end))
             else:
                 documents.append((content.ids.astype(self._dtype), content.mask))
         return documents
+
+    def _encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
+        """The ids of each text: by its words where that can be, else all together."""
+        by_words = [(text, self._words.encode(text) if self._words else None) for text in texts]
+        others = [text for text, found in by_words if found is None]
+        by_tokenizer = iter(self._plain.encode_batch_fast(others, add_special_tokens=False))
+        for _, found in by_words:
+            if found is None:
+                yield self._array(next(by_tokenizer).ids)
+            else:
+                yield np.frombuffer(found, dtype=self._dtype)
 
     def _conversation(self, content: Rendered, end: list[int]) -> tuple[np.ndarray, np.ndarray]:
         encoding = self._special.encode(content.text, add_special_tokens=False)
