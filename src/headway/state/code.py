@@ -13,16 +13,15 @@ import xxhash
 
 from headway.errors import BadInput
 
-CODE_SUFFIXES = (".py", ".yaml", ".json", ".toml", ".txt")
-
 
 def code_digest(folder: Path) -> str:
-    """Of every source file below `folder`, by name and content."""
+    """Of every Python file below `folder`, by name and content. Not of others: beside the code there
+    may be data, prepared sets and runs, which change as it runs."""
     digest = xxhash.xxh3_128()
-    for path in sorted(folder.rglob("*")):
+    for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).parts
         hidden = any(part.startswith((".", "__pycache__")) for part in parts)
-        if path.is_file() and path.suffix in CODE_SUFFIXES and not hidden:
+        if path.is_file() and not hidden:
             digest.update(str(path.relative_to(folder)).encode() + b"\0")
             digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -226,8 +226,9 @@ def test_the_digest_of_code_follows_its_files(tmp_path: Path, above: str) -> Non
     folder.mkdir(parents=True)
     (folder / "mine.py").write_text("x = 1")
     digest = code_digest(folder)
-    for name in (".git/x.py", "__pycache__/mine.py", "weights.bin"):
-        (folder / name).parent.mkdir(exist_ok=True)
+    noise = (".git/x.py", "__pycache__/mine.py", "weights.bin", "data.json", "runs/a/resolved.yaml")
+    for name in noise:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("noise")
     assert code_digest(folder) == digest
     (folder / "mine.py").write_text("x = 2")
