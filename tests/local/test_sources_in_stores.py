@@ -267,3 +267,15 @@ def test_what_cannot_be_found_is_said_soon(
     said = command(made, tmp_path / "set", source, expect=expect)
     assert words in said
     assert "hint: check the address" in said
+
+
+def test_a_held_out_set_in_a_store_has_the_tokenizer_of_the_other(made: Path) -> None:
+    headway(
+        *("data", "prepare", "corpus/rows.parquet", "--train-vocab", "500"),
+        *("--hold-out", "20%", "--into", "s3://bucket/divided"),
+        folder=made,
+    )
+    both = [Store(f"s3://bucket/{name}") for name in ("divided", "divided-held-out")]
+    train, held_out = (SetManifest.model_validate_json(one.read("manifest.json")) for one in both)
+    assert train.tokenizer_digest == held_out.tokenizer_digest
+    assert train.num_documents + held_out.num_documents == len(TEXTS) // 3

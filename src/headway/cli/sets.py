@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,6 +35,11 @@ def sets_of(loaded: Loaded, background: ExitStack) -> Sets:
     """Prepared, or for `stream` being prepared until `background` is closed."""
     data = loaded.run.data
     assert data.train is not None
+    if data.train.hold_out is not None and HELD_OUT in data.validation:
+        raise BadInput(
+            f"data.validation has a set {HELD_OUT}, and so has hold_out",
+            "give that set another name, or leave hold_out out",
+        )
     if data.train.stream:
         train = _streamed("train", data.train, loaded, background)
     else:
@@ -44,11 +49,9 @@ def sets_of(loaded: Loaded, background: ExitStack) -> Sets:
         for name, dataset in data.validation.items()
     }
     if data.train.hold_out is not None:
-        if HELD_OUT in validation:
-            raise BadInput(f"data.validation has a set {HELD_OUT}, and so has hold_out")
-        validation[HELD_OUT] = ready_set(
-            HELD_OUT, data.train, loaded, tokenizer_of=train, side=HELD_OUT
-        )
+        # With the tokenizer that is there by now: training one reads all the text.
+        other = data.train.model_copy(update={"tokenizer": None})
+        validation[HELD_OUT] = ready_set(HELD_OUT, other, loaded, tokenizer_of=train, side=HELD_OUT)
     return Sets(train, validation)
 
 
@@ -86,7 +89,6 @@ def job_of(source: Source, loaded: Loaded, tokenizer_of: str | None, side: str =
     try:
         from headway.data.making.prepare import Job
         from headway.data.making.recipe import Settings
-        from headway.data.shards import TOKENIZER
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
@@ -95,9 +97,7 @@ def job_of(source: Source, loaded: Loaded, tokenizer_of: str | None, side: str =
     assert source.sources is not None
     return Job(
         sources=source.sources,
-        tokenizer=_tokenizer_source(
-            source.tokenizer, tokenizer_of and f"{tokenizer_of}/{TOKENIZER}"
-        ),
+        tokenizer=_tokenizer_source(source.tokenizer, tokenizer_of),
         into="",
         beside=loaded.folder,
         settings=Settings(
@@ -161,6 +161,7 @@ def _changed(path: Path) -> int | None:
 def _ready_mixture(name: str, dataset: DataSet, loaded: Loaded, tokenizer_of: str | None) -> str:
     try:
         from headway.data.reading.mixture import MIXTURE, Wanted, write_mixture
+        from headway.data.reading.sets import open_set
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
@@ -179,7 +180,12 @@ def _ready_mixture(name: str, dataset: DataSet, loaded: Loaded, tokenizer_of: st
         wanted.append(
             Wanted(name=member_name, location=location, weight=member.weight, epochs=member.epochs)
         )
-    text = json.dumps([one.model_dump() for one in wanted])
+    # By content as well: a set may have been prepared anew in the place of the one before.
+    digests = []
+    for one in wanted:
+        with closing(open_set(one.location)) as member_set:
+            digests.append(member_set.digest)
+    text = json.dumps([[one.model_dump() for one in wanted], digests])
     into = loaded.folder / PREPARED / f"{name}-{xxhash.xxh3_64_hexdigest(text.encode())[:12]}"
     if not (into / MIXTURE).is_file():
         write_mixture(into, wanted)
@@ -194,12 +200,21 @@ def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[object]:
     return [source.load, source.train_vocab]
 
 
-def _tokenizer_source(tokenizer: Tokenizer | None, shared: str | None) -> TokenizerSource:
+def _tokenizer_source(tokenizer: Tokenizer | None, tokenizer_of: str | None) -> TokenizerSource:
+    """As `tokenizer` says or, where nobody does, that of the set at `tokenizer_of`."""
     from headway.data.tokenizer import TokenizerSource
 
     if tokenizer is None:
-        assert shared is not None, "require_complete has seen to it"
-        return TokenizerSource(load=shared)
+        assert tokenizer_of is not None, "require_complete has seen to it"
+        return TokenizerSource(load=tokenizer_folder(tokenizer_of) if tokenizer_of else "")
     if tokenizer.train is not None:
         return TokenizerSource(train_vocab=tokenizer.train.vocab)
     return TokenizerSource(load=tokenizer.from_)
+
+
+def tokenizer_folder(location: str) -> str:
+    """On this machine, of a set or a mixture wherever it is."""
+    from headway.data.reading.sets import open_set
+
+    with closing(open_set(location)) as samples:
+        return str(samples.tokenizer_folder)

@@ -92,9 +92,9 @@ def prepare(
 
     try:
         from headway.cli.preparing import prepare_showing
+        from headway.cli.sets import tokenizer_folder
         from headway.data.making.prepare import Job
         from headway.data.making.recipe import Settings
-        from headway.data.shards import TOKENIZER
         from headway.data.tokenizer import TokenizerSource
     except ImportError as error:
         raise needs_train("headway data prepare", error) from None
@@ -138,7 +138,7 @@ def prepare(
     if share is not None:
         other = f"{into}-held-out"
         settings = job.settings.model_copy(update={"side": "held_out"})
-        shared = TokenizerSource(load=f"{into}/{TOKENIZER}")
+        shared = TokenizerSource(load=tokenizer_folder(into))
         prepare_showing(
             replace(job, into=other, settings=settings, tokenizer=shared), Path(other).name
         )

@@ -26,6 +26,7 @@ def join(parts: Sequence[str], into: str) -> SetManifest:
     store = Store(into)
     refuse_finished(store)
     stores = [Store(part) for part in parts]
+    _refuse_far_apart(stores, store)
     recipe = _common_recipe(stores)
     units = units_of(recipe)
     records: Records = {}
@@ -52,6 +53,16 @@ def join(parts: Sequence[str], into: str) -> SetManifest:
         if part.root != store.root:
             _bring(records[key], part, store)
     return finish(store, recipe, units, records)
+
+
+def _refuse_far_apart(stores: Sequence[Store], store: Store) -> None:
+    """Only a file system knows second names."""
+    for part in stores:
+        if part.root != store.root and not (part.is_local and store.is_local):
+            raise BadInput(
+                f"{part.root} and {store.root} are different places in a store",
+                "prepare all parts into one place, and join that",
+            )
 
 
 def _common_recipe(stores: Sequence[Store]) -> Recipe:
@@ -110,11 +121,6 @@ def _bring(record: ShardRecord, part: Store, store: Store) -> None:
     if record.shard is not None:
         names = [*(shard_file(record.shard.name, kind) for kind in record.shard.digests), *names]
     for name in names:
-        if not (part.is_local and store.is_local):
-            raise BadInput(
-                f"{part.root} and {store.root} are different places in a store",
-                "prepare all parts into one place, and join that",
-            )
         store.path(name).parent.mkdir(parents=True, exist_ok=True)
         try:
             if _is_same(part.path(name), store.path(name)):

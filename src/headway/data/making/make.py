@@ -4,6 +4,7 @@ shards are closed one after the other."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from headway.data.making.pieces import Position, unit_chunks
 from headway.data.making.pool import EncoderPool
 from headway.data.making.recipe import Recipe, Unit
 from headway.data.making.report import Reporter
-from headway.data.making.seen import Seen
+from headway.data.making.seen import Seen, forget
 from headway.data.making.writer import ShardRecord, ShardWriter
 from headway.errors import BadInput
 from headway.state.store import Store
@@ -48,7 +49,7 @@ class Maker:
         self._tokenizer_folder = tokenizer_folder
         self._reporter = reporter
         self._strict = strict
-        self._seen = Seen(store.path()) if recipe.settings.deduplicate else None
+        self._seen: Seen | None = None
 
     def make(self, units: Sequence[Unit], records: Records, processes: int) -> None:
         """Every shard of `units` that is not finished; `records` gets the new ones."""
@@ -65,15 +66,19 @@ class Maker:
                 self._count(record)
         if not todo:
             return
-        with EncoderPool(self._recipe, self._tokenizer_folder, processes) as pool:
+        with ExitStack() as stack:
+            if self._recipe.settings.deduplicate:
+                self._seen = Seen(self._store.path(), is_begun=bool(records))
+                stack.callback(self._seen.close)
+            pool = stack.enter_context(EncoderPool(self._recipe, self._tokenizer_folder, processes))
             encoded = pool.encode(self._tasks(todo, records))
             for unit in todo:
                 self._make_unit(unit, encoded, records)
 
     def clear(self) -> None:
         """Removes what only an unfinished preparation needs."""
-        if self._seen is not None:
-            self._seen.remove()
+        if self._recipe.settings.deduplicate:
+            forget(self._store.path())
 
     def _tasks(self, units: Sequence[Unit], records: Records) -> Iterator[tuple[_At, Chunk | None]]:
         """All chunks that are still to be done; None after the last of each unit."""

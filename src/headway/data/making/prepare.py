@@ -107,9 +107,9 @@ def prepare(job: Job, progress: Callable[[Progress], None], clock: Clock) -> Set
             mine = {unit.number for unit in chosen}
             made = [record.shard for (unit, _), record in records.items() if unit in mine]
             return PartDone(len(chosen), sum(shard.num_tokens for shard in made if shard))
-        manifest = finish(store, recipe, units, records)
+        # Before the manifest: nobody comes back to tidy up a set that has one.
         maker.clear()
-        return manifest
+        return finish(store, recipe, units, records)
 
 
 def refuse_finished(store: Store) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 import numpy as np
 
 from headway.data.making.encode import Encoded
+from headway.errors import BadInput
 
 FILE = "seen.sqlite"
 CACHE_KIB = 65536
+_TABLE = "CREATE TABLE IF NOT EXISTS seen (hash BLOB PRIMARY KEY, place INTEGER) WITHOUT ROWID"
 
 
 class Seen:
@@ -21,13 +23,20 @@ class Seen:
     made again: its own documents are then known already, and are no duplicates.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / FILE
-        self._database = sqlite3.connect(self._path)
-        self._database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        self._database.execute(
-            "CREATE TABLE IF NOT EXISTS seen (hash BLOB PRIMARY KEY, place INTEGER) WITHOUT ROWID"
-        )
+    def __init__(self, folder: Path, *, is_begun: bool = False) -> None:
+        """`is_begun`: there are finished shards, so there is a file that knows their documents."""
+        path = folder / FILE
+        if is_begun and not path.exists():
+            raise _lost(path, "it is gone")
+        self._database = sqlite3.connect(path)
+        try:
+            self._database.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            self._database.execute(_TABLE)
+        except sqlite3.DatabaseError as error:
+            self.close()
+            if type(error) is not sqlite3.DatabaseError:
+                raise  # a disk that fails: the file may be as it should
+            raise _lost(path, str(error)) from None
 
     def duplicates(self, encoded: Encoded, unit: int, chunk: int) -> list[int]:
         """Which documents of a chunk have come before, by their place in the sources."""
@@ -50,13 +59,26 @@ class Seen:
         """Before the shard's record is written: what is finished must be known."""
         self._database.commit()
 
-    def remove(self) -> None:
+    def close(self) -> None:
+        """Without what was not committed. A connection that is left to the garbage collector would
+        keep others in this process waiting."""
         self._database.close()
-        self._path.unlink()
 
     def _place(self, digest: bytes) -> int:
         row = self._database.execute("SELECT place FROM seen WHERE hash = ?", (digest,)).fetchone()
         return int(row[0])
+
+
+def forget(folder: Path) -> None:
+    """A finished set needs it no more."""
+    (folder / FILE).unlink(missing_ok=True)
+
+
+def _lost(path: Path, why: str) -> BadInput:
+    return BadInput(
+        f"{path} says which documents are in the finished shards, and cannot be used: {why}",
+        "bring it back, or delete the folder and prepare the set again",
+    )
 
 
 def without(encoded: Encoded, duplicates: list[int]) -> Encoded:
