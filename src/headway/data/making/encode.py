@@ -190,7 +190,8 @@ class Encoder:
 
     def _encoded(self, texts: Iterable[str]) -> Iterator[np.ndarray]:
         """The ids of each text: by its words where that can be, else all together."""
-        by_words = [(text, self._words.encode(text) if self._words else None) for text in texts]
+        words = self._words
+        by_words = [(text, words.encode(text) if words is not None else None) for text in texts]
         others = [text for text, found in by_words if found is None]
         by_tokenizer = iter(self._plain.encode_batch_fast(others, add_special_tokens=False))
         for _, found in by_words:

@@ -47,17 +47,13 @@ PROBES = {"L": "a", "N": "1", "S": "\t", "other": "!"}
 sign together with the letters behind it."""
 
 
-class Words(dict[str, bytes]):
+class Memory(dict[str, bytes]):
     """The ids of each word that has been seen, as they are in a shard."""
 
-    def __init__(self, tokenizer: Tokenizer, pattern: str, added: list[str], dtype: Any) -> None:
+    def __init__(self, tokenizer: Tokenizer, dtype: Any) -> None:
         super().__init__()
         self._tokenizer = tokenizer
-        self._added = added
         self._dtype = np.dtype(dtype)
-        self._cut = re.compile(pattern.format(**_classes()))
-        self._known: set[str] = set()
-        self._odd = {FOLDED}
 
     def __missing__(self, word: str) -> bytes:
         ids = self._tokenizer.encode(word, add_special_tokens=False).ids
@@ -68,6 +64,16 @@ class Words(dict[str, bytes]):
             self[word] = found
         return found
 
+
+class Words:
+    def __init__(self, tokenizer: Tokenizer, pattern: str, added: list[str], dtype: Any) -> None:
+        self._tokenizer = tokenizer
+        self._added = added
+        self._cut = re.compile(pattern.format(**_classes()))
+        self._known: set[str] = set()
+        self._odd = {FOLDED}
+        self.memory = Memory(tokenizer, dtype)
+
     def encode(self, text: str) -> bytes | None:
         """The ids of a text; None: the tokenizer itself has to do it."""
         characters = set(text)
@@ -75,7 +81,7 @@ class Words(dict[str, bytes]):
             return None
         if any(token in text for token in self._added):
             return None
-        return b"".join(map(self.__getitem__, self._cut.findall(text)))
+        return b"".join(map(self.memory.__getitem__, self._cut.findall(text)))
 
     def _learn(self, characters: set[str]) -> bool:
         """Whether the tokenizer takes them all for what we take them for."""

@@ -131,10 +131,10 @@ def test_a_full_memory_is_emptied_and_nothing_changes(
     pair: tuple[Tokenizer, Words], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "MOST_WORDS", 10)
-    pair[1].clear()
+    pair[1].memory.clear()
     for text in stories(20, seed=3):
         assert_same(pair, text)
-        assert len(pair[1]) <= 10
+        assert len(pair[1].memory) <= 10
 
 
 def changed(tokenizer: Tokenizer, what: str) -> Tokenizer:
