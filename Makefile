@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-local test bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage
+.PHONY: help install lock check format generate test-unit test-simulations test-local test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -49,10 +49,16 @@ test-unit: install   ## no processes, no network, seconds
 test-local: install  ## real training processes on this machine
 	$(BIN)/pytest tests/local -m local
 
-test: test-unit test-local ## everything CI runs after `check`
+test-simulations: install  ## thousands of random histories of the membership
+	$(BIN)/pytest tests/simulations -m simulation
+
+test: test-unit test-simulations test-local ## everything CI runs after `check`
 
 kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
 	$(BIN)/python bench/kill_resume.py
+
+simulate: install ## HISTORIES=100000 random histories of the membership, and the list of defects
+	$(BIN)/python bench/simulate.py
 
 prepare-kills: install ## a preparation killed KILLS=20 times, with 1, 2 and 4 processes, in 7 parts
 	KILLS=$${KILLS:-20} $(BIN)/python bench/prepare_kills.py

@@ -1,0 +1,451 @@
+"""Decides who is in the run. Pure: events and times in, decisions out.
+
+Whoever drives it calls `handle` for each event, and `look` at the time that `wake` names. An event
+costs the same whatever the number of members; `look` goes through all of them, a few times a second
+at most, and is the only place where anything is decided.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from math import inf
+
+from headway.member.events import (
+    Close,
+    Closed,
+    Decision,
+    Event,
+    Go,
+    Goodbye,
+    Opened,
+    Publish,
+    Refused,
+    Status,
+    StepDown,
+    Tell,
+    Told,
+    Write,
+    Written,
+)
+from headway.member.generation import Domain, Generation
+from headway.member.rules import Rules
+
+NOTHING = Status()
+
+
+@dataclass(slots=True)
+class Pod:
+    name: str
+    session: int | None
+    heard: float
+    status: Status = NOTHING
+    closed: float = inf
+    """When its session closed; still inf if it has had none since the coordinator started."""
+    ready: float = inf
+    """Since when it could train."""
+    called_to: int = 0
+    enter_by: float = inf
+    """When it must have entered the generation that it is called to, or a later one."""
+    gone: str = ""
+    """Why it cannot stay, once that is certain."""
+
+
+class Machine:
+    def __init__(self, rules: Rules, incarnation: int, current: Generation, now: float) -> None:
+        """`current` is what the record holds; perhaps nobody has heard of it yet."""
+        self.rules = rules
+        self.incarnation = incarnation
+        self.current = current
+        self.pods = {name: Pod(name, None, heard=now) for name in current.pods()}
+        self._members = frozenset(self.pods)
+        self._silent: OrderedDict[str, None] = OrderedDict()
+        """Pods with a session, the longest silent first."""
+        self._entered: set[str] = set()
+        """The current generation, like all below it."""
+        self._went = False
+        self._healed: set[str] = set()
+        self._trouble = inf
+        """The time of the first complaint."""
+        self._complained: dict[str, tuple[str, ...]] = {}
+        """Who complains, and of whom."""
+        self._recent: dict[int, frozenset[str] | None] = dict.fromkeys(current.sound)
+        """Generations that may still be at work, having lost nobody, with their members; None: from
+        before a restart, and not known."""
+        self._recent[current.number] = self._members
+        self._tries = 0
+        self._blame: Counter[str] = Counter()
+        self._barred: dict[str, tuple[int, float]] = {}
+        """How often, and until when."""
+        self._writing: Generation | None = None
+        self._stepped_down = False
+        self._comeback = now + rules.comeback_seconds
+        self._asked = now
+        self._unread_until = now
+        self._changed = True
+        self._call(self._members if not current.sound else set(), now + rules.enter_seconds)
+
+    @property
+    def wake(self) -> float:
+        """When to `look`: soon after a change, and often enough to notice own pauses."""
+        rules = self.rules
+        return self._asked + (rules.look_seconds if self._changed else rules.idle_seconds)
+
+    @property
+    def went(self) -> bool:
+        """All members of the current generation have entered it."""
+        return self._went
+
+    @property
+    def established(self) -> bool:
+        """All members of the current generation have the run's state in it."""
+        return len(self._healed) == len(self._members)
+
+    def handle(self, event: Event, now: float) -> list[Decision]:
+        if self._stepped_down:
+            return []
+        self._forgive_own_pause(now)
+        match event:
+            case Written():
+                return self._written(event.number, now)
+            case Refused():
+                return self._step_down(f"generation {event.number} is there from somebody else")
+            case Opened():
+                return self._opened(event, now)
+        pod = self.pods.get(event.pod)
+        if pod is None or pod.session != event.session:
+            stray = isinstance(event, Told)
+            return [Close(event.session, "not the newest session of this pod")] if stray else []
+        match event:
+            case Told():
+                return self._told(pod, event.status, now)
+            case Goodbye():
+                pod.gone = "said goodbye"
+                self._drop_session(pod, now)
+            case Closed():
+                self._drop_session(pod, now)
+        return []
+
+    def look(self, now: float) -> list[Decision]:
+        """Decides what is to be decided by now."""
+        if self._stepped_down:
+            return []
+        self._forgive_own_pause(now)
+        self._asked = now
+        self._changed = False
+        decisions = self._close_silent_spares(now)
+        if now < self._unread_until:
+            return decisions
+        if self._writing is None:
+            self._judge(now)
+            self._writing = self._next(now)
+            if self._writing is not None:
+                decisions.append(Write(self._writing))
+        return decisions
+
+    # What pods say
+
+    def _opened(self, event: Opened, now: float) -> list[Decision]:
+        newest = self._writing or self.current
+        if event.status.seen > newest.number:
+            return self._step_down(
+                f"{event.pod} has seen generation {event.status.seen}, but the record ends with "
+                f"{newest.number}: somebody has put an older one in its place"
+            )
+        pod = self.pods.setdefault(event.pod, Pod(event.pod, None, now))
+        decisions: list[Decision] = []
+        if pod.session is not None:
+            decisions.append(Close(pod.session, "replaced by a newer session of the same pod"))
+        pod.session, pod.closed = event.session, inf
+        self._silent[pod.name] = None
+        return [*decisions, Tell(event.session), *self._told(pod, event.status, now)]
+
+    def _told(self, pod: Pod, status: Status, now: float) -> list[Decision]:
+        pod.heard = now
+        self._silent.move_to_end(pod.name)
+        if status == pod.status:
+            return self._remind(pod)
+        pod.status = status
+        pod.ready = min(pod.ready, now) if status.ready else inf
+        self._changed = True
+        if pod.name not in self._members:
+            return []
+        # Complaints of an older generation are answered by the newer one that is there.
+        number = self.current.number
+        if status.trouble == number:
+            self._trouble = min(self._trouble, now)
+            self._complained[pod.name] = status.peers
+        elif self._complained.pop(pod.name, None) is not None and not self._complained:
+            self._trouble = inf  # it went on after all
+        if status.healed == number:
+            self._healed.add(pod.name)
+            if self.established:
+                self._recent = {number: self._members}
+                self._tries = 0
+                self._blame.clear()
+        if pod.enter_by < inf and status.entered >= pod.called_to:
+            pod.enter_by = inf
+            if status.entered < number and len(self._recent) == 1:
+                self._call({pod.name}, now + self.rules.enter_seconds)
+        if status.entered == number and not self._went:
+            self._entered.add(pod.name)
+            self._went = len(self._entered) == len(self._members)
+            return [Go(number)] if self._went else []
+        return []
+
+    def _remind(self, pod: Pod) -> list[Decision]:
+        """Says again what a pod does not seem to have heard."""
+        behind = pod.status.seen < self.current.number or (
+            self._went and pod.status.went < self.current.number and pod.name in self._members
+        )
+        return [Tell(pod.session)] if behind and pod.session is not None else []
+
+    def _drop_session(self, pod: Pod, now: float) -> None:
+        pod.session, pod.closed = None, now
+        # A process that connects again says anew what it is.
+        pod.status, pod.ready = NOTHING, inf
+        self._silent.pop(pod.name, None)
+        self._changed = True
+        if pod.name not in self._members and not self._is_being_admitted(pod.name):
+            del self.pods[pod.name]
+            self._end_without(pod.name, now)
+
+    def _end_without(self, name: str, now: float) -> None:
+        """One that was to leave has left: nobody can work on in a generation that it was in."""
+        self._recent = {
+            number: members
+            for number, members in self._recent.items()
+            if members is None or name not in members
+        }
+        if len(self._recent) == 1 and not self._went:
+            self._call(self._members, now + self.rules.enter_seconds)
+
+    def _is_being_admitted(self, name: str) -> bool:
+        return self._writing is not None and self._writing.domain_of(name) is not None
+
+    # Who is lost
+
+    def _forgive_own_pause(self, now: float) -> None:
+        """If nobody asked for long, the coordinator itself was held up: nobody was silent
+        meanwhile, and what has come in must be read before anyone is judged."""
+        pause = now - self._asked
+        if pause <= self.rules.idle_seconds + self.rules.pause_seconds:
+            return
+        self._asked = now
+        self._unread_until = now + self.rules.pause_seconds
+        self._comeback += pause
+        for pod in self.pods.values():
+            pod.heard += pause
+            pod.closed += pause
+            pod.enter_by += pause
+
+    def _judge(self, now: float) -> None:
+        """Marks the members that are lost."""
+        rules = self.rules
+        patience = rules.suspected_seconds if self._complained else rules.silence_seconds
+        recently = now - rules.suspected_seconds
+        alone = not any(pod.session is not None and pod.heard > recently for pod in self._keepers())
+        for pod in (self.pods[name] for name in self._members):
+            if pod.session is not None:
+                deadline, why = pod.heard + patience, "silent"
+            elif pod.closed < inf:
+                wait = 0.0 if self._complained else rules.reconnect_seconds
+                deadline, why = pod.closed + wait, "its session closed"
+            else:
+                deadline, why = self._comeback, "did not come back to the new coordinator"
+            if alone:
+                deadline = max(deadline, pod.heard + rules.alone_seconds)
+            if pod.enter_by < deadline:
+                deadline, why = pod.enter_by, "did not come to the generation"
+            if now >= deadline:
+                pod.gone = pod.gone or why
+                if deadline == pod.enter_by:
+                    self._bar(pod.name, now)
+            elif deadline < now + rules.idle_seconds:
+                self._changed = True  # looked at again soon
+
+    def _bar(self, name: str, now: float) -> None:
+        """Longer each time: whoever holds all others up shall not do so for ever."""
+        times, _ = self._barred.get(name, (0, now))
+        self._barred[name] = (times + 1, now + self.rules.barred_seconds * 2**times)
+
+    def _keepers(self) -> list[Pod]:
+        """Those without whom the run would lose ground: who have its state, if anyone has."""
+        keepers = {name for domain in self.current.domains if domain.holds for name in domain.pods}
+        return [self.pods[name] for name in keepers | self._healed or self._members]
+
+    def _close_silent_spares(self, now: float) -> list[Decision]:
+        decisions: list[Decision] = []
+        for name in list(self._silent):
+            pod = self.pods[name]
+            if pod.heard + self.rules.silence_seconds > now:
+                break
+            if pod.session is not None and name not in self._members:
+                decisions.append(Close(pod.session, "silent"))
+                self._drop_session(pod, now)
+        return decisions
+
+    # What follows
+
+    def _next(self, now: float) -> Generation | None:
+        """The generation to be made now, if any."""
+        gone = [name for name in self._members if self.pods[name].gone]
+        if gone:
+            return self._generation(now, self._sound_without(gone), _lost(self.pods[gone[0]], gone))
+        if self._trouble < inf:
+            return self._try_again(now)
+        leaving = [name for name in self._members if self.pods[name].status.leaving]
+        if leaving:
+            return self._generation(now, self._sound(), _some(leaving, "leaves as planned"))
+        if self.established:
+            return self._admit(now)
+        return None
+
+    def _try_again(self, now: float) -> Generation | None:
+        """Complaints, and nobody is lost: the same members anew, or without the most named one."""
+        rules = self.rules
+        if not self._went and not self.current.sound:
+            return None  # the others are called already, and will come or be found missing
+        pause = min(rules.trouble_seconds * 2**self._tries, rules.longest_trouble_seconds)
+        if now < self._trouble + pause:
+            self._changed = True
+            return None
+        self._tries += 1
+        self._blame.update(name for peers in self._complained.values() for name in set(peers))
+        worst = self._most_blamed()
+        if self._tries > rules.tries and worst is not None:
+            self.pods[worst].gone = "its peers cannot reach it"
+            self._bar(worst, now)
+            return self._generation(now, (), _lost(self.pods[worst], [worst]))
+        by = _some(sorted(self._complained), "complains")
+        return self._generation(now, (), f"tried again: {by}")
+
+    def _most_blamed(self) -> str | None:
+        """Among those equally blamed the newest: the others have worked together before."""
+        since = {name: domain.since for domain in self.current.domains for name in domain.pods}
+        blamed = [name for name in self._blame if name in self._members]
+        return max(blamed, key=lambda name: (self._blame[name], since[name], name), default=None)
+
+    def _admit(self, now: float) -> Generation | None:
+        rules = self.rules
+        free = self._free(now, self._members)
+        num_new = min(len(free) // rules.domain_pods, rules.max_domains - len(self.current.domains))
+        if num_new <= 0:
+            return None
+        wait = rules.join_seconds
+        if not self._members:
+            if num_new < rules.min_domains:
+                return None
+            wait = 0.0 if num_new == rules.max_domains else rules.gather_seconds
+        if now < self.pods[free[0]].ready + wait:
+            self._changed = True
+            return None
+        return self._generation(now, self._sound(), _some(free, "is ready"))
+
+    def _free(self, now: float, used: AbstractSet[str]) -> list[str]:
+        """Pods that could be in a new domain, the longest ready first."""
+        free = [
+            pod
+            for pod in self.pods.values()
+            if pod.session is not None
+            and pod.ready < inf
+            and not pod.gone
+            and not pod.status.leaving
+            and pod.name not in used
+            and (pod.name not in self._barred or self._barred[pod.name][1] <= now)
+        ]
+        return [pod.name for pod in sorted(free, key=lambda pod: (pod.ready, pod.name))]
+
+    def _generation(self, now: float, sound: tuple[int, ...], reason: str) -> Generation:
+        rules, number = self.rules, self.current.number + 1
+        kept = [domain for domain in self.current.domains if self._is_whole(domain)]
+        domains = [
+            Domain(domain.pods, domain.since, domain.holds or self._healed.issuperset(domain.pods))
+            for domain in kept
+        ]
+        free = self._free(now, {name for domain in kept for name in domain.pods})
+        size = rules.domain_pods
+        for begin in range(0, len(free) - size + 1, size):
+            if len(domains) >= rules.max_domains:
+                break
+            domains.append(Domain(tuple(free[begin : begin + size]), number, holds=False))
+        return Generation(
+            number=number,
+            incarnation=self.incarnation,
+            domains=tuple(domains),
+            leader=self._leader(domains),
+            paused=len(domains) < rules.min_domains,
+            sound=sound,
+            reason=reason,
+        )
+
+    def _is_whole(self, domain: Domain) -> bool:
+        return not any(
+            self.pods[name].gone or self.pods[name].status.leaving for name in domain.pods
+        )
+
+    def _leader(self, domains: list[Domain]) -> int:
+        """The one that led, as long as it can; else the longest member that holds the state."""
+        led = self.current.domains[self.current.leader].pods if self.current.domains else ()
+        holders = [index for index, domain in enumerate(domains) if domain.holds]
+        return next((index for index in holders if domains[index].pods == led), (holders or [0])[0])
+
+    def _sound(self) -> tuple[int, ...]:
+        """Those whose members go over when they have finished their step."""
+        return tuple(number for number, members in self._recent.items() if members != frozenset())
+
+    def _sound_without(self, gone: list[str]) -> tuple[int, ...]:
+        return tuple(
+            number
+            for number, members in self._recent.items()
+            if members and members.isdisjoint(gone)
+        )
+
+    def _written(self, number: int, now: float) -> list[Decision]:
+        generation = self._writing
+        if generation is None or generation.number != number:
+            return []
+        before, self.current, self._writing = self._members, generation, None
+        self._members = frozenset(generation.pods())
+        self._entered, self._healed, self._went = set(), set(), False
+        self._trouble, self._complained = inf, {}
+        self._recent = {
+            sound: members for sound, members in self._recent.items() if sound in generation.sound
+        }
+        self._recent[number] = self._members
+        for name in before - self._members:
+            self._let_go(self.pods[name])
+        # Newcomers have nothing else to do. The others finish their step, if they can.
+        self._call(self._members - before, now + self.rules.idle_enter_seconds)
+        if len(self._recent) == 1:
+            self._call(self._members, now + self.rules.enter_seconds)
+        self._changed = True
+        return [Publish(generation)]
+
+    def _call(self, names: AbstractSet[str], enter_by: float) -> None:
+        for pod in (self.pods[name] for name in names - self._entered):
+            if enter_by < pod.enter_by:
+                pod.called_to, pod.enter_by = self.current.number, enter_by
+
+    def _let_go(self, pod: Pod) -> None:
+        """What it has no longer counts; if it lives, it hears so, and may ask to join anew."""
+        if pod.session is None:
+            del self.pods[pod.name]
+            return
+        if pod.gone:
+            # It must hear of it first.
+            pod.gone, pod.status, pod.ready = "", NOTHING, inf
+        pod.enter_by = inf
+
+    def _step_down(self, reason: str) -> list[Decision]:
+        self._stepped_down = True
+        return [StepDown(reason)]
+
+
+def _lost(pod: Pod, gone: list[str]) -> str:
+    return f"{_some(gone, 'is lost')}: {pod.gone}"
+
+
+def _some(names: list[str], what: str) -> str:
+    return f"{names[0]} {what}" + (f", and {len(names) - 1} more" if len(names) > 1 else "")

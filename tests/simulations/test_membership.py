@@ -1,0 +1,48 @@
+"""Random histories of the membership: what must hold does, and defects are found.
+
+HISTORIES=100000 for more; `make simulate` runs those on all cores.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from support.membership.history import failure, random_history, shrunk, story
+from support.membership.mutations import MUTATIONS, Mutation, first_catch
+
+pytestmark = [pytest.mark.simulation, pytest.mark.timeout(600)]
+
+HISTORIES = int(os.environ.get("HISTORIES", "2500"))
+PARTS = 10
+FIRST_SEED = int(os.environ.get("SEED", "0"))
+MOST_HISTORIES = 1500
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_must_hold_does_in_every_history(part: int) -> None:
+    for seed in range(FIRST_SEED + part, FIRST_SEED + HISTORIES, PARTS):
+        history = random_history(seed)
+        if failure(history) is not None:
+            smallest = shrunk(history, lambda one: failure(one) is not None)
+            pytest.fail(f"seed {seed}\n\n{story(smallest)}", pytrace=False)
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_defect_is_found(mutation: Mutation) -> None:
+    assert first_catch(mutation, MOST_HISTORIES) is not None
+
+
+def test_a_failing_history_is_shrunk_and_told() -> None:
+    mutation = next(one for one in MUTATIONS if "window to come back" in one.name)
+    make_machine, make_follower = mutation.classes()
+    caught = first_catch(mutation, MOST_HISTORIES)
+    assert caught is not None
+
+    smallest = shrunk(caught[1], lambda one: failure(one, make_machine, make_follower) is not None)
+    assert len(smallest.faults) == 1
+    told = story(smallest, make_machine, make_follower)
+    assert "coordinator" in told
+    assert "BROKEN" in told.splitlines()[-1]
+    assert failure(smallest) is None, "without the defect it holds"

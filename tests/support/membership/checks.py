@@ -1,0 +1,248 @@
+"""What must hold in every history, by what really happened, whatever the machine believes."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING
+
+from headway.member.generation import Domain, Generation
+from headway.member.rules import Rules
+from support.membership.world import World
+
+if TYPE_CHECKING:
+    from support.membership.coordinator import Coordinator
+    from support.membership.training import Given, Held
+
+SAVE_EVERY = 4
+CLOCK_SECONDS = 2.0
+"""By which a coordinator's clock may be ahead unnoticed, after several small jumps."""
+
+
+class Broken(AssertionError):
+    """Something that must hold did not."""
+
+
+class Checks:
+    def __init__(self, world: World, rules: Rules, start: Held) -> None:
+        self.world, self.rules = world, rules
+        self._heard: dict[tuple[str, str], float] = {}
+        """(coordinator, pod): when it was heard last on a session that is open."""
+        self._closed: dict[tuple[str, str], float] = {}
+        self._started: dict[str, float] = {}
+        self._leaving: set[str] = set()
+        self._enter_by: dict[str, float] = {}
+        """When a pod must have entered the generation that it is called to."""
+        self._entered: dict[str, int] = {}
+        self._said_entered: dict[str, int] = {}
+        self._trouble = 0
+        """The newest generation that anyone complained of."""
+        self._named: dict[str, set[int]] = {}
+        """In which generations somebody could not reach it."""
+        self._generations: dict[int, Generation] = {}
+        self._newest = 0
+        self._healed: set[tuple[str, int]] = set()
+        self._live = 0
+        """The newest generation whose members have all met."""
+        self._saved = start
+        self._restored: dict[int, Held] = {}
+        self.settled_states: dict[int, Held] = {start.step: start}
+        self.last_settled = 0.0
+        self.is_peaceful = False
+        """Whether this history has planned changes only."""
+
+    # One live generation
+
+    def written(self, generation: Generation) -> None:
+        if generation.number in self._generations:
+            raise Broken(f"generation {generation.number} was written twice")
+        if generation.number != self._newest + 1:
+            raise Broken(f"generation {generation.number} was written after {self._newest}")
+        before = self._generations.get(self._newest)
+        if before is not None and self._trouble < before.number and _same(before, generation):
+            raise Broken(f"generation {generation.number} is the one before, for no reason")
+        self._newest = generation.number
+        self._generations[generation.number] = generation
+        self._check_holders(generation)
+
+    def published(self, generation: Generation) -> None:
+        if self._generations.get(generation.number) != generation:
+            raise Broken(f"generation {generation.number} was published before it was written")
+        before = self._generations.get(generation.number - 1)
+        members = set(before.pods()) if before else set()
+        for pod in generation.pods():
+            if pod not in members:
+                self._call(pod, self.rules.idle_enter_seconds)
+            elif not generation.sound:
+                self._call(pod, self.rules.enter_seconds)
+
+    def _call(self, pod: str, seconds: float) -> None:
+        if self._said_entered.get(pod, 0) >= self._newest:
+            return
+        self._enter_by[pod] = min(self._enter_by.get(pod, inf), self.world.now + seconds)
+
+    def met(self, generation: Generation, index: int) -> None:
+        """All members have joined a collective."""
+        number = generation.number
+        since = range(number + 1, self._live + 1)
+        if self._live > number and not any(self._generations[later].restores for later in since):
+            raise Broken(f"generation {number} went on beside generation {self._live}")
+        self._live = max(self._live, number)
+
+    def seen(self, pod: str, before: int, now: int) -> None:
+        if now < before:
+            raise Broken(f"{pod} went back from generation {before} to {now}")
+
+    # Planned changes cost nothing
+
+    def failed(self, pod: str, number: int) -> None:
+        if self.is_peaceful:
+            raise Broken(f"{pod} lost a step of generation {number} to a planned change")
+
+    # Only unevicted members of the generation before heal
+
+    def healed(self, pod: str, number: int) -> None:
+        self._healed.add((pod, number))
+
+    def _check_holders(self, generation: Generation) -> None:
+        number = generation.number - 1
+        before = self._generations.get(number)
+        domains = {domain.pods: domain for domain in before.domains} if before else {}
+        for domain in generation.domains:
+            was = domains.get(domain.pods)
+            if domain.holds and not (was and (was.holds or self._all_healed(was, number))):
+                raise Broken(
+                    f"generation {generation.number} lets {'+'.join(domain.pods)} heal others"
+                )
+            if was and was.since == domain.since and was.holds and not domain.holds:
+                raise Broken(f"{'+'.join(domain.pods)} held the state, and is healed all the same")
+        leads = generation.domains[generation.leader] if generation.domains else None
+        if leads and not leads.holds and not generation.restores:
+            raise Broken(f"generation {generation.number} is led by one without the state")
+
+    def _all_healed(self, domain: Domain, number: int) -> bool:
+        return all((pod, number) in self._healed for pod in domain.pods)
+
+    # No step is settled twice with different content
+
+    def picked(self, generation: Generation, given: dict[str, Given]) -> Held:
+        """What the members of a generation go on from."""
+        held = [one.held for one in given.values() if one.held is not None]
+        if held:
+            return max(held)
+        number = generation.number
+        if number not in self._restored:
+            self._restored[number] = self._saved
+            for step in [step for step in self.settled_states if step > self._saved.step]:
+                del self.settled_states[step]
+        return self._restored[number]
+
+    def settled(self, pod: str, generation: Generation, held: Held) -> None:
+        """A collective ended that all had joined with this state."""
+        if generation.number < self._live:
+            return  # fenced: readers do not count what it writes
+        known = self.settled_states.setdefault(held.step, held)
+        if known != held:
+            raise Broken(
+                f"step {held.step} was settled as committed in generation {known.committed_in}, "
+                f"and by {pod} as committed in {held.committed_in}"
+            )
+        if held.step - 1 not in self.settled_states and held.step > self._saved.step:
+            raise Broken(f"step {held.step} was settled, and the one before it was not")
+        self.last_settled = self.world.now
+        if held.step % SAVE_EVERY == 0:
+            self._saved = held
+
+    # Nobody is evicted who answers in time
+
+    def started(self, coordinator: Coordinator) -> None:
+        self._started[coordinator.name] = coordinator.now
+        newest = self._generations.get(self._newest)
+        if newest is not None and not newest.sound:
+            for pod in newest.pods():
+                self._call(pod, self.rules.enter_seconds)
+
+    def heard(self, coordinator: Coordinator, pod: str) -> None:
+        self._heard[coordinator.name, pod] = coordinator.now
+        self._closed.pop((coordinator.name, pod), None)
+
+    def closed(self, coordinator: Coordinator, pod: str) -> None:
+        if self._heard.pop((coordinator.name, pod), None) is not None:
+            self._closed[coordinator.name, pod] = coordinator.now
+
+    def is_leaving(self, pod: str) -> None:
+        self._leaving.add(pod)
+
+    def has_left(self, pod: str) -> None:
+        """Nobody can work on in a generation that it was in: the newest one calls its members."""
+        newest = self._generations.get(self._newest)
+        if newest is not None and pod not in newest.pods():
+            for other in newest.pods():
+                self._call(other, self.rules.enter_seconds)
+
+    def entered(self, pod: str, number: int) -> None:
+        self._entered[pod] = number
+
+    def said_to_have_entered(self, pod: str, number: int) -> None:
+        if number <= self._said_entered.get(pod, 0):
+            return
+        self._said_entered[pod] = number
+        self._enter_by.pop(pod, None)
+        newest = self._generations.get(self._newest)
+        if newest is not None and number < self._newest and not newest.sound:
+            self._call(pod, self.rules.enter_seconds)
+
+    def went(self, generation: Generation) -> None:
+        late = [pod for pod in generation.pods() if self._entered.get(pod, 0) < generation.number]
+        if late:
+            raise Broken(f"generation {generation.number} went without {', '.join(late)}")
+
+    def complained(self, number: int, peers: tuple[str, ...]) -> None:
+        self._trouble = max(self._trouble, number)
+        for pod in peers:
+            self._named.setdefault(pod, set()).add(number)
+
+    def decided(self, coordinator: Coordinator, generation: Generation) -> None:
+        """Before it is written."""
+        before = self._generations.get(generation.number - 1)
+        if before is None:
+            return
+        staying = set(generation.pods())
+        for domain in before.domains:
+            out = [pod for pod in domain.pods if pod not in staying]
+            if out and all(self._answers(coordinator, pod) for pod in domain.pods):
+                names = ", ".join(out)
+                raise Broken(f"{names} answered in time and was thrown out: {generation.reason}")
+        if generation.restores and not before.restores:
+            self._check_ground(coordinator, before)
+
+    def _check_ground(self, coordinator: Coordinator, before: Generation) -> None:
+        """The run's state may only be given up when nobody who has all of it is heard for long."""
+        for domain in before.domains:
+            if domain.holds and all(self._is_there(coordinator, pod) for pod in domain.pods):
+                raise Broken(f"{'+'.join(domain.pods)} holds the run's state, and it was given up")
+
+    def _is_there(self, coordinator: Coordinator, pod: str) -> bool:
+        heard = self._heard.get((coordinator.name, pod), -inf)
+        is_heard = coordinator.now - heard < self.rules.suspected_seconds
+        return is_heard and self._answers(coordinator, pod)
+
+    def _answers(self, coordinator: Coordinator, pod: str) -> bool:
+        rules, key = self.rules, (coordinator.name, pod)
+        named = self._named.get(pod, set())
+        if pod in self._leaving or named:
+            return False
+        if self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS:
+            return False
+        is_troubled = self._trouble >= self._newest
+        if key in self._heard:
+            patience = rules.suspected_seconds if is_troubled else rules.silence_seconds
+            return coordinator.waited_since(self._heard[key]) < patience
+        if key in self._closed:
+            waited = coordinator.waited_since(self._closed[key])
+            return waited < rules.reconnect_seconds and not is_troubled
+        started = self._started[coordinator.name]
+        return coordinator.waited_since(started) < rules.comeback_seconds
+
+
+def _same(one: Generation, other: Generation) -> bool:
+    return [domain.pods for domain in one.domains] == [domain.pods for domain in other.domains]

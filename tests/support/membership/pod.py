@@ -1,0 +1,331 @@
+"""A worker: the product's own follower, a session that is opened again, and a model of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.member.events import Status
+from headway.member.follow import Follower
+from headway.member.generation import Generation
+from support.membership.checks import Checks
+from support.membership.network import BROKEN_SECONDS, Network, Session
+from support.membership.training import (
+    EXCHANGE,
+    FIRST_STEP,
+    FORM,
+    HEAL,
+    Given,
+    Group,
+    Held,
+)
+from support.membership.world import Action, World
+
+BEAT_SECONDS = 1.0
+WELCOME_SECONDS = 2.0
+FORM_SECONDS = 2.0
+STALL_SECONDS = 1.5
+GO_SECONDS = 10.0
+LONGEST_BACK_OFF_SECONDS = 1.0
+
+
+class Pod:
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        checks: Checks,
+        groups: Callable[[Generation], Group],
+        make_follower: Callable[[str], Follower],
+        name: str,
+    ) -> None:
+        self.world, self.network, self.checks, self.name = world, network, checks, name
+        self._groups = groups
+        self.follower = make_follower(name)
+        self.is_dead = self.is_stuck = False
+        self.held = Held()
+        self.group: Group | None = None
+        self._collective: int | None = None
+        """The one it waits in."""
+        self.session: Session | None = None
+        self._said = Status()
+        self._back_off = 0.05
+        self._cut_since: float | None = None
+        self._backlog: list[Action] | None = None
+        self._picked = Held()
+        self._failed_in = 0
+        self._is_built = False
+        world.soon(lambda: self.do(self._connect), 0.5)
+        world.soon(lambda: self.do(self._beat), BEAT_SECONDS)
+        world.after(1 + world.random.random() * 2, lambda: self.do(self._be_ready))
+
+    # The process
+
+    def do(self, action: Action) -> None:
+        if self.is_dead:
+            return
+        if self._backlog is not None:
+            self._backlog.append(action)
+        else:
+            action()
+
+    @property
+    def is_well(self) -> bool:
+        return not self.is_dead and not self.is_stuck and self._backlog is None
+
+    def stop(self) -> None:
+        if self._backlog is None and not self.is_dead:
+            self._backlog = []
+
+    def go_on(self) -> None:
+        backlog, self._backlog = self._backlog, None
+        for action in backlog or ():
+            self.do(action)
+
+    def die(self, silently: bool) -> None:
+        if self.is_dead:
+            return
+        self.world.tell(self.name, "vanishes" if silently else "dies")
+        self.is_dead = True
+        self.checks.has_left(self.name)
+        if self.group is not None:
+            self.group.leave(self, silently)
+        if self.session is not None:
+            self.session.close_by_pod(silently)
+
+    def unstick(self) -> None:
+        self.is_stuck = False
+        self._poll()
+
+    # The session
+
+    def _connect(self) -> None:
+        if self.session is not None:
+            return
+        living = self.network.living()
+        if not living or self.network.is_cut(self):
+            self._connect_later()
+            return
+        # Mostly the newest; a name may still lead to one that another has replaced.
+        coordinator = living[-1] if self.world.random.random() < 0.9 else living[0]
+        session = self.session = Session(self.network, self, coordinator)
+        status = self._said = self.follower.status
+        session.up(lambda: coordinator.accept(session, status))
+        self.world.after(WELCOME_SECONDS, lambda: self.do(lambda: self._give_up(session)))
+
+    def _connect_later(self) -> None:
+        wait = self._back_off * (0.5 + self.world.random.random() / 2)
+        self._back_off = min(2 * self._back_off, LONGEST_BACK_OFF_SECONDS)
+        self.world.after(wait, lambda: self.do(self._connect))
+
+    def _give_up(self, session: Session) -> None:
+        if not session.welcomed and session is self.session:
+            session.close_by_pod()
+            self.lost_session(session)
+
+    def lost_session(self, session: Session) -> None:
+        session.pod_open = False
+        if session is self.session:
+            self.session = None
+            self._connect_later()
+
+    def welcome(
+        self, session: Session, incarnation: int, generation: Generation, went: bool
+    ) -> None:
+        if not self.follower.meet(incarnation):
+            session.close_by_pod()
+            self.lost_session(session)
+            return
+        session.welcomed = True
+        self._back_off = 0.05
+        self.hear(generation, went)
+
+    def hear(self, generation: Generation, went: bool) -> None:
+        before = self.follower.newest.number
+        self.follower.hear(generation, went)
+        self.checks.seen(self.name, before, self.follower.newest.number)
+        self._poll()
+        self._say()
+
+    def hear_go(self, number: int) -> None:
+        self.follower.hear_go(number)
+        self._poll()
+        self._say()
+
+    def _say(self) -> None:
+        if self.follower.status != self._said:
+            self._send()
+
+    def _send(self) -> None:
+        session, status = self.session, self.follower.status
+        if session is not None and session.pod_open:
+            self._said = status
+            session.up(lambda: session.coordinator.told(session, status))
+
+    def _beat(self) -> None:
+        self.world.after(BEAT_SECONDS, lambda: self.do(self._beat))
+        self._send()
+        if not self.network.is_cut(self):
+            self._cut_since = None
+        elif self._cut_since is None:
+            self._cut_since = self.world.now
+        elif self.world.now - self._cut_since >= BROKEN_SECONDS and self.session is not None:
+            session = self.session
+            session.close_by_pod()
+            self.lost_session(session)
+
+    # Training
+
+    def _be_ready(self) -> None:
+        self._is_built = True
+        self.follower.be_ready()
+        self._say()
+
+    def leave(self) -> None:
+        self.world.tell(self.name, "is asked to leave")
+        self.checks.is_leaving(self.name)
+        self.follower.leave()
+        self._say()
+        if self.group is None:
+            self._go_away()
+
+    def _go_away(self) -> None:
+        session = self.session
+        if session is not None:
+            session.up(lambda: session.coordinator.goodbye(session))
+        self.checks.is_leaving(self.name)
+        self.die(silently=False)
+
+    def _poll(self) -> None:
+        """What a trainer does between two looks at its collective."""
+        follower = self.follower
+        if self.is_stuck or self.is_dead:
+            return
+        newer = follower.newest.number > follower.status.entered
+        if self.group is None:
+            # Out, or waiting for the others, or failed: nothing holds it.
+            if newer and follower.domain is not None:
+                self._enter()
+            elif newer and follower.status.entered and follower.status.leaving:
+                self._go_away()
+            elif newer and self._is_built:
+                follower.be_ready()
+            elif follower.may_form and self._failed_in != follower.status.entered:
+                self._form()
+        elif newer and (follower.must_drop() or (self._collective is None and self._is_paused())):
+            self._go_over()
+
+    def _is_paused(self) -> bool:
+        return self.group is not None and self.group.generation.paused
+
+    def _go_over(self) -> None:
+        if self.group is not None:
+            self.group.leave(self)
+            self.group = self._collective = None
+        self._poll()
+
+    def _enter(self) -> None:
+        generation = self.follower.enter()
+        self.checks.entered(self.name, generation.number)
+        self._say()
+        if self.follower.may_form:
+            self._form()
+        else:
+            number = generation.number
+            self.world.after(GO_SECONDS, lambda: self.do(lambda: self._nobody_comes(number)))
+
+    def _nobody_comes(self, number: int) -> None:
+        if self.group is None and self.follower.status.entered == number:
+            self.follower.complain()
+            self.checks.complained(number, ())
+            self._say()
+
+    def _form(self) -> None:
+        generation = self.follower.newest
+        if generation.number != self.follower.status.entered:
+            return
+        if self.follower.status.trouble:
+            self.follower.withdraw()
+            self._say()
+        self.group = group = self._groups(generation)
+        self._join(FORM)
+        self.world.after(
+            FORM_SECONDS, lambda: self.do(lambda: self._hangs(group, FORM, is_fatal=True))
+        )
+
+    def _join(self, index: int, held: Held | None = None) -> None:
+        group = self.group
+        assert group is not None
+        self._collective = index
+        group.join(self, index, Given(self.follower.status.seen, held))
+        self.world.after(STALL_SECONDS, lambda: self.do(lambda: self._hangs(group, index)))
+
+    def _hangs(self, group: Group, index: int, is_fatal: bool = False) -> None:
+        if group is not self.group or self._collective != index:
+            return
+        if is_fatal:
+            self.failed(group)
+        elif self.is_stuck:
+            self.world.after(STALL_SECONDS, lambda: self.do(lambda: self._hangs(group, index)))
+        else:
+            if self.follower.newest.number > self.follower.status.entered:
+                self._go_over()
+            else:
+                self._complain(group)
+                self._say()
+
+    def _complain(self, group: Group) -> None:
+        peers = group.unreachable(self) if self.world.random.random() < 0.8 else ()
+        self.follower.complain(peers)
+        self.checks.complained(group.generation.number, peers)
+
+    def failed(self, group: Group) -> None:
+        if group is not self.group or self.is_dead:
+            return
+        self._failed_in = group.generation.number
+        self.checks.failed(self.name, group.generation.number)
+        self._complain(group)
+        self._go_over()
+        self._say()
+
+    def completed(self, group: Group, index: int, given: dict[str, Given]) -> None:
+        if group is not self.group:
+            return
+        if self.follower.status.trouble:
+            self.follower.withdraw()
+            self._say()
+        self._collective = None
+        if index == FORM:
+            domain = group.generation.domain_of(self.name)
+            assert domain is not None
+            self._join(EXCHANGE, self.held if domain.holds else None)
+        elif index == EXCHANGE:
+            self._picked = self.checks.picked(group.generation, given)
+            self._join(HEAL)
+        elif index == HEAL:
+            self.held = self._picked
+            self.follower.healed()
+            self.checks.healed(self.name, group.generation.number)
+            self._say()
+            self._step(FIRST_STEP)
+        else:
+            self.checks.settled(self.name, group.generation, self.held)
+            self.held = self.held.learn(group.generation.number)
+            seen = [one.seen for one in given.values()]
+            if self.follower.goes_over(min(seen), max(seen)):
+                self._go_over()
+            else:
+                self._step(index + 1)
+
+    def _step(self, index: int) -> None:
+        group = self.group
+        if self._is_paused():
+            self._poll()
+            return
+
+        def compute() -> None:
+            if group is self.group and not self.is_stuck:
+                self._join(index)
+            elif group is self.group:
+                self.world.after(0.5, lambda: self.do(compute))
+
+        self.world.after(0.2 + self.world.random.random() * 0.4, lambda: self.do(compute))

@@ -1,0 +1,122 @@
+"""A model of collectives: some complete for one member and fail for another, some hang."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from headway.member.generation import Generation
+from support.membership.checks import Checks
+from support.membership.network import Network
+from support.membership.world import World
+
+if TYPE_CHECKING:
+    from support.membership.pod import Pod
+
+FORM, EXCHANGE, HEAL, FIRST_STEP = range(4)
+HEAL_SECONDS = 1.0
+"""All weights go over the network."""
+
+
+@dataclass(frozen=True, order=True)
+class Held:
+    """A state of the run, named as the design names it; `content` is all that led to it."""
+
+    step: int = 0
+    committed_in: int = 0
+    content: int = 0
+
+    def learn(self, generation: int) -> Held:
+        return Held(self.step + 1, generation, hash((self.content, self.step + 1, generation)))
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a member gives to a collective."""
+
+    seen: int
+    held: Held | None = None
+
+
+class Group:
+    """The process group of a generation."""
+
+    def __init__(
+        self, world: World, network: Network, checks: Checks, generation: Generation
+    ) -> None:
+        self.world, self.network, self.checks = world, network, checks
+        self.generation = generation
+        self.members = tuple(generation.pods())
+        self._given: dict[int, dict[str, Given]] = defaultdict(dict)
+        self._waiting: dict[str, tuple[int, Pod]] = {}
+        self._full: set[int] = set()
+        self._left: set[str] = set()
+        self._vanished: set[str] = set()
+        self._unfinished = False
+        """Whether one left in the middle of a collective."""
+
+    def join(self, pod: Pod, index: int, given: Given) -> None:
+        self._given[index][pod.name] = given
+        self._waiting[pod.name] = (index, pod)
+        if self._left and index not in self._full:
+            self._fail_soon(pod, index)
+        self.try_finish()
+
+    def leave(self, pod: Pod, silently: bool = False) -> None:
+        """Lets go of the group. Others notice, unless its machine has vanished."""
+        is_waiting = self._waiting.pop(pod.name, None) is not None
+        self._unfinished = self._unfinished or is_waiting
+        if silently:
+            self._vanished.add(pod.name)
+            return
+        self._left.add(pod.name)
+        for index, other in list(self._waiting.values()):
+            if index not in self._full:
+                self._fail_soon(other, index)
+
+    def unreachable(self, pod: Pod) -> tuple[str, ...]:
+        return tuple(
+            name
+            for name in self.members
+            if name in self._vanished or self.network.are_cut(pod.name, name)
+        )
+
+    def try_finish(self) -> None:
+        if self._left or self._vanished:
+            return
+        for index in {index for index, _ in self._waiting.values()}:
+            given = self._given[index]
+            if index in self._full or len(given) < len(self.members):
+                continue
+            if any(self.network.are_cut(a, b) for a in self.members for b in self.members):
+                continue
+            self._full.add(index)
+            self.checks.met(self.generation, index)
+            for waiting_for, pod in list(self._waiting.values()):
+                if waiting_for == index:
+                    self._complete_soon(pod, index)
+
+    def _complete_soon(self, pod: Pod, index: int) -> None:
+        def complete() -> None:
+            if self._waiting.get(pod.name) != (index, pod):
+                return
+            # One that leaves now may or may not have passed on what the others need; one that had
+            # finished has.
+            is_in_doubt = self._unfinished or self._vanished
+            if is_in_doubt and self.world.random.random() < 0.5:
+                if self._left:
+                    self._fail_soon(pod, index)
+                return
+            del self._waiting[pod.name]
+            pod.completed(self, index, self._given[index])
+
+        self.world.soon(lambda: pod.do(complete), HEAL_SECONDS if index == HEAL else 0.03)
+
+    def _fail_soon(self, pod: Pod, index: int) -> None:
+        def fail() -> None:
+            if self._waiting.get(pod.name) == (index, pod):
+                del self._waiting[pod.name]
+                pod.failed(self)
+
+        self.world.soon(lambda: pod.do(fail), 0.05)
