@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -47,12 +47,15 @@ test-unit: install   ## no processes, no network, seconds
 	$(BIN)/pytest tests/unit
 
 test-local: install  ## real training processes on this machine
-	$(BIN)/pytest tests/local -m local
+	$(BIN)/pytest tests/local -m "local and not chaos"
+
+test-chaos: install  ## the same, killed, stopped and cut off from its storage
+	$(BIN)/pytest tests/local -m chaos
 
 test-simulations: install  ## thousands of random histories of the membership
 	$(BIN)/pytest tests/simulations -m simulation
 
-test: test-unit test-simulations test-local ## everything CI runs after `check`
+test: test-unit test-simulations test-local test-chaos ## everything CI runs after `check`
 
 kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
 	$(BIN)/python bench/kill_resume.py

@@ -11,7 +11,7 @@ from support.killing import differing, kill_and_resume, write_run
 from support.s3 import credentials, s3_server
 from support.workers import resolved_run, train
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(400)]
 
 KILLS = int(os.environ.get("KILLS", "5"))
 STEPS = 80 * KILLS

@@ -12,7 +12,7 @@ from headway.clock import SystemClock
 from headway.data.making.prepare import Job, prepare
 from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 KILLS = int(os.environ.get("KILLS", "4"))
 NUM_BYTES = 3_000_000

@@ -15,7 +15,7 @@ from headway.state.rundir import RunDirectory
 from support.commands import headway, start
 from support.waiting import wait_for
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 RUN_FILE = """\
 version: 1

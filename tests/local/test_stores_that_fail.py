@@ -20,7 +20,7 @@ from support.s3 import credentials, s3_server
 from support.waiting import wait_for
 from support.workers import Workers, resolved_run
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
 OUTAGE_SECONDS = float(os.environ.get("OUTAGE_SECONDS", "12"))
 STEPS = 100_000
