@@ -15,8 +15,8 @@ from headway.errors import BadInput
 
 
 def code_digest(folder: Path) -> str:
-    """Of every Python file below `folder`, by name and content. Not of others: beside the code there
-    may be data, prepared sets and runs, which change as it runs."""
+    """Of every Python file below `folder`, by name and content. Not of others: data, prepared sets
+    and runs may lie beside the code, and change."""
     digest = xxhash.xxh3_128()
     for path in sorted(folder.rglob("*.py")):
         parts = path.relative_to(folder).parts

@@ -1,4 +1,4 @@
-"""Byte-level BPE by a memory of words: several times as fast as the tokenizer, with its very result.
+"""Byte-level BPE by a memory of words: several times as fast as the tokenizer, the same result.
 
 Such a tokenizer cuts a text into words by a pattern and encodes each word by itself. So the ids of
 a text are those of its words, and words come again: each is encoded once, by the tokenizer itself.
