@@ -243,7 +243,8 @@ class Machine:
     def _judge(self, now: float) -> None:
         """Marks the members that are lost."""
         rules = self.rules
-        patience = rules.suspected_seconds if self._complained else rules.silence_seconds
+        is_troubled = self._complained or self._tries
+        patience = rules.suspected_seconds if is_troubled else rules.silence_seconds
         recently = now - rules.suspected_seconds
         alone = not any(pod.session is not None and pod.heard > recently for pod in self._keepers())
         for pod in (self.pods[name] for name in self._members):
@@ -308,7 +309,7 @@ class Machine:
         if not self._went and not self.current.sound:
             return None  # the others are called already, and will come or be found missing
         pause = min(rules.trouble_seconds * 2**self._tries, rules.longest_trouble_seconds)
-        if now < self._trouble + pause:
+        if now < max(self._trouble + pause, self._all_heard_since(self._trouble)):
             self._changed = True
             return None
         self._tries += 1
@@ -320,6 +321,11 @@ class Machine:
             return self._generation(now, (), _lost(self.pods[worst], [worst]))
         by = _some(sorted(self._complained), "complains")
         return self._generation(now, (), f"tried again: {by}")
+
+    def _all_heard_since(self, time: float) -> float:
+        """`time` if everyone has been heard since then; else never. Whoever is not will be found
+        silent soon, and a new try with it would be in vain."""
+        return time if all(self.pods[name].heard >= time for name in self._members) else inf
 
     def _most_blamed(self) -> str | None:
         """Among those equally blamed the newest: the others have worked together before."""

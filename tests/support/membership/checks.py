@@ -36,6 +36,8 @@ class Checks:
         self._said_entered: dict[str, int] = {}
         self._trouble = 0
         """The newest generation that anyone complained of."""
+        self._is_troubled = False
+        """Somebody complained, and no step has been settled since in a newer generation."""
         self._named: dict[str, set[int]] = {}
         """In which generations somebody could not reach it."""
         self._generations: dict[int, Generation] = {}
@@ -149,6 +151,7 @@ class Checks:
         if held.step - 1 not in self.settled_states and held.step > self._saved.step:
             raise Broken(f"step {held.step} was settled, and the one before it was not")
         self.last_settled = self.world.now
+        self._is_troubled = self._is_troubled and generation.number <= self._trouble
         if held.step % SAVE_EVERY == 0:
             self._saved = held
 
@@ -198,6 +201,7 @@ class Checks:
 
     def complained(self, number: int, peers: tuple[str, ...]) -> None:
         self._trouble = max(self._trouble, number)
+        self._is_troubled = True
         for pod in peers:
             self._named.setdefault(pod, set()).add(number)
 
@@ -233,7 +237,8 @@ class Checks:
             return False
         if self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS:
             return False
-        is_troubled = self._trouble >= self._newest
+        machine = coordinator.machine
+        is_troubled = self._is_troubled or not (machine and machine.established)
         if key in self._heard:
             patience = rules.suspected_seconds if is_troubled else rules.silence_seconds
             return coordinator.waited_since(self._heard[key]) < patience

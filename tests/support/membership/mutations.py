@@ -99,7 +99,7 @@ MUTATIONS = [
     Mutation(
         "is as impatient without complaints",
         machine,
-        "rules.suspected_seconds if self._complained else rules.silence_seconds",
+        "rules.suspected_seconds if is_troubled else rules.silence_seconds",
         "rules.suspected_seconds",
     ),
     Mutation(

@@ -1,0 +1,363 @@
+"""What the machine decides, case by case. Random histories of it all: tests/simulations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+from msgspec.structs import replace
+
+from headway.member.events import (
+    Close,
+    Closed,
+    Decision,
+    Go,
+    Goodbye,
+    Opened,
+    Publish,
+    Refused,
+    Status,
+    StepDown,
+    Tell,
+    Told,
+    Write,
+    Written,
+)
+from headway.member.generation import Generation, nobody
+from headway.member.machine import Machine
+from headway.member.rules import Rules
+
+RULES = Rules(min_domains=2, max_domains=3)
+
+
+@dataclass
+class Drive:
+    """Time, pods that beat each second unless told otherwise, and a record that always answers."""
+
+    machine: Machine
+    now: float = 0.0
+    statuses: dict[str, Status] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict)
+    quiet: set[str] = field(default_factory=set)
+    published: list[Generation] = field(default_factory=list)
+    decided: list[Decision] = field(default_factory=list)
+    went: set[int] = field(default_factory=set)
+
+    @property
+    def current(self) -> Generation:
+        return self.machine.current
+
+    @property
+    def pods(self) -> list[str]:
+        return list(self.current.pods())
+
+    def open(self, *pods: str, **changes: int | bool) -> None:
+        for pod in pods:
+            self.sessions[pod] = len(self.decided) + 1000 * (len(self.sessions) + 1)
+            self.statuses[pod] = replace(
+                self.statuses.get(pod, Status(ready=True)), **{"ready": True, **changes}
+            )
+            self._do(
+                self.machine.handle(Opened(pod, self.sessions[pod], self.statuses[pod]), self.now)
+            )
+
+    def tell(self, pod: str, **changes: object) -> None:
+        self.statuses[pod] = replace(self.statuses[pod], **changes)
+        self._do(self.machine.handle(Told(pod, self.sessions[pod], self.statuses[pod]), self.now))
+
+    def close(self, pod: str) -> None:
+        self._do(self.machine.handle(Closed(pod, self.sessions.pop(pod)), self.now))
+
+    def settle(self) -> None:
+        """All members enter, form their group and are healed."""
+        number = self.current.number
+        for pod in self.pods:
+            self.tell(pod, seen=number, entered=number)
+        assert number in self.went
+        for pod in self.pods:
+            self.tell(pod, went=number, healed=number)
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now = min(end, max(self.machine.wake, self.now + 0.01))
+            for pod, session in list(self.sessions.items()):
+                if pod not in self.quiet:
+                    self._do(self.machine.handle(Told(pod, session, self.statuses[pod]), self.now))
+            self._do(self.machine.look(self.now))
+
+    def _do(self, decisions: list[Decision]) -> None:
+        for decision in decisions:
+            self.decided.append(decision)
+            match decision:
+                case Write(generation):
+                    self._do(self.machine.handle(Written(generation.number), self.now))
+                case Publish(generation):
+                    self.published.append(generation)
+                case Go(number):
+                    self.went.add(number)
+
+
+def started(rules: Rules = RULES, *pods: str) -> Drive:
+    drive = Drive(Machine(rules, 1, nobody(1), 0.0))
+    drive.open(*(pods or ("a", "b", "c")))
+    while not drive.published:
+        assert drive.now < rules.gather_seconds + 1
+        drive.wait(0.1)
+    drive.settle()
+    return drive
+
+
+def test_the_first_generation_begins_when_all_are_ready() -> None:
+    drive = Drive(Machine(RULES, 1, nobody(1), 0.0))
+    drive.open("a", "b")
+    drive.wait(1)
+    assert drive.published == []
+    drive.open("c")
+    drive.wait(0.1)
+    assert drive.pods == ["a", "b", "c"]
+    assert drive.current.restores, "nobody has the state yet: it comes from a checkpoint"
+
+
+def test_it_begins_with_the_minimum_after_a_while() -> None:
+    drive = Drive(Machine(RULES, 1, nobody(1), 0.0))
+    drive.open("a", "b")
+    drive.wait(RULES.gather_seconds + 0.1)
+    assert drive.pods == ["a", "b"]
+
+
+def test_a_pod_whose_session_closes_is_out_in_a_quarter_of_a_second() -> None:
+    drive = started()
+    drive.close("b")
+    drive.wait(0.2)
+    assert "b" in drive.pods
+    drive.wait(0.1)
+    assert drive.pods == ["a", "c"]
+    assert drive.current.sound == (), "the step cannot be finished without it"
+    assert all(domain.holds for domain in drive.current.domains)
+    assert "b is lost: its session closed" in drive.current.reason
+
+
+def test_at_once_if_somebody_complains_too() -> None:
+    drive = started()
+    drive.close("b")
+    drive.tell("a", trouble=drive.current.number)
+    drive.wait(0.05)
+    assert drive.pods == ["a", "c"]
+
+
+def test_one_that_connects_again_in_time_stays() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.close("b")
+    drive.wait(0.1)
+    drive.open("b", seen=number, entered=number, went=number, healed=number)
+    drive.wait(3)
+    assert drive.pods == ["a", "b", "c"]
+    assert drive.current.number == number
+
+
+def test_a_silent_pod_is_out_sooner_if_it_is_missed() -> None:
+    for complains, seconds in ((False, RULES.silence_seconds), (True, RULES.suspected_seconds)):
+        drive = started()
+        drive.wait(1.1)
+        drive.quiet.add("b")
+        if complains:
+            drive.tell("a", trouble=drive.current.number, peers=("b",))
+        drive.wait(seconds - 0.5)
+        assert "b" in drive.pods, complains
+        drive.wait(1)
+        assert drive.pods == ["a", "c"], complains
+
+
+def test_goodbye_is_believed_at_once() -> None:
+    drive = started()
+    drive._do(drive.machine.handle(Goodbye("b", drive.sessions.pop("b")), drive.now))
+    drive.wait(0.05)
+    assert drive.pods == ["a", "c"]
+
+
+def test_a_planned_leave_lets_the_step_end() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.tell("b", leaving=True)
+    drive.wait(0.05)
+    assert drive.pods == ["a", "c"]
+    assert drive.current.sound == (number,)
+
+
+def test_who_comes_later_is_admitted_at_a_boundary_and_healed() -> None:
+    drive = started(RULES, "a", "b")
+    number = drive.current.number
+    drive.open("c")
+    drive.wait(RULES.join_seconds + 0.1)
+    assert drive.pods == ["a", "b", "c"]
+    assert [domain.holds for domain in drive.current.domains] == [True, True, False]
+    assert drive.current.sound == (number,)
+
+
+def test_one_that_was_not_healed_yet_is_no_healer_in_the_next_generation() -> None:
+    drive = started(RULES, "a", "b")
+    drive.open("c")
+    drive.wait(RULES.join_seconds + 0.1)
+    drive.close("b")
+    drive.wait(0.3)
+    assert {domain.pods[0]: domain.holds for domain in drive.current.domains} == {
+        "a": True,
+        "c": False,
+    }
+
+
+def test_one_that_comes_back_after_it_was_lost_is_healed_like_any_other() -> None:
+    drive = started()
+    drive.close("b")
+    drive.wait(0.3)
+    drive.settle()
+    drive.open("b")
+    drive.wait(RULES.join_seconds + 0.1)
+    assert [domain.pods for domain in drive.current.domains if not domain.holds] == [("b",)]
+
+
+def test_below_the_minimum_the_run_saves_and_waits() -> None:
+    drive = started()
+    drive.close("b")
+    drive.close("c")
+    drive.wait(0.3)
+    assert drive.pods == ["a"]
+    assert drive.current.paused
+    drive.settle()
+    drive.open("d")
+    drive.wait(RULES.join_seconds + 0.1)
+    assert not drive.current.paused
+
+
+def test_the_last_who_have_the_state_are_waited_for() -> None:
+    drive = started()
+    for pod in ("a", "b", "c"):
+        drive.close(pod)
+    drive.wait(RULES.alone_seconds - 1)
+    assert drive.pods == ["a", "b", "c"]
+    drive.wait(2)
+    assert drive.pods == []
+
+
+def test_a_complaint_with_all_there_makes_a_new_try_and_in_the_end_one_goes() -> None:
+    drive = started()
+    first = drive.current.number
+    for _ in range(RULES.tries):
+        drive.tell("a", trouble=drive.current.number, peers=("c",))
+        drive.wait(RULES.longest_trouble_seconds + 0.1)
+        assert drive.pods == ["a", "b", "c"]
+        for pod in drive.pods:
+            drive.tell(pod, seen=drive.current.number, entered=drive.current.number)
+    assert drive.current.number == first + RULES.tries
+    drive.tell("a", trouble=drive.current.number, peers=("c",))
+    drive.wait(RULES.longest_trouble_seconds + 0.1)
+    assert drive.pods == ["a", "b"]
+    drive.settle()
+    drive.wait(RULES.barred_seconds - 10)
+    assert drive.pods == ["a", "b"], "it is kept out for a while"
+
+
+def test_one_that_does_not_come_when_called_is_out() -> None:
+    drive = started()
+    drive.close("c")
+    drive.wait(0.3)
+    drive.tell("a", seen=drive.current.number, entered=drive.current.number)
+    drive.wait(RULES.enter_seconds - 2)
+    assert drive.pods == ["a", "b"]
+    drive.wait(3)
+    assert drive.pods == ["a"]
+
+
+def test_domains_of_two_pods_are_lost_together_and_their_healthy_pods_are_used_again() -> None:
+    rules = Rules(min_domains=1, max_domains=2, domain_pods=2)
+    drive = started(rules, "a", "b", "c", "d")
+    assert [domain.pods for domain in drive.current.domains] == [("a", "b"), ("c", "d")]
+    drive.open("e")
+    drive.close("a")
+    drive.wait(0.3)
+    assert [(domain.pods, domain.holds) for domain in drive.current.domains] == [
+        (("c", "d"), True),
+        (("b", "e"), False),
+    ]
+
+
+def test_the_leader_stays_as_long_as_it_can() -> None:
+    drive = started()
+    led = drive.current.domains[drive.current.leader].pods
+    drive.close(next(pod for pod in drive.pods if pod not in led))
+    drive.wait(0.3)
+    assert drive.current.domains[drive.current.leader].pods == led
+    drive.settle()
+    drive.close(led[0])
+    drive.wait(0.3)
+    assert drive.current.domains[drive.current.leader].holds
+
+
+def test_after_its_own_pause_it_reads_before_it_judges() -> None:
+    drive = started()
+    drive.now += 60
+    assert drive.machine.look(drive.now) == []
+    drive.wait(1)
+    assert drive.pods == ["a", "b", "c"]
+
+
+def test_after_a_restart_members_have_time_to_come_back() -> None:
+    drive = started()
+    again = Drive(Machine(RULES, 2, drive.current, 0.0))
+    number = drive.current.number
+    again.open("a", "b", seen=number, entered=number, went=number, healed=number)
+    again.wait(RULES.comeback_seconds - 0.5)
+    assert again.published == []
+    again.wait(1)
+    assert again.pods == ["a", "b"]
+    assert all(domain.holds for domain in again.current.domains)
+
+
+def test_it_steps_down_when_another_has_written() -> None:
+    drive = started()
+    (decision,) = drive.machine.handle(Refused(drive.current.number + 1), drive.now)
+    assert isinstance(decision, StepDown)
+    assert drive.machine.look(drive.now + 10) == []
+
+
+def test_it_steps_down_when_a_pod_has_seen_more_than_the_record_says() -> None:
+    drive = started()
+    found = drive.machine.handle(Opened("z", 77, Status(seen=99)), drive.now)
+    assert [type(one) for one in found] == [StepDown]
+
+
+def test_a_newer_session_replaces_the_older_one() -> None:
+    drive = started()
+    old = drive.sessions["b"]
+    drive.open("b")
+    assert Close(old, "replaced by a newer session of the same pod") in drive.decided
+    drive._do(drive.machine.handle(Closed("b", old), drive.now))
+    drive.wait(2)
+    assert drive.pods == ["a", "b", "c"]
+
+
+def test_what_a_pod_has_not_heard_is_said_again() -> None:
+    drive = started()
+    drive.tell("b", seen=0)
+    drive.decided.clear()
+    drive.tell("b")
+    assert drive.decided == [Tell(drive.sessions["b"])]
+
+
+@pytest.mark.parametrize("num_pods", [10, 1000])
+def test_a_beat_looks_at_no_other_pod(num_pods: int) -> None:
+    rules = Rules(min_domains=1, max_domains=num_pods)
+    pods = [f"pod-{number}" for number in range(num_pods)]
+    drive = started(rules, *pods)
+
+    class Untouchable(dict):  # type: ignore[type-arg]
+        def __iter__(self) -> object:
+            raise AssertionError("a beat went through all pods")
+
+        values = items = __iter__
+
+    drive.machine.pods = Untouchable(drive.machine.pods)
+    drive.tell(pods[0])
+    drive.tell(pods[1], peers=("x",))
