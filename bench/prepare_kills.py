@@ -17,7 +17,7 @@ from headway.data.making.prepare import prepare
 from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
 
 KILLS = int(os.environ.get("KILLS", "20"))
-BYTES_A_KILL = 400_000
+BYTES_A_KILL = 2_000_000
 """Of text: enough that every start has some of it left to do."""
 
 

@@ -13,8 +13,8 @@ import pytest
 from headway.data.tiny import stories
 from headway.state.rundir import RunDirectory
 from support.commands import headway
+from support.proxies import SlowProxy
 from support.s3 import credentials, s3_server
-from support.slow_proxy import SlowProxy
 from support.token_sets import copy_to, write_set
 from support.workers import resolved_run, train
 

@@ -14,8 +14,8 @@ import pytest
 
 from headway.state.checkpoints import steps_saved
 from headway.state.ledger import verify_ledger
-from support.broken_proxy import BrokenProxy
 from support.killing import write_run
+from support.proxies import BrokenProxy
 from support.s3 import credentials, s3_server
 from support.waiting import wait_for
 from support.workers import Workers, resolved_run

@@ -102,8 +102,9 @@ def kill_and_prepare(job: Job, kills: int, seed: int) -> int:
             START_SECONDS,
         )
         time.sleep(moments.uniform(0.0, 0.2))
-        if process.poll() is None:
-            done += 1
+        if process.poll() is not None:
+            continue  # it had come to its end
+        done += 1
         helpers = psutil.Process(process.pid).children(recursive=True)
         process.send_signal(signal.SIGKILL)
         process.wait()

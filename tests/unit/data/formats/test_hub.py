@@ -63,7 +63,7 @@ def test_chunks_are_as_large_as_asked_for(lines: Path) -> None:
 
 
 def test_memory_does_not_grow_with_the_dataset(tmp_path: Path) -> None:
-    table = pa.table({"text": [str(number) * 200 for number in range(30_000)]})
+    table = pa.table({"text": [str(number) * 200 for number in range(60_000)]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=500, use_dictionary=False)
     size = table.nbytes
     del table
