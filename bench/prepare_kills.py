@@ -9,6 +9,7 @@ import sys
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -19,6 +20,12 @@ from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, 
 KILLS = int(os.environ.get("KILLS", "20"))
 BYTES_A_KILL = 2_000_000
 """Of text: enough that every start has some of it left to do."""
+
+
+def compared(folder: Path, alone: dict[str, bytes]) -> dict[str, Any]:
+    made = shard_bytes(folder)
+    names = sorted(name for name in made.keys() | alone.keys() if made.get(name) != alone.get(name))
+    return {"same": not names, **({"differ": names[:5]} if names else {})}
 
 
 def main() -> int:
@@ -33,10 +40,10 @@ def main() -> int:
             kills = kill_and_prepare(
                 replace(job, into=str(into), processes=processes), KILLS, seed=processes
             )
-            results[f"{processes} processes"] = {"kills": kills, "same": shard_bytes(into) == alone}
+            results[f"{processes} processes"] = {"kills": kills, **compared(into, alone)}
         into = folder / "joined"
         prepare_in_parts(job, [str(folder / f"part-{number}") for number in range(7)], into)
-        results["7 parts"] = {"kills": 0, "same": shard_bytes(into) == alone}
+        results["7 parts"] = {"kills": 0, **compared(into, alone)}
         same = sum(result["same"] for result in results.values())
         kills = min(result["kills"] for name, result in results.items() if "processes" in name)
         verdict = {

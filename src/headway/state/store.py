@@ -199,6 +199,12 @@ class Store:
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}" if name else self._prefix
 
+    def remove_partial(self, prefix: str) -> None:
+        """What killed writers left in a folder that nobody writes to any more."""
+        if self.is_local:
+            for path in self.path(prefix).glob(f".*{PARTIAL}*"):
+                path.unlink(missing_ok=True)
+
     @contextmanager
     def _partial(self, name: str, content: bytes) -> Iterator[Path]:
         """The content on disk beside its place, under a name that nobody else uses: on a shared

@@ -10,7 +10,7 @@ import headway
 from headway.data.formats.chunks import Problem
 from headway.data.making.recipe import Recipe, Unit
 from headway.data.making.writer import ShardRecord
-from headway.data.shards import MANIFEST, SetManifest, token_dtype
+from headway.data.shards import MANIFEST, SHARDS, SetManifest, token_dtype
 from headway.data.statistics import Statistics
 from headway.errors import BadInput
 from headway.state.store import Store
@@ -74,6 +74,7 @@ def finish(
         shards=shards,
         created_by=f"headway {headway.__version__}",
     )
+    store.remove_partial(SHARDS)
     store.write(MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
     return manifest
 

@@ -299,3 +299,15 @@ def test_a_shard_without_a_record_that_counts_is_made_anew(
     assert files_of(into) == files_of(Path(whole.into))
     assert {path: path.stat().st_mtime_ns for path in kept} == before
     assert len(read_manifest(into).shards) > 2
+
+
+def test_what_a_kill_in_the_middle_of_a_record_left_does_not_stay(
+    tmp_path: Path, tokenizer: Path
+) -> None:
+    write_lines(tmp_path / "a.txt", stories(20_000, seed=1))
+    job = job_for([str(tmp_path / "a.txt")], tmp_path / "set", tokenizer)
+    left = Path(job.into) / "shards" / ".00000.json.partial-0123456789ab"
+    left.parent.mkdir(parents=True)
+    left.write_text("half a record")
+    run(job)
+    assert not left.exists()
