@@ -65,6 +65,7 @@ class Machine:
         self._entered: set[str] = set()
         """The current generation, like all below it."""
         self._went = False
+        self._newcomers: AbstractSet[str] = set()
         self._healed: set[str] = set()
         self._trouble = inf
         """The time of the first complaint."""
@@ -188,7 +189,11 @@ class Machine:
             pod.enter_by = inf
             if status.entered < number and len(self._recent) == 1:
                 self._call({pod.name}, now + self.rules.enter_seconds)
+        if status.seen == number and pod.name in self._newcomers:
+            # It has nothing else to do, once it knows: thousands at once are told one by one.
+            self._call({pod.name}, now + self.rules.idle_enter_seconds)
         if status.entered == number and not self._went:
+            pod.enter_by = inf
             self._entered.add(pod.name)
             self._went = len(self._entered) == len(self._members)
             return [Go(number)] if self._went else []
@@ -422,10 +427,10 @@ class Machine:
         self._recent[number] = self._members
         for name in before - self._members:
             self._let_go(self.pods[name])
-        # Newcomers have nothing else to do. The others finish their step, if they can.
-        self._call(self._members - before, now + self.rules.idle_enter_seconds)
-        if len(self._recent) == 1:
-            self._call(self._members, now + self.rules.enter_seconds)
+        self._newcomers = self._members - before
+        # The others finish their step, if they can.
+        called = self._members if len(self._recent) == 1 else self._newcomers
+        self._call(called, now + self.rules.enter_seconds)
         self._changed = True
         return [Publish(generation)]
 

@@ -32,7 +32,7 @@ class Rules:
     enter_seconds: float = 30.0
     """A trainer that does not come to a generation by then is stuck, whatever its beats say."""
     idle_enter_seconds: float = 5.0
-    """For one that was waiting to be called."""
+    """For one that was waiting to be called, from when it says that it has heard."""
 
     gather_seconds: float = 10.0
     """For the first generation: from the first pod that is ready, if at least the minimum is."""

@@ -34,6 +34,7 @@ class Checks:
         """When a pod must have entered the generation that it is called to."""
         self._entered: dict[str, int] = {}
         self._said_entered: dict[str, int] = {}
+        self._newcomers: set[str] = set()
         self._trouble = 0
         """The newest generation that anyone complained of."""
         self._is_troubled = False
@@ -71,10 +72,9 @@ class Checks:
             raise Broken(f"generation {generation.number} was published before it was written")
         before = self._generations.get(generation.number - 1)
         members = set(before.pods()) if before else set()
+        self._newcomers = set(generation.pods()) - members
         for pod in generation.pods():
-            if pod not in members:
-                self._call(pod, self.rules.idle_enter_seconds)
-            elif not generation.sound:
+            if pod in self._newcomers or not generation.sound:
                 self._call(pod, self.rules.enter_seconds)
 
     def _call(self, pod: str, seconds: float) -> None:
@@ -184,6 +184,10 @@ class Checks:
 
     def entered(self, pod: str, number: int) -> None:
         self._entered[pod] = number
+
+    def said_to_have_seen(self, pod: str, number: int) -> None:
+        if number == self._newest and pod in self._newcomers:
+            self._call(pod, self.rules.idle_enter_seconds)
 
     def said_to_have_entered(self, pod: str, number: int) -> None:
         if number <= self._said_entered.get(pod, 0):

@@ -152,6 +152,7 @@ class Coordinator:
         pod = self.machine.pods.get(session.pod.name) if self.machine is not None else None
         if pod is not None and pod.session == session.number:
             self.checks.heard(self, pod.name)
+            self.checks.said_to_have_seen(pod.name, status.seen)
             self.checks.said_to_have_entered(pod.name, status.entered)
         self.handle(Told(session.pod.name, session.number, status))
 
@@ -171,6 +172,7 @@ class Coordinator:
             return
         if isinstance(event, Opened):
             self.checks.heard(self, event.pod)
+            self.checks.said_to_have_seen(event.pod, event.status.seen)
             self.checks.said_to_have_entered(event.pod, event.status.entered)
         self._act(self.machine.handle(event, self.now))
 
