@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -66,6 +66,12 @@ simulate: install ## HISTORIES=100000 random histories of the membership, and th
 prepare-kills: install ## a preparation killed KILLS=20 times, with 1, 2 and 4 processes, in 7 parts
 	KILLS=$${KILLS:-20} $(BIN)/python bench/prepare_kills.py
 
+form-groups: install ## FORMS=100 gloo groups over the session's store, a member killed in half
+	FORMS=$${FORMS:-100} $(BIN)/python bench/form_group.py
+
+coordinator-kills: install ## a coordinator killed KILLS=50 times while members come and go
+	KILLS=$${KILLS:-50} $(BIN)/python bench/coordinator_kills.py
+
 store-outage: install ## a store that answers errors for OUTAGE_SECONDS=60, and a full disk
 	OUTAGE_SECONDS=$${OUTAGE_SECONDS:-60} $(BIN)/pytest tests/local/test_stores_that_fail.py -m local
 
@@ -83,6 +89,9 @@ bench-order: install ## does the order look like chance? DRAWS=10000000 for each
 
 bench-draw: install  ## time and memory of drawing a batch out of 10^6 to 10^13 tokens
 	$(BIN)/python bench/draw.py
+
+bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions against one core
+	$(BIN)/python bench/coordinator.py
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py

@@ -10,6 +10,7 @@ import typer
 from headway import __version__
 from headway.cli import (
     check,
+    coordinator,
     data,
     delete,
     export,
@@ -47,6 +48,7 @@ app.command("logs")(logs.logs)
 app.command("list")(list_runs.list_runs)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)
+app.command("coordinator")(coordinator.coordinator)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(data.app, name="data")
 

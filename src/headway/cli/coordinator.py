@@ -1,0 +1,102 @@
+"""headway coordinator: the process that says who is in a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from headway.cli.output import say
+
+
+def coordinator(
+    run: Annotated[str, typer.Option("--run", metavar="NAME", help="The run's name.")],
+    record: Annotated[
+        str,
+        typer.Option(
+            "--record",
+            metavar="PLACE",
+            help="Where generations are written before they are announced: a folder or s3://.",
+        ),
+    ],
+    key: Annotated[
+        Path,
+        typer.Option("--key", metavar="FILE", help="The run's key: `openssl rand -hex 32`."),
+    ],
+    listen: Annotated[
+        str,
+        typer.Option(
+            "--listen", metavar="HOST:PORT", help="For workers. Port 0: any that is free."
+        ),
+    ] = "127.0.0.1:0",
+    http: Annotated[
+        str | None,
+        typer.Option(
+            "--http",
+            metavar="HOST:PORT",
+            help="For /state, /history, /metrics and /healthz, to be read by anyone who reaches it."
+            " Left out: not served.",
+        ),
+    ] = None,
+    minimum: Annotated[
+        int, typer.Option("--min", min=1, help="With fewer domains the run saves and waits.")
+    ] = 1,
+    maximum: Annotated[
+        int, typer.Option("--max", min=1, help="More pods than these domains need are spares.")
+    ] = 1,
+    domain_pods: Annotated[
+        int, typer.Option("--domain-pods", min=1, help="Pods that hold one copy of the model.")
+    ] = 1,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), for TLS sessions."),
+    ] = None,
+    tls_key: Annotated[
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.")
+    ] = None,
+) -> None:
+    """Say who is in a run: workers keep a session with it. Launchers start it; you need not."""
+    import asyncio
+    import json
+
+    from headway.errors import BadInput
+    from headway.member.messages import MAX_PODS, MAX_RUN
+    from headway.member.process import Settings, address_of, bound, run_coordinator
+    from headway.member.rules import Rules
+    from headway.member.wire import read_key
+
+    if not 0 < len(run) <= MAX_RUN or not run.isascii() or not run.isprintable() or " " in run:
+        raise BadInput(f"--run {run!r}: a name is 1 to {MAX_RUN} signs of ASCII without spaces")
+    if not minimum <= maximum:
+        raise BadInput(f"--min {minimum} is more than --max {maximum}")
+    if maximum * domain_pods > MAX_PODS:
+        raise BadInput(f"--max {maximum} domains of {domain_pods}: at most {MAX_PODS} pods")
+    if (tls_cert is None) != (tls_key is None):
+        raise BadInput("--tls-cert and --tls-key belong together")
+    settings = Settings(
+        run=run,
+        key=read_key(key),
+        record=record,
+        rules=Rules(min_domains=minimum, max_domains=maximum, domain_pods=domain_pods),
+        tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
+    )
+    listening = bound(listen)
+    watching = bound(http) if http else None
+
+    def started(incarnation: int) -> None:
+        facts = {
+            "run": run,
+            "incarnation": incarnation,
+            "listen": address_of(listening),
+            "http": address_of(watching) if watching else None,
+        }
+        print(json.dumps(facts), flush=True)
+
+    asyncio.run(run_coordinator(settings, listening, watching, started, _say_with_time))
+
+
+def _say_with_time(text: str) -> None:
+    from headway.clock import SystemClock, stamp
+
+    say(f"{stamp(SystemClock().now())} {text}")

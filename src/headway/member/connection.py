@@ -1,0 +1,303 @@
+"""One TCP connection of a worker, and the door through which they all come.
+
+Whoever has proven nothing costs little here and goes soon. Nothing is queued without end: what a
+connection is behind with is looked up when it can take it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+from typing import Protocol
+
+from headway.clock import Clock
+from headway.member.messages import FromWorker, ProtocolError, StoreAnswer
+from headway.member.rendezvous import Waiter
+from headway.member.wire import HANDSHAKE_SECONDS, CoordinatorSide, Packed
+
+MAX_UNPROVEN = 2048
+"""Connections without a proof, at a time."""
+MAX_UNPROVEN_TLS = 256
+"""A TLS handshake takes some 50 kB."""
+MAX_UNPROVEN_OF_ADDRESS = 512
+"""Of one address, behind which there may be many pods."""
+GRACE_SECONDS = 0.5
+"""How long somebody without a proof is safe from those who come later."""
+ACCEPTS_IN_A_ROW = 32
+BACKLOG = 4096
+"""Waiting in the kernel, when all members come back at once."""
+USER_TIMEOUT_SECONDS = 2.0
+"""Sent and not acknowledged for so long: the machine is gone, or the way to it."""
+READ_BYTES = 64 * 1024
+"""Read at a time: 600 beats, which are decoded in 5 ms."""
+KERNEL_BYTES = 32 * 1024
+"""For each connection to send from; the kernel takes twice that. Left alone it would set aside the
+whole list for thousands at once, more than a gigabyte, and their deadlines would run meanwhile."""
+HIGH_WATER_BYTES = 16 * 1024
+"""More than this beyond it: the connection gets nothing but answers until it has taken it."""
+
+
+class Owner(Protocol):
+    """What a connection reports to."""
+
+    clock: Clock
+    buffer: memoryview
+    """Shared by all: it is emptied before the next read begins."""
+
+    def received(self, connection: Connection, messages: list[FromWorker]) -> None: ...
+    def wrong(self, connection: Connection, error: ProtocolError) -> None: ...
+    def stalled(self, connection: Connection) -> None: ...
+    def writable(self, connection: Connection) -> None: ...
+    def lost(self, connection: Connection, error: Exception | None) -> None: ...
+
+
+class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "address",
+        "answers",
+        "is_open",
+        "is_over",
+        "is_queued",
+        "is_welcome",
+        "known",
+        "number",
+        "owner",
+        "seen",
+        "sent",
+        "side",
+        "since",
+        "stalled",
+        "task",
+        "transport",
+        "waiting",
+        "went",
+    )
+
+    def __init__(
+        self, owner: Owner, side: CoordinatorSide, number: int, address: str, now: float
+    ) -> None:
+        self.owner = owner
+        self.side = side
+        self.number = number
+        """The session's."""
+        self.address = address
+        self.since = now
+        self.transport: asyncio.Transport | None = None
+        self.task: asyncio.Task[object] | None = None
+        self.is_open = False
+        """Its first Beat has come: it is a session that the machine knows."""
+        self.is_welcome = False
+        """Its first Beat has been answered."""
+        self.is_over = False
+        """Closed by us; nothing that still comes counts."""
+        self.seen = 0
+        """The generation that its first Beat says it has."""
+        self.known = 0
+        """The generation it has, or is being sent."""
+        self.went = 0
+        """The generation it has been told to go with."""
+        self.sent = now
+        """When something was last sent."""
+        self.stalled: float | None = None
+        """Since when it does not take what is sent."""
+        self.is_queued = False
+        """To be told what it does not know yet."""
+        self.answers: list[StoreAnswer] = []
+        """For the next round."""
+        self.waiting: dict[int, Waiter] = {}
+        """Open requests to the store."""
+
+    @property
+    def pod(self) -> str:
+        return self.side.pod
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self.transport = transport
+        transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
+        if self.is_over:
+            transport.abort()
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self.owner.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self.is_over:
+            return
+        messages, reply, error = self.side.receive(bytes(self.owner.buffer[:nbytes]))
+        if reply:
+            self.write(reply)
+        if messages:
+            self.owner.received(self, messages)
+        if error is not None:
+            self.owner.wrong(self, error)
+
+    def write(self, data: bytes) -> None:
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.write(data)
+
+    def seal(self, packed: Packed) -> bytes:
+        """Nothing for a connection in which something was wrong: what came before it still counts,
+        but is not answered."""
+        return self.side.seal(packed) if self.side.is_open else b""
+
+    @property
+    def num_unsent_bytes(self) -> int:
+        return self.transport.get_write_buffer_size() if self.transport is not None else 0
+
+    def pause_writing(self) -> None:
+        # What comes from it is read on: to take its Beats for silence would be wrong.
+        self.stalled = self.owner.clock.monotonic()
+        self.owner.stalled(self)
+
+    def resume_writing(self) -> None:
+        self.stalled = None
+        self.owner.writable(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.owner.lost(self, exc)
+
+    def close(self) -> None:
+        """After what was written is sent."""
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.close()
+
+    def abort(self) -> None:
+        self.is_over = True
+        if self.transport is not None:
+            self.transport.abort()
+        elif self.task is not None:
+            self.task.cancel()
+
+
+class Door:
+    """Accepts connections, and closes those that prove nothing in time.
+
+    At the limit the oldest one goes: an honest worker is through in milliseconds, so who has been
+    there for long is most likely none. If even the oldest is young, the others wait in the kernel.
+    """
+
+    def __init__(
+        self,
+        listening: socket.socket,
+        make: Callable[[str, float], Connection],
+        clock: Clock,
+        tls: ssl.SSLContext | None,
+    ) -> None:
+        self._listening = listening
+        self._make = make
+        self._clock = clock
+        self._tls = tls
+        self._limit = MAX_UNPROVEN if tls is None else MAX_UNPROVEN_TLS
+        self._unproven: dict[Connection, None] = {}
+        """The oldest first."""
+        self._by_address: dict[str, dict[Connection, None]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._is_closed = False
+        self.num_accepted = 0
+        self.num_dropped = 0
+        """For coming when there were too many, or for proving nothing in time."""
+
+    @property
+    def num_unproven(self) -> int:
+        return len(self._unproven)
+
+    def open(self) -> None:
+        if not self._is_closed:
+            self._listening.listen(BACKLOG)
+            self._loop.add_reader(self._listening, self._accept)
+
+    def close(self) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._loop.remove_reader(self._listening)
+        self._listening.close()
+        for connection in list(self._unproven):
+            self.forget(connection)
+            connection.abort()
+
+    def forget(self, connection: Connection) -> None:
+        """It has proven the key, or is gone."""
+        if connection not in self._unproven:
+            return
+        del self._unproven[connection]
+        of_address = self._by_address[connection.address]
+        del of_address[connection]
+        if not of_address:
+            del self._by_address[connection.address]
+
+    def expire(self, now: float) -> None:
+        for connection in list(self._unproven):
+            if now < connection.since + HANDSHAKE_SECONDS:
+                break
+            self._drop(connection)
+
+    def _accept(self) -> None:
+        now = self._clock.monotonic()
+        for _ in range(ACCEPTS_IN_A_ROW):
+            if len(self._unproven) >= self._limit:
+                oldest = next(iter(self._unproven))
+                if now < oldest.since + GRACE_SECONDS:
+                    self._pause(oldest.since + GRACE_SECONDS - now)
+                    return
+                self._drop(oldest)
+            try:
+                accepted, peer = self._listening.accept()
+            except (BlockingIOError, InterruptedError, ConnectionAbortedError):
+                return
+            except OSError:
+                # No more files or memory: existing members go first.
+                self._pause(1.0)
+                return
+            self.num_accepted += 1
+            self._admit(accepted, str(peer[0]), now)
+
+    def _admit(self, accepted: socket.socket, address: str, now: float) -> None:
+        of_address = self._by_address.get(address, {})
+        if len(of_address) >= MAX_UNPROVEN_OF_ADDRESS:
+            oldest = next(iter(of_address))
+            if now < oldest.since + GRACE_SECONDS:
+                self.num_dropped += 1
+                accepted.close()
+                return
+            self._drop(oldest)
+        try:
+            accepted.setblocking(False)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            timeout = int(1000 * USER_TIMEOUT_SECONDS)
+            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+            accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
+        except OSError:
+            accepted.close()  # gone already
+            return
+        connection = self._make(address, now)
+        self._unproven[connection] = None
+        self._by_address.setdefault(address, {})[connection] = None
+        connection.task = self._loop.create_task(self._connect(connection, accepted))
+
+    async def _connect(self, connection: Connection, accepted: socket.socket) -> None:
+        try:
+            await self._loop.connect_accepted_socket(
+                lambda: connection,
+                accepted,
+                ssl=self._tls,
+                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS,
+            )
+        except (OSError, asyncio.CancelledError):
+            # No TLS, another one, or cut off in it; or dropped meanwhile.
+            self.forget(connection)
+        finally:
+            connection.task = None
+
+    def _drop(self, connection: Connection) -> None:
+        self.num_dropped += 1
+        self.forget(connection)
+        connection.abort()
+
+    def _pause(self, seconds: float) -> None:
+        self._loop.remove_reader(self._listening)
+        self._loop.call_later(seconds, self.open)

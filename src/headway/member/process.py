@@ -1,0 +1,116 @@
+"""From settings to a coordinator that serves until it is told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.clock import SystemClock
+from headway.errors import BadInput, NotFound
+from headway.member.records import StoreRecord
+from headway.member.rules import Rules
+from headway.member.server import Server, claim
+from headway.member.wire import certificate_binding
+from headway.state.store import Store
+
+
+@dataclass(frozen=True)
+class Settings:
+    run: str
+    key: bytes
+    record: str
+    rules: Rules
+    tls: tuple[Path, Path] | None
+    """Files of the certificate and of its key."""
+
+
+async def run_coordinator(
+    settings: Settings,
+    listening: socket.socket,
+    watching: socket.socket | None,
+    started: Callable[[int], None],
+    log: Callable[[str], None],
+) -> None:
+    """Until SIGTERM or SIGINT. `started` gets the incarnation when sessions can be opened."""
+    _raise_file_limit()
+    tls, binding = (None, b"") if settings.tls is None else _tls(*settings.tls)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    clock = SystemClock()
+    record = StoreRecord(Store(settings.record), settings.run)
+    claiming = loop.create_task(claim(record, clock, log))
+    stopping = loop.create_task(stop.wait())
+    waits: list[asyncio.Future[Any]] = [claiming, stopping]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not claiming.done():
+        claiming.cancel()
+        return
+    claimed = claiming.result()
+    server = Server(
+        settings.run, settings.key, settings.rules, record, claimed, clock, log, binding
+    )
+    if watching is not None:
+        # Imported by who wants it: 0.1 s of the start, and 3 MB.
+        from headway.member.http import MAX_CONNECTIONS, Http
+        from headway.member.views import pages
+
+        await loop.create_server(Http(pages(server)), sock=watching, backlog=MAX_CONNECTIONS)
+    listening.listen()
+    started(claimed.incarnation)
+    await server.serve(listening, tls, stop)
+
+
+def bound(address: str) -> socket.socket:
+    """A socket at HOST:PORT that does not listen yet."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:
+        raise BadInput(f"{address} is no address", "HOST:PORT, for example 0.0.0.0:7700")
+    host = host.removeprefix("[").removesuffix("]")
+    try:
+        family, kind, protocol, _, place = socket.getaddrinfo(
+            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        made = socket.socket(family, kind, protocol)
+        # The one before may have been killed a moment ago.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind(place)
+    except OSError as error:
+        raise BadInput(f"{address}: {error.strerror}") from None
+    made.setblocking(False)
+    return made
+
+
+def address_of(made: socket.socket) -> str:
+    host, port = made.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, bytes]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+        # The first one of the file is the one that is shown.
+        first, end, _ = certificate.read_text().partition("-----END CERTIFICATE-----")
+        shown = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN CERTIFICATE") :] + end)
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename or certificate}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(f"{certificate}, {key}: no certificate with its key: {error}") from None
+    return context, certificate_binding(shown)
+
+
+def _raise_file_limit() -> None:
+    """A session is a file; the usual limit of 1,024 would be the limit of members."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

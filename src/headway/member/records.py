@@ -1,0 +1,132 @@
+"""What is written before it is said: the newest generation, and who may write the next one.
+
+An entry has a number, and each can be made only once. Whoever makes the next one has replaced all
+who wrote before; that is all that keeps two coordinators from changing the same run.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+from uuid import uuid4
+
+import msgspec
+from msgspec import Struct
+
+from headway.errors import BadInput, RunFailed
+from headway.member.generation import Generation, nobody
+from headway.state.store import Store
+
+FORMAT = 1
+SUFFIX = ".json"
+KEPT = 16
+"""Entries that stay for a look. Older ones are removed when a newer one has been made."""
+
+
+class Entry(Struct, frozen=True):
+    version: int
+    incarnation: int
+    """Of the newest coordinator: each start takes the next one."""
+    generation: Generation
+
+
+class Record(Protocol):
+    """Blocking: to be called from a thread. OSError when the store is away: then nothing is known
+    of what came of a call, and it is made again."""
+
+    def read(self) -> Entry:
+        """The newest entry; one of version 0 before the first."""
+        ...
+
+    def swap(self, after: Entry, new: Entry) -> bool:
+        """Makes `new` the newest entry if `after` is it; also True if it was made so by an earlier
+        call of this object whose answer was lost."""
+        ...
+
+
+NOTHING = Entry(0, 0, nobody(0))
+
+
+class _File(Struct, frozen=True):
+    format: int
+    run: str
+    writer: str
+    """Two coordinators that start together write the same entry otherwise, and both would find it
+    there as their own."""
+    entry: Entry
+
+
+class StoreRecord:
+    """Numbered files in a folder or under a prefix of an object store, made only if absent.
+
+    Because old ones are removed, that a number is free does not mean that it is the next one: a
+    coordinator that slept for long could make one that is long past. So after making a file it
+    looks at the list: if there is a higher number, or not the one before, it counts for nothing."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self.store = store
+        self.run = run
+        self._writer = uuid4().hex
+
+    def read(self) -> Entry:
+        versions = self._versions()
+        if not versions:
+            return NOTHING
+        return self._read(versions[-1]).entry
+
+    def swap(self, after: Entry, new: Entry) -> bool:
+        assert new.version == after.version + 1
+        # Where the folder itself is away, making a file would make an empty one in its place.
+        if after.version and self.store.size(_name(after.version)) is None:
+            return self._not_there(after.version)
+        content = self._content(new)
+        made = self.store.create(_name(new.version), content)
+        if not made and self.store.read(_name(new.version)) != content:
+            return False
+        versions = self._versions()
+        if not versions or versions[-1] != new.version:
+            return False
+        if after.version and after.version not in versions:
+            self.store.remove(_name(new.version))
+            return self._not_there(after.version)
+        self._remove_older(versions)
+        return True
+
+    def _not_there(self, version: int) -> bool:
+        """The entry before is gone: because newer ones are there, or the place is another one."""
+        versions = self._versions()
+        if versions and versions[-1] > version:
+            return False
+        raise OSError(f"{self.store.location(_name(version))} is not there any more")
+
+    def _read(self, version: int) -> _File:
+        name = _name(version)
+        try:
+            file = msgspec.json.decode(self.store.read(name), type=_File)
+        except msgspec.DecodeError as error:
+            raise RunFailed(f"{self.store.location(name)} is damaged: {error}") from None
+        if file.format != FORMAT:
+            raise BadInput(
+                f"{self.store.location(name)} has format {file.format}, this version of Headway "
+                f"knows {FORMAT}"
+            )
+        if file.run != self.run:
+            raise BadInput(f"{self.store.location()} is the record of run {file.run}")
+        return file
+
+    def _content(self, entry: Entry) -> bytes:
+        return msgspec.json.encode(_File(FORMAT, self.run, self._writer, entry)) + b"\n"
+
+    def _versions(self) -> list[int]:
+        numbers = (name.removesuffix(SUFFIX) for name in self.store.names(""))
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def _remove_older(self, versions: list[int]) -> None:
+        try:
+            for version in versions[:-KEPT]:
+                self.store.remove(_name(version))
+        except OSError:
+            pass  # tried again after the next one
+
+
+def _name(version: int) -> str:
+    return f"{version:012d}{SUFFIX}"
