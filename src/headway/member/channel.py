@@ -1,0 +1,210 @@
+"""A connection to the coordinator, plain or TLS, and a sleep that others can end. Nothing here
+blocks: who waits says for how long, and is woken by `Sleeper.wake`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+import ssl
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from headway.errors import BadInput
+from headway.member.wire import certificate_binding
+
+USER_TIMEOUT_SECONDS = 2.0
+"""A machine that vanished answers nothing: a second after the last beat that it took, the next one
+is sent, and so much later the kernel ends the connection, instead of trying for 15 minutes."""
+READ_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the coordinator is."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def place_of(address: str, authority: Path | None) -> Place:
+    """`host:port` or `[address]:port`; with TLS if there is a file of authorities."""
+    host, _, port = address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+        raise BadInput(f"{address}: the coordinator's address must be `host:port`")
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        raise BadInput(f"{address}: this cannot be the name of a host") from None
+    if authority is None:
+        return Place(host, int(port), None)
+    try:
+        tls = ssl.create_default_context(cafile=authority)
+    except (OSError, ssl.SSLError) as error:
+        why = error.strerror or str(error)
+        raise BadInput(f"{authority}: no certificate can be read from it: {why}") from None
+    tls.minimum_version = ssl.TLSVersion.TLSv1_2
+    return Place(host, int(port), tls)
+
+
+class Interrupted(Exception):
+    """The session ends."""
+
+
+class Sleeper:
+    """A thread's sleep: until a socket is ready, a time has come, or somebody calls `wake`."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = socket.socketpair()
+        self._reading.setblocking(False)
+        self._writing.setblocking(False)
+        self.is_stopped = False
+        self.connection: socket.socket | None = None
+        """The one that is used or being made, for `close_inherited`."""
+
+    def wake(self) -> None:
+        with suppress(BlockingIOError):  # so many calls are unread that it wakes anyway
+            self._writing.send(b"\0")
+
+    def stop(self) -> None:
+        """From now on `sleep` raises Interrupted."""
+        self.is_stopped = True
+        self.wake()
+
+    def sleep(self, until: float, other: socket.socket | None = None, write: bool = False) -> bool:
+        """Whether the socket can be read (or written, if that is asked for)."""
+        if self.is_stopped:
+            raise Interrupted
+        # Not epoll: its descriptor would be shared with a forked child, which could then take our
+        # sockets out of it.
+        poller = select.poll()
+        poller.register(self._reading, select.POLLIN)
+        if other is not None:
+            poller.register(other, select.POLLIN | (select.POLLOUT if write else 0))
+        left = max(0.0, until - time.monotonic())
+        ready = dict(poller.poll(left * 1000 + 1))  # rounded up, not to come a moment too soon
+        if ready.pop(self._reading.fileno(), 0):
+            with suppress(BlockingIOError):
+                self._reading.recv(4096)
+        if self.is_stopped:
+            raise Interrupted
+        return bool(ready)
+
+    def close(self) -> None:
+        self._reading.close()
+        self._writing.close()
+
+    def close_inherited(self) -> None:
+        """In a forked child. A copy of the connection that lives on there would keep the session
+        open after this process has died, and nobody would notice."""
+        self.close()
+        if self.connection is not None:
+            self.connection.close()
+
+
+class Channel:
+    """One connection. What is queued is sent as far as the other side takes it."""
+
+    def __init__(self, connected: socket.socket, binding: bytes) -> None:
+        self._socket = connected
+        self._unsent = bytearray()
+        self.binding = binding
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._unsent)
+
+    def queue(self, data: bytes) -> None:
+        self._unsent += data
+
+    def flush(self) -> None:
+        while self._unsent:
+            try:
+                del self._unsent[: self._socket.send(self._unsent)]
+            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return
+
+    def sleep(self, sleeper: Sleeper, until: float) -> bool:
+        return sleeper.sleep(until, self._socket, write=self.has_unsent)
+
+    def receive(self) -> bytes:
+        """What has come in; nothing if nothing has. A connection that ended is an OSError."""
+        try:
+            data = self._socket.recv(READ_BYTES)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return b""
+        if not data:
+            raise ConnectionResetError(errno.ECONNRESET, "it closed the connection")
+        return data
+
+    @property
+    def has_more(self) -> bool:
+        """Bytes that TLS has read already: no poll would tell of them."""
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
+
+    def end_writing(self) -> None:
+        """Nothing more will come from here. What was sent is read to its end by the other side,
+        which a plain close would not ensure: with anything unread it resets the connection."""
+        socket.socket.shutdown(self._socket, socket.SHUT_WR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def connect(place: Place, attempt: int, sleeper: Sleeper, until: float) -> Channel:
+    """A name may stand for several addresses: each attempt takes the next. (Resolving it is the one
+    thing that cannot be interrupted; it happens while there is no connection.)"""
+    found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[attempt % len(found)]
+    sleeper.connection = connecting = socket.socket(family, kind, protocol)
+    try:
+        connecting.setblocking(False)
+        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            milliseconds = round(USER_TIMEOUT_SECONDS * 1000)
+            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        code = connecting.connect_ex(address)
+        if code == errno.EINPROGRESS:
+            while not sleeper.sleep(until, connecting, write=True):
+                _check_time(until, "connect")
+            code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise OSError(code, os.strerror(code))
+        if place.tls is None:
+            return Channel(connecting, b"")
+        # The plain socket is taken over, and is closed with the new one.
+        secured = place.tls.wrap_socket(
+            connecting, server_hostname=place.host, do_handshake_on_connect=False
+        )
+        sleeper.connection = connecting = secured
+        return Channel(secured, _shake_hands(secured, sleeper, until))
+    except BaseException:
+        connecting.close()
+        raise
+
+
+def _shake_hands(connection: ssl.SSLSocket, sleeper: Sleeper, until: float) -> bytes:
+    while True:
+        try:
+            connection.do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
+            is_write = isinstance(wanted, ssl.SSLWantWriteError)
+            sleeper.sleep(until, connection, write=is_write)
+            _check_time(until, "agree on TLS")
+        else:
+            certificate = connection.getpeercert(binary_form=True)
+            assert certificate is not None, "a server without a certificate is refused before"
+            return certificate_binding(certificate)
+
+
+def _check_time(until: float, what: str) -> None:
+    if time.monotonic() >= until:
+        raise TimeoutError(errno.ETIMEDOUT, f"it took too long to {what}")

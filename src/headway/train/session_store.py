@@ -1,0 +1,361 @@
+"""Process groups over the worker's session: torch's store, and a gloo group for each generation.
+
+How forming is bounded, and a group let go of (all measured with torch 2.15 on this transport):
+
+- gloo first reads every member's address from the store, then connects to one member after the
+  other. Its reading ends at once when the store raises, and ours does so as soon as the generation
+  is broken.
+- Of two members one connects and the other waits to be connected to. Who connects to a dead process
+  is refused in a millisecond; who waits for one waits on, and nothing interrupts it. gloo gives it
+  *five times* the group's timeout, so that a timeout of 2 s held everyone for 10. The group is
+  therefore made with a fifth of the time that is left, in a thread of its own: whoever waits for it
+  goes on when the generation is broken, and the thread ends by itself.
+- A collective that waits for a live member is not ended by gloo's `abort`, nor by dropping the
+  group: the group's destructor waits for it, up to the timeout (2.9 s of 3 s). When the connections
+  are shut down it ends in 2 ms, here and at the other end. Neither torch nor gloo offer that, so it
+  is done to the sockets themselves, found by the addresses that went through the store.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
+
+from headway.errors import HeadwayError, PeerLost
+from headway.member.messages import (
+    MAX_KEYS,
+    MAX_WAIT_SECONDS,
+    StoreAdd,
+    StoreAnswer,
+    StoreCheck,
+    StoreCompareSet,
+    StoreDelete,
+    StoreGet,
+    StoreNumber,
+    StoreRequest,
+    StoreSet,
+    StoreValue,
+)
+from headway.member.session import Session
+from headway.member.session_view import GenerationOver, Late
+from headway.train.world import COLLECTIVE_TIMEOUT
+
+FORM_SECONDS = 2.0
+REQUEST_SECONDS = 2.0
+"""For what is answered at once. The connection may have to be made anew in between."""
+CONNECT_FACTOR = 5
+"""By which gloo multiplies a group's timeout when it waits for a connection."""
+LOOK_SECONDS = 0.005
+
+
+class GroupFailed(PeerLost):
+    """The group could not be formed. `ranks`: who had not even come to it, if that is known."""
+
+    def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.ranks = ranks
+
+
+class SessionStore(Store):
+    """The keys of one generation, kept by the coordinator. Every wait has a deadline: `timeout`,
+    as with all of torch's stores, unless the call brings its own."""
+
+    def __init__(self, session: Session, generation: int, prefix: str = "") -> None:
+        super().__init__()
+        self.session, self.generation, self.prefix = session, generation, prefix
+        self._clones: list[SessionStore] = []
+
+    def set(self, key: str, value: str | bytes) -> None:
+        name, data = self.prefix + key, _bytes(value)
+        self._ask(
+            f"setting {name}",
+            lambda number: StoreSet(number, self.generation, name, data),
+            REQUEST_SECONDS,
+        )
+
+    def get(self, key: str) -> bytes:
+        return self._get(key, self._patience().total_seconds())
+
+    def add(self, key: str, amount: int) -> int:
+        name = self.prefix + key
+        return self._number(
+            f"adding to {name}",
+            lambda number: StoreAdd(number, self.generation, name, amount),
+            REQUEST_SECONDS,
+        )
+
+    def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
+        name, before, after = self.prefix + key, _bytes(expected), _bytes(desired)
+        answer = self._ask(
+            f"setting {name} if it is as expected",
+            lambda number: StoreCompareSet(number, self.generation, name, before, after),
+            REQUEST_SECONDS,
+        )
+        assert isinstance(answer, StoreValue)
+        return answer.value
+
+    def check(self, keys: Sequence[str]) -> bool:
+        return not self._missing(keys, time.monotonic())
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        seconds = (timeout or self._patience()).total_seconds()
+        missing = self._missing(keys, time.monotonic() + seconds)
+        if missing:
+            some = ", ".join(missing[:4]) + (" ..." if len(missing) > 4 else "")
+            raise Late(f"waited {seconds:.3g} s for one of {some} to be set")
+
+    def delete_key(self, key: str) -> bool:
+        name = self.prefix + key
+        return bool(
+            self._number(
+                f"deleting {name}",
+                lambda number: StoreDelete(number, self.generation, name),
+                REQUEST_SECONDS,
+            )
+        )
+
+    def num_keys(self) -> int:
+        raise NotImplementedError("the coordinator's store does not count its keys")
+
+    # What torch's C++ side calls these two.
+    deleteKey = delete_key
+    getNumKeys = num_keys
+
+    def clone(self) -> SessionStore:
+        clone = SessionStore(self.session, self.generation, self.prefix)
+        clone.set_timeout(self._patience())
+        # C++ alone would keep the object, but not the Python half of it that answers.
+        self._clones.append(clone)
+        return clone
+
+    def _patience(self) -> timedelta:
+        return self.timeout  # type: ignore[attr-defined]
+
+    def _get(self, key: str, seconds: float) -> bytes:
+        name, wait = self.prefix + key, min(seconds, MAX_WAIT_SECONDS)
+        answer = self._ask(
+            f"{name} to be set",
+            lambda number: StoreGet(number, self.generation, name, wait),
+            seconds,
+        )
+        assert isinstance(answer, StoreValue)
+        return answer.value
+
+    def _missing(self, keys: Sequence[str], deadline: float) -> list[str]:
+        """Those of the first keys that are not all there by then; none: all are."""
+        for begin in range(0, len(keys), MAX_KEYS):
+            some = tuple(self.prefix + key for key in keys[begin : begin + MAX_KEYS])
+            left = min(max(0.0, deadline - time.monotonic()), MAX_WAIT_SECONDS)
+
+            def make(number: int, some: tuple[str, ...] = some, left: float = left) -> StoreCheck:
+                return StoreCheck(number, self.generation, some, left)
+
+            if not self._number(f"{some[0]} to be set", make, left or REQUEST_SECONDS):
+                return list(some)
+        return []
+
+    def _number(self, what: str, make: Callable[[int], StoreRequest], seconds: float) -> int:
+        answer = self._ask(what, make, seconds)
+        assert isinstance(answer, StoreNumber)
+        return answer.number
+
+    def _ask(self, what: str, make: Callable[[int], StoreRequest], seconds: float) -> StoreAnswer:
+        return self.session.ask(self.generation, make, seconds, what)
+
+
+class _FormingStore(SessionStore):
+    """As gloo uses it for one group: every key is set once, and waited for until one deadline."""
+
+    def __init__(self, store: SessionStore, name: str, seconds: float) -> None:
+        super().__init__(store.session, store.generation, f"{store.prefix}{name}/")
+        self._deadline = time.monotonic() + seconds
+        self.values: dict[str, bytes] = {}
+        """All addresses that went through: of the members, and its own."""
+        self.waits_for: int | None = None
+        """The rank whose address is not there yet."""
+        self.is_abandoned = False
+
+    @property
+    def seconds_left(self) -> float:
+        return max(0.0, self._deadline - time.monotonic())
+
+    def set(self, key: str, value: str | bytes) -> None:
+        self._check(key)
+        self.values[key] = _bytes(value)
+        super().set(key, value)
+
+    def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
+        # gloo's own timeout is a fifth of the time, for another reason. What comes is kept: gloo
+        # asks for every key twice.
+        for key in keys:
+            if key not in self.values:
+                self._check(key)
+                self.waits_for = int(key.rpartition("/")[2])
+                self.values[key] = self._get(key, self.seconds_left)
+                self.waits_for = None
+
+    def get(self, key: str) -> bytes:
+        self.wait([key])
+        return self.values[key]
+
+    def _check(self, key: str) -> None:
+        if self.is_abandoned:
+            raise Late(f"the group is no longer wanted that {key} is for")
+
+
+class Group:
+    """One generation's process group. Not reused: the next generation forms its own."""
+
+    def __init__(self, process_group: dist.ProcessGroup, store: _FormingStore, rank: int) -> None:
+        self.process_group: dist.ProcessGroup | None = process_group
+        """For the functions of torch.distributed. Nobody may keep it, or work of it, after
+        `drop`."""
+        self.rank, self.size = rank, process_group.size()
+        self.generation = store.generation
+        self._store = store
+
+    def drop(self) -> None:
+        """Ends whatever waits in the group, here and at its other members, and lets it go."""
+        if self.process_group is not None:
+            _shut_connections(self._store.values, self.rank)
+            self.process_group = None
+
+
+def form_group(
+    store: SessionStore,
+    rank: int,
+    size: int,
+    seconds: float = FORM_SECONDS,
+    timeout: timedelta = COLLECTIVE_TIMEOUT,
+    name: str = "group",
+) -> Group:
+    """COLLECTIVE. A gloo group of all members of the store's generation, within `seconds`. Raises
+    GroupFailed, or GenerationOver as soon as the generation is broken; either is final, for the
+    addresses of a try stay in the store: the next one is the next generation's. `timeout` is for
+    the collectives, `name` tells groups of the same generation apart."""
+    attempt = _Attempt(_FormingStore(store, name, seconds), rank, size, timeout)
+    attempt.start()
+    while not attempt.is_done.wait(min(LOOK_SECONDS, max(0.0, attempt.store.seconds_left))):
+        view = store.session.view
+        if view.is_broken(store.generation):
+            attempt.abandon()
+            raise GenerationOver(
+                f"generation {view.generation.number} has taken the place of {store.generation} "
+                f"while its group formed: {view.generation.reason}"
+            )
+        if not attempt.store.seconds_left:
+            break
+    return attempt.result(seconds)
+
+
+class _Attempt:
+    """One group being made, in a thread that is left to itself when nobody waits any longer. It is
+    no daemon: the interpreter should not end under a thread that comes back to it from gloo."""
+
+    def __init__(self, store: _FormingStore, rank: int, size: int, timeout: timedelta) -> None:
+        self.store = store
+        self.is_done = threading.Event()
+        self._rank, self._size, self._timeout = rank, size, timeout
+        self._lock = threading.Lock()
+        self._group: Group | None = None
+        self._error: Exception | None = None
+
+    def start(self) -> None:
+        threading.Thread(target=self._run, name="headway-form-group").start()
+
+    def abandon(self) -> None:
+        with self._lock:
+            self.store.is_abandoned = True
+            group, self._group = self._group, None
+        if group is not None:
+            group.drop()
+
+    def result(self, seconds: float) -> Group:
+        with self._lock:
+            group, self._group = self._group, None
+            self.store.is_abandoned = group is None
+        if group is not None:
+            return group
+        what = f"the group of generation {self.store.generation}"
+        missing = () if self.store.waits_for is None else (self.store.waits_for,)
+        error = self._error
+        if isinstance(error, GenerationOver):
+            raise error
+        if error is None or isinstance(error, Late):
+            raise GroupFailed(f"{what} did not form within {seconds:g} s", missing) from error
+        raise GroupFailed(f"{what} did not form: {error}", missing) from error
+
+    def _run(self) -> None:
+        try:
+            group = self._form()
+        except (RuntimeError, HeadwayError) as error:
+            self._error = error
+        else:
+            with self._lock:
+                is_wanted = not self.store.is_abandoned
+                if is_wanted:
+                    self._group = group
+            if not is_wanted:
+                group.drop()
+        finally:
+            self.is_done.set()
+
+    def _form(self) -> Group:
+        connect = timedelta(seconds=max(0.001, self.store.seconds_left) / CONNECT_FACTOR)
+        backend = ProcessGroupGloo(self.store, self._rank, self._size, connect)
+        backend.set_timeout(self._timeout)
+        group = dist.ProcessGroup(self.store, self._rank, self._size)
+        group._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, backend)
+        group._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        return Group(group, self.store, self._rank)
+
+
+def _shut_connections(values: dict[str, bytes], rank: int) -> None:
+    """Of one group. A connection of gloo has the listening address of one of its two ends at that
+    end, and every group listens at an address of its own."""
+    try:
+        addresses = {key: _address(value) for key, value in values.items()}
+    except (ValueError, struct.error):
+        return  # another transport than the one this was written for: it takes its time then
+    own = addresses.pop(f"0/{rank}", None)
+    others = set(addresses.values())
+    for name in os.listdir("/dev/fd"):
+        with suppress(OSError):  # closed meanwhile, or connected to nobody
+            descriptor = int(name)
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(descriptor)) as copy:
+                # gloo ends the process when its listening socket fails.
+                if copy.family not in (socket.AF_INET, socket.AF_INET6) or copy.getsockopt(
+                    socket.SOL_SOCKET, socket.SO_ACCEPTCONN
+                ):
+                    continue
+                if copy.getsockname()[:2] == own or copy.getpeername()[:2] in others:
+                    copy.shutdown(socket.SHUT_RDWR)
+
+
+def _address(value: bytes) -> tuple[str, int]:
+    """Out of what gloo tells the others of a member: length and name of its host, length of its
+    address and the address, a sockaddr_storage first."""
+    (begin,) = struct.unpack_from("@N", value)
+    begin += struct.calcsize("@N") * 2
+    family, port = struct.unpack_from("@H", value, begin)[0], value[begin + 2 : begin + 4]
+    packed = value[begin + 4 : begin + 8]
+    if family == socket.AF_INET6:
+        packed = value[begin + 8 : begin + 24]
+    return socket.inet_ntop(family, packed), int.from_bytes(port, "big")
+
+
+def _bytes(value: str | bytes) -> bytes:
+    return value.encode() if isinstance(value, str) else bytes(value)
