@@ -77,6 +77,8 @@ class SlowProxy(Proxy):
     def __init__(self, to_port: int, delay_seconds: float) -> None:
         self.delay_seconds = delay_seconds
         self.num_requests = 0
+        self.num_ranges = 0
+        """Of these: requests for a part of a file."""
         super().__init__(to_port)
 
     def serve(self, client: socket.socket) -> None:
@@ -96,6 +98,7 @@ class SlowProxy(Proxy):
                 if answered.is_set():
                     answered.clear()
                     self.num_requests += 1
+                    self.num_ranges += b"\r\nrange:" in data.lower()
                     time.sleep(self.delay_seconds)
                 if not _sent(server, data):
                     return
