@@ -146,7 +146,8 @@ class Run:
 
     def play(self) -> None:
         """Raises Broken where something does not hold."""
-        self.checks.is_peaceful = all(fault.is_peaceful for fault in self.history.faults)
+        planned = all(fault.is_peaceful for fault in self.history.faults)
+        self.checks.is_peaceful = planned and not self.history.noise
         self._start_coordinator()
         for _ in range(self.history.num_pods):
             self._start_pod()

@@ -1,0 +1,71 @@
+"""What a worker does about what it hears."""
+
+from __future__ import annotations
+
+from headway.member.follow import Follower
+from headway.member.generation import Domain, Generation
+
+
+def generation(number: int, *pods: str, sound: tuple[int, ...] = ()) -> Generation:
+    domains = tuple(Domain((pod,), 1, holds=True) for pod in pods)
+    return Generation(number, 1, domains, 0, paused=False, sound=sound, reason="")
+
+
+def working(pod: str = "a") -> Follower:
+    follower = Follower(pod)
+    follower.be_ready()
+    follower.hear(generation(1, "a", "b"), went=True)
+    follower.enter()
+    follower.healed()
+    return follower
+
+
+def test_a_planned_change_waits_for_the_end_of_a_step_at_which_all_know_it() -> None:
+    follower = working()
+    follower.hear(generation(2, "a", "b", "c", sound=(1,)))
+    assert not follower.must_drop()
+    assert not follower.goes_over(lowest_seen=1, highest_seen=2)
+    assert follower.goes_over(lowest_seen=2, highest_seen=2)
+
+
+def test_a_loss_does_not_wait() -> None:
+    follower = working()
+    follower.hear(generation(2, "a"))
+    assert follower.must_drop()
+
+
+def test_what_came_between_need_not_have_been_heard() -> None:
+    follower = working()
+    follower.hear(generation(5, "a", "c", sound=(3, 4)))
+    assert follower.must_drop()
+
+
+def test_one_that_hangs_takes_any_newer_generation() -> None:
+    """Its peer has vanished, and the coordinator took it for a planned leave."""
+    follower = working()
+    follower.complain(("b",))
+    follower.hear(generation(2, "a", sound=(1,)))
+    assert follower.must_drop()
+
+
+def test_older_news_is_no_news() -> None:
+    follower = working()
+    follower.hear(generation(3, "a"))
+    follower.hear(generation(2, "a", "b"))
+    assert follower.newest.number == 3
+
+
+def test_one_that_is_out_is_ready_again_only_when_training_says_so() -> None:
+    follower = working()
+    follower.hear(generation(2, "b"))
+    assert follower.domain is None
+    assert not follower.status.ready
+    follower.be_ready()
+    assert follower.status.ready
+
+
+def test_only_the_newest_coordinator_is_followed() -> None:
+    follower = working()
+    assert follower.meet(3)
+    assert not follower.meet(2)
+    assert follower.meet(3)
