@@ -18,6 +18,7 @@ from headway.data.making.pool import end_with_parent
 from headway.data.making.prepare import Job, prepare
 from headway.data.making.recipe import RECIPE
 from headway.data.reading.growing import FAILED, GrowingSet
+from headway.data.reading.tokenset import TokenSet
 from headway.errors import HeadwayError, RunFailed
 from headway.state.store import Store
 
@@ -71,9 +72,21 @@ class Preparation:
 
 
 def wait_for_first_samples(samples: SampleSet, sequence_length: int) -> None:
-    """Of a set that is still being prepared. Says so: it is part of what the run is."""
-    if not isinstance(samples, GrowingSet):
+    """Of a set that is still being prepared; and says of any set that is read in sequence that it
+    is: that is part of what the run is."""
+    if not isinstance(samples, GrowingSet | TokenSet) or not samples.in_sequence:
         return
+    going_on = ""
+    if isinstance(samples, GrowingSet):
+        going_on = _waited_for(samples, sequence_length)
+    say(
+        f"training starts{going_on}: samples come in the order of the sources, mixed within "
+        f"windows of {short_count(samples.section_tokens)} tokens"
+    )
+
+
+def _waited_for(samples: GrowingSet, sequence_length: int) -> str:
+    """How far the preparation is when there is enough to begin with."""
     line = MovingLine()
 
     def show() -> None:
@@ -85,13 +98,7 @@ def wait_for_first_samples(samples: SampleSet, sequence_length: int) -> None:
     samples.wait_for(1, sequence_length, show)
     line.close()
     done, units = samples.progress
-    going_on = (
-        "" if done == units else f" while the data is being prepared ({done} of {units} done)"
-    )
-    say(
-        f"training starts{going_on}: samples come in the order of the sources, mixed within "
-        f"windows of {short_count(samples.section_tokens)} tokens"
-    )
+    return "" if done == units else f" while the data is being prepared ({done} of {units} done)"
 
 
 def _prepare(job: Job) -> None:

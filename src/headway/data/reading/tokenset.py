@@ -74,6 +74,11 @@ class TokenSet:
         self._stream = _stream(self._store, self._index, self.digest, self._reading)
         self._ahead: tuple[int, int, list[Window]] | None = None
 
+    @property
+    def section_tokens(self) -> int:
+        """One mixing window: what is mixed among itself in a set that is read in sequence."""
+        return self.manifest.block_tokens * self.manifest.window_blocks
+
     @classmethod
     def open(cls, location: str | Path, reading: Reading | None = None) -> TokenSet:
         """Checks the manifest and every file's size; `verify` also reads their content. Nothing is
