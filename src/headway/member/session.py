@@ -458,10 +458,12 @@ class _Conversation:
             channel.queue(self._side.send(Goodbye(session._goodbye)))
 
     def _has_left(self) -> bool:
-        """Whether the goodbye is over: it could not be said, or it was, and the coordinator has
-        closed (which ends the conversation elsewhere) or takes too long to."""
-        if not self._is_leaving or time.monotonic() >= self._session._goodbye_by:
+        """Whether the goodbye is over: there is nobody to say it to, or it was said and the
+        coordinator has closed (which ends the conversation elsewhere) or takes too long to."""
+        if not self._side.is_open or time.monotonic() >= self._session._goodbye_by:
             return True
+        if not self._is_leaving:
+            return False  # it was asked for a moment ago: said in the next round, at once
         if not self._channel.has_unsent and not self._has_ended_writing:
             self._has_ended_writing = True
             self._channel.end_writing()
