@@ -179,7 +179,7 @@ class Member:
         tensor = torch.tensor([float(rank)])
         work = dist.all_reduce(tensor, group=self.group.process_group, async_op=True)
         while not work.is_completed():
-            if self.session.view.is_broken(number):
+            if self.session.view.generation.breaks(number):
                 return "broken: the collective was left", form_seconds
             if time.monotonic() - began > 2.0:
                 return "late: the collective hangs", form_seconds

@@ -51,11 +51,11 @@ class Follower:
         return self.status.went >= self.status.entered > 0
 
     def must_drop(self) -> bool:
-        """Whether the generation it works in is broken, so far as anyone knows: the step cannot be
-        finished."""
+        """Whether the step cannot be finished: its generation is broken, or it hangs and there is a
+        newer one."""
         working = self.status.entered
-        is_sound = working in self.newest.sound and self.status.trouble != working
-        return working < self.newest.number and not is_sound
+        hangs = self.status.trouble == working
+        return self.newest.breaks(working) or (hangs and working < self.newest.number)
 
     def goes_over(self, lowest_seen: int, highest_seen: int) -> bool:
         """At the end of a step, from what its reduction says of all members: whether all know the

@@ -44,6 +44,11 @@ class Generation(Struct, frozen=True):
         for domain in self.domains:
             yield from domain.pods
 
+    def breaks(self, earlier: int) -> bool:
+        """Whether that generation has lost somebody, so far as this one knows: nothing more can
+        come of it."""
+        return earlier < self.number and earlier not in self.sound
+
     def domain_of(self, pod: str) -> Domain | None:
         return next((domain for domain in self.domains if pod in domain.pods), None)
 

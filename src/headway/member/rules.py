@@ -14,8 +14,6 @@ class Rules:
     domain_pods: int = 1
     """Pods that hold one copy of the model between them."""
 
-    beat_seconds: float = 1.0
-    """Between two signs of life of a worker."""
     reconnect_seconds: float = 0.25
     """A session that closes is mostly a process that died. One that lives is back in this time."""
     silence_seconds: float = 5.0

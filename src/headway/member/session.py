@@ -187,7 +187,7 @@ class Session:
         with self._changed:
 
             def is_over() -> bool:
-                return self._has_ended or self._view.is_broken(generation)
+                return self._has_ended or self._view.generation.breaks(generation)
 
             def wait(condition: Callable[[], bool]) -> None:
                 left = max(0.0, deadline - time.monotonic())
@@ -278,7 +278,7 @@ class Session:
 
     def _check_generation(self, generation: int, what: str) -> None:
         newest = self._view.generation
-        if self._view.is_broken(generation):
+        if newest.breaks(generation):
             raise GenerationOver(
                 f"generation {newest.number} has taken the place of {generation} during {what}: "
                 f"{newest.reason}"

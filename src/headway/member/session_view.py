@@ -84,7 +84,3 @@ class View:
     """Of the newest coordinator it has met."""
     error: SessionError | None
     """Why there is no connection, if it was tried. It is tried again and again."""
-
-    def is_broken(self, generation: int) -> bool:
-        """Whether that generation has lost somebody: nothing more can come of it."""
-        return generation < self.generation.number and generation not in self.generation.sound

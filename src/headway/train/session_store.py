@@ -248,7 +248,7 @@ def form_group(
     attempt.start()
     while not attempt.is_done.wait(min(LOOK_SECONDS, max(0.0, attempt.store.seconds_left))):
         view = store.session.view
-        if view.is_broken(store.generation):
+        if view.generation.breaks(store.generation):
             attempt.abandon()
             raise GenerationOver(
                 f"generation {view.generation.number} has taken the place of {store.generation} "
