@@ -43,6 +43,8 @@ def main() -> int:
         ]
         for number, found in enumerate(pool.map(failing, *zip(*ends, strict=True))):
             bad += found
+            for seed in found:
+                print(f"history {seed} failed", file=sys.stderr)
             if (number + 1) % 20 == 0:
                 print(f"{(number + 1) * SLICE} histories, {len(bad)} failed", file=sys.stderr)
         seconds = time.perf_counter() - began
