@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from pathlib import Path
 
+from headway.member.keys import new_key, parse_key
 from headway.member.messages import StoreAnswer, StoreRequest
 from headway.member.session import Session
-from headway.member.wire import new_key, parse_key
 
 RUN = "forms"
 MEMBERS = 4

@@ -61,13 +61,13 @@ def coordinator(
     import json
 
     from headway.errors import BadInput
+    from headway.member.keys import read_key
     from headway.member.messages import MAX_PODS, MAX_RUN
     from headway.member.process import Settings, address_of, bound, run_coordinator
     from headway.member.rules import Rules
-    from headway.member.wire import read_key
+    from headway.member.wire import require_name
 
-    if not 0 < len(run) <= MAX_RUN or not run.isascii() or not run.isprintable() or " " in run:
-        raise BadInput(f"--run {run!r}: a name is 1 to {MAX_RUN} signs of ASCII without spaces")
+    require_name(run, MAX_RUN)
     if not minimum <= maximum:
         raise BadInput(f"--min {minimum} is more than --max {maximum}")
     if maximum * domain_pods > MAX_PODS:

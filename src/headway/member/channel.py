@@ -14,11 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.errors import BadInput
+from headway.member.sockets import be_prompt, parted, spelled
 from headway.member.wire import certificate_binding
 
-USER_TIMEOUT_SECONDS = 2.0
-"""A machine that vanished answers nothing: a second after the last beat that it took, the next one
-is sent, and so much later the kernel ends the connection, instead of trying for 15 minutes."""
 READ_BYTES = 256 * 1024
 
 
@@ -31,28 +29,27 @@ class Place:
     tls: ssl.SSLContext | None
 
     def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+        return spelled(self.host, self.port)
 
 
 def place_of(address: str, authority: Path | None) -> Place:
     """`host:port` or `[address]:port`; with TLS if there is a file of authorities."""
-    host, _, port = address.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    if not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    host, port = parted(address)
+    if not host or not port:
         raise BadInput(f"{address}: the coordinator's address must be `host:port`")
     try:
         host.encode("idna")
     except UnicodeError:
         raise BadInput(f"{address}: this cannot be the name of a host") from None
     if authority is None:
-        return Place(host, int(port), None)
+        return Place(host, port, None)
     try:
         tls = ssl.create_default_context(cafile=authority)
     except (OSError, ssl.SSLError) as error:
         why = error.strerror or str(error)
         raise BadInput(f"{authority}: no certificate can be read from it: {why}") from None
     tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    return Place(host, int(port), tls)
+    return Place(host, port, tls)
 
 
 class Interrupted(Exception):
@@ -167,10 +164,7 @@ def connect(place: Place, attempt: int, sleeper: Sleeper, until: float) -> Chann
     sleeper.connection = connecting = socket.socket(family, kind, protocol)
     try:
         connecting.setblocking(False)
-        connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if hasattr(socket, "TCP_USER_TIMEOUT"):
-            milliseconds = round(USER_TIMEOUT_SECONDS * 1000)
-            connecting.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
+        be_prompt(connecting)
         code = connecting.connect_ex(address)
         if code == errno.EINPROGRESS:
             while not sleeper.sleep(until, connecting, write=True):

@@ -15,6 +15,7 @@ from typing import Protocol
 from headway.clock import Clock
 from headway.member.messages import FromWorker, ProtocolError, StoreAnswer
 from headway.member.rendezvous import Waiter
+from headway.member.sockets import be_prompt
 from headway.member.wire import HANDSHAKE_SECONDS, CoordinatorSide, Packed
 
 MAX_UNPROVEN = 2048
@@ -28,8 +29,6 @@ GRACE_SECONDS = 0.5
 ACCEPTS_IN_A_ROW = 32
 BACKLOG = 4096
 """Waiting in the kernel, when all members come back at once."""
-USER_TIMEOUT_SECONDS = 2.0
-"""Sent and not acknowledged for so long: the machine is gone, or the way to it."""
 READ_BYTES = 64 * 1024
 """Read at a time: 600 beats, which are decoded in 5 ms."""
 KERNEL_BYTES = 32 * 1024
@@ -267,9 +266,7 @@ class Door:
             self._drop(oldest)
         try:
             accepted.setblocking(False)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            timeout = int(1000 * USER_TIMEOUT_SECONDS)
-            accepted.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout)
+            be_prompt(accepted)
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BYTES)
         except OSError:
             accepted.close()  # gone already

@@ -17,6 +17,7 @@ from headway.errors import BadInput, NotFound
 from headway.member.records import StoreRecord
 from headway.member.rules import Rules
 from headway.member.server import Server, claim
+from headway.member.sockets import parted, spelled
 from headway.member.wire import certificate_binding
 from headway.state.store import Store
 
@@ -72,13 +73,10 @@ async def run_coordinator(
 
 def bound(address: str) -> socket.socket:
     """A socket at HOST:PORT that does not listen yet."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise BadInput(f"{address} is no address", "HOST:PORT, for example 0.0.0.0:7700")
-    host = host.removeprefix("[").removesuffix("]")
+    host, port = parted(address)
     try:
         family, kind, protocol, _, place = socket.getaddrinfo(
-            host or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         made = socket.socket(family, kind, protocol)
         # The one before may have been killed a moment ago.
@@ -91,8 +89,7 @@ def bound(address: str) -> socket.socket:
 
 
 def address_of(made: socket.socket) -> str:
-    host, port = made.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    return spelled(*made.getsockname()[:2])
 
 
 def _tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, bytes]:

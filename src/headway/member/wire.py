@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-import os
 import secrets
-import stat
 import struct
 from collections.abc import Callable
-from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
-from headway.errors import BadInput, NotFound
+from headway.errors import BadInput
+from headway.member.keys import MIN_KEY_BYTES
 from headway.member.messages import (
     MAX_HANDSHAKE_BYTES,
     MAX_POD,
@@ -46,8 +44,6 @@ NONCE_BYTES = 32
 PROOF_BYTES = 32
 TAG_BYTES = 16
 LENGTH_BYTES = 4
-MIN_KEY_BYTES = 32
-MAX_KEY_BYTES = 1024
 
 WORKER_HELLO, COORDINATOR_HELLO, PROOF, REFUSAL = 1, 2, 3, 4
 OTHER_VERSION, OTHER_RUN, WRONG_PROOF = 1, 2, 3
@@ -364,49 +360,6 @@ def certificate_binding(certificate: bytes) -> bytes:
     return b"tls-server-end-point:" + hashlib.sha256(certificate).digest()
 
 
-def new_key() -> str:
-    """As it is written into a key file or a Secret."""
-    return secrets.token_hex(MIN_KEY_BYTES)
-
-
-def parse_key(text: str | bytes, where: str) -> bytes:
-    """The key out of hexadecimal text; `where` it is from, for messages. Never shows the key."""
-    hint = "make one with `openssl rand -hex 32`"
-    try:
-        key = bytes.fromhex(text if isinstance(text, str) else text.decode("ascii"))
-    except ValueError:
-        raise BadInput(f"{where}: the run's key must be hexadecimal digits", hint) from None
-    if not MIN_KEY_BYTES <= len(key) <= MAX_KEY_BYTES:
-        lengths = f"it has {len(key)} bytes, and needs {MIN_KEY_BYTES} to {MAX_KEY_BYTES}"
-        raise BadInput(f"{where}: the run's key has the wrong length: {lengths}", hint)
-    if len(set(key)) < 8:
-        raise BadInput(f"{where}: the run's key is not random", hint)
-    return key
-
-
-def read_key(path: Path) -> bytes:
-    """The run's key from a file. Others may be able to read it (Kubernetes mounts a Secret so, and
-    whoever is in the pod is trusted with it), but whoever could write it could put in one they
-    know: that is refused."""
-    try:
-        # Not blocking: a pipe in its place must not hold us.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        try:
-            mode = os.fstat(descriptor).st_mode
-            if not stat.S_ISREG(mode):
-                raise BadInput(f"{path}: the run's key must be in a file")
-            if mode & stat.S_IWOTH:
-                raise BadInput(f"{path}: anyone can write the run's key", f"chmod 600 {path}")
-            text = os.read(descriptor, 4 * MAX_KEY_BYTES)
-        finally:
-            os.close(descriptor)
-    except FileNotFoundError:
-        raise NotFound(f"{path}: no such file, and the run's key should be in it") from None
-    except OSError as error:
-        raise BadInput(f"{path}: the run's key cannot be read: {error.strerror}") from None
-    return parse_key(text, str(path))
-
-
 def _frame(payload: bytes) -> bytes:
     return len(payload).to_bytes(LENGTH_BYTES, "big") + payload
 
@@ -433,9 +386,13 @@ def _head(payload: bytes) -> tuple[bytes, int, int]:
     return magic, lowest, highest
 
 
-def _name_field(name: str, most: int) -> bytes:
+def require_name(name: str, most: int) -> None:
     if not 0 < len(name) <= most or not _is_plain(name):
         raise BadInput(f"{name[:most]!r}: a name is 1 to {most} letters, digits and signs of ASCII")
+
+
+def _name_field(name: str, most: int) -> bytes:
+    require_name(name, most)
     return len(name).to_bytes(2, "big") + name.encode()
 
 

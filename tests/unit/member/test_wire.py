@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from headway.errors import BadInput, NotFound
 from headway.member.events import Status
 from headway.member.generation import Domain, Generation
+from headway.member.keys import new_key, parse_key, read_key
 from headway.member.messages import (
     MAX_HANDSHAKE_BYTES,
     MAX_POD,
@@ -39,10 +40,7 @@ from headway.member.wire import (
     Refused,
     WorkerSide,
     certificate_binding,
-    new_key,
     pack,
-    parse_key,
-    read_key,
 )
 from support.fuzz import ANSWERS, CORPUS, KEY, MESSAGES, POD, RUN, flipped, shake_hands
 
