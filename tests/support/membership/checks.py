@@ -34,7 +34,9 @@ class Checks:
         """When a pod must have entered the generation that it is called to."""
         self._entered: dict[str, int] = {}
         self._said_entered: dict[str, int] = {}
+        self._published = 0
         self._newcomers: set[str] = set()
+        """Of the published one."""
         self._trouble = 0
         """The newest generation that anyone complained of."""
         self._is_troubled = False
@@ -72,6 +74,7 @@ class Checks:
             raise Broken(f"generation {generation.number} was published before it was written")
         before = self._generations.get(generation.number - 1)
         members = set(before.pods()) if before else set()
+        self._published = generation.number
         self._newcomers = set(generation.pods()) - members
         for pod in generation.pods():
             if pod in self._newcomers or not generation.sound:
@@ -171,12 +174,14 @@ class Checks:
     def closed(self, coordinator: Coordinator, pod: str) -> None:
         if self._heard.pop((coordinator.name, pod), None) is not None:
             self._closed[coordinator.name, pod] = coordinator.now
+        self.has_left(pod)
 
     def is_leaving(self, pod: str) -> None:
         self._leaving.add(pod)
 
     def has_left(self, pod: str) -> None:
-        """Nobody can work on in a generation that it was in: the newest one calls its members."""
+        """So far as anyone can tell: it died, or its session closed. Nobody can work on in a
+        generation that it was in: the newest one calls its members."""
         newest = self._generations.get(self._newest)
         if newest is not None and pod not in newest.pods():
             for other in newest.pods():
@@ -186,7 +191,7 @@ class Checks:
         self._entered[pod] = number
 
     def said_to_have_seen(self, pod: str, number: int) -> None:
-        if number == self._newest and pod in self._newcomers:
+        if number == self._published and pod in self._newcomers:
             self._call(pod, self.rules.idle_enter_seconds)
 
     def said_to_have_entered(self, pod: str, number: int) -> None:
