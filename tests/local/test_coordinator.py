@@ -31,9 +31,10 @@ from headway.member.messages import (
 )
 from headway.member.wire import WorkerSide
 from support import fuzz
-from support.coordinator_kills import FIND_SECONDS, kill_again_and_again, until
+from support.coordinator_kills import FIND_SECONDS, kill_again_and_again
 from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member
+from support.waiting import until
 
 KILLS = int(os.environ.get("KILLS", "5"))
 FUZZ_CASES = int(os.environ.get("FUZZ_CASES", "2000"))

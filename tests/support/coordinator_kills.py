@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.member.generation import Generation
 from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member
+from support.waiting import until
 
 STAYERS = 5
 FIND_SECONDS = 2.0
@@ -121,10 +121,3 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Killed:
         for member in churn.all:
             await member.stop()
     return told
-
-
-async def until(look: Callable[[], bool], seconds: float, what: str) -> None:
-    deadline = time.monotonic() + seconds
-    while not look():
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
-        await asyncio.sleep(0.01)

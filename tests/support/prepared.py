@@ -12,12 +12,14 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from headway.clock import SystemClock
+from headway.data.making.encode import Encoded
 from headway.data.making.prepare import Job, PartDone, prepare
 from headway.data.making.recipe import Settings
 from headway.data.making.report import Progress
 from headway.data.shards import SetManifest, read_manifest
+from headway.data.statistics import Statistics
 from headway.data.tokenizer import TokenizerSource
+from support.clock import Patient
 
 MEMORY = Path("/dev/shm")
 
@@ -28,21 +30,6 @@ def folder_in_memory() -> Iterator[Path]:
     as everything else in a test."""
     with TemporaryDirectory(dir=MEMORY if MEMORY.is_dir() else None) as name:
         yield Path(name)
-
-
-class Patient(SystemClock):
-    """Time passes when it is asked to; somebody may do something meanwhile."""
-
-    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        self.passed = 0.0
-        self._meanwhile = meanwhile
-
-    def monotonic(self) -> float:
-        return self.passed
-
-    def sleep(self, seconds: float) -> None:
-        self.passed += seconds
-        self._meanwhile()
 
 
 def job_for(
@@ -86,6 +73,30 @@ def run_part(job: Job) -> PartDone:
     made = prepare(job, lambda _: None, Patient())
     assert isinstance(made, PartDone)
     return made
+
+
+def encoded(
+    documents: list[list[int]],
+    opens: bool = False,
+    continues: bool = False,
+    mask: Callable[[int], bool] | None = None,
+) -> Encoded:
+    """A chunk of three bytes to a token; `mask` says of each token whether it counts."""
+    flat = [token for one in documents for token in one]
+    return Encoded(
+        tokens=np.array(flat, dtype=np.uint16),
+        mask=None if mask is None else np.array([mask(token) for token in flat], dtype=np.uint8),
+        lengths=np.array([len(one) for one in documents], dtype=np.int64),
+        num_bytes=np.array([3 * len(one) for one in documents], dtype=np.int64),
+        hashes=None,
+        opens=opens,
+        continues=continues,
+        statistics=Statistics(),
+        problems=(),
+        file="a file",
+        first_line=1,
+        num_lines=0,
+    )
 
 
 def write_lines(path: Path, records: Iterable[object]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -18,3 +19,10 @@ def wait_for(what: str, look: Callable[[], Found], seconds: float = 60.0) -> Fou
             return found
         assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.05)
+
+
+async def until(look: Callable[[], bool], seconds: float, what: str) -> None:
+    deadline = time.monotonic() + seconds
+    while not look():
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        await asyncio.sleep(0.01)

@@ -29,4 +29,11 @@ SetOption = Annotated[
         "--set", metavar="KEY=VALUE", help="Override a key of the run file: --set optimizer.lr=1e-4"
     ),
 ]
+SequenceLengthOption = Annotated[
+    int | None,
+    typer.Option(
+        help="Tokens of a sample, as in the run file. Left out: 1024, or the windows' own.",
+        min=1,
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -160,9 +160,9 @@ def require_fitting_sets(loaded: Loaded, sets: Sets) -> None:
 
     for location in (sets.train, *sets.validation.values()):
         objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
-        samples = open_set(location)
-        wait_for_first_samples(samples, length)
-        require_fit(samples, objective, length)
+        with closing(open_set(location)) as samples:
+            wait_for_first_samples(samples, length)
+            require_fit(samples, objective, length)
 
 
 def refuse_other_run(directory: RunDirectory, loaded: Loaded, extend: bool) -> None:

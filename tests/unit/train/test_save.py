@@ -13,25 +13,11 @@ from headway.errors import RunFailed
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.rundir import RunDirectory
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
+from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
 
 from .conftest import Little
-
-
-class Patient(SystemClock):
-    """Time passes when it is asked to."""
-
-    def __init__(self) -> None:
-        self.passed = 0.0
-        self.slept: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.passed
-
-    def sleep(self, seconds: float) -> None:
-        self.slept.append(seconds)
-        self.passed += seconds
 
 
 def test_what_is_saved_is_as_it_was_when_saving_began(directory: RunDirectory) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import JsonOption
+from headway.cli.options import JsonOption, SequenceLengthOption
 from headway.cli.output import print_json
 
 if TYPE_CHECKING:
@@ -37,13 +37,7 @@ class Excerpt:
 def sample(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A prepared set or a mixture.")],
     num: Annotated[int, typer.Option("--n", "-n", help="How many.", min=1)] = 5,
-    sequence_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a sample, as in the run file. Left out: 1024, or the windows' own.",
-            min=1,
-        ),
-    ] = None,
+    sequence_length: SequenceLengthOption = None,
     documents: Annotated[
         bool,
         typer.Option("--documents", help="Documents from all over the set instead of samples."),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import JsonOption
+from headway.cli.options import JsonOption, SequenceLengthOption
 from headway.cli.output import print_json, short_count, warn
 
 if TYPE_CHECKING:
@@ -28,13 +28,7 @@ def show(
             metavar="DIR", help="A prepared set, a mixture, or a set that is not finished yet."
         ),
     ],
-    sequence_length: Annotated[
-        int | None,
-        typer.Option(
-            help="Tokens of a sample, as in the run file. Left out: 1024, or the windows' own.",
-            min=1,
-        ),
-    ] = None,
+    sequence_length: SequenceLengthOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Show what a prepared set holds and what was left out, the shares of a mixture, or how far

@@ -11,14 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from headway.data.making.encode import Encoded
 from headway.data.making.recipe import Tokens
 from headway.data.making.windows import Windows
 from headway.data.reading.verify import verify
 from headway.data.shards import SpecialIds, read_manifest
-from headway.data.statistics import Statistics
 from headway.data.tiny import stories
-from support.prepared import job_for, run, tokens_of, write_lines
+from support.prepared import encoded, job_for, run, tokens_of, write_lines
 
 CLS, SEP = 2, 3
 TOKENS = Tokens(
@@ -29,23 +27,6 @@ TOKENS = Tokens(
     separator=SEP,
     unknown=1,
 )
-
-
-def encoded(documents: list[list[int]], opens: bool = False, continues: bool = False) -> Encoded:
-    return Encoded(
-        tokens=np.array([token for one in documents for token in one], dtype=np.uint16),
-        mask=None,
-        lengths=np.array([len(one) for one in documents], dtype=np.int64),
-        num_bytes=np.zeros(len(documents), dtype=np.int64),
-        hashes=None,
-        opens=opens,
-        continues=continues,
-        statistics=Statistics(),
-        problems=(),
-        file="a file",
-        first_line=1,
-        num_lines=0,
-    )
 
 
 @given(

@@ -36,7 +36,15 @@ from headway.data.statistics import Statistics
 from headway.data.tiny import stories
 from headway.data.tokenizer import save_tokenizer
 from headway.state.store import Store
-from support.prepared import documents_of, files_of, folder_in_memory, job_for, run, write_lines
+from support.prepared import (
+    documents_of,
+    encoded,
+    files_of,
+    folder_in_memory,
+    job_for,
+    run,
+    write_lines,
+)
 
 UNKNOWN = 7
 STORIES = list(stories(20_000, 1))
@@ -52,30 +60,6 @@ def recipe(vocab_size: int = 400) -> Recipe:
         unknown=UNKNOWN,
     )
     return Recipe(settings=Settings(), tokens=tokens, files=(), beside="")
-
-
-def chunk(
-    documents: list[list[int]],
-    opens: bool = False,
-    continues: bool = False,
-    mask: Callable[[int], bool] | None = None,
-) -> Encoded:
-    """`mask` says of each token whether it counts."""
-    flat = [token for one in documents for token in one]
-    return Encoded(
-        tokens=np.array(flat, dtype=np.uint16),
-        mask=None if mask is None else np.array([mask(token) for token in flat], dtype=np.uint8),
-        lengths=np.array([len(one) for one in documents], dtype=np.int64),
-        num_bytes=np.array([3 * len(one) for one in documents], dtype=np.int64),
-        hashes=None,
-        opens=opens,
-        continues=continues,
-        statistics=Statistics(),
-        problems=(),
-        file="a file",
-        first_line=1,
-        num_lines=0,
-    )
 
 
 def is_even(token: int) -> bool:
@@ -115,7 +99,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
             for _, group in itertools.groupby(flat[begin:end], key=lambda pair: pair[0])
         ]
         mask = is_even if has_mask else None
-        chunks.append(chunk(here, is_inside(begin), is_inside(end), mask))
+        chunks.append(encoded(here, is_inside(begin), is_inside(end), mask))
     new_shard = draw(st.lists(st.booleans(), min_size=len(chunks), max_size=len(chunks)))
     return Drawn(documents, chunks, masked, [False, *new_shard[1:]])
 
@@ -221,7 +205,7 @@ class Watched(Store):
 def test_the_record_comes_after_all_that_it_vouches_for(folder: Path) -> None:
     store = Watched(folder)
     with ShardWriter(store, recipe(), 0, 2, 5) as shard:
-        shard.add(chunk([[1, 2]], mask=is_even), [])
+        shard.add(encoded([[1, 2]], mask=is_even), [])
         assert store.finished == []
         shard.close(is_last=False)
     assert store.finished[-1] == "shards/00000-2.json"
@@ -231,7 +215,7 @@ def test_the_record_comes_after_all_that_it_vouches_for(folder: Path) -> None:
 
 def test_a_shard_that_could_not_be_finished_leaves_nothing(folder: Path) -> None:
     with ShardWriter(Store(folder), recipe(), 0, 0, 0) as shard:
-        shard.add(chunk([[1, 2]]), [])
+        shard.add(encoded([[1, 2]]), [])
         assert (folder / "shards" / "00000.tokens").exists()
     assert files_of(folder) == {}
 

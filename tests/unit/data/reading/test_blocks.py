@@ -23,6 +23,7 @@ from headway.data.reading.fetcher import NUM_THREADS, Fetcher
 from headway.data.reading.tokenset import Reading, TokenSet
 from headway.errors import BadInput, RunFailed
 from headway.state.store import Store
+from support.clock import Patient
 from support.fake_s3 import FakeS3, fake_s3
 from support.full_disk import full_disk
 from support.token_sets import copy_to, write_set
@@ -34,19 +35,6 @@ NUM_BLOCKS = 32
 BLOCK_FILE = 2 * (BLOCK_TOKENS + 1) + DIGEST_BYTES
 SAMPLES = NUM_BLOCKS * BLOCK_TOKENS // LENGTH
 TOKENS = np.arange(NUM_BLOCKS * BLOCK_TOKENS + 1) % 997
-
-
-class Patient(SystemClock):
-    """Time passes when it is asked to."""
-
-    def __init__(self) -> None:
-        self.passed = 0.0
-
-    def monotonic(self) -> float:
-        return self.passed
-
-    def sleep(self, seconds: float) -> None:
-        self.passed += seconds
 
 
 class Requests:

@@ -18,7 +18,8 @@ from headway.data.reading.tokenset import Reading, TokenSet
 from headway.data.tiny import stories
 from headway.errors import RunFailed
 from headway.state.store import Store
-from support.prepared import Patient, folder_in_memory, job_for, run, run_part, write_lines
+from support.clock import Patient
+from support.prepared import folder_in_memory, job_for, run, run_part, write_lines
 
 SEED = 3
 SECTION = 4 * 64

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from headway.clock import SystemClock
 from headway.data.reading import verify as verifying
 from headway.data.reading.tokenset import TokenSet
 from headway.data.reading.verify import Damage, verify
 from headway.errors import BadInput
 from headway.state.store import Store
+from support.clock import Patient
 from support.fake_s3 import FakeS3, fake_s3
 from support.token_sets import copy_to, write_set
 
@@ -82,19 +82,6 @@ def test_files_are_hashed_piece_by_piece(
 ) -> None:
     monkeypatch.setattr(verifying, "CHUNK_BYTES", 3)
     assert verify(store.root) == []
-
-
-class Patient(SystemClock):
-    """Time passes when it is asked to."""
-
-    def __init__(self) -> None:
-        self.passed = 0.0
-
-    def monotonic(self) -> float:
-        return self.passed
-
-    def sleep(self, seconds: float) -> None:
-        self.passed += seconds
 
 
 def test_a_store_that_is_away_for_a_moment_is_no_damage(tmp_path: Path) -> None:
