@@ -35,7 +35,8 @@ def main() -> int:
     import torch
 
     from headway.train.loop import train
-    from headway.train.world import form_world, is_lost_peer, leave_world
+    from headway.train.peers import is_lost_peer
+    from headway.train.world import form_world, leave_world
 
     import_seconds = clock.monotonic() - began
     torch.set_num_threads(resolved.threads)

@@ -17,23 +17,24 @@ from headway.train.models import Built, build_model, compile_blocks, recompute_b
 from headway.train.objectives import make_objective
 from headway.train.optim import make_optimizer
 from headway.train.precision import LossScale
+from headway.train.replicate import Gradients
 from headway.train.shard import shard_model
 from headway.train.step import Training
-from headway.train.world import World
+from headway.train.world import Place
 
 
-def build(resolved: Resolved, world: World, reading: Reading) -> tuple[Training, Built]:
+def build(resolved: Resolved, place: Place, reading: Reading) -> tuple[Training, Built]:
     """At step 0, with the same weights on every worker. COLLECTIVE when the model is sharded."""
     run = resolved.run
     assert run.model is not None
     make_importable(Path(resolved.folder, run.code.path) if run.code else None)
-    feed = open_feed(resolved, resolved.train_set, world.device, reading)
+    feed = open_feed(resolved, resolved.train_set, place.device, reading)
     built = _network(run.model, resolved, feed)
     teacher = None
     if run.objective.teacher is not None:
         teacher = _network(run.objective.teacher, resolved, feed)
-        teacher.module.to(world.device)
-    _place(built, resolved, world)
+        teacher.module.to(place.device)
+    _put(built, resolved, place)
     training = Training(
         resolved=resolved,
         total_steps=_total_steps(resolved, feed),
@@ -43,6 +44,7 @@ def build(resolved: Resolved, world: World, reading: Reading) -> tuple[Training,
         feed=feed,
         scale=LossScale(run.precision),
         guard=LossGuard(run.guard),
+        gradients=Gradients(list(built.module.parameters())),
     )
     return training, built
 
@@ -54,15 +56,15 @@ def _network(model: Model, resolved: Resolved, feed: Feed) -> Built:
     return build_model(model, resolved.run.objective, resolved, feed.set, trained)
 
 
-def _place(built: Built, resolved: Resolved, world: World) -> None:
-    built.module.to(world.device)
+def _put(built: Built, resolved: Resolved, place: Place) -> None:
+    built.module.to(place.device)
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
     if resolved.checkpoint_activations:
         recompute_blocks(built.blocks)
     if resolved.run.memory.compile:
         compile_blocks(built)
-    if world.shard_mesh is not None:
-        shard_model(built, world, resolved.run.precision)
+    if place.shard_mesh is not None:
+        shard_model(built, place, resolved.run.precision)
 
 
 def _total_steps(resolved: Resolved, feed: Feed) -> int:

@@ -21,7 +21,7 @@ def train(
     session = open_session(resolved, world, stop, clock, import_seconds)
     if not world.any(stop.asked):  # COLLECTIVE: asked while workers were starting
         while session.training.step < session.training.total_steps:
-            if advance(session).flags.stop:
+            if advance(session).agreed.stop:
                 break
         if session.recorder:
             session.recorder.ledger.settle()
@@ -41,16 +41,16 @@ def advance(session: Session) -> StepResult:
             session.journal.note("skipped", step=result.step, reason=result.skipped)
     training.guard.require_progress(result.step, result.skipped)
 
-    if not result.flags.stop:
+    if not result.agreed.stop:
         session.activations.record(world, recorder)  # COLLECTIVE in the leader's shard group
 
     session.validation_loss = None
     is_last = training.step == training.total_steps
     every = training.resolved.run.evaluation.every.amount
-    if not result.flags.stop and (is_last or training.step % every == 0):
+    if not result.agreed.stop and (is_last or training.step % every == 0):
         _evaluate(session)  # COLLECTIVE
 
-    if result.flags.save:
+    if result.agreed.save:
         if recorder:
             recorder.ledger.settle()
         held = session.saver.start(training, session.validation_loss)  # the copy, not the writing

@@ -63,15 +63,15 @@ def pieces_to_write(pieces: list[Piece], world: World) -> list[Piece]:
     Shards are written by whoever holds them. What every rank of the node holds whole is dealt out
     by size, the largest first, so that all write about the same amount.
     """
-    if world.rank >= world.ranks_per_node:
+    if not world.leads:
         return []
     mine = [p for p in pieces if p.is_sharded and p.local.numel() > 0]
-    load = [0] * world.ranks_per_node
+    load = [0] * world.place.domain_size
     whole = [p for p in pieces if not p.is_sharded]
     for piece in sorted(whole, key=lambda p: (-p.local.nbytes, p.name)):
         rank = load.index(min(load))
         load[rank] += piece.local.nbytes
-        if rank == world.local_rank:
+        if rank == world.place.local_rank:
             mine.append(piece)
     return sorted(mine, key=lambda p: p.name)
 

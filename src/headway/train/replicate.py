@@ -1,52 +1,159 @@
-"""Gradients added up over the workers that hold the same weights."""
+"""Gradients added up over the workers that hold the same weights, while backward still runs."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 import torch
 
+from headway.errors import PeerLost
+from headway.train.peers import Adding, Peers
 from headway.train.shard import local_part
-from headway.train.world import World
 
-BUCKET_BYTES = 32 * 2**20
+BUCKET_BYTES = 8 * 2**20
 """One message for many small tensors: a message costs about 50 microseconds on gloo whatever its
-size, and 32 MiB are enough to hide that."""
+size. Smaller ones begin sooner."""
 
 
-def add_up_gradients(parameters: Sequence[torch.Tensor], world: World) -> None:
-    """COLLECTIVE. After it, every replica has the gradient sums of the whole global batch.
+Tensor = TypeVar("Tensor", bound=torch.Tensor)
+
+
+class Gradients:
+    """Of all parameters, in buckets that are sent as soon as they are complete.
 
     A parameter without a gradient here may have one elsewhere (an own model may branch), so it
-    takes part as zeros: all replicas must send the same list.
+    takes part as zeros: all replicas must send the same buckets, in the same order.
     """
-    if world.num_workers == world.shard_size:
-        return
-    for parameter in parameters:
-        if parameter.grad is None:
-            parameter.grad = torch.zeros_like(parameter)
-    gradients = [local_part(p.grad) for p in parameters if p.grad is not None]
-    for bucket in _buckets(gradients):
-        if len(bucket) == 1 and bucket[0].is_contiguous():
-            world.add_up_replicas(bucket[0])
-            continue
-        flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
-        world.add_up_replicas(flat)
-        parts = flat.split([gradient.numel() for gradient in bucket])
-        torch._foreach_copy_(
-            bucket, [part.view_as(to) for part, to in zip(parts, bucket, strict=True)]
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._parameters = [p for p in parameters if p.requires_grad]
+        self._is_sharded = any(hasattr(p, "to_local") for p in self._parameters)
+        self._peers: Peers | None = None
+        self._buckets: list[_Bucket] = []
+        self._is_last_slice = False
+        self._lost: PeerLost | None = None
+
+    def begin(self, peers: Peers | None) -> None:
+        """Before the first slice of a step: no gradients yet."""
+        self._peers, self._is_last_slice, self._lost = peers, False, None
+        if peers is None or self._is_sharded:
+            for parameter in self._parameters:
+                parameter.grad = None
+            return
+        if not self._buckets:
+            # From the end, as backward makes them.
+            self._buckets = [_Bucket(some) for some in _buckets(self._parameters[::-1])]
+            for bucket in self._buckets:
+                for parameter in bucket.parameters:
+                    parameter.register_post_accumulate_grad_hook(self._noting(bucket))
+        for bucket in self._buckets:
+            bucket.clear()
+
+    def last_slice(self) -> None:
+        """The next backward pass completes them."""
+        self._is_last_slice = True
+
+    def finish(self) -> PeerLost | None:
+        """COLLECTIVE. After it, every replica has the sums over the whole global batch; unless a
+        peer was lost, which is said and not raised: somebody may have to be told first."""
+        if self._peers is None:
+            return None
+        if self._is_sharded:
+            return self._add_up_shards(self._peers)
+        for bucket in self._buckets:
+            self._send(bucket)
+        for bucket in self._buckets:
+            adding, bucket.adding = bucket.adding, None
+            try:
+                if adding is not None and self._lost is None:
+                    adding.finish()
+            except PeerLost as lost:
+                self._lost = lost
+        return self._lost
+
+    def _noting(self, bucket: _Bucket) -> Callable[[torch.Tensor], None]:
+        def note(parameter: torch.Tensor) -> None:
+            if not self._is_last_slice or self._peers is None:
+                return
+            bucket.num_missing -= 1
+            for following in self._buckets:  # in order, on all workers
+                if following.num_missing > 0:
+                    return
+                self._send(following)
+
+        return note
+
+    def _send(self, bucket: _Bucket) -> None:
+        if bucket.is_sent or self._lost is not None:
+            return
+        assert self._peers is not None
+        bucket.is_sent = True
+        bucket.collect()
+        try:
+            bucket.adding = self._peers.start_adding_up(bucket.flat)
+        except PeerLost as lost:  # not raised into the backward pass
+            self._lost = lost
+
+    def _add_up_shards(self, peers: Peers) -> PeerLost | None:
+        """After the last backward pass: what FSDP2 has accumulated is complete only then."""
+        for parameter in self._parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [local_part(p.grad) for p in self._parameters if p.grad is not None]
+        try:
+            for bucket in _buckets(gradients):
+                flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
+                peers.add_up(flat)
+                parts = flat.split([gradient.numel() for gradient in bucket])
+                torch._foreach_copy_(
+                    bucket, [part.view_as(to) for part, to in zip(parts, bucket, strict=True)]
+                )
+        except PeerLost as lost:
+            return lost
+        return None
+
+
+class _Bucket:
+    """Gradients of some parameters that lie side by side, so that nothing is copied to send it."""
+
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.flat = torch.zeros(
+            sum(p.numel() for p in parameters),
+            dtype=parameters[0].dtype,
+            device=parameters[0].device,
         )
+        parts = self.flat.split([p.numel() for p in parameters])
+        self._views = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
+        self.num_missing = 0
+        self.is_sent = False
+        self.adding: Adding | None = None
+
+    def clear(self) -> None:
+        self.flat.zero_()
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            parameter.grad = view
+        self.num_missing, self.is_sent, self.adding = len(self.parameters), False, None
+
+    def collect(self) -> None:
+        """Where autograd has put a tensor of its own in the place of ours."""
+        for parameter, view in zip(self.parameters, self._views, strict=True):
+            if parameter.grad is not view:
+                if parameter.grad is not None:
+                    view.copy_(parameter.grad)
+                parameter.grad = view
 
 
-def _buckets(gradients: list[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-    bucket: list[torch.Tensor] = []
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    bucket: list[Tensor] = []
     size = 0
-    for gradient in gradients:
-        size_here = gradient.numel() * gradient.element_size()
-        if bucket and (size + size_here > BUCKET_BYTES or gradient.dtype != bucket[0].dtype):
+    for tensor in tensors:
+        size_here = tensor.numel() * tensor.element_size()
+        if bucket and (size + size_here > BUCKET_BYTES or tensor.dtype != bucket[0].dtype):
             yield bucket
             bucket, size = [], 0
-        bucket.append(gradient)
+        bucket.append(tensor)
         size += size_here
     if bucket:
         yield bucket

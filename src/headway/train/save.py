@@ -107,7 +107,7 @@ class Saver:
         """Copies the state and begins to write it; seconds that training was held up."""
         began = self.clock.monotonic()
         self.tried_step, self.tried_at = training.step, began
-        if self.world.rank < self.world.ranks_per_node:
+        if self.world.leads:
             self.wait()
             snapshot = self._snapshot(training, validation_loss)
             keep = training.resolved.run.checkpoint.keep
@@ -185,13 +185,13 @@ class Saver:
     def _write(self, snapshot: Snapshot, keep: Keep) -> None:
         began = self.clock.monotonic()
         folder = folder_of(snapshot.step, self.world.generation)
-        mine = f"{folder}/rank-{self.world.local_rank}"
+        mine = f"{folder}/rank-{self.world.place.local_rank}"
         try:
             # A record that an attempt at the same step left behind would vouch for a file that is
             # about to be written again.
             if self.directory.store.size(f"{mine}.json") is not None:
                 self.directory.store.remove(f"{mine}.json")
-            file = f"rank-{self.world.local_rank}.safetensors"
+            file = f"rank-{self.world.place.local_rank}.safetensors"
             part = write_tensors(self.directory.store, folder, file, snapshot.rows)
             record = part.model_dump_json().encode()
             self.directory.store.write(f"{mine}.json", record)
@@ -228,7 +228,7 @@ class Saver:
         write_manifest(self.directory.store, folder, manifest)
 
     def _num_writers(self) -> int:
-        return min(self.world.ranks_per_node, self.world.num_workers)
+        return self.world.place.domain_size
 
     def _part(self, name: str) -> Part:
         deadline = self.clock.monotonic() + PARTS_SECONDS

@@ -57,7 +57,7 @@ def open_session(
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
     reading = Reading(rank=world.rank, trusted=True, warn=_warning(world, journal), clock=clock)
-    training, built = build(resolved, world, reading)
+    training, built = build(resolved, world.place, reading)
     built_at = clock.monotonic()
     resumed_from = restore_newest(training, directory, world, journal)  # COLLECTIVE
     loaded_at = clock.monotonic()

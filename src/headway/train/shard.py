@@ -7,12 +7,12 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 
 from headway.train.models import Built
 from headway.train.precision import COMPUTE_DTYPE, Precision
-from headway.train.world import World
+from headway.train.world import Place
 
 
-def shard_model(built: Built, world: World, precision: Precision) -> None:
+def shard_model(built: Built, place: Place, precision: Precision) -> None:
     """In place. Each block is gathered when it is used; gradients come back as sums, sharded."""
-    assert world.shard_mesh is not None
+    assert place.shard_mesh is not None
     policy = MixedPrecisionPolicy()
     if precision != "fp32":
         # Weights travel in the precision they are computed with, half the bytes; gradients are
@@ -21,7 +21,7 @@ def shard_model(built: Built, world: World, precision: Precision) -> None:
             param_dtype=COMPUTE_DTYPE[precision], reduce_dtype=torch.float32
         )
     for part in [*built.blocks, built.module]:
-        fully_shard(part, mesh=world.shard_mesh, mp_policy=policy)
+        fully_shard(part, mesh=place.shard_mesh, mp_policy=policy)
     for part in built.module.modules():
         if isinstance(part, FSDPModule):
             # FSDP2 divides by the number of ranks unless told not to. Our gradients are sums over

@@ -17,7 +17,7 @@ from headway.train.guard import LossGuard
 from headway.train.objectives import LossFunction
 from headway.train.optim import set_lr
 from headway.train.precision import LossScale, computing
-from headway.train.replicate import add_up_gradients
+from headway.train.replicate import Gradients
 from headway.train.schedule import lr_ratio
 from headway.train.world import World
 
@@ -34,18 +34,37 @@ class Training:
     feed: Feed
     scale: LossScale
     guard: LossGuard
+    gradients: Gradients
     step: int = 0
     """Steps committed so far: the next one to compute."""
+    committed_in: int = 0
+    """The generation that committed the last of them. With the step it is the state's name."""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What a worker brings to a step; if any worker raises a flag, all see it raised."""
+    """What a worker brings to a step, besides gradients."""
 
     stop: bool = False
     """Stop after this step."""
     save: bool = False
     """Save after this step."""
+    leaving: bool = False
+    """This worker's machine is wanted back."""
+    ahead: int = 0
+    """By how many generations the newest one it knows is ahead of the one it works in."""
+
+
+@dataclass(frozen=True)
+class Agreed:
+    """What all workers do after a step: the same on all, for it comes out of the reduction."""
+
+    stop: bool = False
+    """Some worker wants to stop, or all have to leave."""
+    save: bool = False
+    """Some worker wants to save."""
+    over: bool = False
+    """All know the same newer generation: they go over to it."""
 
 
 @dataclass(frozen=True)
@@ -60,23 +79,21 @@ class StepResult:
     extras: dict[str, float] = field(default_factory=dict)
     skipped: str | None = None
     """Why nothing was learned from this step; it is consumed all the same."""
-    flags: Flags = Flags()
-    """Raised by any worker."""
+    agreed: Agreed = Agreed()
 
 
 def take_step(training: Training, world: World, flags: Flags) -> StepResult:
-    """COLLECTIVE. Computes and commits step `training.step`; the same result on every worker."""
+    """COLLECTIVE. Computes and commits step `training.step`; the same result on every worker.
+    Raises PeerLost when a worker is lost: then nothing has changed, and the step can be taken again
+    in another world."""
     run, step = training.resolved.run, training.step
-    training.optimizer.zero_grad(set_to_none=True)
     sums, counts, names = _run_slices(training, world, flags)
-
-    parameters = [p for p in training.model.parameters() if p.requires_grad]
-    add_up_gradients(parameters, world)  # COLLECTIVE
-    world.add_up(sums, counts)  # COLLECTIVE
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    lost = training.gradients.finish()  # COLLECTIVE
+    world.add_up(sums, counts, lost=lost)  # COLLECTIVE, and the last one: from here on it counts
+    gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
     summed_norm = _global_norm(gradients)
     # SYNC: the one moment of a step at which the host waits for the device.
-    count, stop, save = counts.tolist()
+    count, *flags_added_up = counts.tolist()
     loss, *extras = (value / max(1, count) for value in sums.tolist())
     divisor = count * training.scale.factor(_slice_tokens(training))
     grad_norm = float(summed_norm) / divisor if count else 0.0
@@ -87,7 +104,7 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
         _apply(training, gradients, grad_norm, divisor, lr)
     training.scale.update(finite=math.isfinite(grad_norm))
     training.guard.record(loss, reason)
-    training.step = step + 1
+    training.step, training.committed_in = step + 1, world.generation
     return StepResult(
         step=step + 1,
         loss=loss,
@@ -96,7 +113,7 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
         lr=lr,
         extras=dict(zip(names, extras, strict=True)),
         skipped=reason,
-        flags=Flags(stop=stop > 0, save=save > 0),
+        agreed=_agreed(flags_added_up, world.num_workers),
     )
 
 
@@ -107,22 +124,41 @@ def _run_slices(
     run = training.resolved.run
     factor = training.scale.factor(_slice_tokens(training))
     training.model.train()
+    training.gradients.begin(world.replicas)
     share = world.share(training.feed.num_slices)
     sums: torch.Tensor | None = None
     count = torch.zeros((), dtype=torch.int64, device=world.device)
     names: list[str] = []
-    for batch in training.feed.step(training.step, share):
+    for index, batch in enumerate(training.feed.step(training.step, share)):
+        world.require_whole()
         torch.manual_seed(batch.seed)
         with computing(run.precision, world.device):
             loss = training.objective(training.model, batch)
+        if index + 1 == share.passes:
+            training.gradients.last_slice()
         (loss.sum * factor if factor != 1.0 else loss.sum).backward()
         names = sorted(loss.extras)
         parts = torch.stack([loss.sum.detach(), *(loss.extras[name].detach() for name in names)])
         sums = parts.double() if sums is None else sums + parts.double()
         count = count + loss.count
     assert sums is not None, "a share has at least one slice"
-    raised = torch.tensor([flags.stop, flags.save], dtype=torch.int64, device=world.device)
+    raised = torch.tensor(_raised(flags), dtype=torch.int64, device=world.device)
     return sums, torch.cat([count.view(1), raised]), names
+
+
+def _raised(flags: Flags) -> list[int]:
+    """For a sum over all workers."""
+    return [flags.stop, flags.save, flags.leaving, flags.ahead, flags.ahead**2]
+
+
+def _agreed(raised: list[int], num_workers: int) -> Agreed:
+    stop, save, leaving, ahead, squares = raised
+    return Agreed(
+        stop=stop > 0 or leaving == num_workers,
+        save=save > 0,
+        # The square of a sum is as large as this only if all that is added up is the same.
+        over=ahead > 0 and ahead**2 == num_workers * squares,
+    )
 
 
 def _slice_tokens(training: Training) -> int:

@@ -1,17 +1,15 @@
 """Who computes a step together. A World is an argument of a step, never a global.
 
-Workers are numbered node by node. Ranks of one node form a domain: they fail together, and with
-`shard: node` they hold one copy of the model together. Between domains everything is replicated.
+Workers are numbered domain by domain, the leader's first. A domain is lost as a whole: one worker,
+or the ranks of one node, which with `shard: node` hold one copy of the model together. Between
+domains everything is replicated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,6 +18,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headway.errors import PeerLost
 from headway.plan.batch import Share, share_of
+from headway.train.peers import Peers, naming_lost_peers
 
 # A dead peer closes its connections and is noticed at once, and the launcher ends the others; this
 # bounds the wait for one that is alive but stuck. Compiling a large model takes minutes.
@@ -28,26 +27,46 @@ FORM_TIMEOUT = timedelta(minutes=3)
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a worker is. It stays there, whoever comes and goes."""
+
+    device: torch.device
+    local_rank: int = 0
+    """In its domain."""
+    domain_size: int = 1
+    """Workers of a domain. Those of the first write checkpoints."""
+    shard_mesh: DeviceMesh | None = None
+    """The ranks of this domain, when they hold the model together."""
+
+
+@dataclass(frozen=True)
 class World:
     rank: int
     num_workers: int
-    local_rank: int
-    ranks_per_node: int
-    device: torch.device
     generation: int
-    shard_mesh: DeviceMesh | None = None
-    """The ranks of this node, when they hold the model together."""
-    replica_group: dist.ProcessGroup | None = field(default=None, repr=False)
+    place: Place
+    replicas: Peers | None = field(default=None, repr=False)
     """Workers that hold the same part of the model: gradients are added up over them."""
+    domain: Peers | None = field(default=None, repr=False)
+    """The ranks that hold the model together with this one."""
+
+    @property
+    def device(self) -> torch.device:
+        return self.place.device
 
     @property
     def is_first(self) -> bool:
-        """The one that writes metrics and checkpoints."""
+        """The one that writes metrics and the manifests of checkpoints."""
         return self.rank == 0
 
     @property
+    def leads(self) -> bool:
+        """One of those that write checkpoints."""
+        return self.rank < self.place.domain_size
+
+    @property
     def shard_size(self) -> int:
-        return 1 if self.shard_mesh is None else self.ranks_per_node
+        return 1 if self.place.shard_mesh is None else self.place.domain_size
 
     def share(self, num_slices: int) -> Share:
         """This worker's part of a step or of an evaluation."""
@@ -57,17 +76,36 @@ class World:
         """Passes of the worker that has the most: the first."""
         return share_of(num_slices, self.num_workers, self.shard_size, 0).passes
 
-    def add_up(self, *tensors: torch.Tensor) -> None:
-        """COLLECTIVE. Each tensor becomes its sum over all workers."""
-        if self.num_workers > 1:
-            with naming_lost_peers():
-                for tensor in tensors:
-                    dist.all_reduce(tensor)
+    def require_whole(self) -> None:
+        """Raises PeerLost if a worker is known to be lost: what is left of the step is in vain. Not
+        inside a domain, whose ranks compute their slices together."""
+        if self.domain is None and self.replicas is not None and self.replicas.is_over:
+            raise PeerLost("the generation is over")
 
-    def add_up_replicas(self, tensor: torch.Tensor) -> None:
-        """COLLECTIVE. The tensor becomes its sum over the workers that hold the same part."""
-        with naming_lost_peers():
-            dist.all_reduce(tensor, group=self.replica_group)
+    def add_up(self, *tensors: torch.Tensor, lost: PeerLost | None = None) -> None:
+        """COLLECTIVE. Each tensor becomes its sum over all workers. `lost`: a collective before it
+        has failed here. If any did, this raises on all ranks of the domain."""
+        if self.replicas is not None and lost is None:
+            try:
+                for tensor in tensors:
+                    self.replicas.add_up(tensor)
+            except PeerLost as error:
+                lost = error
+        self.agree(lost)
+        if self.domain is not None:
+            for tensor in tensors:
+                self.domain.add_up(tensor)
+
+    def agree(self, lost: PeerLost | None) -> None:
+        """COLLECTIVE in the domain. Raises PeerLost if any rank of it has lost a peer: with a copy
+        of the model in several hands, all go on or none."""
+        if self.domain is not None:
+            losses = torch.tensor([int(lost is not None)], dtype=torch.int64, device=self.device)
+            self.domain.add_up(losses)
+            if lost is None and losses.item():  # SYNC
+                lost = PeerLost("another rank of this domain lost a peer")
+        if lost is not None:
+            raise lost
 
     def any(self, flag: bool) -> bool:
         """COLLECTIVE. Whether any worker raises the flag."""
@@ -89,74 +127,53 @@ def form_world(
     store: Path,
     generation: int,
 ) -> World:
-    """COLLECTIVE. Meets the other workers at the file `store`, a new one for every start."""
+    """COLLECTIVE. One that stays as it is: when a worker is lost, so is the world. Meets the other
+    workers at the file `store`, a new one for every start."""
     num_workers = nodes * ranks_per_node
     local_rank = rank % ranks_per_node
-    device = torch.device("cpu")
-    if device_type == "cuda":
-        device = torch.device("cuda", local_rank % torch.cuda.device_count())
-        torch.cuda.set_device(device)
+    device = device_of(device_type, local_rank)
     if num_workers == 1:
-        return World(rank, 1, local_rank, ranks_per_node, device, generation)
+        return World(rank, 1, generation, Place(device))
     with naming_lost_peers():
         meeting = FileStore(str(store), num_workers)
         meeting.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo",
+            backends_of(device_type),
             store=meeting,
             rank=rank,
             world_size=num_workers,
             timeout=COLLECTIVE_TIMEOUT,
         )
         if not sharded:
-            return World(rank, num_workers, local_rank, ranks_per_node, device, generation)
+            place = Place(device, local_rank, ranks_per_node)
+            assert dist.group.WORLD is not None
+            return World(rank, num_workers, generation, place, Peers(dist.group.WORLD))
         mesh = init_device_mesh(
             device_type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
         )
     return World(
         rank,
         num_workers,
-        local_rank,
-        ranks_per_node,
-        device,
         generation,
-        shard_mesh=mesh["shard"],
-        replica_group=mesh.get_group("replica"),
+        Place(device, local_rank, ranks_per_node, mesh["shard"]),
+        Peers(mesh.get_group("replica")) if nodes > 1 else None,
+        Peers(mesh.get_group("shard")),
     )
+
+
+def device_of(device_type: str, local_rank: int) -> torch.device:
+    """This worker's device, which from now on is the current one."""
+    if device_type != "cuda":
+        return torch.device("cpu")
+    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
+
+
+def backends_of(device_type: str) -> str:
+    return "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
 
 
 def leave_world(world: World) -> None:
     if world.num_workers > 1 and dist.is_initialized():
         dist.destroy_process_group()
-
-
-LOST_PEER_SIGNS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Socket closed",
-    "[enforce fail at",
-    "gloo/transport",
-    "remote process exited",
-    "NCCL communicator was aborted",
-    "Store::get",
-    "wait timeout",
-)
-
-
-def is_lost_peer(error: BaseException) -> bool:
-    """Whether an error says that another worker went away, wherever it surfaced."""
-    return isinstance(error, RuntimeError | PeerLost) and (
-        isinstance(error, PeerLost | dist.DistError)
-        or any(sign in str(error) for sign in LOST_PEER_SIGNS)
-    )
-
-
-@contextmanager
-def naming_lost_peers() -> Iterator[Any]:
-    try:
-        yield
-    except RuntimeError as error:
-        if is_lost_peer(error):
-            raise PeerLost(f"another worker went away: {error}") from error
-        raise

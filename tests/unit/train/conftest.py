@@ -18,11 +18,11 @@ from headway.train.guard import LossGuard
 from headway.train.precision import LossScale
 from headway.train.restore import restore_newest
 from headway.train.save import Saver
-from headway.train.world import World
+from headway.train.world import Place, World
 
 
 def world_of_one(generation: int) -> World:
-    return World(0, 1, 0, 1, torch.device("cpu"), generation)
+    return World(0, 1, generation, Place(torch.device("cpu")))
 
 
 class Little:

@@ -9,17 +9,15 @@ from hypothesis import strategies as st
 from torch import nn
 
 from headway.train.pieces import Piece, pieces_to_write, state_pieces, tied_names
-from headway.train.world import World
+from headway.train.world import Place, World
 
 
 def worker(rank: int, nodes: int, ranks_per_node: int) -> World:
     return World(
         rank=rank,
         num_workers=nodes * ranks_per_node,
-        local_rank=rank % ranks_per_node,
-        ranks_per_node=ranks_per_node,
-        device=torch.device("cpu"),
         generation=1,
+        place=Place(torch.device("cpu"), rank % ranks_per_node, ranks_per_node),
     )
 
 

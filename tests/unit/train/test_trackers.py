@@ -30,7 +30,7 @@ from headway.train.trackers import (
     newest_records,
     wandb_id,
 )
-from headway.train.world import World
+from headway.train.world import Place, World
 from support.waiting import wait_for
 
 RUN_FILE = """\
@@ -75,7 +75,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def recorder(
     directory: RunDirectory, resolved: Resolved, generation: int, first_step: int
 ) -> Recorder:
-    world = World(0, 1, 0, 1, torch.device("cpu"), generation)
+    world = World(0, 1, generation, Place(torch.device("cpu")))
     facts = {"batch": 4, "samples": 100, "length": 16, "data": "d", "code": None}
     return Recorder(directory, resolved, world, first_step, facts, SystemClock())
 
