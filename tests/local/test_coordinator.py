@@ -333,7 +333,8 @@ def test_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:
         began = time.monotonic()
         idle = [socket.create_connection(coordinator.address, 10) for _ in range(HALF_OPEN)]
-        assert await coordinator.metric("unproven") > 400
+        while await coordinator.metric("unproven") <= 400:  # it accepts some at a time
+            assert time.monotonic() - began < 2
         gone, *others = some
         await gone.stop()
         newcomer = Member(coordinator.address, coordinator.key, coordinator.run, "new").start()
