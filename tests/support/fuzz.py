@@ -326,6 +326,7 @@ def _too_large(chance: random.Random) -> Case:
         [1, {"peers": ["p" * 5000]}],
         [1, {"seen": -1}],
         [1, {"healed": 2**63}],
+        [1, {"waits": -1}],
         [1, {"padding": "p" * 70_000}],
         [2, "r" * 5000],
         [16, 1, 1, "k" * (MAX_KEY_BYTES + 1), b""],
@@ -433,8 +434,9 @@ def _valid() -> list[bytes]:
 
 MESSAGES: dict[str, FromWorker] = {
     "beat-first": Beat(Status()),
-    "beat": Beat(Status(9, 9, 9, 9, 0, (), True, False)),
-    "beat-trouble": Beat(Status(9, 9, 9, 8, 9, ("pod-1", "pod-2"), True, True)),
+    "beat": Beat(Status(9, 9, 9, 9, 0, (), 0, True, False)),
+    "beat-trouble": Beat(Status(9, 9, 9, 8, 9, ("pod-1", "pod-2"), 9, True, True)),
+    "beat-waits": Beat(Status(9, 9, 9, 9, 0, (), 9, True, False)),
     "goodbye": Goodbye("ends as planned"),
     "set": StoreSet(1, 9, "ranks/0", bytes(range(64))),
     "get": StoreGet(2, 9, "ranks/1", 2.0),

@@ -45,8 +45,31 @@ def coordinator(
     maximum: Annotated[
         int, typer.Option("--max", min=1, help="More pods than these domains need are spares.")
     ] = 1,
+    first: Annotated[
+        int,
+        typer.Option(
+            "--first", min=0, help="So many domains begin without waiting for more. 0: --max."
+        ),
+    ] = 0,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            "--after",
+            metavar="NUMBER",
+            min=0,
+            help="All members of before have ended: go on with generations behind this one.",
+        ),
+    ] = None,
     domain_pods: Annotated[
         int, typer.Option("--domain-pods", min=1, help="Pods that hold one copy of the model.")
+    ] = 1,
+    node_pods: Annotated[
+        int,
+        typer.Option(
+            "--node-pods",
+            min=1,
+            help="Pods of one node, by names NODE/RANK: domains are then made of whole nodes.",
+        ),
     ] = 1,
     tls_cert: Annotated[
         Path | None,
@@ -55,6 +78,9 @@ def coordinator(
     tls_key: Annotated[
         Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.")
     ] = None,
+    until_eof: Annotated[
+        bool, typer.Option("--until-eof", help="End when stdin ends, as with a launcher.")
+    ] = False,
 ) -> None:
     """Say who is in a run: workers keep a session with it. Launchers start it; you need not."""
     import asyncio
@@ -72,14 +98,27 @@ def coordinator(
         raise BadInput(f"--min {minimum} is more than --max {maximum}")
     if maximum * domain_pods > MAX_PODS:
         raise BadInput(f"--max {maximum} domains of {domain_pods}: at most {MAX_PODS} pods")
+    if domain_pods % node_pods:
+        raise BadInput(
+            f"--domain-pods {domain_pods} is no multiple of --node-pods {node_pods}",
+            "a domain is one whole node, or several",
+        )
     if (tls_cert is None) != (tls_key is None):
         raise BadInput("--tls-cert and --tls-key belong together")
     settings = Settings(
         run=run,
         key=read_key(key),
         record=record,
-        rules=Rules(min_domains=minimum, max_domains=maximum, domain_pods=domain_pods),
+        rules=Rules(
+            min_domains=minimum,
+            max_domains=maximum,
+            first_domains=first,
+            domain_pods=domain_pods,
+            node_pods=node_pods,
+        ),
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
+        after=after,
+        until_eof=until_eof,
     )
     listening = bound(listen)
     watching = bound(http) if http else None

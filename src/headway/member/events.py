@@ -29,6 +29,9 @@ class Status(Struct, frozen=True):
     peers: tuple[str, ...] = ()
     """Whom it could not reach there, if it knows. Not those who let go of the group: whoever has
     trouble does so, and the others see it."""
+    waits: int = 0
+    """The one in which a collective of it takes long. No complaint: a step may be long. But now it
+    costs something if somebody is silent."""
     ready: bool = False
     """Imports are done and the model is built: it could train now."""
     leaving: bool = False

@@ -64,7 +64,7 @@ class Follower:
 
     def enter(self) -> Generation:
         """Lets go of all before, and waits for the others of the newest generation."""
-        self.status = replace(self.status, entered=self.newest.number, trouble=0, peers=())
+        self.status = replace(self.status, entered=self.newest.number, trouble=0, peers=(), waits=0)
         return self.newest
 
     def healed(self) -> None:
@@ -76,6 +76,14 @@ class Follower:
     def withdraw(self) -> None:
         """What hung goes on after all."""
         self.status = replace(self.status, trouble=0, peers=())
+
+    def be_waiting(self) -> None:
+        """A collective takes long. Nothing is wrong yet, unless somebody is silent."""
+        self.status = replace(self.status, waits=self.status.entered)
+
+    def go_on(self) -> None:
+        """It waits no longer."""
+        self.status = replace(self.status, waits=0)
 
     def be_ready(self) -> None:
         self.status = replace(self.status, ready=True)

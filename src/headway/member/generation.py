@@ -53,6 +53,7 @@ class Generation(Struct, frozen=True):
         return next((domain for domain in self.domains if pod in domain.pods), None)
 
 
-def nobody(incarnation: int) -> Generation:
+def nobody(incarnation: int, number: int = 0) -> Generation:
     """Before the first."""
-    return Generation(0, incarnation, (), 0, paused=True, sound=(), reason="nobody is ready yet")
+    why = "nobody is ready yet"
+    return Generation(number, incarnation, (), 0, paused=True, sound=(), reason=why)

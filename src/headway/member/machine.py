@@ -30,6 +30,7 @@ from headway.member.events import (
     Written,
 )
 from headway.member.generation import Domain, Generation
+from headway.member.nodes import Node, domains_of, whole_nodes
 from headway.member.rules import Rules
 
 NOTHING = Status()
@@ -71,6 +72,8 @@ class Machine:
         """The time of the first complaint."""
         self._complained: dict[str, tuple[str, ...]] = {}
         """Who complains, and of whom."""
+        self._waiting: set[str] = set()
+        """Whose collective in the current generation takes long."""
         self._recent: dict[int, frozenset[str] | None] = dict.fromkeys(current.sound)
         """Generations that may still be at work, having lost nobody, with their members; None: from
         before a restart, and not known."""
@@ -179,6 +182,10 @@ class Machine:
             self._complained[pod.name] = status.peers
         elif self._complained.pop(pod.name, None) is not None and not self._complained:
             self._trouble = inf  # it went on after all
+        if status.waits == number:
+            self._waiting.add(pod.name)
+        else:
+            self._waiting.discard(pod.name)
         if status.healed == number:
             self._healed.add(pod.name)
             if self.established:
@@ -211,6 +218,7 @@ class Machine:
         # A process that connects again says anew what it is.
         pod.status, pod.ready = NOTHING, inf
         self._silent.pop(pod.name, None)
+        self._waiting.discard(pod.name)
         self._changed = True
         if pod.name not in self._members and not self._is_being_admitted(pod.name):
             del self.pods[pod.name]
@@ -248,8 +256,8 @@ class Machine:
     def _judge(self, now: float) -> None:
         """Marks the members that are lost."""
         rules = self.rules
-        is_troubled = self._complained or self._tries
-        patience = rules.suspected_seconds if is_troubled else rules.silence_seconds
+        is_missed = self._complained or self._tries or self._waiting
+        patience = rules.suspected_seconds if is_missed else rules.silence_seconds
         recently = now - rules.suspected_seconds
         alone = not any(pod.session is not None and pod.heard > recently for pod in self._keepers())
         for pod in (self.pods[name] for name in self._members):
@@ -340,24 +348,29 @@ class Machine:
 
     def _admit(self, now: float) -> Generation | None:
         rules = self.rules
-        free = self._free(now, self._members)
-        num_new = min(len(free) // rules.domain_pods, rules.max_domains - len(self.current.domains))
-        if num_new <= 0:
+        room = rules.max_domains - len(self.current.domains)
+        if room <= 0:
+            return None
+        nodes = self._free_nodes(now, self._members)
+        num_new = min(len(domains_of(nodes, rules.domain_pods)), room)
+        if not num_new:
             return None
         wait = rules.join_seconds
         if not self._members:
             if num_new < rules.min_domains:
                 return None
-            wait = 0.0 if num_new == rules.max_domains else rules.gather_seconds
-        if now < self.pods[free[0]].ready + wait:
+            is_enough = num_new >= (rules.first_domains or rules.max_domains)
+            wait = 0.0 if is_enough else rules.gather_seconds
+        if now < nodes[0].ready + wait:
             self._changed = True
             return None
-        return self._generation(now, self._sound(), _some(free, "is ready"))
+        ready = [pod for node in nodes for pod in node.pods]
+        return self._generation(now, self._sound(), _some(ready, "is ready"))
 
-    def _free(self, now: float, used: AbstractSet[str]) -> list[str]:
-        """Pods that could be in a new domain, the longest ready first."""
-        free = [
-            pod
+    def _free_nodes(self, now: float, used: AbstractSet[str]) -> list[Node]:
+        """Nodes whose pods could all be in a new domain, the longest ready first."""
+        free = (
+            (pod.ready, pod.name)
             for pod in self.pods.values()
             if pod.session is not None
             and pod.ready < inf
@@ -365,8 +378,8 @@ class Machine:
             and not pod.status.leaving
             and pod.name not in used
             and (pod.name not in self._barred or self._barred[pod.name][1] <= now)
-        ]
-        return [pod.name for pod in sorted(free, key=lambda pod: (pod.ready, pod.name))]
+        )
+        return whole_nodes(free, self.rules.node_pods)
 
     def _generation(self, now: float, sound: tuple[int, ...], reason: str) -> Generation:
         rules, number = self.rules, self.current.number + 1
@@ -375,12 +388,9 @@ class Machine:
             Domain(domain.pods, domain.since, domain.holds or self._healed.issuperset(domain.pods))
             for domain in kept
         ]
-        free = self._free(now, {name for domain in kept for name in domain.pods})
-        size = rules.domain_pods
-        for begin in range(0, len(free) - size + 1, size):
-            if len(domains) >= rules.max_domains:
-                break
-            domains.append(Domain(tuple(free[begin : begin + size]), number, holds=False))
+        nodes = self._free_nodes(now, {name for domain in kept for name in domain.pods})
+        new = domains_of(nodes, rules.domain_pods)[: max(0, rules.max_domains - len(domains))]
+        domains += [Domain(pods, number, holds=False) for pods in new]
         return Generation(
             number=number,
             incarnation=self.incarnation,
@@ -420,7 +430,7 @@ class Machine:
         before, self.current, self._writing = self._members, generation, None
         self._members = frozenset(generation.pods())
         self._entered, self._healed, self._went = set(), set(), False
-        self._trouble, self._complained = inf, {}
+        self._trouble, self._complained, self._waiting = inf, {}, set()
         self._recent = {
             sound: members for sound, members in self._recent.items() if sound in generation.sound
         }

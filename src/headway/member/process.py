@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import signal
 import socket
@@ -30,6 +31,10 @@ class Settings:
     rules: Rules
     tls: tuple[Path, Path] | None
     """Files of the certificate and of its key."""
+    after: int | None = None
+    """The members of before have ended: generations go on behind this number."""
+    until_eof: bool = False
+    """Ends with stdin."""
 
 
 async def run_coordinator(
@@ -46,9 +51,16 @@ async def run_coordinator(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if settings.until_eof:
+
+        def read() -> None:
+            if not os.read(0, 4096):
+                stop.set()
+
+        loop.add_reader(0, read)
     clock = SystemClock()
     record = StoreRecord(Store(settings.record), settings.run)
-    claiming = loop.create_task(claim(record, clock, log))
+    claiming = loop.create_task(claim(record, clock, log, settings.after))
     stopping = loop.create_task(stop.wait())
     waits: list[asyncio.Future[Any]] = [claiming, stopping]
     await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -11,13 +11,19 @@ class Rules:
     """Below it the run saves and waits."""
     max_domains: int = 1
     """More are kept waiting, as spares."""
+    first_domains: int = 0
+    """So many make the first generation at once, without waiting for more. 0: the most there may
+    be."""
     domain_pods: int = 1
     """Pods that hold one copy of the model between them."""
+    node_pods: int = 1
+    """Pods of one node. They know each other before they ask to join, so domains are made of whole
+    nodes. 1: any pods make a domain."""
 
     reconnect_seconds: float = 0.25
     """A session that closes is mostly a process that died. One that lives is back in this time."""
     silence_seconds: float = 5.0
-    """As long as nobody complains, a silent member costs nothing."""
+    """As long as nobody complains or waits, a silent member costs nothing."""
     suspected_seconds: float = 1.5
     """When somebody does. The longest pause by imports and compiling was 0.4 s, a lost packet is
     sent again after 0.2 s: one late beat is not enough."""
@@ -52,3 +58,6 @@ class Rules:
     pause_seconds: float = 0.5
     """Asked so much later than it wanted, the coordinator was itself held up. As long again it
     reads what came in meanwhile."""
+
+    def __post_init__(self) -> None:
+        assert self.domain_pods % self.node_pods == 0, "a domain is made of whole nodes"

@@ -37,7 +37,7 @@ from headway.member.events import (
     Write,
     Written,
 )
-from headway.member.generation import Generation
+from headway.member.generation import Generation, nobody
 from headway.member.history import History
 from headway.member.machine import Machine
 from headway.member.messages import (
@@ -73,14 +73,20 @@ FAREWELL_SECONDS = 2.0
 Result = TypeVar("Result")
 
 
-async def claim(record: Record, clock: Clock, log: Callable[[str], None]) -> Entry:
-    """Takes the next incarnation. From then on no earlier coordinator can change the run."""
+async def claim(
+    record: Record, clock: Clock, log: Callable[[str], None], after: int | None = None
+) -> Entry:
+    """Takes the next incarnation. From then on no earlier coordinator can change the run. With
+    `after`, the members of before have all ended, and generations go on behind that number."""
     deadline = clock.monotonic() + CLAIM_SECONDS
     said = ""
     while True:
         try:
             newest = await in_thread(record.read)
-            claimed = Entry(newest.version + 1, newest.incarnation + 1, newest.generation)
+            incarnation, generation = newest.incarnation + 1, newest.generation
+            if after is not None:
+                generation = nobody(incarnation, max(after, generation.number))
+            claimed = Entry(newest.version + 1, incarnation, generation)
             if await in_thread(partial(record.swap, newest, claimed)):
                 return claimed
             why = "another coordinator starts at the same time"

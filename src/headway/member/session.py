@@ -167,6 +167,15 @@ class Session:
         """What hung goes on after all."""
         self._say(self._follower.withdraw)
 
+    def be_waiting(self) -> None:
+        """A collective takes long. That alone changes nothing: only whoever is silent as well is
+        waited for less patiently. It holds until `go_on` or `enter`."""
+        self._say(self._follower.be_waiting)
+
+    def go_on(self) -> None:
+        """The collective has ended: it waits no longer."""
+        self._say(self._follower.go_on)
+
     def wait_for(self, what: str, condition: Callable[[View], bool], seconds: float) -> View:
         """The first view for which the condition holds. `what` is for the error if none does."""
         self._check_process()

@@ -34,6 +34,7 @@ class PodView(Struct, frozen=True, omit_defaults=True):
     leaving: bool = False
     trouble: int = 0
     peers: tuple[str, ...] = ()
+    waits: int = 0
 
 
 class StateView(Struct, frozen=True):
@@ -88,6 +89,7 @@ def state(server: Server) -> StateView:
             leaving=status.leaving,
             trouble=status.trouble,
             peers=status.peers,
+            waits=status.waits,
         )
     return StateView(
         run=server.run,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING
 
+from headway.member.events import Status
 from headway.member.generation import Domain, Generation
 from headway.member.rules import Rules
 from support.membership.world import World
@@ -39,8 +40,10 @@ class Checks:
         """Of the published one."""
         self._trouble = 0
         """The newest generation that anyone complained of."""
-        self._is_troubled = False
-        """Somebody complained, and no step has been settled since in a newer generation."""
+        self._established: dict[str, int] = {}
+        """By coordinator: the newest generation in which it knew all to have the state."""
+        self._said: dict[tuple[str, int], tuple[str, Status]] = {}
+        """(coordinator, session that is open): whose it is, and what it said last."""
         self._named: dict[str, set[int]] = {}
         """In which generations somebody could not reach it."""
         self._generations: dict[int, Generation] = {}
@@ -68,6 +71,21 @@ class Checks:
         self._newest = generation.number
         self._generations[generation.number] = generation
         self._check_holders(generation)
+        for domain in generation.domains:
+            self._check_nodes(domain)
+
+    def _check_nodes(self, domain: Domain) -> None:
+        rules, pods = self.rules, domain.pods
+        if len(pods) != rules.domain_pods:
+            raise Broken(f"{'+'.join(pods)} is a domain of {len(pods)}")
+        size = rules.node_pods
+        if size == 1:
+            return
+        for begin in range(0, len(pods), size):
+            ranks = [pod.split("/")[1] for pod in pods[begin : begin + size]]
+            nodes = {pod.split("/")[0] for pod in pods[begin : begin + size]}
+            if len(nodes) > 1 or ranks != [str(rank) for rank in range(size)]:
+                raise Broken(f"{'+'.join(pods)} is no domain of whole nodes")
 
     def published(self, generation: Generation) -> None:
         if self._generations.get(generation.number) != generation:
@@ -154,7 +172,6 @@ class Checks:
         if held.step - 1 not in self.settled_states and held.step > self._saved.step:
             raise Broken(f"step {held.step} was settled, and the one before it was not")
         self.last_settled = self.world.now
-        self._is_troubled = self._is_troubled and generation.number <= self._trouble
         if held.step % SAVE_EVERY == 0:
             self._saved = held
 
@@ -162,6 +179,7 @@ class Checks:
 
     def started(self, coordinator: Coordinator) -> None:
         self._started[coordinator.name] = coordinator.now
+        self._established[coordinator.name] = self._newest  # it knows of no complaint before it
         newest = self._generations.get(self._newest)
         if newest is not None and not newest.sound:
             for pod in newest.pods():
@@ -175,6 +193,15 @@ class Checks:
         if self._heard.pop((coordinator.name, pod), None) is not None:
             self._closed[coordinator.name, pod] = coordinator.now
         self.has_left(pod)
+
+    def said(self, coordinator: Coordinator, session: int, pod: str, status: Status) -> None:
+        self._said[coordinator.name, session] = (pod, status)
+
+    def says_nothing(self, coordinator: Coordinator, session: int) -> None:
+        self._said.pop((coordinator.name, session), None)
+
+    def established(self, coordinator: Coordinator, number: int) -> None:
+        self._established[coordinator.name] = number
 
     def is_leaving(self, pod: str) -> None:
         self._leaving.add(pod)
@@ -210,7 +237,6 @@ class Checks:
 
     def complained(self, number: int, peers: tuple[str, ...]) -> None:
         self._trouble = max(self._trouble, number)
-        self._is_troubled = True
         for pod in peers:
             self._named.setdefault(pod, set()).add(number)
 
@@ -222,7 +248,7 @@ class Checks:
         staying = set(generation.pods())
         for domain in before.domains:
             out = [pod for pod in domain.pods if pod not in staying]
-            if out and all(self._answers(coordinator, pod) for pod in domain.pods):
+            if out and all(self._answers(coordinator, before, pod) for pod in domain.pods):
                 names = ", ".join(out)
                 raise Broken(f"{names} answered in time and was thrown out: {generation.reason}")
         if generation.restores and not before.restores:
@@ -231,31 +257,72 @@ class Checks:
     def _check_ground(self, coordinator: Coordinator, before: Generation) -> None:
         """The run's state may only be given up when nobody who has all of it is heard for long."""
         for domain in before.domains:
-            if domain.holds and all(self._is_there(coordinator, pod) for pod in domain.pods):
+            if domain.holds and all(
+                self._is_there(coordinator, before, pod) for pod in domain.pods
+            ):
                 raise Broken(f"{'+'.join(domain.pods)} holds the run's state, and it was given up")
 
-    def _is_there(self, coordinator: Coordinator, pod: str) -> bool:
-        heard = self._heard.get((coordinator.name, pod), -inf)
-        is_heard = coordinator.now - heard < self.rules.suspected_seconds
-        return is_heard and self._answers(coordinator, pod)
+    def _is_there(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
+        return self._is_heard(coordinator, pod) and self._answers(coordinator, before, pod)
 
-    def _answers(self, coordinator: Coordinator, pod: str) -> bool:
+    def _is_heard(self, coordinator: Coordinator, pod: str) -> bool:
+        heard = self._heard.get((coordinator.name, pod), -inf)
+        return coordinator.now - heard < self.rules.suspected_seconds
+
+    def _answers(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
         rules, key = self.rules, (coordinator.name, pod)
         named = self._named.get(pod, set())
         if pod in self._leaving or named:
             return False
         if self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS:
             return False
-        machine = coordinator.machine
-        is_troubled = self._is_troubled or not (machine and machine.established)
+        # Somebody complained, and this coordinator has not seen all well in a newer generation.
+        is_troubled = self._trouble >= self._established[coordinator.name]
         if key in self._heard:
-            patience = rules.suspected_seconds if is_troubled else rules.silence_seconds
+            is_missed = is_troubled or self._waits(coordinator, before)
+            patience = rules.suspected_seconds if is_missed else rules.silence_seconds
             return coordinator.waited_since(self._heard[key]) < patience
         if key in self._closed:
             waited = coordinator.waited_since(self._closed[key])
             return waited < rules.reconnect_seconds and not is_troubled
         started = self._started[coordinator.name]
         return coordinator.waited_since(started) < rules.comeback_seconds
+
+    def _waits(self, coordinator: Coordinator, generation: Generation) -> bool:
+        """Whether a member has said so of this generation, and not taken it back."""
+        statuses = self._statuses(coordinator, generation)
+        return any(status.waits == generation.number for status in statuses)
+
+    def _statuses(self, coordinator: Coordinator, generation: Generation) -> list[Status]:
+        """What its members have said last."""
+        members = set(generation.pods())
+        return [
+            status
+            for (name, _), (pod, status) in self._said.items()
+            if name == coordinator.name and pod in members
+        ]
+
+    # Who is silent while others wait does not hold them up for long
+
+    def looked(self, coordinator: Coordinator) -> None:
+        machine = coordinator.machine
+        if machine is None or coordinator.is_dead or coordinator.is_writing:
+            return
+        generation = machine.current
+        number = generation.number
+        if not any(
+            number in (status.waits, status.trouble)
+            for status in self._statuses(coordinator, generation)
+        ):
+            return
+        holders = [pod for domain in generation.domains if domain.holds for pod in domain.pods]
+        if not any(self._is_heard(coordinator, pod) for pod in holders):
+            return  # perhaps the coordinator itself is cut off
+        for pod in generation.pods():
+            heard = self._heard.get((coordinator.name, pod), inf)
+            silent = coordinator.now - heard
+            if heard > coordinator.disturbed and silent > self.rules.suspected_seconds:
+                raise Broken(f"{pod} is silent for {silent:.1f} s, and others wait for it")
 
 
 def _same(one: Generation, other: Generation) -> bool:

@@ -60,6 +60,9 @@ class Coordinator:
         self._backlog: list[Action] | None = None
         self._sessions: dict[int, Session] = {}
         self._version = 0
+        self.is_writing = False
+        self.disturbed = 0.0
+        """When its clock or its process last did something odd."""
         self._look_at = 0.0
         world.after(0.2 + world.random.random(), lambda: self.do(self._claim))
 
@@ -107,6 +110,7 @@ class Coordinator:
 
     def _was_held_up(self, seconds: float) -> None:
         """Less is not noticed, and not more than the patience allows for."""
+        self.disturbed = self.now
         if seconds > self.rules.idle_seconds + self.rules.pause_seconds:
             self._held_up.append((self.now, seconds))
 
@@ -154,15 +158,18 @@ class Coordinator:
             self.checks.heard(self, pod.name)
             self.checks.said_to_have_seen(pod.name, status.seen)
             self.checks.said_to_have_entered(pod.name, status.entered)
+            self.checks.said(self, session.number, pod.name, status)
         self.handle(Told(session.pod.name, session.number, status))
 
     def goodbye(self, session: Session) -> None:
+        self.checks.says_nothing(self, session.number)
         self.handle(Goodbye(session.pod.name, session.number))
 
     def lost(self, session: Session) -> None:
         session.coordinator_open = False
         self._sessions.pop(session.number, None)
         self.checks.closed(self, session.pod.name)
+        self.checks.says_nothing(self, session.number)
         self.handle(Closed(session.pod.name, session.number))
 
     # The machine
@@ -174,12 +181,16 @@ class Coordinator:
             self.checks.heard(self, event.pod)
             self.checks.said_to_have_seen(event.pod, event.status.seen)
             self.checks.said_to_have_entered(event.pod, event.status.entered)
+            self.checks.said(self, event.session, event.pod, event.status)
+        if isinstance(event, Written):
+            self.is_writing = False
         self._act(self.machine.handle(event, self.now))
 
     def _look(self) -> None:
         if self.is_serving and self.machine is not None:
             self._look_at = 0.0
             self._act(self.machine.look(self.now))
+            self.checks.looked(self)
 
     def _schedule(self) -> None:
         assert self.machine is not None
@@ -195,9 +206,13 @@ class Coordinator:
         self.world.after(at - self.world.now, look)
 
     def _act(self, decisions: list[Decision]) -> None:
+        assert self.machine is not None
+        if self.machine.established:
+            self.checks.established(self, self.machine.current.number)
         for decision in decisions:
             match decision:
                 case Write(generation):
+                    self.is_writing = True
                     self.checks.decided(self, generation)
                     self._write_soon(generation)
                 case Publish(generation):
@@ -205,7 +220,6 @@ class Coordinator:
                     for session in list(self._sessions.values()):
                         self._send(session, lambda pod: pod.hear(generation, False))
                 case Go(number):
-                    assert self.machine is not None
                     self.checks.went(self.machine.current)
                     for session in list(self._sessions.values()):
                         self._send(session, lambda pod: pod.hear_go(number))
@@ -215,6 +229,7 @@ class Coordinator:
                     session = self._sessions.pop(number, None)
                     if session is not None:
                         self.checks.closed(self, session.pod.name)
+                        self.checks.says_nothing(self, number)
                         session.close_by_coordinator()
                 case StepDown(reason):
                     self.world.tell(self.name, f"steps down: {reason}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -24,6 +25,8 @@ QUIET_SECONDS = 150.0
 """After the last fault: being barred, missing a generation, and several tries fit in."""
 STEPS_AFTER = 3
 REPLACED_SECONDS = 4.0
+ENDED_SECONDS = 0.2
+"""In which a launcher sees that one process of a node has died, and ends the others."""
 WATCHDOG_SECONDS = 130.0
 """Then a process that hangs ends itself. Only if all hang does nobody notice it before."""
 LONG_CUT_SECONDS = 110.0
@@ -57,6 +60,7 @@ class History:
     seed: int
     num_pods: int
     domain_pods: int
+    node_pods: int
     min_domains: int
     noise: float
     faults: tuple[Fault, ...]
@@ -67,6 +71,7 @@ class History:
             min_domains=self.min_domains,
             max_domains=self.num_pods // self.domain_pods,
             domain_pods=self.domain_pods,
+            node_pods=self.node_pods,
             gather_seconds=3.0,
         )
 
@@ -122,6 +127,7 @@ def random_history(seed: int) -> History:
         min_domains=random.randint(1, 2),
         noise=random.choice((0.0, 0.0, 1.0, 5.0)),
         faults=tuple(sorted(faults, key=lambda fault: fault.time)),
+        node_pods=random.choice((1, domain_pods)),
     )
 
 
@@ -139,6 +145,7 @@ class Run:
         self.record = Record()
         self.checks = Checks(self.world, history.rules, Held())
         self.pods: list[Pod] = []
+        self._num_nodes = 0
         self._groups: dict[int, Group] = {}
         self._quiet_since = 0.0
         self._steps_before: int | None = None
@@ -149,8 +156,8 @@ class Run:
         planned = all(fault.is_peaceful for fault in self.history.faults)
         self.checks.is_peaceful = planned and not self.history.noise
         self._start_coordinator()
-        for _ in range(self.history.num_pods):
-            self._start_pod()
+        for _ in range(self.history.num_pods // self.history.node_pods):
+            self._start_node()
         for fault in self.history.faults:
             self.world.after(fault.time, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
         ends = [fault.time + fault.length for fault in self.history.faults]
@@ -174,8 +181,8 @@ class Run:
         self._check_at = self.world.now + 1
         living = self.network.living()
         members = set(living[-1].machine.current.pods()) if living and living[-1].machine else set()
-        well = [pod for pod in self.pods if pod.is_well and pod.name in members]
-        if len(well) < self.history.min_domains * self.history.domain_pods:
+        well = [pod.name for pod in self.pods if pod.is_well and pod.name in members]
+        if self._num_domains(well) < self.history.min_domains:
             self._well_since = self.world.now
         since = max(self.checks.last_settled, self._well_since)
         if self.world.now - since > STANDSTILL_SECONDS:
@@ -190,21 +197,48 @@ class Run:
         assert self._steps_before is not None
         alive = {pod.name for pod in self.pods if not pod.is_dead and not pod.is_stuck}
         members = set(machine.current.pods())
-        num_domains = min(len(alive) // self.history.domain_pods, self.history.rules.max_domains)
+        num_domains = min(self._num_domains(alive), self.history.rules.max_domains)
         if members - alive or len(machine.current.domains) < num_domains:
             return f"{sorted(members)} are members, {sorted(alive)} are alive"
         if max(self.checks.settled_states) < self._steps_before + STEPS_AFTER:
             return f"step {max(self.checks.settled_states)} is the last settled"
         return ""
 
+    def _num_domains(self, pods: Collection[str]) -> int:
+        """So many could be made of these, of whole nodes."""
+        size = self.history.node_pods
+        if size == 1:
+            return len(pods) // self.history.domain_pods
+        nodes = Counter(pod.split("/")[0] for pod in pods)
+        num_whole = sum(count == size for count in nodes.values())
+        return num_whole * size // self.history.domain_pods
+
     def _start_coordinator(self) -> Coordinator:
         rules = self.history.rules
         return Coordinator(self.world, self.network, self.record, rules, self.checks, self._machine)
 
-    def _start_pod(self) -> None:
-        name = f"pod-{len(self.pods)}"
-        pod = Pod(self.world, self.network, self.checks, self._group, self._follower, name)
-        self.pods.append(pod)
+    def _start_node(self) -> None:
+        """As a launcher does: all of its processes, under a name that is new."""
+        number, size = self._num_nodes, self.history.node_pods
+        self._num_nodes += 1
+        names = [f"node-{number}/{rank}" for rank in range(size)]
+        self.pods += [
+            Pod(self.world, self.network, self.checks, self._group, self._follower, name)
+            for name in (names if size > 1 else [f"pod-{number}"])
+        ]
+
+    def _node(self, pod: Pod) -> list[Pod]:
+        """It, and those that are lost with it."""
+        name = pod.name.split("/")[0]
+        return [one for one in self.pods if one.name.split("/")[0] == name]
+
+    def _end_node(self, pod: Pod, silently: bool = False) -> None:
+        pod.die(silently)
+        for mate in self._node(pod):
+            if silently:
+                mate.die(silently)
+            elif mate is not pod:
+                self.world.soon(lambda mate=mate: mate.die(False), ENDED_SECONDS)  # type: ignore[misc]
 
     def _group(self, generation: Generation) -> Group:
         if generation.number not in self._groups:
@@ -226,8 +260,8 @@ class Run:
         self.world.tell(name, f"*** {fault.kind} ({fault.seconds:.2f} s)")
         match fault.kind:
             case "pod dies" | "pod vanishes":
-                pod.die(silently=fault.kind == "pod vanishes")
-                self.world.after(REPLACED_SECONDS, self._start_pod)
+                self._end_node(pod, silently=fault.kind == "pod vanishes")
+                self.world.after(REPLACED_SECONDS, self._start_node)
             case "pod stops":
                 pod.stop()
                 self.world.after(fault.seconds, pod.go_on)
@@ -236,14 +270,15 @@ class Run:
                 self.world.after(fault.seconds, lambda: pod.do(pod.unstick))
             case "pod hangs":
                 pod.is_stuck = True
-                self.world.after(WATCHDOG_SECONDS, lambda: pod.die(silently=False))
-                self._start_pod()
+                self.world.after(WATCHDOG_SECONDS, lambda: self._end_node(pod))
+                self._start_node()
             case "pod leaves":
-                pod.do(pod.leave)
-                self.world.after(fault.seconds, lambda: pod.die(silently=False))
-                self.world.after(REPLACED_SECONDS, self._start_pod)
+                for mate in self._node(pod):
+                    mate.do(mate.leave)
+                self.world.after(fault.seconds, lambda: self._end_node(pod))
+                self.world.after(REPLACED_SECONDS, self._start_node)
             case "pod comes":
-                self._start_pod()
+                self._start_node()
             case "pod is cut off":
                 self._cut(fault.seconds, (pod.name, ""), ("", pod.name))
             case "pod is not heard":
@@ -316,8 +351,11 @@ def _smaller(history: History) -> Iterator[History]:
         yield replace(history, noise=0.0)
     if history.num_pods > 2 * history.domain_pods:
         yield replace(history, num_pods=history.num_pods - history.domain_pods)
+    if history.node_pods > 1:
+        yield replace(history, node_pods=1)
     if history.domain_pods > 1:
-        yield replace(history, domain_pods=1, num_pods=history.num_pods // history.domain_pods)
+        num_domains = history.num_pods // history.domain_pods
+        yield replace(history, domain_pods=1, node_pods=1, num_pods=num_domains)
     if history.min_domains > 1:
         yield replace(history, min_domains=1)
     for index, fault in enumerate(faults):

@@ -99,8 +99,50 @@ MUTATIONS = [
     Mutation(
         "is as impatient without complaints",
         machine,
-        "rules.suspected_seconds if is_troubled else rules.silence_seconds",
+        "rules.suspected_seconds if is_missed else rules.silence_seconds",
         "rules.suspected_seconds",
+    ),
+    Mutation(
+        "is as patient when somebody complains",
+        machine,
+        "is_missed = self._complained or self._tries or self._waiting",
+        "is_missed = self._waiting",
+    ),
+    Mutation(
+        "is as patient while somebody waits",
+        machine,
+        "is_missed = self._complained or self._tries or self._waiting",
+        "is_missed = self._complained or self._tries",
+    ),
+    Mutation(
+        "takes one that waits for one that complains",
+        machine,
+        "if status.trouble == number:",
+        "if number in (status.trouble, status.waits):",
+    ),
+    Mutation(
+        "gives no time to connect again while somebody waits",
+        machine,
+        "wait = 0.0 if self._complained else rules.reconnect_seconds",
+        "wait = 0.0 if self._complained or self._waiting else rules.reconnect_seconds",
+    ),
+    Mutation(
+        "counts who waits in an older generation",
+        machine,
+        "if status.waits == number:",
+        "if status.waits > 0:",
+    ),
+    Mutation(
+        "takes those who waited in an earlier generation for waiting in this one",
+        machine,
+        "self._trouble, self._complained, self._waiting = inf, {}, set()",
+        "self._trouble, self._complained = inf, {}",
+    ),
+    Mutation(
+        "does not hear that one waits no longer",
+        machine,
+        "        else:\n            self._waiting.discard(pod.name)\n",
+        "",
     ),
     Mutation(
         "takes the end of an old session for the end of the new one",
@@ -155,6 +197,12 @@ MUTATIONS = [
         machine,
         "        if self.established:\n            return self._admit(now)\n",
         "        if not self._members:\n            return self._admit(now)\n",
+    ),
+    Mutation(
+        "makes domains of pods of different nodes",
+        machine,
+        "whole_nodes(free, self.rules.node_pods)",
+        "whole_nodes(free, 1)",
     ),
     Mutation(
         "a pod hears an older generation after a newer one",

@@ -23,7 +23,10 @@ from support.membership.world import Action, World
 BEAT_SECONDS = 1.0
 WELCOME_SECONDS = 2.0
 FORM_SECONDS = 2.0
-STALL_SECONDS = 1.5
+WAITS_SECONDS = 0.5
+"""In a collective: then it says so, and does nothing else."""
+HANG_SECONDS = 10.0
+"""In a collective: then its watchdog takes it for one that will not end."""
 GO_SECONDS = 10.0
 LONGEST_BACK_OFF_SECONDS = 1.0
 
@@ -220,7 +223,8 @@ class Pod:
     def _go_over(self) -> None:
         if self.group is not None:
             self.group.leave(self)
-            self.group = self._collective = None
+            self.group = None
+            self._collective_ends()
         self._poll()
 
     def _enter(self) -> None:
@@ -257,7 +261,19 @@ class Pod:
         assert group is not None
         self._collective = index
         group.join(self, index, Given(self.follower.status.seen, held))
-        self.world.after(STALL_SECONDS, lambda: self.do(lambda: self._hangs(group, index)))
+        self.world.after(WAITS_SECONDS, lambda: self.do(lambda: self._waits(group, index)))
+        self.world.after(HANG_SECONDS, lambda: self.do(lambda: self._hangs(group, index)))
+
+    def _waits(self, group: Group, index: int) -> None:
+        """A thread says so that looks after the collective: also for a trainer that is stuck."""
+        if group is self.group and self._collective == index:
+            self.follower.be_waiting()
+            self._say()
+
+    def _collective_ends(self) -> None:
+        self._collective = None
+        if self.follower.status.waits:
+            self.follower.go_on()
 
     def _hangs(self, group: Group, index: int, is_fatal: bool = False) -> None:
         if group is not self.group or self._collective != index:
@@ -265,7 +281,7 @@ class Pod:
         if is_fatal:
             self.failed(group)
         elif self.is_stuck:
-            self.world.after(STALL_SECONDS, lambda: self.do(lambda: self._hangs(group, index)))
+            self.world.after(1, lambda: self.do(lambda: self._hangs(group, index)))
         else:
             if self.follower.newest.number > self.follower.status.entered:
                 self._go_over()
@@ -292,8 +308,8 @@ class Pod:
             return
         if self.follower.status.trouble:
             self.follower.withdraw()
-            self._say()
-        self._collective = None
+        self._collective_ends()
+        self._say()
         if index == FORM:
             domain = group.generation.domain_of(self.name)
             assert domain is not None

@@ -48,6 +48,20 @@ def test_one_that_hangs_takes_any_newer_generation() -> None:
     assert follower.must_drop()
 
 
+def test_one_that_waits_says_where_and_finishes_its_step_all_the_same() -> None:
+    follower = working()
+    follower.hear(generation(2, "a", "b", "c", sound=(1,)))
+    follower.be_waiting()
+    assert follower.status.waits == 1, "where it works, not what it has heard of"
+    assert follower.status.trouble == 0
+    assert not follower.must_drop()
+    follower.go_on()
+    assert follower.status.waits == 0
+    follower.be_waiting()
+    follower.enter()
+    assert follower.status.waits == 0, "all before is let go of"
+
+
 def test_older_news_is_no_news() -> None:
     follower = working()
     follower.hear(generation(3, "a"))

@@ -2,110 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import pytest
-from msgspec.structs import replace
 
 from headway.member.events import (
     Close,
     Closed,
-    Decision,
-    Go,
     Goodbye,
     Opened,
-    Publish,
     Refused,
     Status,
     StepDown,
     Tell,
-    Told,
-    Write,
-    Written,
 )
-from headway.member.generation import Generation, nobody
+from headway.member.generation import nobody
 from headway.member.machine import Machine
 from headway.member.rules import Rules
-
-RULES = Rules(min_domains=2, max_domains=3)
-
-
-@dataclass
-class Drive:
-    """Time, pods that beat each second unless told otherwise, and a record that always answers."""
-
-    machine: Machine
-    now: float = 0.0
-    statuses: dict[str, Status] = field(default_factory=dict)
-    sessions: dict[str, int] = field(default_factory=dict)
-    quiet: set[str] = field(default_factory=set)
-    published: list[Generation] = field(default_factory=list)
-    decided: list[Decision] = field(default_factory=list)
-    went: set[int] = field(default_factory=set)
-
-    @property
-    def current(self) -> Generation:
-        return self.machine.current
-
-    @property
-    def pods(self) -> list[str]:
-        return list(self.current.pods())
-
-    def open(self, *pods: str, **changes: int | bool) -> None:
-        for pod in pods:
-            self.sessions[pod] = len(self.decided) + 1000 * (len(self.sessions) + 1)
-            self.statuses[pod] = replace(
-                self.statuses.get(pod, Status(ready=True)), **{"ready": True, **changes}
-            )
-            self._do(
-                self.machine.handle(Opened(pod, self.sessions[pod], self.statuses[pod]), self.now)
-            )
-
-    def tell(self, pod: str, **changes: object) -> None:
-        self.statuses[pod] = replace(self.statuses[pod], **changes)
-        self._do(self.machine.handle(Told(pod, self.sessions[pod], self.statuses[pod]), self.now))
-
-    def close(self, pod: str) -> None:
-        self._do(self.machine.handle(Closed(pod, self.sessions.pop(pod)), self.now))
-
-    def settle(self) -> None:
-        """All members enter, form their group and are healed."""
-        number = self.current.number
-        for pod in self.pods:
-            self.tell(pod, seen=number, entered=number)
-        assert number in self.went
-        for pod in self.pods:
-            self.tell(pod, went=number, healed=number)
-
-    def wait(self, seconds: float) -> None:
-        end = self.now + seconds
-        while self.now < end:
-            self.now = min(end, max(self.machine.wake, self.now + 0.01))
-            for pod, session in list(self.sessions.items()):
-                if pod not in self.quiet:
-                    self._do(self.machine.handle(Told(pod, session, self.statuses[pod]), self.now))
-            self._do(self.machine.look(self.now))
-
-    def _do(self, decisions: list[Decision]) -> None:
-        for decision in decisions:
-            self.decided.append(decision)
-            match decision:
-                case Write(generation):
-                    self._do(self.machine.handle(Written(generation.number), self.now))
-                case Publish(generation):
-                    self.published.append(generation)
-                case Go(number):
-                    self.went.add(number)
-
-
-def started(rules: Rules = RULES, *pods: str) -> Drive:
-    drive = Drive(Machine(rules, 1, nobody(1), 0.0))
-    drive.open(*(pods or ("a", "b", "c")))
-    while not drive.published:
-        assert drive.now < rules.gather_seconds + 1
-        drive.wait(0.1)
-    drive.settle()
-    return drive
+from support.membership.drive import RULES, Drive, started
 
 
 def test_the_first_generation_begins_when_all_are_ready() -> None:
@@ -157,22 +69,95 @@ def test_one_that_connects_again_in_time_stays() -> None:
     assert drive.current.number == number
 
 
-def test_a_silent_pod_is_out_sooner_if_it_is_missed() -> None:
-    for complains, seconds in ((False, RULES.silence_seconds), (True, RULES.suspected_seconds)):
-        drive = started()
-        drive.wait(1.1)
-        drive.quiet.add("b")
-        if complains:
-            drive.tell("a", trouble=drive.current.number, peers=("b",))
-        drive.wait(seconds - 0.5)
-        assert "b" in drive.pods, complains
-        drive.wait(1)
-        assert drive.pods == ["a", "c"], complains
+def says(drive: Drive, pod: str, what: str) -> None:
+    number = drive.current.number
+    if what == "complains":
+        drive.tell(pod, trouble=number, peers=("b",))
+    elif what == "waits":
+        drive.tell(pod, waits=number)
+    elif what == "waited before":
+        drive.tell(pod, waits=number - 1)
+    elif what == "waits no longer":
+        drive.tell(pod, waits=number)
+        drive.tell(pod, waits=0)
+
+
+@pytest.mark.parametrize(
+    ("what", "seconds"),
+    [
+        ("nothing", RULES.silence_seconds),
+        ("complains", RULES.suspected_seconds),
+        ("waits", RULES.suspected_seconds),
+        ("waited before", RULES.silence_seconds),
+        ("waits no longer", RULES.silence_seconds),
+    ],
+)
+def test_a_silent_pod_is_out_sooner_if_it_is_missed(what: str, seconds: float) -> None:
+    drive = started()
+    drive.open("d")
+    drive.close("c")
+    drive.wait(0.3)  # another generation, so that there is one before
+    drive.settle()
+    drive.wait(1.1)
+    drive.quiet.add("b")
+    says(drive, "a", what)
+    drive.wait(seconds - 0.5)
+    assert "b" in drive.pods
+    drive.wait(1)
+    assert drive.pods == ["a", "d"]
+
+
+def test_one_that_waits_changes_nothing_by_itself() -> None:
+    drive = started()
+    number = drive.current.number
+    for pod in ("a", "b"):
+        drive.tell(pod, waits=number)
+    drive.wait(100)
+    assert drive.current.number == number, "c takes its time, and is heard"
+    drive.tell("a", trouble=number)
+    drive.wait(RULES.trouble_seconds + 0.1)
+    assert drive.current.number == number + 1, "the first try: to wait was none"
+    assert drive.pods == ["a", "b", "c"]
+
+
+def test_one_that_waits_leaves_others_the_time_to_connect_again() -> None:
+    drive = started()
+    drive.tell("a", waits=drive.current.number)
+    drive.close("b")
+    drive.wait(RULES.reconnect_seconds - 0.05)
+    assert drive.pods == ["a", "b", "c"]
+    drive.wait(0.1)
+    assert drive.pods == ["a", "c"]
+
+
+def test_who_waited_in_the_generation_before_does_not_wait_in_the_next() -> None:
+    drive = started()
+    drive.tell("a", waits=drive.current.number)
+    drive.close("c")
+    drive.wait(0.3)
+    assert drive.pods == ["a", "b"]
+    drive.quiet.add("b")
+    drive.wait(RULES.silence_seconds - 0.5)
+    assert drive.pods == ["a", "b"]
+
+
+def test_one_whose_session_closed_waits_for_nobody() -> None:
+    drive = started()
+    drive.wait(1.1)
+    drive.quiet.add("b")
+    drive.wait(RULES.suspected_seconds - 0.1)
+    drive.tell("a", waits=drive.current.number)
+    drive.close("a")
+    drive.wait(0.2)
+    assert drive.pods == ["a", "b", "c"]
+    drive.open("a", waits=0)
+    drive.wait(1)
+    assert drive.pods == ["a", "b", "c"]
 
 
 def test_goodbye_is_believed_at_once() -> None:
     drive = started()
-    drive._do(drive.machine.handle(Goodbye("b", drive.sessions.pop("b")), drive.now))
+    drive.do(drive.machine.handle(Goodbye("b", drive.sessions.pop("b")), drive.now))
     drive.wait(0.05)
     assert drive.pods == ["a", "c"]
 
@@ -333,7 +318,7 @@ def test_a_newer_session_replaces_the_older_one() -> None:
     old = drive.sessions["b"]
     drive.open("b")
     assert Close(old, "replaced by a newer session of the same pod") in drive.decided
-    drive._do(drive.machine.handle(Closed("b", old), drive.now))
+    drive.do(drive.machine.handle(Closed("b", old), drive.now))
     drive.wait(2)
     assert drive.pods == ["a", "b", "c"]
 

@@ -196,6 +196,7 @@ def test_the_largest_of_everything_fits_its_frame() -> None:
         StoreFailed(1, "other"),  # type: ignore[arg-type]
         Beat(Status(seen=-1)),
         Beat(Status(trouble=2**63)),
+        Beat(Status(waits=2**63)),
         Beat(Status(peers=("p" * (MAX_POD + 1),))),
         Go(-1),
         Change(0, 0, 1, 1, (Kept(0, 0, None),), 0, False, (), ""),

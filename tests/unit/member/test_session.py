@@ -293,6 +293,21 @@ def test_follows_generations_and_says_so() -> None:
         wait_for("its end", lambda: coordinator.newest().trouble == 0, LONG)
 
 
+def test_that_it_waits_and_goes_on_is_sent_at_once() -> None:
+    with SmallCoordinator() as coordinator, open_session(coordinator.address) as session:
+        connected(session)
+        coordinator.publish(of(1, session.pod))
+        session.wait_for("it", lambda view: view.generation.number == 1, LONG)
+        session.enter()
+        for say, waits in ((session.be_waiting, 1), (session.go_on, 0)):
+            began = time.monotonic()
+            say()
+            wait_for("it", lambda waits=waits: coordinator.newest().waits == waits, LONG)
+            assert coordinator.beats[-1][0] - began < 0.8
+            assert session.view.status.waits == waits
+            assert session.view.status.trouble == 0
+
+
 def test_asks_for_the_whole_list_when_a_difference_does_not_fit() -> None:
     with SmallCoordinator() as coordinator, open_session(coordinator.address) as session:
         connected(session)

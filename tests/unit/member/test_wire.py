@@ -432,7 +432,7 @@ def test_a_long_frame_in_small_pieces_is_not_copied_again_and_again() -> None:
 def test_a_beat_is_cheap() -> None:
     """5,000 a second are to be a small part of one core. Measured: 5 µs; 15 promised."""
     worker, coordinator = opened()
-    beat = pack(Beat(Status(9, 9, 9, 9, 0, (), True, False)))
+    beat = pack(Beat(Status(9, 9, 9, 9, 0, (), 0, True, False)))
     best = 1.0
     for _ in range(5):
         frames = [worker.seal(beat) for _ in range(2000)]
