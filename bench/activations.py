@@ -19,8 +19,7 @@ from pathlib import Path
 import torch
 
 from headway.train.activations import look
-from headway.train.loop import advance
-from trial import open_trial, prepare_set, resolved_trial
+from trial import Trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "25"))
 WARMUP = 2
@@ -65,21 +64,18 @@ def main() -> int:
 
 def _cost(folder: Path, precision: str) -> tuple[float, list[float]]:
     """Median over rounds of the share of time that passes take, with its quartiles."""
-    session = open_trial(
-        resolved_trial(folder, f"precision={precision}", f"name=bench-{precision}")
-    )
-    recorder, watch = session.recorder, session.activations
-    assert recorder is not None
+    trial = Trial(resolved_trial(folder, f"precision={precision}", f"name=bench-{precision}"))
+    run = trial.run
 
     def step() -> float:
         began = time.perf_counter()
-        advance(session)
+        trial.advance()
         return time.perf_counter() - began
 
     def pass_over_a_slice() -> float:
         began = time.perf_counter()
-        figures = look(session.training, watch.built, session.world)
-        recorder.activations(session.training.step, figures)
+        figures = look(run.training, run.built, trial.world)
+        run.recorder.activations(run.training.step, figures)
         return time.perf_counter() - began
 
     for _ in range(WARMUP):

@@ -30,8 +30,7 @@ from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from headway.data.shards import TokenSet
-from headway.train.loop import advance
-from trial import open_trial, prepare_set, resolved_trial
+from trial import Trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "40"))
 WARMUP = 3
@@ -123,14 +122,12 @@ def _compare(folder: Path, precision: Precision) -> dict[str, tuple[float, list[
 
 
 def _headway(folder: Path, precision: Precision) -> Contender:
-    session = open_trial(
-        resolved_trial(folder, f"precision={precision}", f"name=bench-{precision}")
-    )
+    trial = Trial(resolved_trial(folder, f"precision={precision}", f"name=bench-{precision}"))
 
     def steps(count: int) -> float:
         started = time.perf_counter()
         for _ in range(count):
-            advance(session)
+            trial.advance()
         return time.perf_counter() - started
 
     return steps

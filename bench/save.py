@@ -18,9 +18,7 @@ from pathlib import Path
 import torch
 
 from headway.spec.resolve import Resolved
-from headway.train.loop import advance
-from headway.train.session import Session
-from trial import open_trial, prepare_set, resolved_trial
+from trial import Trial, prepare_set, resolved_trial
 
 WINDOWS = int(os.environ.get("WINDOWS", "5"))
 WINDOW_SECONDS = float(os.environ.get("WINDOW_SECONDS", "20"))
@@ -50,9 +48,9 @@ def main() -> int:
         (folder / "run.yaml").write_text(RUN_FILE)
         prepare_set(folder, 200_000, 4096)
         resolved = resolved_trial(folder)
-        session = open_trial(resolved)
-        costs, held, wrote, size = _costs(session, folder)
-        session.saver.wait()
+        trial = Trial(resolved)
+        costs, held, wrote, size = _costs(trial, folder)
+        trial.run.saver.wait()
         restart = _restart_seconds(resolved)
     cost = statistics.median(costs)
     line = {
@@ -73,21 +71,21 @@ def main() -> int:
     return 0
 
 
-def _costs(session: Session, folder: Path) -> tuple[list[float], list[float], list[float], int]:
+def _costs(trial: Trial, folder: Path) -> tuple[list[float], list[float], list[float], int]:
     """Of each save: its share of a window. And how long training was held, and writing took."""
     for _ in range(5):
-        advance(session)
-    _save(session)  # the first one makes its buffers
-    session.saver.wait()
+        trial.advance()
+    _save(trial)  # the first one makes its buffers
+    trial.run.saver.wait()
     started = time.perf_counter()
     for _ in range(10):
-        advance(session)
+        trial.advance()
     steps = max(10, round(WINDOW_SECONDS / ((time.perf_counter() - started) / 10)))
     costs, held = [], []
     for window in range(WINDOWS):
-        plain = _window(session, steps, save=False)[0]
-        with_save, blocked = _window(session, steps, save=True)
-        session.saver.wait()
+        plain = _window(trial, steps, save=False)[0]
+        with_save, blocked = _window(trial, steps, save=True)
+        trial.run.saver.wait()
         costs.append((with_save - plain) / SAVES_EVERY_SECONDS)
         held.append(blocked)
         print(
@@ -95,32 +93,32 @@ def _costs(session: Session, folder: Path) -> tuple[list[float], list[float], li
             f"s with a save, held {blocked:.3f} s",
             file=sys.stderr,
         )
-    saved = [e for e in session.directory.events.read()[0] if e["event"] == "saved"]
-    files = session.directory.store.names("checkpoints")
-    size = max(session.directory.store.size(name) or 0 for name in files)
+    saved = [e for e in trial.run.directory.events.read()[0] if e["event"] == "saved"]
+    files = trial.run.directory.store.names("checkpoints")
+    size = max(trial.run.directory.store.size(name) or 0 for name in files)
     return costs, held, [event["seconds"] for event in saved[1:]], size
 
 
-def _save(session: Session) -> float:
-    return session.saver.start(session.training, None)
+def _save(trial: Trial) -> float:
+    return trial.run.saver.start(trial.run.training, None)
 
 
-def _window(session: Session, steps: int, save: bool) -> tuple[float, float]:
+def _window(trial: Trial, steps: int, save: bool) -> tuple[float, float]:
     held = 0.0
     started = time.perf_counter()
     for step in range(steps):
         if save and step == steps // 4:
-            held = _save(session)
-        advance(session)
+            held = _save(trial)
+        trial.advance()
     return time.perf_counter() - started, held
 
 
 def _restart_seconds(resolved: Resolved) -> float:
     """From nothing but imports to the end of the next step."""
     started = time.perf_counter()
-    session = open_trial(resolved, generation=2)
-    assert session.training.step > 0, "it went on from the checkpoint"
-    advance(session)
+    trial = Trial(resolved, generation=2)
+    assert trial.run.training.step > 0, "it went on from the checkpoint"
+    trial.advance()
     return time.perf_counter() - started
 
 

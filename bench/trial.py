@@ -14,9 +14,11 @@ from headway.launch.machine import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
 from headway.state.rundir import RunDirectory
+from headway.train.loop import advance
 from headway.train.preempt import StopRequest
-from headway.train.session import Session, open_session
-from headway.train.world import form_world
+from headway.train.run import WorkerRun, begin, open_run
+from headway.train.world import World, form_world
+from headway.train.worlds import OneWorld
 
 SET = "set"
 
@@ -44,6 +46,14 @@ def resolved_trial(folder: Path, *overrides: str) -> Resolved:
     return resolved
 
 
-def open_trial(resolved: Resolved, generation: int = 1) -> Session:
-    world = form_world(0, 1, 1, "cpu", False, Path("unused"), generation)
-    return open_session(resolved, world, StopRequest(), SystemClock())
+class Trial:
+    """A run on one worker, step by step."""
+
+    def __init__(self, resolved: Resolved, generation: int = 1) -> None:
+        self.world: World = form_world(0, 1, 1, "cpu", False, Path("unused"), generation)
+        self._worlds = OneWorld(self.world)
+        self.run: WorkerRun = open_run(resolved, self.world.place, 0, StopRequest(), SystemClock())
+        begin(self.run, self.world, self._worlds)
+
+    def advance(self) -> None:
+        advance(self.run, self.world, self._worlds)

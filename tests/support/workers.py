@@ -126,7 +126,9 @@ def _work(
 
         from headway.train.loop import train as train_here
         from headway.train.preempt import StopRequest
-        from headway.train.world import form_world, leave_world
+        from headway.train.run import open_run
+        from headway.train.world import form_world
+        from headway.train.worlds import OneWorld
 
         resolved = RunDirectory.open(directory).read_spec()
         torch.set_num_threads(resolved.threads)
@@ -141,8 +143,10 @@ def _work(
         )
         stop = StopRequest()
         stop.listen()
-        code = train_here(resolved, world, stop, SystemClock())
-        leave_world(world)
+        run = open_run(resolved, world.place, rank, stop, SystemClock())
+        worlds = OneWorld(world)
+        code = train_here(run, worlds)
+        worlds.close("done")
         queue.put((rank, int(code), ""))
     except BaseException:  # noqa: BLE001 - whatever it is, the test must show it
         queue.put((rank, 1, traceback.format_exc()))

@@ -22,6 +22,7 @@ from headway.cli import (
     logs,
     resume,
     run,
+    scale,
     status,
     stop,
 )
@@ -40,6 +41,7 @@ app.command("init")(init.init)
 app.command("check")(check.check)
 app.command("run")(run.run)
 app.command("stop")(stop.stop)
+app.command("scale")(scale.scale)
 app.command("resume")(resume.resume)
 app.command("fork")(fork.fork)
 app.command("delete")(delete.delete)

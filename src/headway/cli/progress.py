@@ -64,6 +64,7 @@ class RunProgress:
         self.directory = directory.here()
         self.line = MovingLine()
         self.events_read = self.directory.events.read()[1]
+        self.launcher_read = self.directory.launcher.read()[1]
         self.total_steps: int | None = None
         self.tokens_per_step = 0
         self.shown_step = -1
@@ -72,7 +73,8 @@ class RunProgress:
     def show(self) -> None:
         """Called several times a second."""
         events, self.events_read = self.directory.events.read(self.events_read)
-        for event in events:
+        seen, self.launcher_read = self.directory.launcher.read(self.launcher_read)
+        for event in sorted([*seen, *events], key=lambda event: str(event["time"])):
             self._event(event)
         if self.total_steps is None:
             self.line.show("starting workers (importing torch takes some seconds)")
@@ -102,6 +104,16 @@ class RunProgress:
                     f"warning: step {event['step']} could not be saved: {event['reason']}; the "
                     f"newest checkpoint is of step {event['last_good_step']}, "
                     f"{short_time(event['last_good_age_seconds'])} old; trying again"
+                )
+            case "lost":
+                self.line.above(f"node {event['node']} {event['how']}; starting it again")
+            case "coordinator_lost":
+                self.line.above(f"the coordinator ended with {event['how']}; starting it again")
+            case "changed":
+                again = ", one step taken again" if event["discarded"] else ""
+                self.line.above(
+                    f"step {event['step']}: {event['workers']} workers go on, {event['reason']} "
+                    f"({event['seconds']:.1f} s{again})"
                 )
             case "passed_over":
                 self.line.above(f"warning: {event['checkpoint']} is passed over: {event['reason']}")

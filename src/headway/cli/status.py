@@ -10,7 +10,7 @@ from headway.cli.output import print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
     from headway.state.goodput import Goodput
-    from headway.state.status import Status
+    from headway.state.status import Change, Status
 
 
 def status(run: RunArgument = None, json_: JsonOption = False) -> None:
@@ -41,6 +41,11 @@ def _lines(found: Status) -> list[tuple[str, str]]:
         lines.append(("speed", f"{short_count(found.tokens_per_second)} tokens/s"))
     if found.seconds_left is not None:
         lines.append(("left", short_time(found.seconds_left)))
+    if found.workers is not None and found.state == "running":
+        several = "s" if found.workers > 1 else ""
+        lines.append(("members", f"{found.workers} worker{several}, generation {found.generation}"))
+    for change in found.changes:
+        lines.append(("", _change(change)))
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway logs --events shows why)"))
     if found.checkpoint_step is not None:
@@ -53,6 +58,11 @@ def _lines(found: Status) -> list[tuple[str, str]]:
         lines.append(("goodput", _goodput(found.goodput)))
     lines.append(("folder", found.folder))
     return lines
+
+
+def _change(found: Change) -> str:
+    again = ", a step was taken again" if found.discarded else ""
+    return f"{found.time[11:19]}  {found.workers}: {found.reason} ({found.seconds:.1f} s{again})"
 
 
 def _goodput(found: Goodput) -> str:

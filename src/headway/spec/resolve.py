@@ -70,6 +70,18 @@ class Resolved(Section):
     def num_workers(self) -> int:
         return self.nodes * self.ranks_per_node
 
+    @property
+    def domain_ranks(self) -> int:
+        """Workers that are lost together, where the others go on."""
+        return self.ranks_per_node if self.sharded else 1
+
+    @property
+    def is_live(self) -> bool:
+        """Whether workers come and go while the run goes on."""
+        several = self.num_workers > self.domain_ranks
+        auto = several and self.device == "cpu"
+        return self.run.elastic == "live" or (self.run.elastic == "auto" and auto)
+
 
 def run_name(loaded: Loaded) -> str:
     """The run's name: as written, else from the folder's."""
@@ -171,6 +183,12 @@ def resolve(
             "precision: fp16 needs a GPU",
             str(loaded.located.mark(("precision",))),
             "use bf16 or fp32 on the CPU",
+        )
+    if not on_cpu and run.elastic == "live":
+        raise SpecError(
+            "elastic: live has not run on GPUs yet",
+            str(loaded.located.mark(("elastic",))),
+            "elastic: restart, or auto, which takes it",
         )
     large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
     global_batch = run.batch.global_.sequences(run.data.sequence_length)

@@ -509,8 +509,9 @@ class RunFile(Section):
     shard: Literal["auto", "none", "node"] = "auto"
     """`node`: weights, gradients and optimizer are divided over a node's devices (FSDP2). `none`:
     every worker holds all. `auto`: `node` from a billion parameters on."""
-    elastic: Literal["auto", "live", "restart"] = later("auto")
-    """How a lost node is survived."""
+    elastic: Literal["auto", "live", "restart"] = "auto"
+    """How a lost node is survived. `live`: the others go on without it. `restart`: all start again
+    from the newest checkpoint. `auto`: `live` for several nodes on the CPU, else `restart`."""
     memory: Memory = Memory()
     """Trading time for memory."""
     checkpoint: Checkpoint = Checkpoint()

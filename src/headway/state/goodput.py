@@ -12,6 +12,11 @@ from typing import Any
 from headway.clock import seconds_of
 from headway.state.lines import Record, settled
 
+CAUSES = (
+    *("start", "import", "build", "load", "redone"),
+    *("skipped", "changes", "data", "evaluation", "saving"),
+)
+
 
 @dataclass(frozen=True)
 class Goodput:
@@ -21,7 +26,8 @@ class Goodput:
     """From each launch to the last sign of life before the next."""
     learning_seconds: float
     lost_seconds: dict[str, float]
-    """By cause: start, import, build, load, redone, skipped, data, evaluation, saving, other."""
+    """By cause: start, import, build, load, redone, skipped, changes (of members), data,
+    evaluation, saving, other."""
     down_seconds: float
     """Between the end of one start and the next launch."""
 
@@ -35,10 +41,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
     if not done:
         return None
     kept = settled(steps)
-    lost = dict.fromkeys(
-        ("start", "import", "build", "load", "redone", "skipped", "data", "evaluation", "saving"),
-        0.0,
-    )
+    lost = dict.fromkeys(CAUSES, 0.0)
     lost["redone"] = sum(s["seconds"] for s in done) - sum(s["seconds"] for s in kept)
     lost["skipped"] = sum(s["seconds"] for s in kept if s.get("skipped"))
     learned = [step for step in kept if not step.get("skipped")]
@@ -56,6 +59,8 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
                 if launched is not None:
                     took = seconds_of(event["time"]) - launched
                     lost["start"] += max(0.0, took - sum(parts.values()))
+            case "changed":
+                lost["changes"] += event["seconds"]
             case "evaluated":
                 lost["evaluation"] += event["seconds"]
             case "saving":

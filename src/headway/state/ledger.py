@@ -3,7 +3,7 @@
 Three kinds of lines, by the generation's leader:
 
     {"begin": 2, "step": 300, "batch": 32, "samples": 3794, "length": 128, "data": ..., "code": ...}
-    {"rewind": 300}
+    {"rewind": 300, "generation": 2}
     {"step": 301, "first": 9600, "count": 32, "generation": 2, "members": 3, "tokens": 4096, ...}
 
 The order of samples is a pure function of (seed, position), a permutation in every epoch. So it is
@@ -14,33 +14,22 @@ epoch was consumed exactly once, in order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-from headway.state.lines import Log, Record
+from headway.state.lines import Record
 
 
-class LedgerWriter:
-    """A step enters the ledger once it is settled: when the next one was committed after it, or a
-    checkpoint holds it."""
+def follows(line: Record, last: Record | None) -> bool:
+    """Whether a line belongs behind the one that a ledger ends with; else it is there already."""
+    return last is None or _position(line) > _position(last)
 
-    def __init__(self, log: Log) -> None:
-        self.log = log
-        self.waiting: Record | None = None
 
-    def begin(self, generation: int, step: int, facts: dict[str, Any]) -> None:
-        self.log.append({"begin": generation, "step": step, **facts})
-
-    def rewind(self, step: int) -> None:
-        self.log.append({"rewind": step})
-
-    def committed(self, line: Record) -> None:
-        self.settle()
-        self.waiting = line
-
-    def settle(self) -> None:
-        if self.waiting is not None:
-            self.log.append(self.waiting)
-            self.waiting = None
+def _position(line: Record) -> tuple[int, int, int]:
+    """Generations follow each other, and so do the steps of one."""
+    if "rewind" in line:
+        return line["generation"], line["rewind"], 0
+    if "begin" in line:
+        return line["begin"], line["step"], 1
+    return line["generation"], line["step"], 2
 
 
 @dataclass(frozen=True)

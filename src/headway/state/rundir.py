@@ -12,10 +12,12 @@
     checkpoints/        step-00000300.g000001/, whole once its manifest is there
     model/, tokenizer/  what is needed to use the weights elsewhere
     logs/, tensorboard/ what workers printed, what TensorBoard reads
+    members/            who is in the run, written by its coordinator
     lock                held as long as the run goes on
+    wanted-nodes        how many nodes `headway scale` has asked for
 
 In an object store the .jsonl files are folders of numbered segments, and what only this machine
-needs (lock, logs, tensorboard) is in a folder of the user's cache.
+needs (lock, wanted-nodes, logs, tensorboard) is in a folder of the user's cache.
 """
 
 from __future__ import annotations
@@ -43,6 +45,7 @@ FORMAT_VERSION = 1
 LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 5, 0.05
 RECORD = "run.json"
 SPEC = "spec.json"
+WANTED_NODES = "wanted-nodes"
 
 
 class RunDirectory:
@@ -157,6 +160,22 @@ class RunDirectory:
     def here(self) -> RunDirectory:
         """The same run as its files on this machine show it, without asking a store far away."""
         return self if self.store.is_local else RunDirectory(self.local)
+
+    def want_nodes(self, nodes: int) -> None:
+        """Asks the launcher for as many; it looks several times a second."""
+        wanted = self.local / WANTED_NODES
+        new = wanted.with_suffix(".new")
+        new.write_text(str(nodes))
+        new.replace(wanted)
+
+    def wanted_nodes(self) -> int | None:
+        try:
+            return int((self.local / WANTED_NODES).read_text())
+        except FileNotFoundError:
+            return None
+
+    def forget_wanted_nodes(self) -> None:
+        (self.local / WANTED_NODES).unlink(missing_ok=True)
 
     @contextmanager
     def held(self) -> Iterator[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from headway.clock import seconds_of
@@ -14,7 +14,22 @@ from headway.state.rundir import RunDirectory
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
 SIGN_OF_LIFE_SECONDS = 180.0
 """Logs reach an object store every minute."""
+SHOWN_CHANGES = 8
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
+
+
+@dataclass(frozen=True)
+class Change:
+    """Of the members of a run that goes on."""
+
+    time: str
+    generation: int
+    workers: int
+    reason: str
+    seconds: float
+    """From the step before to being about to take the next."""
+    discarded: bool
+    """Whether a step was begun and had to be taken again."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +44,10 @@ class Status:
     tokens_per_second: float | None
     seconds_left: float | None
     workers: int | None
+    """In the newest generation."""
     generation: int | None
+    changes: list[Change]
+    """The newest ones, oldest first."""
     evaluations: dict[str, float | None]
     """Newest loss of each validation set."""
     checkpoint_step: int | None
@@ -52,6 +70,7 @@ def read_status(directory: RunDirectory, now: float) -> Status:
     state = _state(events, _goes_on(directory, events, last, now))
     started = _newest(events, "started")
     total = started["total_steps"] if started else None
+    newest = _newest(events, "started", "changed")
     left = None
     if state == "running" and last and total is not None:
         left = (total - last["step"]) * last["seconds"]
@@ -66,8 +85,9 @@ def read_status(directory: RunDirectory, now: float) -> Status:
         loss=last["loss"] if last else None,
         tokens_per_second=last["tokens_per_second"] if last else None,
         seconds_left=left,
-        workers=started["workers"] if started else None,
-        generation=started["generation"] if started else None,
+        workers=newest["workers"] if newest else None,
+        generation=newest["generation"] if newest else None,
+        changes=_changes(events),
         evaluations={e["set"]: e["loss"] for e in settled(directory.evaluations.read()[0])},
         checkpoint_step=saved_steps[-1] if saved_steps else None,
         checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and saved_steps else None,
@@ -112,5 +132,11 @@ def _save_failure(events: list[Record]) -> str | None:
     return None
 
 
-def _newest(events: list[Record], name: str) -> Record | None:
-    return next((event for event in reversed(events) if event["event"] == name), None)
+def _changes(events: list[Record]) -> list[Change]:
+    keys = [field.name for field in fields(Change)]
+    changed = [event for event in events if event["event"] == "changed"]
+    return [Change(**{key: event[key] for key in keys}) for event in changed[-SHOWN_CHANGES:]]
+
+
+def _newest(events: list[Record], *names: str) -> Record | None:
+    return next((event for event in reversed(events) if event["event"] in names), None)

@@ -1,9 +1,18 @@
 """A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
 
-The contract with the launcher: the run directory's `spec.json`; the variables HEADWAY_RANK,
-HEADWAY_STORE and HEADWAY_GENERATION; SIGTERM or the end of stdin to stop; and the exit codes of
-`headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps as this worker's
-log.
+The contract with the launcher: the run directory's `spec.json`; the variables below; signals; and
+the exit codes of `headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps
+as this worker's log.
+
+    HEADWAY_RANK         number of this worker
+    HEADWAY_STORE        file at which workers meet that stay together until they end
+    HEADWAY_GENERATION   without a coordinator: of this start
+    HEADWAY_COORDINATOR  host:port, where workers come and go; with it
+    HEADWAY_KEY          ... the file of the run's key,
+    HEADWAY_RUN          ... the run's name there,
+    HEADWAY_POD          ... and this worker's
+
+SIGINT and the end of stdin: stop, and save. SIGTERM: the same; or leave, with a coordinator.
 """
 
 from __future__ import annotations
@@ -13,22 +22,32 @@ import sys
 import traceback
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.clock import SystemClock
 from headway.errors import Exit, HeadwayError
+from headway.member.keys import read_key
+from headway.member.session import Session
+from headway.spec.resolve import Resolved
 from headway.state.rundir import RunDirectory
 
+if TYPE_CHECKING:
+    from headway.train.preempt import StopRequest
+    from headway.train.world import Place
+    from headway.train.worlds import Worlds
 
-def main() -> int:
+
+def main(arguments: list[str]) -> int:
     clock = SystemClock()
     began = clock.monotonic()
-    resolved = RunDirectory.open(sys.argv[1]).read_spec()
+    resolved = RunDirectory.open(arguments[0]).read_spec()
     rank = int(os.environ["HEADWAY_RANK"])
+    session = _session()
 
     from headway.train.preempt import StopRequest
 
     # Before the imports below, which take seconds: a stop that early is not lost either.
-    stop = StopRequest()
+    stop = StopRequest(is_live=session is not None)
     stop.listen()
     stop.follow(sys.stdin.buffer)
 
@@ -36,22 +55,15 @@ def main() -> int:
 
     from headway.train.loop import train
     from headway.train.peers import is_lost_peer
-    from headway.train.world import form_world, leave_world
+    from headway.train.run import open_run
 
     import_seconds = clock.monotonic() - began
     torch.set_num_threads(resolved.threads)
     try:
-        world = form_world(
-            rank,
-            resolved.nodes,
-            resolved.ranks_per_node,
-            resolved.device,
-            resolved.sharded,
-            Path(os.environ["HEADWAY_STORE"]),
-            int(os.environ["HEADWAY_GENERATION"]),
-        )
-        code = train(resolved, world, stop, clock, import_seconds)
-        leave_world(world)
+        place, worlds = _place(resolved, rank, session, stop)
+        run = open_run(resolved, place, rank, stop, clock, import_seconds)
+        code = train(run, worlds)
+        worlds.close("done")
         return code
     except HeadwayError as error:
         _say(str(error))
@@ -61,12 +73,46 @@ def main() -> int:
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
 
 
+def _session() -> Session | None:
+    """With the coordinator, if there is one. Opened before the imports: it holds on meanwhile."""
+    address = os.environ.get("HEADWAY_COORDINATOR")
+    if address is None:
+        return None
+    key = read_key(Path(os.environ["HEADWAY_KEY"]))
+    return Session(address, key, os.environ["HEADWAY_RUN"], os.environ["HEADWAY_POD"])
+
+
+def _place(
+    resolved: Resolved, rank: int, session: Session | None, stop: StopRequest
+) -> tuple[Place, Worlds]:
+    """Where this worker is, and where its worlds come from."""
+    from headway.train.world import form_world, live_place
+    from headway.train.worlds import LiveWorlds, OneWorld
+
+    store = os.environ.get("HEADWAY_STORE")
+    if session is not None:
+        ranks = resolved.ranks_per_node
+        place = live_place(rank % ranks, ranks, resolved.device, Path(store) if store else None)
+        return place, LiveWorlds(session, place, stop)
+    assert store is not None
+    world = form_world(
+        rank,
+        resolved.nodes,
+        resolved.ranks_per_node,
+        resolved.device,
+        resolved.sharded,
+        Path(store),
+        int(os.environ["HEADWAY_GENERATION"]),
+    )
+    return world.place, OneWorld(world)
+
+
 def _say(words: str) -> None:
     with suppress(OSError):  # the log can be on a disk that is full
         print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":
-    code = main()
+    code = main(sys.argv[1:])
     # Without the interpreter's tear-down: after a lost peer, gloo's threads can hang in it.
     os._exit(code)

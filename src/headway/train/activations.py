@@ -40,23 +40,22 @@ Figures = list[dict[str, float]]
 class ActivationWatch:
     """Looks at the blocks of a network when it is due."""
 
-    def __init__(self, training: Training, built: Built, world: World) -> None:
+    def __init__(self, training: Training, built: Built) -> None:
         self.training = training
         self.built = built
         asked = training.resolved.run.watch.activations
         self.every = int(asked.every.amount) if asked is not None else None
-        # A shard group gathers the weights of each block together, so all of the leader's group
-        # run the pass, or it hangs. Nobody else is needed: other workers wait in the next step.
-        self.takes_part = world.rank < world.shard_size
 
-    def record(self, world: World, recorder: Recorder | None) -> None:
+    def record(self, world: World, recorder: Recorder) -> None:
         """COLLECTIVE in the leader's shard group. When it is due after the step that was committed
         last; only the leader writes down what was seen."""
-        if self.every is None or not self.takes_part or self.training.step % self.every:
+        # A shard group gathers the weights of each block together, so all of the leader's group
+        # run the pass, or it hangs. Nobody else is needed: other workers wait in the next step.
+        takes_part = world.rank < world.shard_size
+        if self.every is None or not takes_part or self.training.step % self.every:
             return
         figures = look(self.training, self.built, world)
-        if recorder:
-            recorder.activations(self.training.step, figures)
+        recorder.activations(self.training.step, figures)
 
 
 def look(training: Training, built: Built, world: World) -> Figures:

@@ -19,7 +19,7 @@ from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
 from headway.train.precision import computing
 from headway.train.preempt import StopRequest
-from headway.train.world import World
+from headway.train.world import Place, World
 
 MetricsFunction = Callable[..., dict[str, tuple[Any, Any]]]
 LARGEST_EXPONENT = 50.0
@@ -93,12 +93,12 @@ class Evaluator:
     """The validation sets of a run, opened once."""
 
     def __init__(
-        self, resolved: Resolved, world: World, stop: StopRequest, reading: Reading
+        self, resolved: Resolved, place: Place, stop: StopRequest, reading: Reading
     ) -> None:
         self.resolved = resolved
         self.stop = stop
         self.feeds = {
-            name: open_feed(resolved, location, world.device, reading)
+            name: open_feed(resolved, location, place.device, reading)
             for name, location in resolved.validation_sets.items()
         }
         self.objective = make_evaluation(resolved.run.objective)

@@ -1,86 +1,123 @@
-"""Training, from top to bottom: step, record, watch, evaluate, save, stop."""
+"""Training, from top to bottom: a world, then step, record, watch, evaluate, save; and again in the
+next world, until the run is over."""
 
 from __future__ import annotations
 
 import math
+from enum import Enum
 
-from headway.clock import Clock
-from headway.errors import Exit
-from headway.spec.resolve import Resolved
-from headway.train.preempt import StopRequest
+from headway.errors import Exit, PeerLost
 from headway.train.record import finite
-from headway.train.session import Session, close_session, open_session
+from headway.train.run import WorkerRun, begin, close_run
 from headway.train.step import Flags, StepResult, take_step
 from headway.train.world import World
+from headway.train.worlds import Worlds
 
 
-def train(
-    resolved: Resolved, world: World, stop: StopRequest, clock: Clock, import_seconds: float = 0.0
-) -> Exit:
+class End(Enum):
+    """How the work in one world ended."""
+
+    RUN = "the run has ended, or was stopped and saved"
+    WORLD = "there is a newer generation"
+
+
+def train(run: WorkerRun, worlds: Worlds) -> Exit:
     """COLLECTIVE. The whole run on this worker; DONE or STOPPED."""
-    session = open_session(resolved, world, stop, clock, import_seconds)
-    if not world.any(stop.asked):  # COLLECTIVE: asked while workers were starting
-        while session.training.step < session.training.total_steps:
-            if advance(session).agreed.stop:
-                break
-        if session.recorder:
-            session.recorder.ledger.settle()
-        session.saver.finish(session.training, session.validation_loss)  # COLLECTIVE
-    return close_session(session)
+    end = End.WORLD
+    while end is End.WORLD:
+        world = worlds.next(lambda: not run.stop.asked)
+        if world is None:
+            run.recorder.resign()
+            break
+        try:
+            begin(run, world, worlds)  # COLLECTIVE
+            end = _work(run, world, worlds)  # COLLECTIVE
+        except PeerLost as lost:
+            # What was computed of the step is discarded: nothing has changed yet.
+            run.has_discarded = True
+            worlds.lose(lost)
+    return close_run(run)
 
 
-def advance(session: Session) -> StepResult:
+def _work(run: WorkerRun, world: World, worlds: Worlds) -> End:
+    """COLLECTIVE. Until the run ends or the members change."""
+    if world.any(run.stop.asked):  # COLLECTIVE: asked while workers were starting
+        run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
+        return End.RUN
+    if worlds.is_paused:
+        run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
+        worlds.wait_for_change(lambda: not run.stop.asked)
+        return End.WORLD
+    evaluate_if_due(run, world)  # COLLECTIVE: left in the middle by the world before
+    while not run.is_over:
+        agreed = advance(run, world, worlds).agreed
+        if agreed.stop:
+            break
+        if agreed.over:
+            return End.WORLD
+    run.recorder.settle()
+    run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
+    return End.RUN
+
+
+def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     """COLLECTIVE. One step, and what is due after it."""
-    training, world, recorder = session.training, session.world, session.recorder
-    session.meter.start(training.feed)
-    save = world.is_first and _save_is_due(session) and not session.saver.is_busy
-    result = take_step(training, world, Flags(stop=session.stop.asked, save=save))  # COLLECTIVE
-    if recorder:
-        recorder.step(result, session.meter.finish(training.feed))
-        if result.skipped:
-            session.journal.note("skipped", step=result.step, reason=result.skipped)
+    training, recorder = run.training, run.recorder
+    run.meter.start(training.feed)
+    is_due = _save_is_due(run)
+    flags = Flags(
+        stop=run.stop.asked,
+        save=world.is_first and is_due and not run.saver.is_busy,
+        leaving=worlds.is_leaving,
+        ahead=worlds.num_ahead,
+    )
+    result = take_step(training, world, flags)  # COLLECTIVE
+    run.validation_loss = None
+    run.committed_at, run.has_discarded = run.clock.monotonic(), False
+    recorder.step(result, run.meter.finish(training.feed))
+    if recorder.leads and result.skipped:
+        run.journal.note("skipped", step=result.step, reason=result.skipped)
     training.guard.require_progress(result.step, result.skipped)
 
     if not result.agreed.stop:
-        session.activations.record(world, recorder)  # COLLECTIVE in the leader's shard group
-
-    session.validation_loss = None
-    is_last = training.step == training.total_steps
-    every = training.resolved.run.evaluation.every.amount
-    if not result.agreed.stop and (is_last or training.step % every == 0):
-        _evaluate(session)  # COLLECTIVE
+        run.activations.record(world, recorder)  # COLLECTIVE in the leader's shard group
+        evaluate_if_due(run, world)  # COLLECTIVE
 
     if result.agreed.save:
-        if recorder:
-            recorder.ledger.settle()
-        held = session.saver.start(training, session.validation_loss)  # the copy, not the writing
-        session.saves.saved()
-        if recorder:
-            session.journal.note("saving", step=training.step, held_seconds=round(held, 4))
-    if recorder:
-        session.saver.send_logs()
+        recorder.settle()
+        held = run.saver.start(training, run.validation_loss)  # the copy, not the writing
+        run.saves.saved()
+        if recorder.leads:
+            run.journal.note("saving", step=training.step, held_seconds=round(held, 4))
+    if recorder.leads:
+        run.saver.send_logs()
     return result
 
 
-def _save_is_due(session: Session) -> bool:
-    due = session.saves.due(session.training.step + 1)
-    return due or session.saver.retry_is_due()
+def _save_is_due(run: WorkerRun) -> bool:
+    due = run.saves.due(run.training.step + 1)
+    return due or run.saver.retry_is_due()
 
 
-def _evaluate(session: Session) -> None:
-    """COLLECTIVE."""
-    began = session.clock.monotonic()
-    results = session.evaluator.run(session.training.model, session.world)
+def evaluate_if_due(run: WorkerRun, world: World) -> None:
+    """COLLECTIVE. After a step, and again in another world if it was left in the middle."""
+    training = run.training
+    every = training.resolved.run.evaluation.every.amount
+    if training.evaluated_step == training.step or not (run.is_over or training.step % every == 0):
+        return
+    began = run.clock.monotonic()
+    results = run.evaluator.run(training.model, world)
+    training.evaluated_step = training.step
     if not results:
         return
     losses = {name: result.loss for name, result in results.items()}
     mean = sum(losses.values()) / len(losses)
-    session.validation_loss = mean if math.isfinite(mean) else None
-    if session.recorder:
-        session.recorder.evaluation(session.training.step, results)
-        session.journal.note(
+    run.validation_loss = mean if math.isfinite(mean) else None
+    run.recorder.evaluation(training.step, results)
+    if run.recorder.leads:
+        run.journal.note(
             "evaluated",
-            step=session.training.step,
+            step=training.step,
             losses={name: finite(loss) for name, loss in losses.items()},
-            seconds=round(session.clock.monotonic() - began, 3),
+            seconds=round(run.clock.monotonic() - began, 3),
         )

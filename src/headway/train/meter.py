@@ -9,23 +9,24 @@ from headway.plan.devices import find_device, mfu, why_no_mfu
 from headway.plan.size import ModelSize, flops_per_token
 from headway.spec.resolve import Resolved
 from headway.train.feed import Feed
-from headway.train.world import World
+from headway.train.world import Place
 
 
 class Meter:
     """Times steps. Evaluations and saves lie outside `start` and `finish`."""
 
     def __init__(
-        self, resolved: Resolved, size: ModelSize | None, world: World, clock: Clock
+        self, resolved: Resolved, size: ModelSize | None, place: Place, clock: Clock
     ) -> None:
         run = resolved.run
         self.clock = clock
         self.tokens_per_step = resolved.global_batch * run.data.sequence_length
-        self.num_devices = world.num_workers
+        self.num_devices = 1
+        """As many as there are workers at present."""
         self.precision = run.precision
         self.flops = flops_per_token(size, run.data.sequence_length) if size else None
-        on_gpu = world.device.type == "cuda"
-        self.device_name = torch.cuda.get_device_name(world.device) if on_gpu else "cpu"
+        on_gpu = place.device.type == "cuda"
+        self.device_name = torch.cuda.get_device_name(place.device) if on_gpu else "cpu"
         self.device = find_device(self.device_name)
         self.started = 0.0
         self.waited = 0.0

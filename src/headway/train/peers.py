@@ -69,7 +69,7 @@ class Peers:
 
     def start_adding_up(self, tensor: torch.Tensor) -> Adding:
         """COLLECTIVE. The tensor becomes its sum over the group, when that is finished."""
-        with naming_lost_peers():
+        with naming_lost_peers(self._watch):
             return Adding(self._group.allreduce([tensor]), self._watch)
 
     def add_up(self, tensor: torch.Tensor) -> None:
@@ -79,14 +79,14 @@ class Peers:
     def gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
         """COLLECTIVE. Everyone's, by rank."""
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        with naming_lost_peers():
+        with naming_lost_peers(self._watch):
             work = self._group.allgather([parts], [tensor])
         wait_for(work, self._watch)
         return parts
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """COLLECTIVE. The tensor becomes the one of rank `source`."""
-        with naming_lost_peers():
+        with naming_lost_peers(self._watch):
             work = self._group.broadcast(tensor, source)
         wait_for(work, self._watch)
 
@@ -94,7 +94,7 @@ class Peers:
 def wait_for(work: Any, watch: Watch) -> None:
     watch.begins()
     try:
-        with naming_lost_peers():
+        with naming_lost_peers(watch):
             work.wait()
     finally:
         watch.ends()
@@ -109,12 +109,13 @@ def is_lost_peer(error: BaseException) -> bool:
 
 
 @contextmanager
-def naming_lost_peers() -> Iterator[None]:
+def naming_lost_peers(watch: Watch | None = None) -> Iterator[None]:
+    """Whatever goes wrong in a group that is over, is because it is."""
     words = None
     try:
         yield
     except RuntimeError as error:
-        if not is_lost_peer(error):
+        if not is_lost_peer(error) and not (watch is not None and watch.is_over):
             raise
         words = str(error)
     if words is not None:

@@ -9,10 +9,15 @@ from typing import BinaryIO
 
 
 class StopRequest:
-    """SIGTERM, SIGINT or the launcher's end set it; training looks at it between steps."""
+    """SIGTERM, SIGINT or the launcher's end set it; training looks at it between steps. Where
+    workers come and go, SIGTERM means this one only: its machine is wanted back."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_live: bool = False) -> None:
         self.asked = False
+        """The run is to stop."""
+        self.leave_asked = False
+        """This worker is to leave."""
+        self._is_live = is_live
 
     def listen(self) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -30,4 +35,7 @@ class StopRequest:
         Thread(target=wait_for_the_end, name="launcher", daemon=True).start()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
-        self.asked = True
+        if self._is_live and number == signal.SIGTERM:
+            self.leave_asked = True
+        else:
+            self.asked = True

@@ -1,49 +1,102 @@
-"""What a run leaves to look at: one line per committed step, evaluations, activations."""
+"""What a run leaves to look at: one line per committed step, evaluations, activations.
+
+Every worker keeps the newest lines; the leader writes them down. So when it dies, its successor
+appends what is missing, and there is no gap.
+"""
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from typing import Any
 
 from headway.clock import Clock, stamp
 from headway.spec.resolve import Resolved
-from headway.state.ledger import LedgerWriter
+from headway.state.ledger import follows
+from headway.state.lines import Log, Record
 from headway.state.rundir import RunDirectory
 from headway.train.evaluate import EvaluationResult, perplexity
 from headway.train.step import StepResult
-from headway.train.trackers import open_trackers
+from headway.train.trackers import Tracker, open_trackers
 from headway.train.world import World
+
+KEPT_LINES = 20_000
+"""More than are ever written between two times that logs are sent to a store."""
 
 
 class Recorder:
-    """The leader's. `first_step` is the step the run goes on from; what lies beyond it in the logs
-    is announced as about to be done again."""
-
     def __init__(
-        self,
-        directory: RunDirectory,
-        resolved: Resolved,
-        world: World,
-        first_step: int,
-        facts: dict[str, Any],
-        clock: Clock,
+        self, directory: RunDirectory, resolved: Resolved, facts: dict[str, Any], clock: Clock
     ) -> None:
+        """`facts` stand in the ledger at the beginning of each generation."""
         self.directory = directory
-        self.world = world
+        self.resolved = resolved
         self.clock = clock
+        self.facts = facts
         self.batch = resolved.global_batch
         self.tokens_per_step = self.batch * resolved.run.data.sequence_length
-        self.ledger = LedgerWriter(directory.ledger)
-        self.trackers = open_trackers(directory, resolved, first_step)
-        if world.generation > 1:
-            self.ledger.rewind(first_step)
-            directory.metrics.append({"rewind": first_step})
-            directory.evaluations.append({"rewind": first_step})
-            if directory.activations.last() is not None:  # few runs have them
-                directory.activations.append({"rewind": first_step})
-        self.ledger.begin(world.generation, first_step, facts)
+        self._world: World | None = None
+        self._metrics: deque[Record] = deque(maxlen=KEPT_LINES)
+        self._ledger: deque[Record] = deque(maxlen=KEPT_LINES)
+        """Of steps that are settled."""
+        self._committed: Record | None = None
+        """The ledger's line of the last step, which is settled when the next one was committed
+        after it, or all go on from it, or a checkpoint holds it."""
+        self._trackers: list[Tracker] | None = None
+
+    @property
+    def leads(self) -> bool:
+        return self._world is not None and self._world.is_first
+
+    def begin(self, world: World, first_step: int) -> None:
+        """All members of a generation have the state of `first_step`, and go on from it."""
+        self._world = world
+        self.settle(upto=first_step)
+        while self._metrics and self._metrics[-1]["step"] > first_step:
+            self._metrics.pop()
+        while self._ledger and self._ledger[-1]["step"] > first_step:
+            self._ledger.pop()
+        self._ledger.append({"begin": world.generation, "step": first_step, **self.facts})
+        if self.leads:
+            if self._trackers is None:
+                self._trackers = open_trackers(self.directory, self.resolved, first_step)
+            self._catch_up(first_step)
+
+    def _catch_up(self, first_step: int) -> None:
+        """What lies beyond the step will be done again; what is missing before it is written."""
+        assert self._world is not None
+        directory = self.directory
+        for log in (directory.metrics, directory.evaluations, directory.activations):
+            if _stands_at(log) > first_step:
+                log.append({"rewind": first_step})
+        if _stands_at(directory.ledger) > first_step:
+            directory.ledger.append({"rewind": first_step, "generation": self._world.generation})
+        written = _stands_at(directory.metrics)
+        for line in self._metrics:
+            if line["step"] > written:
+                directory.metrics.append(line)
+        last = directory.ledger.last()
+        for line in self._ledger:
+            if follows(line, last):
+                directory.ledger.append(line)
+
+    def resign(self) -> None:
+        """The run goes on without this worker: others write now."""
+        self._world = self._committed = None
+
+    def notes(self) -> list[list[Record]]:
+        """For one that comes anew: it may have to lead one day."""
+        return [list(self._metrics), list(self._ledger)]
+
+    def take_over(self, notes: list[list[Record]]) -> None:
+        self._metrics.clear()
+        self._ledger.clear()
+        self._metrics.extend(notes[0])
+        self._ledger.extend(notes[1])
+        self._committed = None
 
     def step(self, result: StepResult, figures: dict[str, float]) -> None:
+        assert self._world is not None
         numbers: dict[str, float] = {
             "loss": result.loss,
             "perplexity": perplexity(result.loss),
@@ -61,44 +114,60 @@ class Recorder:
         }
         if result.skipped is not None:
             line["skipped"] = result.skipped
-        self.directory.metrics.append(_finite(line))
-        self.ledger.committed(
-            {
-                "step": result.step,
-                "first": (result.step - 1) * self.batch,
-                "count": self.batch,
-                "generation": self.world.generation,
-                "members": self.world.num_workers,
-                "tokens": self.tokens_per_step,
-                "loss": finite(result.loss),
-                "learned": result.skipped is None,
-            }
-        )
+        self._metrics.append(_finite(line))
+        if self.leads:
+            self.directory.metrics.append(self._metrics[-1])
+        self.settle()
+        self._committed = {
+            "step": result.step,
+            "first": (result.step - 1) * self.batch,
+            "count": self.batch,
+            "generation": self._world.generation,
+            "members": self._world.num_workers,
+            "tokens": self.tokens_per_step,
+            "loss": finite(result.loss),
+            "learned": result.skipped is None,
+        }
         self._track(result.step, "train", numbers)
+
+    def settle(self, upto: int | None = None) -> None:
+        """The last step counts, unless it lies beyond `upto`: then it never was."""
+        line, self._committed = self._committed, None
+        if line is not None and (upto is None or line["step"] <= upto):
+            self._ledger.append(line)
+            if self.leads and upto is None:
+                self.directory.ledger.append(line)
 
     def evaluation(self, step: int, results: dict[str, EvaluationResult]) -> None:
         for name, result in results.items():
-            self._one_evaluation(step, name, result)
-
-    def _one_evaluation(self, step: int, name: str, result: EvaluationResult) -> None:
-        numbers = {"loss": result.loss, "perplexity": result.perplexity, **result.metrics}
-        self.directory.evaluations.append(_finite({"step": step, "set": name, **numbers}))
-        self._track(step, name, numbers)
+            numbers = {"loss": result.loss, "perplexity": result.perplexity, **result.metrics}
+            if self.leads:
+                self.directory.evaluations.append(_finite({"step": step, "set": name, **numbers}))
+            self._track(step, name, numbers)
 
     def activations(self, step: int, blocks: list[dict[str, float]]) -> None:
         """Figures of each block, in order."""
         for block, numbers in enumerate(blocks):
-            self.directory.activations.append(_finite({"step": step, "block": block, **numbers}))
+            if self.leads:
+                line = _finite({"step": step, "block": block, **numbers})
+                self.directory.activations.append(line)
             self._track(step, f"activations/{block}", numbers)
 
     def _track(self, step: int, group: str, numbers: dict[str, float]) -> None:
-        for tracker in self.trackers:
-            tracker.numbers(step, {f"{group}/{name}": value for name, value in numbers.items()})
+        if self.leads:
+            for tracker in self._trackers or ():
+                tracker.numbers(step, {f"{group}/{name}": value for name, value in numbers.items()})
 
     def close(self) -> None:
-        self.ledger.settle()
-        for tracker in self.trackers:
+        self.settle()
+        for tracker in self._trackers or ():
             tracker.close()
+
+
+def _stands_at(log: Log) -> int:
+    """The step that a log ends with."""
+    last = log.last()
+    return 0 if last is None else int(last["rewind"] if "rewind" in last else last["step"])
 
 
 def finite(value: Any) -> Any:

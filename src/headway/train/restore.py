@@ -94,7 +94,7 @@ def load_state(
     _load_optimizer(training, directory, found, manifest)
     training.scale.scale, training.scale.good_steps = manifest.scalars["loss_scale"]
     training.guard.restore(manifest.scalars["guard"])
-    training.step = manifest.step
+    training.step, training.committed_in = manifest.step, manifest.generation
 
 
 @torch.no_grad()

@@ -1,15 +1,16 @@
-"""One worker's run: everything the loop needs, opened at the start and closed at the end."""
+"""One worker's part of a run: everything the loop needs, opened once and closed at the end; and the
+beginning of each world."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.clock import Clock
 from headway.data.reading.tokenset import Reading
-from headway.errors import BadInput, Exit
+from headway.errors import BadInput, Exit, PeerLost
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import begin_generation
@@ -18,6 +19,7 @@ from headway.train.activations import ActivationWatch
 from headway.train.build import build
 from headway.train.evaluate import Evaluator
 from headway.train.export import describe_model
+from headway.train.heal import choose, hand_over
 from headway.train.meter import Meter
 from headway.train.models import Built
 from headway.train.preempt import StopRequest
@@ -25,15 +27,16 @@ from headway.train.record import Recorder
 from headway.train.restore import restore_newest
 from headway.train.save import Saver, SaveTimes
 from headway.train.step import Training
-from headway.train.world import World
+from headway.train.world import Place, World
+from headway.train.worlds import Worlds
 
 
 @dataclass
-class Session:
-    """One worker's run from start to end."""
+class WorkerRun:
+    """One worker's part of a run, from start to end."""
 
     training: Training
-    world: World
+    built: Built
     stop: StopRequest
     directory: RunDirectory
     journal: Journal
@@ -41,78 +44,142 @@ class Session:
     meter: Meter
     saver: Saver
     saves: SaveTimes
-    recorder: Recorder | None
-    """Only the leader has one."""
+    recorder: Recorder
     activations: ActivationWatch
     clock: Clock
+    start_seconds: dict[str, float] = field(default_factory=dict)
     validation_loss: float | None = None
     """Of the newest step, if it was evaluated."""
+    committed_at: float | None = None
+    """When this worker has committed a step last."""
+    has_discarded: bool = False
+    """Whether a step was begun since then, and was lost with a peer."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.training.step >= self.training.total_steps
 
 
-def open_session(
-    resolved: Resolved, world: World, stop: StopRequest, clock: Clock, import_seconds: float = 0.0
-) -> Session:
-    """COLLECTIVE. Builds, and goes to the newest good checkpoint where there is one."""
+def open_run(
+    resolved: Resolved,
+    place: Place,
+    number: int,
+    stop: StopRequest,
+    clock: Clock,
+    import_seconds: float = 0.0,
+) -> WorkerRun:
+    """Builds. COLLECTIVE in the domain when the model is sharded. `number`: of this worker on its
+    machine."""
     directory = RunDirectory.open(resolved.run_directory)
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
-    reading = Reading(rank=world.rank, trusted=True, warn=_warning(world, journal), clock=clock)
-    training, built = build(resolved, world.place, reading)
-    built_at = clock.monotonic()
-    resumed_from = restore_newest(training, directory, world, journal)  # COLLECTIVE
-    loaded_at = clock.monotonic()
+    reading = Reading(rank=number, trusted=True, warn=_warning(number, journal), clock=clock)
+    training, built = build(resolved, place, reading)
+    return WorkerRun(
+        training,
+        built,
+        stop,
+        directory,
+        journal,
+        Evaluator(resolved, place, stop, reading),
+        Meter(resolved, built.size, place, clock),
+        Saver(directory, journal, clock),
+        SaveTimes(resolved.run.checkpoint, clock),
+        Recorder(directory, resolved, _ledger_facts(training), clock),
+        ActivationWatch(training, built),
+        clock,
+        {"import": import_seconds, "build": clock.monotonic() - began},
+    )
+
+
+def begin(run: WorkerRun, world: World, worlds: Worlds) -> None:
+    """COLLECTIVE. All members of a new world have the same state when this returns, and are about
+    to go on from it."""
+    training, began = run.training, run.clock.monotonic()
+    was_healed, resumed_from = False, None
+    if not _take_newest_of_holders(run, world, worlds):
+        resumed_from = _restore(run, world)
+    else:
+        was_healed = True
+    # COLLECTIVE: all who come here hold this step, so it is settled.
+    world.wait_for_all()
+    worlds.has_state()
+    training.optimizer.zero_grad(set_to_none=True)
+    run.meter.num_devices = world.num_workers
+    run.saver.begin(world)
+    if not run.is_over:
+        training.feed.expect(training.step, world.share(training.feed.num_slices))
+    if world.is_first:
+        workers = world.num_workers
+        begin_generation(run.directory, world.generation, training.step, workers, run.clock)
+        describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
+    run.recorder.begin(world, training.step)
+    if world.is_first and not was_healed:
+        run.start_seconds["load"] = run.clock.monotonic() - began
+        run.journal.note(
+            "started",
+            generation=world.generation,
+            resumed_from=resumed_from,
+            seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
+            **_facts(training, run.built, run.meter),
+        )
+    elif world.is_first:
+        run.journal.note(
+            "changed",
+            generation=world.generation,
+            step=training.step,
+            workers=world.num_workers,
+            reason=worlds.reason,
+            discarded=run.has_discarded,
+            seconds=round(run.clock.monotonic() - (run.committed_at or began), 3),
+        )
+
+
+def _take_newest_of_holders(run: WorkerRun, world: World, worlds: Worlds) -> bool:
+    """COLLECTIVE. The newest state that a member brings, if anyone brings one."""
+    training, lost, is_held = run.training, None, worlds.holds
+    if world.replicas is not None:
+        try:
+            choice = choose(training, world.replicas, worlds.holds)
+            is_held = choice is not None
+            if choice is not None:
+                run.recorder.settle(upto=choice.step)
+                training.evaluated_step = choice.evaluated_step
+                if choice.needy:
+                    is_needy = world.replicas.rank in choice.needy
+                    notes = hand_over(training, world.replicas, choice, run.recorder.notes())
+                    if is_needy:
+                        run.recorder.take_over(notes)
+        except PeerLost as error:
+            lost = error
+    world.agree(lost)
+    return is_held
+
+
+def _restore(run: WorkerRun, world: World) -> int | None:
+    """COLLECTIVE. The newest checkpoint, or the beginning."""
+    training = run.training
+    was_at = training.step
+    resumed_from = restore_newest(training, run.directory, world, run.journal)
+    if resumed_from is None and was_at != 0:
+        raise PeerLost("nobody has the run's state, and none was saved: it begins anew")
     if training.step > training.total_steps:
         raise BadInput(
             f"train_for comes to {training.total_steps} steps, and the run stands at step "
             f"{training.step}",
             "a run can be extended, not shortened",
         )
-    if training.step < training.total_steps:
-        training.feed.expect(training.step, world.share(training.feed.num_slices))
-    meter = Meter(resolved, built.size, world, clock)
-    recorder = None
-    if world.is_first:
-        begin_generation(directory, world.generation, training.step, world.num_workers, clock)
-        describe_model(built, training.feed.set.tokenizer_folder, directory)
-        recorder = Recorder(
-            directory, resolved, world, training.step, _ledger_facts(training), clock
-        )
-        seconds = {
-            "import": round(import_seconds, 3),
-            "build": round(built_at - began, 3),
-            "load": round(loaded_at - built_at, 3),
-        }
-        journal.note(
-            "started",
-            generation=world.generation,
-            resumed_from=resumed_from,
-            seconds=seconds,
-            **_facts(training, built, meter),
-        )
-    saver = Saver(directory, journal, world, clock)
-    saver.saved_step = resumed_from
-    return Session(
-        training,
-        world,
-        stop,
-        directory,
-        journal,
-        Evaluator(resolved, world, stop, reading),
-        meter,
-        saver,
-        SaveTimes(resolved.run.checkpoint, clock),
-        recorder,
-        ActivationWatch(training, built, world),
-        clock,
-    )
+    training.evaluated_step = training.step
+    run.saver.saved_step = resumed_from
+    return resumed_from
 
 
-def _warning(world: World, journal: Journal) -> Callable[[str], None]:
-    """What is wrong with the data's way here, but does not stop training: an event by the leader,
-    and in the others' logs."""
+def _warning(number: int, journal: Journal) -> Callable[[str], None]:
+    """What is wrong with the data's way here, but does not stop training: an event by the first
+    worker, and in the others' logs."""
 
     def note(words: str) -> None:
-        if world.is_first:
+        if number == 0:
             journal.note("data_warning", reason=words)
         else:
             logging.getLogger("headway").warning(words)
@@ -120,15 +187,15 @@ def _warning(world: World, journal: Journal) -> Callable[[str], None]:
     return note
 
 
-def close_session(session: Session) -> Exit:
-    finished = session.training.step == session.training.total_steps
-    if session.recorder:
-        session.recorder.close()
-        session.journal.note("finished" if finished else "stopped", step=session.training.step)
-        send_logs(session.directory)
-    session.training.feed.close()
-    session.evaluator.close()
-    return Exit.DONE if finished else Exit.STOPPED
+def close_run(run: WorkerRun) -> Exit:
+    leads = run.recorder.leads
+    run.recorder.close()
+    if leads:
+        run.journal.note("finished" if run.is_over else "stopped", step=run.training.step)
+        send_logs(run.directory)
+    run.training.feed.close()
+    run.evaluator.close()
+    return Exit.DONE if run.is_over else Exit.STOPPED
 
 
 def _facts(training: Training, built: Built, meter: Meter) -> dict[str, object]:

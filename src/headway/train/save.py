@@ -71,6 +71,7 @@ class Snapshot:
     """Everything a save writes, as it was at one step."""
 
     step: int
+    world: World
     rows: list[Rows]
     facts: dict[str, Any]
 
@@ -78,12 +79,9 @@ class Snapshot:
 class Saver:
     """Of one worker. Only workers of the first node have anything to write."""
 
-    def __init__(
-        self, directory: RunDirectory, journal: Journal, world: World, clock: Clock
-    ) -> None:
+    def __init__(self, directory: RunDirectory, journal: Journal, clock: Clock) -> None:
         self.directory = directory
         self.journal = journal
-        self.world = world
         self.clock = clock
         self.thread: Thread | None = None
         self.saved_step: int | None = None
@@ -93,6 +91,10 @@ class Saver:
         self.failures = 0
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
+
+    def begin(self, world: World) -> None:
+        """From now on saves are those of this world; one that is being written is not disturbed."""
+        self.world = world
 
     @property
     def is_busy(self) -> bool:
@@ -180,29 +182,29 @@ class Saver:
                 "guard": training.guard.state(),
             },
         }
-        return Snapshot(training.step, rows, facts)
+        return Snapshot(training.step, self.world, rows, facts)
 
     def _write(self, snapshot: Snapshot, keep: Keep) -> None:
-        began = self.clock.monotonic()
-        folder = folder_of(snapshot.step, self.world.generation)
-        mine = f"{folder}/rank-{self.world.place.local_rank}"
+        began, world = self.clock.monotonic(), snapshot.world
+        folder = folder_of(snapshot.step, world.generation)
+        mine = f"{folder}/rank-{world.place.local_rank}"
         try:
             # A record that an attempt at the same step left behind would vouch for a file that is
             # about to be written again.
             if self.directory.store.size(f"{mine}.json") is not None:
                 self.directory.store.remove(f"{mine}.json")
-            file = f"rank-{self.world.place.local_rank}.safetensors"
+            file = f"rank-{world.place.local_rank}.safetensors"
             part = write_tensors(self.directory.store, folder, file, snapshot.rows)
             record = part.model_dump_json().encode()
             self.directory.store.write(f"{mine}.json", record)
-            if not self.world.is_first:
+            if not world.is_first:
                 return
             self._commit(snapshot, folder)
         except Exception as error:  # noqa: BLE001 - noted; a save that fails must not end training
             for name in (f"{mine}.json", f"{mine}.safetensors"):
                 with suppress(OSError):  # room for the next attempt
                     self.directory.store.remove(name)
-            if self.world.is_first:
+            if world.is_first:
                 self._note_failure(snapshot.step, error)
             return
         seconds = round(self.clock.monotonic() - began, 3)
@@ -212,11 +214,12 @@ class Saver:
             "saved", step=snapshot.step, checkpoint=Path(folder).name, seconds=seconds
         )
         with suppress(OSError):  # old ones that cannot be removed now go with the next save
-            retire(self.directory, keep, self.world.generation)
+            retire(self.directory, keep, world.generation)
 
     def _commit(self, snapshot: Snapshot, folder: str) -> None:
         """The manifest, once every rank's file is whole and the ledger is in the store."""
-        parts = [self._part(f"{folder}/rank-{rank}.json") for rank in range(self._num_writers())]
+        writers = snapshot.world.place.domain_size
+        parts = [self._part(f"{folder}/rank-{rank}.json") for rank in range(writers)]
         for log in (self.directory.ledger, self.directory.metrics, self.directory.evaluations):
             log.flush()
         manifest = CheckpointManifest(
@@ -226,9 +229,6 @@ class Saver:
             files={part.file: part.stored for part in parts},
         )
         write_manifest(self.directory.store, folder, manifest)
-
-    def _num_writers(self) -> int:
-        return self.world.place.domain_size
 
     def _part(self, name: str) -> Part:
         deadline = self.clock.monotonic() + PARTS_SECONDS

@@ -65,6 +65,8 @@ class GroupFailed(PeerLost):
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
+        self.pods: tuple[str, ...] = ()
+        """Their names, where the group's members are known by name."""
 
 
 class SessionStore(Store):

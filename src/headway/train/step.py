@@ -39,6 +39,8 @@ class Training:
     """Steps committed so far: the next one to compute."""
     committed_in: int = 0
     """The generation that committed the last of them. With the step it is the state's name."""
+    evaluated_step: int = 0
+    """The last one after which an evaluation was done, or not due."""
 
 
 @dataclass(frozen=True)

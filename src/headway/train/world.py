@@ -161,6 +161,27 @@ def form_world(
     )
 
 
+def live_place(local_rank: int, ranks: int, device_type: str, store: Path | None) -> Place:
+    """COLLECTIVE in the domain, if it has several `ranks`: they hold the model together, and meet
+    at the file `store`. Their group lasts as long as their processes; whom else they compute with
+    changes."""
+    device = device_of(device_type, local_rank)
+    if store is None:
+        return Place(device)
+    with naming_lost_peers():
+        meeting = FileStore(str(store), ranks)
+        meeting.set_timeout(FORM_TIMEOUT)
+        dist.init_process_group(
+            backends_of(device_type),
+            store=meeting,
+            rank=local_rank,
+            world_size=ranks,
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+        mesh = init_device_mesh(device_type, (ranks,), mesh_dim_names=("shard",))
+    return Place(device, local_rank, ranks, mesh)
+
+
 def device_of(device_type: str, local_rank: int) -> torch.device:
     """This worker's device, which from now on is the current one."""
     if device_type != "cuda":
@@ -172,8 +193,3 @@ def device_of(device_type: str, local_rank: int) -> torch.device:
 
 def backends_of(device_type: str) -> str:
     return "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
-
-
-def leave_world(world: World) -> None:
-    if world.num_workers > 1 and dist.is_initialized():
-        dist.destroy_process_group()

@@ -6,6 +6,7 @@ Real training under it is in tests/local.
 from __future__ import annotations
 
 import signal
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from headway.spec.load import load_run
 from headway.spec.resolve import Machine, Resolved, resolve
 from headway.state.rundir import RunDirectory
 from headway.state.status import read_status
+from support import shell_parent
 
 FIRST = "Traceback (most recent call last):\n  File a\nKeyError: 'first'\n"
 SECOND = "Traceback (most recent call last):\n  File b\nValueError: second\n"
@@ -77,7 +79,7 @@ def test_last_words_are_of_this_start(tmp_path: Path) -> None:
 
 # --- whole runs
 
-SHELL = ("/bin/sh", "-c")
+SHELL_PARENT = (sys.executable, str(Path(shell_parent.__file__)))
 
 
 @pytest.fixture
@@ -85,7 +87,7 @@ def resolved(tmp_path: Path) -> Resolved:
     file = tmp_path / "run.yaml"
     file.write_text("version: 1\nname: it\nmodel: {type: gpt2}\nbatch: {global: 4}\n")
     return resolve(
-        load_run(file, ["data.train=prepared", "resources.accelerators=cpu:2"]),
+        load_run(file, ["data.train=prepared", "resources.accelerators=cpu:2", "elastic=restart"]),
         Machine(cores=2, cuda_devices=0),
         nodes=1,
         parameters=None,
@@ -97,7 +99,7 @@ def resolved(tmp_path: Path) -> Resolved:
 def make_run(resolved: Resolved, script: str, clock: Clock | None = None) -> LocalRun:
     clock = clock or SystemClock()
     directory = RunDirectory.create(resolved.run_directory, clock)
-    return LocalRun(resolved, directory, clock, worker=(*SHELL, script))
+    return LocalRun(resolved, directory, clock, parent=(*SHELL_PARENT, script))
 
 
 def state_of(run: LocalRun) -> str:
@@ -148,7 +150,7 @@ def test_a_failed_worker_takes_the_others_with_it(resolved: Resolved) -> None:
     run = make_run(resolved, 'if [ "$HEADWAY_RANK" = 0 ]; then exit 1; fi; exec sleep 60')
     with pytest.raises(RunFailed, match="it printed nothing\nworker 0 ended with exit code 1"):
         run.run(look)
-    assert all(worker.process.poll() is not None for worker in run.workers)
+    assert all(unit.has_ended for unit in run.units)
 
 
 def test_an_old_traceback_is_not_shown_for_a_new_end(resolved: Resolved) -> None:
@@ -160,11 +162,26 @@ def test_an_old_traceback_is_not_shown_for_a_new_end(resolved: Resolved) -> None
         again.run(look)
     assert caught.value.message.startswith("it printed nothing\nworker")
     assert "SIGKILL (out of memory" in caught.value.message
+    assert "3 times without a new step in between" in caught.value.message
     assert "ValueError: second" in run.directory.log(0, 0).read_text(), "the log itself goes on"
 
 
+def test_lost_workers_start_again_together(resolved: Resolved, tmp_path: Path) -> None:
+    """One is killed, the other waits for it for ever; the second time all is well."""
+    script = (
+        f'mark={tmp_path}/started-"$HEADWAY_RANK"; test -e "$mark" && exit 0; touch "$mark"; '
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; '
+        f"while ! test -e {tmp_path}/started-1; do sleep 0.01; done; kill -KILL $$"
+    )
+    run = make_run(resolved, script)
+    assert run.run(look) == Exit.DONE
+    assert [unit.starts for unit in run.units] == [2]
+    (lost,) = [event for event in events(run) if event["event"] == "lost"]
+    assert (lost["node"], lost["local_rank"]) == (0, 0)
+
+
 def test_asked_to_stop_workers_save_and_stop(resolved: Resolved) -> None:
-    run = make_run(resolved, "trap 'exit 6' TERM; echo ready; while :; do sleep 0.02; done")
+    run = make_run(resolved, "trap 'exit 6' INT; echo ready; while :; do sleep 0.02; done")
 
     def stop_when_ready() -> None:
         if run.stop_asked_at is None and printed(run, "ready"):
@@ -177,7 +194,7 @@ def test_a_stop_before_the_workers_listen_is_a_stop_and_no_failure(resolved: Res
     """Ctrl-C in the first moments: the signal ends a worker that has not set its handler yet."""
     script = (
         'if [ "$HEADWAY_RANK" = 0 ]; then exec sleep 60; fi; '
-        "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+        "trap '' INT; echo ready; while :; do sleep 0.02; done"
     )
     run = make_run(resolved, script)
 
@@ -188,7 +205,7 @@ def test_a_stop_before_the_workers_listen_is_a_stop_and_no_failure(resolved: Res
     run.clock = Hurried()  # the other one has to be killed, after a wait of seconds
     assert run.run(stop_when_ready) == Exit.STOPPED
     assert state_of(run) == "stopped"
-    assert all(worker.process.poll() is not None for worker in run.workers)
+    assert all(unit.has_ended for unit in run.units)
 
 
 def test_asked_even_before_the_workers_are_there(resolved: Resolved) -> None:
@@ -199,7 +216,7 @@ def test_asked_even_before_the_workers_are_there(resolved: Resolved) -> None:
 
 
 def test_asked_twice_it_stops_at_once(resolved: Resolved) -> None:
-    run = make_run(resolved, "trap '' TERM; echo ready; while :; do sleep 0.02; done")
+    run = make_run(resolved, "trap '' INT; echo ready; while :; do sleep 0.02; done")
 
     def stop_twice() -> None:
         if printed(run, "ready"):
@@ -210,7 +227,7 @@ def test_asked_twice_it_stops_at_once(resolved: Resolved) -> None:
 
 
 def test_killed_while_it_saves_is_a_failure(resolved: Resolved) -> None:
-    run = make_run(resolved, "trap 'kill -KILL $$' TERM; echo ready; while :; do sleep 0.02; done")
+    run = make_run(resolved, "trap 'kill -KILL $$' INT; echo ready; while :; do sleep 0.02; done")
 
     def stop_when_ready() -> None:
         if run.stop_asked_at is None and printed(run, "ready"):
@@ -229,7 +246,7 @@ class Hurried(SystemClock):
 
 
 def test_workers_that_never_stop_are_ended(resolved: Resolved) -> None:
-    script = "trap '' TERM; echo ready; while :; do sleep 0.02; done"
+    script = "trap '' INT; echo ready; while :; do sleep 0.02; done"
     run = make_run(resolved, script, Hurried())
 
     def stop_when_ready() -> None:
@@ -241,7 +258,7 @@ def test_workers_that_never_stop_are_ended(resolved: Resolved) -> None:
     with pytest.raises(RunFailed, match="did not save and stop within 300 s"):
         run.run(stop_when_ready)
     assert state_of(run) == "failed"
-    assert all(worker.process.poll() is not None for worker in run.workers)
+    assert all(unit.has_ended for unit in run.units)
 
 
 def test_a_run_goes_on_once_at_a_time(resolved: Resolved) -> None:

@@ -46,6 +46,7 @@ EVENTS = [
     event(20, "saved", seconds=4),
     event(1000, "launched"),
     started(1008, 5, 1, 1),
+    event(1013, "changed", seconds=0.5),
     event(1014, "stopped"),
 ]
 STEPS = [
@@ -69,10 +70,11 @@ def test_lost_time_by_cause() -> None:
         "load": 1,
         "redone": 2 + 3,  # the first attempts at steps 3 and 4
         "skipped": 2,
+        "changes": 0.5,  # a member was lost
         "data": 0.5 + 0.5 + 0.25,
         "evaluation": 3,
         "saving": 1,  # the writing goes on beside training and is not lost
-        "other": 27 + 14 - 30.25 - 4.75,
+        "other": 27 + 14 - 30.75 - 4.75,
     }
     assert found.learning_seconds == 2 + 2 + 2 - 1.25
     assert found.total_seconds == 27 + 14

@@ -11,30 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.state.ledger import LedgerWriter, verify_ledger
+from headway.state.ledger import follows, verify_ledger
 from headway.state.lines import FileLog
 
 Lines = list[dict[str, Any]]
 BATCH, SAMPLES, LENGTH = 4, 10, 8
 FACTS = {"batch": BATCH, "samples": SAMPLES, "length": LENGTH, "data": "d1", "code": None}
-
-
-class Memory:
-    """A log that is a list."""
-
-    def __init__(self) -> None:
-        self.lines: Lines = []
-
-    def append(self, record: dict[str, Any]) -> None:
-        self.lines.append(record)
-
-    def flush(self) -> None: ...
-
-    def read(self, position: int = 0) -> tuple[Lines, int]:
-        return self.lines[position:], len(self.lines)
-
-    def last(self) -> dict[str, Any] | None:
-        return self.lines[-1] if self.lines else None
 
 
 def step_line(step: int, generation: int, learned: bool = True) -> dict[str, Any]:
@@ -53,20 +35,18 @@ def step_line(step: int, generation: int, learned: bool = True) -> dict[str, Any
 def ledger_of(starts: list[tuple[int, int]], base: int = 0) -> Lines:
     """Each start commits so many steps and is killed; the next goes on from a checkpoint so many
     steps behind. Written as training writes it: the last step of a killed start was not settled."""
-    log = Memory()
+    lines: Lines = []
     step = base
     for generation, (committed, behind) in enumerate(starts, start=1):
-        writer = LedgerWriter(log)
         if generation > 1:
-            in_ledger = max((line["step"] for line in exact(log.lines)), default=base)
+            in_ledger = max((line["step"] for line in exact(lines)), default=base)
             step = max(base, min(step, in_ledger) - behind)
-            writer.rewind(step)
-        writer.begin(generation, step, FACTS)
-        for _ in range(committed):
-            step += 1
-            writer.committed(step_line(step, generation))
-    writer.settle()
-    return log.lines
+            lines.append({"rewind": step, "generation": generation})
+        lines.append({"begin": generation, "step": step, **FACTS})
+        settled = committed if generation == len(starts) else max(0, committed - 1)
+        lines += [step_line(step + more, generation) for more in range(1, settled + 1)]
+        step += committed
+    return lines
 
 
 def exact(lines: Lines) -> Lines:
@@ -127,17 +107,14 @@ def test_the_code_may_change_between_generations() -> None:
     assert verify_ledger(lines).breach is None
 
 
-def test_a_step_enters_once_it_is_settled(tmp_path: Path) -> None:
-    log = FileLog(tmp_path / "ledger.jsonl")
-    writer = LedgerWriter(log)
-    writer.begin(1, 0, FACTS)
-    writer.committed(step_line(1, 1))
-    assert log.last() == {"begin": 1, "step": 0, **FACTS}, "only one knows of it yet"
-    writer.committed(step_line(2, 1))
-    assert log.last() == step_line(1, 1)
-    writer.settle()
-    writer.settle()
-    assert log.read()[0][1:] == [step_line(1, 1), step_line(2, 1)]
+@given(starts=STARTS, cut=st.integers(0, 100))
+def test_what_is_missing_at_the_end_is_known(starts: list[tuple[int, int]], cut: int) -> None:
+    """A successor has the same lines, and appends those that the leader could not write."""
+    lines = ledger_of(starts)
+    written = lines[: max(1, len(lines) - cut)]
+    missing = [line for line in lines if follows(line, written[-1])]
+    assert written + missing == lines
+    assert [line for line in lines if follows(line, None)] == lines
 
 
 # --- what is wrong is found

@@ -46,7 +46,8 @@ class Little:
         self.clock = facts.get("clock", SystemClock())
         self.world = world_of_one(generation)
         self.journal = Journal(directory.events, self.clock)
-        self.saver = Saver(directory, self.journal, self.world, self.clock)
+        self.saver = Saver(directory, self.journal, self.clock)
+        self.saver.begin(self.world)
 
     def advance(self, steps: int) -> None:
         for _ in range(steps):

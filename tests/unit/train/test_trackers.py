@@ -77,7 +77,9 @@ def recorder(
 ) -> Recorder:
     world = World(0, 1, generation, Place(torch.device("cpu")))
     facts = {"batch": 4, "samples": 100, "length": 16, "data": "d", "code": None}
-    return Recorder(directory, resolved, world, first_step, facts, SystemClock())
+    made = Recorder(directory, resolved, facts, SystemClock())
+    made.begin(world, first_step)
+    return made
 
 
 def take(recorder: Recorder, steps: range, loss: float) -> None:

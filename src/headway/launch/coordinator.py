@@ -1,0 +1,91 @@
+"""The coordinator of a run on this machine: a process that is kept alive."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from headway.clock import Clock
+from headway.errors import RunFailed
+from headway.member.keys import new_key
+
+COMMAND = (sys.executable, "-m", "headway.cli.main", "coordinator")
+START_SECONDS = 30.0
+END_SECONDS = 5.0
+RESTART_SECONDS = 1.0
+"""Between two starts. Training goes on meanwhile; only changes of its members wait."""
+
+
+class Coordinator:
+    def __init__(
+        self, run: str, record: str, folder: Path, options: Sequence[str], clock: Clock
+    ) -> None:
+        """`options`: what the run needs, as on the command line. `folder` is for the key and for
+        what it prints."""
+        self.run = run
+        self.key = folder / "key"
+        self.log = folder / "coordinator.log"
+        self.address = "127.0.0.1:0"
+        self._options = [
+            *("--run", run, "--record", record, "--key", str(self.key)),
+            *("--until-eof", *options),
+        ]
+        self._clock = clock
+        self._started_at = 0.0
+        descriptor = os.open(self.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w") as file:
+            file.write(new_key())
+
+    def start(self, *once: str) -> Self:
+        """`once`: options of this start only."""
+        self._started_at = self._clock.monotonic()
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*COMMAND, *self._options, "--listen", self.address, *once],
+                stdin=subprocess.PIPE,  # when we die in any way, it reads the end of it
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
+        return self
+
+    def wait(self) -> Self:
+        """Until workers can open their sessions. Afterwards it keeps its address."""
+        assert self._process.stdout is not None
+        poll = select.poll()
+        poll.register(self._process.stdout, select.POLLIN)
+        line = self._process.stdout.readline() if poll.poll(START_SECONDS * 1000) else b""
+        if not line:
+            self._end()
+            words = self.log.read_text(errors="replace").strip() or "it said nothing"
+            raise RunFailed(f"the coordinator did not start: {words.splitlines()[-1]}")
+        self.address = json.loads(line)["listen"]
+        return self
+
+    def keep_alive(self) -> str | None:
+        """Starts it again if it has died; how it ended."""
+        code = self._process.poll()
+        if code is None or self._clock.monotonic() - self._started_at < RESTART_SECONDS:
+            return None
+        self.start()
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        self._process.terminate()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()

@@ -1,0 +1,332 @@
+"""From one generation to the next: a World of each, and a thread that ends what waits in a broken
+one.
+
+A worker that waits in a collective waits in C++, for a peer that may never answer. So a thread of
+ours looks at the session: when the generation is broken it shuts the connections of its groups, and
+whatever waits there fails at once. The same thread tells the coordinator when a collective takes
+long, which makes it look more closely at whoever is silent.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import torch.distributed as dist
+
+from headway.errors import PeerLost
+from headway.member.generation import Domain, Generation
+from headway.member.session import Session
+from headway.member.session_view import GenerationOver, Late, SessionClosed, View
+from headway.train.peers import Peers
+from headway.train.preempt import StopRequest
+from headway.train.session_store import FORM_SECONDS, Group, GroupFailed, SessionStore, form_group
+from headway.train.world import Place, World
+
+LOOK_SECONDS = 0.1
+WAITS_SECONDS = 0.5
+"""A collective that takes longer: somebody may be gone."""
+GO_SECONDS = 10.0
+"""For the others to come to a generation, before that is called trouble."""
+TOKEN = re.compile(r"\.[0-9a-f]{16}\b")
+PLACE_SECONDS = 1.0
+"""Between two looks whether a place in the run is still wanted."""
+
+
+class Worlds(Protocol):
+    """Where worlds come from."""
+
+    def next(self, is_wanted: Callable[[], bool]) -> World | None:
+        """COLLECTIVE. Waits for a place in the run and for all others. None: it is no longer wanted
+        and there is none."""
+        ...
+
+    @property
+    def holds(self) -> bool:
+        """Whether this worker came into the newest world with the run's state."""
+        ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether there are too few to go on: save, and wait."""
+        ...
+
+    @property
+    def num_ahead(self) -> int:
+        """By how many generations the newest is ahead of the newest world."""
+        ...
+
+    @property
+    def is_leaving(self) -> bool: ...
+
+    @property
+    def reason(self) -> str:
+        """Why the newest world was made."""
+        ...
+
+    def has_state(self) -> None:
+        """This worker has the run's state now."""
+        ...
+
+    def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
+        """Until there is a newer generation."""
+        ...
+
+    def lose(self, lost: PeerLost) -> None:
+        """The newest world is over. Raises what it is given where there is never another."""
+        ...
+
+    def close(self, words: str) -> None:
+        """The process ends, and says so."""
+        ...
+
+
+class OneWorld:
+    """For a run that starts anew, as a whole, when anyone is lost."""
+
+    holds = is_paused = is_leaving = False
+    num_ahead = 0
+    reason = "started"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    def next(self, is_wanted: Callable[[], bool]) -> World | None:
+        return self._world
+
+    def has_state(self) -> None:
+        pass
+
+    def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
+        raise AssertionError("there is never another world")
+
+    def lose(self, lost: PeerLost) -> None:
+        raise lost
+
+    def close(self, words: str) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
+class LiveWorlds:
+    """One world a generation, as the coordinator makes them."""
+
+    def __init__(self, session: Session, place: Place, stop: StopRequest) -> None:
+        self.session, self.place, self.stop = session, place, stop
+        self._generation: Generation | None = None
+        """Of the newest world."""
+        self._domain: Domain | None = None
+        self._watch: _Watch | None = None
+        self._is_waiting = False
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._look, name="headway-worlds", daemon=True)
+        self._thread.start()
+
+    # What training asks
+
+    @property
+    def holds(self) -> bool:
+        return self._domain is not None and self._domain.holds
+
+    @property
+    def is_paused(self) -> bool:
+        return self._generation is not None and self._generation.paused
+
+    @property
+    def num_ahead(self) -> int:
+        status = self.session.view.status
+        return status.seen - status.entered
+
+    @property
+    def is_leaving(self) -> bool:
+        return self.session.view.status.leaving
+
+    @property
+    def reason(self) -> str:
+        # Without what tells a process from the one before it in the same place.
+        return "" if self._generation is None else TOKEN.sub("", self._generation.reason)
+
+    def has_state(self) -> None:
+        self.session.healed()
+
+    def next(self, is_wanted: Callable[[], bool]) -> World | None:
+        while self._wait_for_a_place(is_wanted):
+            generation = self.session.enter()
+            if not self._all_come(generation.number):
+                continue
+            # Now nobody needs the groups before any longer.
+            self._drop()
+            try:
+                return self._form(generation)
+            except GroupFailed as failed:
+                self._complain(failed.pods)
+            except GenerationOver:
+                pass
+        return None
+
+    def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
+        number = self.session.view.status.entered
+        while is_wanted():
+            try:
+                self.session.wait_for(
+                    "another generation",
+                    lambda view: view.generation.number > number,
+                    PLACE_SECONDS,
+                )
+            except Late:
+                continue
+            return
+
+    def lose(self, lost: PeerLost) -> None:
+        self._drop()
+        self._complain(())
+
+    def close(self, words: str) -> None:
+        self._is_closed = True
+        self._drop()
+        self.session.goodbye(words)
+        self._thread.join(1.0)
+
+    # From one to the next
+
+    def _wait_for_a_place(self, is_wanted: Callable[[], bool]) -> bool:
+        while True:
+            view = self.session.view
+            if view.domain is None:
+                if not is_wanted() or view.status.leaving:
+                    return False
+                if not view.status.ready:
+                    self.session.be_ready()
+            try:
+                self.session.wait_for("a place in the run", _is_called, PLACE_SECONDS)
+            except Late:
+                continue
+            return True
+
+    def _all_come(self, number: int) -> bool:
+        """Whether all have come to the generation; not, if there is a newer one."""
+
+        def is_decided(view: View) -> bool:
+            return view.may_form or view.generation.number > number
+
+        try:
+            view = self.session.wait_for("all others", is_decided, GO_SECONDS)
+        except Late:
+            self._complain(())
+            return False
+        return view.may_form and view.generation.number == number
+
+    def _form(self, generation: Generation) -> World:
+        domain = generation.domain_of(self.session.pod)
+        assert domain is not None
+        local_rank, size = domain.pods.index(self.session.pod), len(domain.pods)
+        assert (local_rank, size) == (self.place.local_rank, self.place.domain_size), domain
+        domains = _leader_first(generation)
+        index = domains.index(domain)
+        watch = _Watch()
+        store = SessionStore(self.session, generation.number)
+        deadline = time.monotonic() + FORM_SECONDS
+
+        def formed(name: str, rank: int, pods: list[str]) -> Peers | None:
+            if len(pods) == 1:
+                return None
+            left = max(0.01, deadline - time.monotonic())
+            try:
+                group = form_group(store, rank, len(pods), left, name=name)
+            except GroupFailed as failed:
+                failed.pods = tuple(pods[missing] for missing in failed.ranks)
+                raise
+            watch.groups.append(group)
+            assert group.process_group is not None
+            return Peers(group.process_group, watch)
+
+        try:
+            within = formed(f"domain-{index}", local_rank, list(domain.pods))
+            across = [one.pods[local_rank] for one in domains]
+            replicas = formed(f"replicas-{local_rank}", index, across)
+        except BaseException:
+            watch.drop()
+            raise
+        self._generation, self._domain, self._watch = generation, domain, watch
+        return World(
+            rank=index * size + local_rank,
+            num_workers=len(domains) * size,
+            generation=generation.number,
+            place=self.place,
+            replicas=replicas,
+            domain=within,
+        )
+
+    def _complain(self, peers: tuple[str, ...]) -> None:
+        status = self.session.view.status
+        if status.seen == status.entered:  # else the answer is there already
+            self.session.complain(peers)
+
+    def _drop(self) -> None:
+        watch, self._watch = self._watch, None
+        if watch is not None:
+            watch.drop()
+
+    # The thread
+
+    def _look(self) -> None:
+        while not self._is_closed:
+            try:
+                self.session.wait_for("a change", self._is_broken, LOOK_SECONDS)
+            except Late:
+                pass
+            except SessionClosed:
+                return
+            if self.stop.leave_asked and not self.session.view.status.leaving:
+                self.session.leave()
+            watch = self._watch
+            if watch is not None and self._is_broken(self.session.view):
+                watch.drop()
+            self._say_whether_it_waits(watch)
+
+    def _is_broken(self, view: View) -> bool:
+        watch = self._watch
+        return watch is not None and not watch.is_over and view.must_drop
+
+    def _say_whether_it_waits(self, watch: _Watch | None) -> None:
+        since = None if watch is None else watch.since
+        is_waiting = since is not None and time.monotonic() - since >= WAITS_SECONDS
+        if is_waiting != self._is_waiting:
+            self._is_waiting = is_waiting
+            if is_waiting:
+                self.session.be_waiting()
+            else:
+                self.session.go_on()
+
+
+class _Watch:
+    """Over the groups of one world."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group] = []
+        self.is_over = False
+        self.since: float | None = None
+        """When this worker began to wait for others."""
+
+    def begins(self) -> None:
+        self.since = time.monotonic()
+
+    def ends(self) -> None:
+        self.since = None
+
+    def drop(self) -> None:
+        self.is_over = True
+        for group in self.groups:
+            group.drop()
+
+
+def _is_called(view: View) -> bool:
+    return view.domain is not None and view.generation.number > view.status.entered
+
+
+def _leader_first(generation: Generation) -> list[Domain]:
+    leader = generation.domains[generation.leader]
+    return [leader, *(domain for domain in generation.domains if domain is not leader)]

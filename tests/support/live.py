@@ -1,0 +1,116 @@
+"""A run of several workers as a user starts it, for tests that kill, stop and cut what is in it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from headway.state.ledger import verify_ledger
+from headway.state.rundir import RunDirectory
+from support.commands import start
+from support.waiting import wait_for
+
+START_SECONDS = 120.0
+
+
+class LiveRun:
+    """`headway run` in a process of its own, looked at from outside."""
+
+    def __init__(self, folder: Path, name: str, nodes: int, *options: str) -> None:
+        self.folder = folder
+        self.directory = RunDirectory(folder / "runs" / name)
+        self.process: subprocess.Popen[str] = start(
+            "run", "--nodes", str(nodes), *options, folder=folder
+        )
+        self.output = ""
+
+    def __enter__(self) -> LiveRun:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.communicate()
+
+    @property
+    def step(self) -> int:
+        last = self.directory.metrics.last() or {}
+        return int(last.get("step", last.get("rewind", 0)))
+
+    def workers(self) -> dict[tuple[int, int], int]:
+        """(node, local rank) and process id of those that are alive."""
+        noted = {
+            (event["node"], event["local_rank"]): event["pid"]
+            for event in self.directory.launcher.read()[0]
+            if event["event"] == "worker"
+        }
+        location = self.directory.location
+        return {place: pid for place, pid in noted.items() if is_alive(pid, location)}
+
+    def coordinator(self) -> psutil.Process | None:
+        for child in psutil.Process(self.process.pid).children():
+            if "coordinator" in child.cmdline():
+                return child
+        return None
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        return [event for event in self.directory.history() if event["event"] == name]
+
+    def wait_for_step(self, step: int, seconds: float = START_SECONDS) -> None:
+        def reached() -> bool:
+            assert self.process.poll() is None or self.step >= step, self.end()
+            return self.step >= step
+
+        wait_for(f"step {step}", reached, seconds)
+
+    def wait_for_members(self, workers: int, seconds: float = 30.0) -> None:
+        def changed() -> bool:
+            events = [*self.events("started"), *self.events("changed")]
+            newest = max(events, key=lambda event: event["generation"])
+            return bool(newest["workers"] == workers)
+
+        wait_for(f"{workers} members", changed, seconds)
+
+    def kill(self, *places: tuple[int, int]) -> None:
+        workers = self.workers()
+        for place in places:
+            os.kill(workers[place], signal.SIGKILL)
+
+    def end(self, seconds: float = 60.0) -> str:
+        """What it printed, until its end."""
+        self.output, _ = self.process.communicate(timeout=seconds)
+        return self.output
+
+    def stop(self) -> str:
+        self.process.send_signal(signal.SIGINT)
+        output = self.end()
+        assert self.process.returncode == 6, output
+        return output
+
+    def require_exact(self) -> None:
+        """Every sample once: the ledger, and one line of metrics for each step."""
+        verdict = verify_ledger(self.directory.ledger.read()[0])
+        assert verdict.breach is None, verdict
+        steps = [line["step"] for line in self.directory.steps()]
+        assert steps == list(range(1, len(steps) + 1))
+        assert verdict.steps == len(steps)
+
+    def losses(self) -> list[float]:
+        return [line["loss"] for line in self.directory.steps()]
+
+    def targets(self) -> list[int]:
+        return [line["targets"] for line in self.directory.steps()]
+
+
+def is_alive(pid: int, run_directory: str) -> bool:
+    """Whether it is a worker of that run, and no other process that has its number now."""
+    try:
+        process = psutil.Process(pid)
+        return run_directory in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False

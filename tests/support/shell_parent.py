@@ -1,0 +1,17 @@
+"""A parent of workers that are lines of shell: `python shell_parent.py SCRIPT RUN_DIRECTORY`. All
+but the workers is the real one."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from headway.train.warm import serve
+
+
+def run(arguments: list[str]) -> int:
+    os.execv("/bin/sh", ["/bin/sh", "-c", sys.argv[1], *arguments])
+
+
+if __name__ == "__main__":
+    serve(run)
