@@ -141,3 +141,48 @@ def test_without_its_coordinator_training_goes_on(folder: Path) -> None:
         run.stop()
         run.require_exact()
         assert run.events("coordinator_lost")
+
+
+FLIPS_A_BIT = """
+import os, torch
+from headway.train.objectives import token_loss
+calls = 0
+def loss(model, batch):
+    global calls
+    calls += 1
+    if calls == 120 and os.environ["HEADWAY_POD"].startswith("node-1.1/"):
+        with torch.no_grad():
+            weights = next(model.parameters()).view(torch.int32)
+            weights[3, 5] ^= 1 << 12
+    return token_loss(model, batch)
+"""
+
+
+def test_a_flipped_bit_is_named_and_healed(folder: Path) -> None:
+    (folder / "mine.py").write_text(FLIPS_A_BIT)
+    own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
+    with LiveRun(folder, "it", 3, *own) as run:
+        run.wait_for_step(105)
+        (diverged,) = run.events("diverged")
+        assert (diverged["step"], diverged["names"]) == (100, ["node-1.1/0"])
+        run.wait_for_members(3)
+        run.wait_for_step(205)
+        output = run.stop()
+        run.require_exact()
+        assert len(run.events("diverged")) == 1, "healed"
+    assert "node-1.1/0 has other weights than the rest" in output
+
+
+def test_one_that_is_asked_to_leave_leaves_at_a_boundary_and_is_replaced(folder: Path) -> None:
+    """As a machine does that is wanted back: by SIGTERM from whoever wants it."""
+    with LiveRun(folder, "it", 3) as run:
+        run.wait_for_step(20)
+        os.kill(run.workers()[1, 0], signal.SIGTERM)
+        wait_for("its end", lambda: (1, 0) not in run.workers(), 5)
+        run.wait_for_members(2)
+        run.wait_for_members(3)
+        run.wait_for_step(run.step + 5)
+        run.stop()
+        run.require_exact()
+        assert not run.events("lost")
+        assert not any(event["discarded"] for event in run.events("changed"))

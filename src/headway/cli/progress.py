@@ -107,6 +107,13 @@ class RunProgress:
                 )
             case "lost":
                 self.line.above(f"node {event['node']} {event['how']}; starting it again")
+            case "left":
+                self.line.above(f"node {event['node']} has left; starting it again")
+            case "diverged":
+                self.line.above(
+                    f"warning: step {event['step']}: {', '.join(event['names'])} has other weights "
+                    "than the rest: a memory error? It starts again"
+                )
             case "coordinator_lost":
                 self.line.above(f"the coordinator ended with {event['how']}; starting it again")
             case "changed":

@@ -33,6 +33,8 @@ BLAME_SECONDS = 1.0
 """After the first worker has ended, how long to wait for one that is more to blame than it."""
 END_SECONDS = 5.0
 """Between asking the others to end and ending them."""
+LEFT_SECONDS = 2.0
+"""After a worker has left, how long to wait whether the others do so, too."""
 STOP_SECONDS = 300.0
 """For a save after Ctrl-C. A second Ctrl-C does not wait."""
 MOST_LOSSES = 3
@@ -67,6 +69,8 @@ class Unit:
     step: int = 0
     """The highest that the run had reached when this unit was last lost."""
     lost_at: float | None = None
+    left_at: float | None = None
+    """When all of it had left, without having been asked to by us."""
     is_leaving: bool = False
 
     @property
@@ -181,7 +185,7 @@ class LocalRun:
             self.units.append(unit)
         self._num_starts += 1
         unit.starts += 1
-        unit.workers, unit.lost_at = [], None
+        unit.workers, unit.lost_at, unit.left_at = [], None, None
         store = self._scratch / f"store-{self._num_starts}"
         for node, local_rank in unit.places:
             log = self.directory.log(node, local_rank)
@@ -254,8 +258,10 @@ class LocalRun:
     def _look_after(self, unit: Unit, is_ending: bool) -> None:
         lost = unit.lost
         if lost is None:
-            if unit.is_leaving and unit.has_ended:
+            if unit.has_ended and unit.is_leaving:
                 self.units.remove(unit)
+            elif unit.has_ended and not is_ending:
+                self._replace_leaver(unit)
             return
         if not unit.has_ended:
             self._end_others(unit, lost)
@@ -277,6 +283,16 @@ class LocalRun:
         if self._coordinator is None:
             self.generation = next_generation(self.directory)
         self._start(unit)
+
+    def _replace_leaver(self, unit: Unit) -> None:
+        """Somebody else has asked it to leave, as those do who want a machine back. Unless all
+        stop: the others are about to end as well."""
+        now = self.clock.monotonic()
+        if unit.left_at is None:
+            unit.left_at = now
+        if now - unit.left_at > LEFT_SECONDS:
+            self.journal.note("left", node=unit.places[0][0])
+            self._start(unit)
 
     def _end_others(self, unit: Unit, lost: Worker) -> None:
         """They cannot go on without it. But who has only lost a peer is not to blame: one that is

@@ -61,7 +61,7 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(resolved.threads)
     try:
         place, worlds = _place(resolved, rank, session, stop)
-        run = open_run(resolved, place, rank, stop, clock, import_seconds)
+        run = open_run(resolved, place, rank, stop, clock, import_seconds, worlds.hang)
         code = train(run, worlds)
         worlds.close("done")
         return code

@@ -47,6 +47,7 @@ def evaluate(
     resolved: Resolved,
     world: World,
     stop: StopRequest,
+    advanced: Callable[[], None],
 ) -> EvaluationResult | None:
     """COLLECTIVE. Over at most `evaluation.sequences` of the set, the first ones; None when it was
     left because some worker was asked to stop."""
@@ -61,6 +62,7 @@ def evaluate(
     for turn in range(world.most_passes(slices)):
         if world.any(stop.asked):  # COLLECTIVE, so every worker comes here equally often
             return None
+        advanced()
         if turn >= share.passes:
             continue
         batch = next(batches)
@@ -109,12 +111,15 @@ class Evaluator:
         for feed in self.feeds.values():
             feed.close()
 
-    def run(self, model: nn.Module, world: World) -> dict[str, EvaluationResult]:
-        """COLLECTIVE. Results by the name of the set; none when it was left to stop."""
+    def run(
+        self, model: nn.Module, world: World, advanced: Callable[[], None]
+    ) -> dict[str, EvaluationResult]:
+        """COLLECTIVE. Results by the name of the set; none when it was left to stop. `advanced` is
+        called after every slice."""
         results = {}
         for name, feed in self.feeds.items():
             result = evaluate(
-                model, self.objective, self.metrics, feed, self.resolved, world, self.stop
+                model, self.objective, self.metrics, feed, self.resolved, world, self.stop, advanced
             )
             if result is None:
                 return {}

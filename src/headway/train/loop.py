@@ -7,6 +7,7 @@ import math
 from enum import Enum
 
 from headway.errors import Exit, PeerLost
+from headway.train.fingerprint import EVERY_STEPS, Diverged, odd_ones
 from headway.train.record import finite
 from headway.train.run import WorkerRun, begin, close_run
 from headway.train.step import Flags, StepResult, take_step
@@ -32,6 +33,8 @@ def train(run: WorkerRun, worlds: Worlds) -> Exit:
         try:
             begin(run, world, worlds)  # COLLECTIVE
             end = _work(run, world, worlds)  # COLLECTIVE
+        except Diverged:
+            raise  # what it has is of no use to anyone
         except PeerLost as lost:
             # What was computed of the step is discarded: nothing has changed yet.
             run.has_discarded = True
@@ -49,12 +52,13 @@ def _work(run: WorkerRun, world: World, worlds: Worlds) -> End:
         worlds.wait_for_change(lambda: not run.stop.asked)
         return End.WORLD
     evaluate_if_due(run, world)  # COLLECTIVE: left in the middle by the world before
-    while not run.is_over:
-        agreed = advance(run, world, worlds).agreed
-        if agreed.stop:
-            break
-        if agreed.over:
-            return End.WORLD
+    with run.watchdog.on_duty():
+        while not run.is_over:
+            agreed = advance(run, world, worlds).agreed
+            if agreed.stop:
+                break
+            if agreed.over:
+                return End.WORLD
     run.recorder.settle()
     run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
     return End.RUN
@@ -75,9 +79,13 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     run.validation_loss = None
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))
+    run.watchdog.feed()
     if recorder.leads and result.skipped:
         run.journal.note("skipped", step=result.step, reason=result.skipped)
     training.guard.require_progress(result.step, result.skipped)
+
+    if training.step % EVERY_STEPS == 0:
+        _compare_weights(run, world, worlds)  # COLLECTIVE
 
     if not result.agreed.stop:
         run.activations.record(world, recorder)  # COLLECTIVE in the leader's shard group
@@ -94,6 +102,24 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     return result
 
 
+def _compare_weights(run: WorkerRun, world: World, worlds: Worlds) -> None:
+    """COLLECTIVE. Whoever has other weights than most starts again, and is named here."""
+    if world.replicas is None:
+        return
+    odd, lost = [], None
+    try:
+        odd = odd_ones(run.training, world.replicas)
+    except Diverged:
+        raise
+    except PeerLost as error:
+        lost = error
+    world.agree(lost)
+    right = min(set(range(world.replicas.size)) - set(odd))
+    if odd and world.replicas.rank == right:
+        names = [worlds.names[rank * world.place.domain_size] for rank in odd]
+        run.journal.note("diverged", step=run.training.step, names=names)
+
+
 def _save_is_due(run: WorkerRun) -> bool:
     due = run.saves.due(run.training.step + 1)
     return due or run.saver.retry_is_due()
@@ -106,7 +132,7 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
     if training.evaluated_step == training.step or not (run.is_over or training.step % every == 0):
         return
     began = run.clock.monotonic()
-    results = run.evaluator.run(training.model, world)
+    results = run.evaluator.run(training.model, world, run.watchdog.feed)
     training.evaluated_step = training.step
     if not results:
         return

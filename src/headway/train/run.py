@@ -27,6 +27,7 @@ from headway.train.record import Recorder
 from headway.train.restore import restore_newest
 from headway.train.save import Saver, SaveTimes
 from headway.train.step import Training
+from headway.train.watchdog import Watchdog
 from headway.train.world import Place, World
 from headway.train.worlds import Worlds
 
@@ -47,6 +48,7 @@ class WorkerRun:
     recorder: Recorder
     activations: ActivationWatch
     clock: Clock
+    watchdog: Watchdog
     start_seconds: dict[str, float] = field(default_factory=dict)
     validation_loss: float | None = None
     """Of the newest step, if it was evaluated."""
@@ -67,9 +69,10 @@ def open_run(
     stop: StopRequest,
     clock: Clock,
     import_seconds: float = 0.0,
+    hangs: Callable[[int], None] = lambda times: None,
 ) -> WorkerRun:
     """Builds. COLLECTIVE in the domain when the model is sharded. `number`: of this worker on its
-    machine."""
+    machine. `hangs` is told when no step is committed for long."""
     directory = RunDirectory.open(resolved.run_directory)
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
@@ -88,6 +91,7 @@ def open_run(
         Recorder(directory, resolved, _ledger_facts(training), clock),
         ActivationWatch(training, built),
         clock,
+        Watchdog(clock, hangs),
         {"import": import_seconds, "build": clock.monotonic() - began},
     )
 

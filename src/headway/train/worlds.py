@@ -9,6 +9,7 @@ long, which makes it look more closely at whoever is silent.
 
 from __future__ import annotations
 
+import os
 import re
 import threading
 import time
@@ -32,6 +33,8 @@ WAITS_SECONDS = 0.5
 GO_SECONDS = 10.0
 """For the others to come to a generation, before that is called trouble."""
 TOKEN = re.compile(r"\.[0-9a-f]{16}\b")
+HANGS = 2
+"""So many times in a row it is given time to go on."""
 PLACE_SECONDS = 1.0
 """Between two looks whether a place in the run is still wanted."""
 
@@ -67,6 +70,15 @@ class Worlds(Protocol):
         """Why the newest world was made."""
         ...
 
+    @property
+    def names(self) -> list[str]:
+        """Of the workers of the newest world, by rank."""
+        ...
+
+    def hang(self, times: int) -> None:
+        """No step was committed for long, so many times in a row. From any thread."""
+        ...
+
     def has_state(self) -> None:
         """This worker has the run's state now."""
         ...
@@ -93,6 +105,14 @@ class OneWorld:
 
     def __init__(self, world: World) -> None:
         self._world = world
+
+    @property
+    def names(self) -> list[str]:
+        return [f"worker {rank}" for rank in range(self._world.num_workers)]
+
+    def hang(self, times: int) -> None:
+        if times >= HANGS:
+            os.abort()  # a lost worker: all start again
 
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
         return self._world
@@ -148,6 +168,18 @@ class LiveWorlds:
     def reason(self) -> str:
         # Without what tells a process from the one before it in the same place.
         return "" if self._generation is None else TOKEN.sub("", self._generation.reason)
+
+    @property
+    def names(self) -> list[str]:
+        domains = [] if self._generation is None else _leader_first(self._generation)
+        return [TOKEN.sub("", pod) for domain in domains for pod in domain.pods]
+
+    def hang(self, times: int) -> None:
+        watch = self._watch
+        if watch is not None and watch.since is not None:
+            self._complain(())  # it waits for others, and something is wrong between them
+        elif times >= HANGS:
+            os.abort()  # the others have gone on without it, and it is replaced
 
     def has_state(self) -> None:
         self.session.healed()
