@@ -29,7 +29,7 @@ import torch
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headway.data.shards import TokenSet
+from headway.data.reading.tokenset import TokenSet
 from trial import Trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "40"))
@@ -133,12 +133,12 @@ def _headway(folder: Path, precision: Precision) -> Contender:
     return steps
 
 
-def _model() -> GPT2LMHeadModel:
+def make_model() -> GPT2LMHeadModel:
     torch.manual_seed(0)
     return GPT2LMHeadModel(GPT2Config(**SHAPE, **NO_DROPOUT, bos_token_id=0, eos_token_id=0))
 
 
-def _optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
     matrices = [p for p in model.parameters() if p.ndim >= 2]
     others = [p for p in model.parameters() if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
@@ -150,9 +150,9 @@ def _context(precision: Precision) -> Any:
 
 
 def _bare(folder: Path, precision: Precision) -> Contender:
-    model, tokens = _model(), _tokens(folder)
+    model, tokens = make_model(), all_tokens(folder)
     model.config.use_cache = False
-    optimizer = _optimizer(model)
+    optimizer = make_optimizer(model)
     at = 0
 
     def steps(count: int) -> float:
@@ -175,9 +175,9 @@ def _bare(folder: Path, precision: Precision) -> Contender:
 
 
 def _nanogpt(folder: Path, precision: Precision) -> Contender:
-    model = _model()
+    model = make_model()
     model.config.use_cache = False
-    optimizer = _optimizer(model)
+    optimizer = make_optimizer(model)
     scaler = torch.amp.GradScaler("cpu", enabled=False)
     shard = folder / "set" / "shards" / "00000.tokens"
     drawn = torch.Generator().manual_seed(1)
@@ -217,11 +217,11 @@ def _trainer(folder: Path, precision: Precision) -> Contender:
     from transformers import Trainer, TrainerCallback, TrainingArguments
     from transformers.trainer_callback import PrinterCallback
 
-    tokens = _tokens(folder)
+    tokens = all_tokens(folder)
     count = (len(tokens) - 1) // LENGTH
     rows = [tokens[i * LENGTH : (i + 1) * LENGTH] for i in range(count)]
     dataset = [{"input_ids": row, "labels": row} for row in rows]
-    model = _model()
+    model = make_model()
     moments: list[float] = []
 
     class Times(TrainerCallback):
@@ -259,7 +259,7 @@ def _trainer(folder: Path, precision: Precision) -> Contender:
     return steps
 
 
-def _tokens(folder: Path) -> torch.Tensor:
+def all_tokens(folder: Path) -> torch.Tensor:
     opened = TokenSet.open(folder / "set")
     raw = np.fromfile(folder / "set" / "shards" / "00000.tokens", dtype=np.uint16)
     assert len(raw) == opened.manifest.num_tokens, "small enough for one shard"

@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from headway.clock import Clock, stamp
+from headway.clock import stamp
 from headway.errors import BadInput, StillRunning
 from headway.spec.run import Section
 from headway.state.rundir import RunDirectory
@@ -44,14 +44,15 @@ def next_generation(directory: RunDirectory) -> int:
 
 
 def begin_generation(
-    directory: RunDirectory, number: int, first_step: int, workers: int, clock: Clock
+    directory: RunDirectory, number: int, first_step: int, workers: int, began: float
 ) -> None:
     """Written before its first step. Two starts cannot have the same number."""
     record = Generation(
-        generation=number, first_step=first_step, workers=workers, began=stamp(clock.now())
+        generation=number, first_step=first_step, workers=workers, began=stamp(began)
     )
     name = f"{FOLDER}/{number:06d}.json"
-    if not directory.store.create(name, record.model_dump_json(indent=2).encode() + b"\n"):
+    content = record.model_dump_json(indent=2).encode() + b"\n"
+    if not directory.store.create(name, content) and directory.store.read(name) != content:
         raise StillRunning(
             f"run {directory.name}: generation {number} began elsewhere at the same time",
             "stop the other one first",

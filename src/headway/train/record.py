@@ -57,13 +57,12 @@ class Recorder:
         while self._ledger and self._ledger[-1]["step"] > first_step:
             self._ledger.pop()
         self._ledger.append({"begin": world.generation, "step": first_step, **self.facts})
-        if self.leads:
-            if self._trackers is None:
-                self._trackers = open_trackers(self.directory, self.resolved, first_step)
-            self._catch_up(first_step)
+        if self.leads and self._trackers is None:
+            self._trackers = open_trackers(self.directory, self.resolved, first_step)
 
-    def _catch_up(self, first_step: int) -> None:
-        """What lies beyond the step will be done again; what is missing before it is written."""
+    def catch_up(self, first_step: int) -> None:
+        """By the leader: what lies beyond the step will be done again; what is missing before it is
+        written. OSError when the store is away: then again."""
         assert self._world is not None
         directory = self.directory
         for log in (directory.metrics, directory.evaluations, directory.activations):

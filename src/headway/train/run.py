@@ -31,6 +31,9 @@ from headway.train.watchdog import Watchdog
 from headway.train.world import Place, World
 from headway.train.worlds import Worlds
 
+LEAD_SECONDS = 600.0
+"""For a store that is away when the members change; a run that starts does not wait."""
+
 
 @dataclass
 class WorkerRun:
@@ -113,12 +116,11 @@ def begin(run: WorkerRun, world: World, worlds: Worlds) -> None:
     run.saver.begin(world)
     if not run.is_over:
         training.feed.expect(training.step, world.share(training.feed.num_slices))
-    if world.is_first:
-        workers = world.num_workers
-        begin_generation(run.directory, world.generation, training.step, workers, run.clock)
-        describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
     run.recorder.begin(world, training.step)
+    if world.is_first:
+        _lead(run, world, run.clock.now(), LEAD_SECONDS if was_healed else 0.0)
     if world.is_first and not was_healed:
+        describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
             "started",
@@ -137,6 +139,24 @@ def begin(run: WorkerRun, world: World, worlds: Worlds) -> None:
             discarded=run.has_discarded,
             seconds=round(run.clock.monotonic() - (run.committed_at or began), 3),
         )
+
+
+def _lead(run: WorkerRun, world: World, now: float, seconds: float) -> None:
+    """Writes that the generation has begun, and what its predecessors could not. If the store is
+    away for so long at most, the others wait in the next step."""
+    deadline, pause = run.clock.monotonic() + seconds, 0.5
+    while True:
+        try:
+            step, workers = run.training.step, world.num_workers
+            begin_generation(run.directory, world.generation, step, workers, now)
+            run.recorder.catch_up(step)
+            return
+        except OSError:
+            if run.clock.monotonic() + pause > deadline:
+                raise
+            world.require_whole()
+            run.clock.sleep(pause)
+            pause = min(2 * pause, 10.0)
 
 
 def _take_newest_of_holders(run: WorkerRun, world: World, worlds: Worlds) -> bool:

@@ -30,8 +30,6 @@ from headway.train.world import Place, World
 LOOK_SECONDS = 0.1
 WAITS_SECONDS = 0.5
 """A collective that takes longer: somebody may be gone."""
-GO_SECONDS = 10.0
-"""For the others to come to a generation, before that is called trouble."""
 TOKEN = re.compile(r"\.[0-9a-f]{16}\b")
 HANGS = 2
 """So many times in a row it is given time to go on."""
@@ -187,7 +185,7 @@ class LiveWorlds:
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
         while self._wait_for_a_place(is_wanted):
             generation = self.session.enter()
-            if not self._all_come(generation.number):
+            if not self._wait_for_all(generation.number):
                 continue
             # Now nobody needs the groups before any longer.
             self._drop()
@@ -238,18 +236,19 @@ class LiveWorlds:
                 continue
             return True
 
-    def _all_come(self, number: int) -> bool:
-        """Whether all have come to the generation; not, if there is a newer one."""
-
-        def is_decided(view: View) -> bool:
-            return view.may_form or view.generation.number > number
-
-        try:
-            view = self.session.wait_for("all others", is_decided, GO_SECONDS)
-        except Late:
-            self._complain(())
-            return False
-        return view.may_form and view.generation.number == number
+    def _wait_for_all(self, number: int) -> bool:
+        """Whether all have come to the generation; not, if there is a newer one. However long: some
+        finish their step first, and who never comes is thrown out by the coordinator."""
+        while True:
+            try:
+                view = self.session.wait_for(
+                    "all others",
+                    lambda view: view.may_form or view.generation.number > number,
+                    PLACE_SECONDS,
+                )
+            except Late:
+                continue
+            return view.may_form and view.generation.number == number
 
     def _form(self, generation: Generation) -> World:
         domain = generation.domain_of(self.session.pod)

@@ -95,7 +95,7 @@ def save(directory: RunDirectory, step: int, generation: int = 1, **more: Any) -
 
 def begin(directory: RunDirectory, *first_steps: int) -> None:
     for number, step in enumerate(first_steps, start=1):
-        begin_generation(directory, number, step, 1, SystemClock())
+        begin_generation(directory, number, step, 1, SystemClock().now())
 
 
 def reasons(directory: RunDirectory) -> list[tuple[int, int, str | None]]:
@@ -407,7 +407,7 @@ def test_a_damaged_manifest_is_left_for_a_look_while_it_may_matter(directory: Ru
     directory.store.write(f"{save(directory, 300)}/{MANIFEST}", b"{")
     retire(directory, Keep(last=1), 1)
     assert kept(directory) == [(200, 1), (300, 1)], "nor does it push out a good one"
-    begin_generation(directory, 2, 200, 1, SystemClock())
+    begin_generation(directory, 2, 200, 1, SystemClock().now())
     save(directory, 250, 2)
     retire(directory, Keep(last=2), 2)
     assert kept(directory) == [(200, 1), (250, 2)]

@@ -36,9 +36,9 @@ def known(*first_steps: int) -> list[Generation]:
 
 def test_numbers_from_one_on(directory: RunDirectory) -> None:
     assert (next_generation(directory), generations(directory)) == (1, [])
-    begin_generation(directory, 1, 0, 2, SystemClock())
+    begin_generation(directory, 1, 0, 2, SystemClock().now())
     assert next_generation(directory) == 2
-    begin_generation(directory, 2, 300, 3, SystemClock())
+    begin_generation(directory, 2, 300, 3, SystemClock().now())
     assert [(g.generation, g.first_step, g.workers) for g in generations(directory)] == [
         (1, 0, 2),
         (2, 300, 3),
@@ -51,7 +51,7 @@ def test_numbers_from_one_on(directory: RunDirectory) -> None:
 
 def test_a_number_is_not_used_again(directory: RunDirectory) -> None:
     for number in (1, 2, 3):
-        begin_generation(directory, number, 0, 1, SystemClock())
+        begin_generation(directory, number, 0, 1, SystemClock().now())
     directory.store.remove("generations/000001.json")
     assert next_generation(directory) == 4
     directory.store.write("generations/notes.txt", b"")
@@ -60,9 +60,9 @@ def test_a_number_is_not_used_again(directory: RunDirectory) -> None:
 
 
 def test_two_starts_cannot_have_the_same_number(directory: RunDirectory) -> None:
-    begin_generation(directory, 1, 0, 1, SystemClock())
+    begin_generation(directory, 1, 0, 1, SystemClock().now())
     with pytest.raises(StillRunning, match="generation 1 began elsewhere at the same time"):
-        begin_generation(directory, 1, 300, 1, SystemClock())
+        begin_generation(directory, 1, 300, 1, SystemClock().now())
     assert generations(directory)[0].first_step == 0
 
 
@@ -79,10 +79,10 @@ def test_a_beginning_whose_answer_was_lost_is_no_other_start(
         directory = RunDirectory.create("s3://bucket/it", SystemClock())
         s3.troubles.append("answer lost")
         with pytest.raises(OSError, match="answer"):
-            begin_generation(directory, 1, 0, 1, Standing())
-        begin_generation(directory, 1, 0, 1, Standing())
+            begin_generation(directory, 1, 0, 1, Standing().now())
+        begin_generation(directory, 1, 0, 1, Standing().now())
         with pytest.raises(StillRunning):
-            begin_generation(directory, 1, 5, 1, Standing())
+            begin_generation(directory, 1, 5, 1, Standing().now())
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"{}", b'{"version": 2}', b"[]"])

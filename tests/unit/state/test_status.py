@@ -171,7 +171,7 @@ def test_a_checkpoint_that_does_not_count_is_not_shown(
     directory: RunDirectory, clock: Stopped
 ) -> None:
     for number, first_step in ((1, 0), (2, 40)):
-        begin_generation(directory, number, first_step, 1, clock)
+        begin_generation(directory, number, first_step, 1, clock.now())
     for number in (40, 80):
         directory.store.write(f"{folder_of(number, 1)}/manifest.json", b"")
     directory.store.write(f"{folder_of(90, 2)}/rank-0.safetensors", b"")

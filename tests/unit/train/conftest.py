@@ -69,7 +69,7 @@ class Little:
 
     def begin(self) -> None:
         number, step = self.world.generation, self.train.step
-        begin_generation(self.directory, number, step, 1, self.clock)
+        begin_generation(self.directory, number, step, 1, self.clock.now())
 
     def state(self) -> list[Any]:
         moments = [

@@ -79,6 +79,7 @@ def recorder(
     facts = {"batch": 4, "samples": 100, "length": 16, "data": "d", "code": None}
     made = Recorder(directory, resolved, facts, SystemClock())
     made.begin(world, first_step)
+    made.catch_up(first_step)
     return made
 
 

@@ -1,0 +1,165 @@
+"""A run whose workers and coordinator are in network namespaces of their own, made here and removed
+again: one can be cut off without a word, and mended. Needs root."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from headway.clock import SystemClock
+from headway.launch.parent import COMMAND, Ended, Started, WarmParent
+from headway.member.keys import new_key
+from headway.spec.resolve import Resolved
+from headway.state.rundir import Journal, RunDirectory
+from support.commands import HEADWAY
+from support.live import LiveRun
+
+MIDDLE = "headway-middle"
+ADDRESS = "10.77.0"
+PORT = 7700
+
+
+def _ip(*words: str, inside: str | None = None) -> None:
+    within = ["ip", "netns", "exec", inside] if inside else []
+    subprocess.run([*within, "ip", *words], check=True, capture_output=True)
+
+
+def _namespace(node: int) -> str:
+    return f"headway-node-{node}"
+
+
+class Cut:
+    """While it lasts nothing gets to or from a node; nobody is told."""
+
+    def __init__(self, node: int) -> None:
+        self.port = f"port{node}"
+
+    def __enter__(self) -> None:
+        _ip("link", "set", self.port, "nomaster", inside=MIDDLE)
+
+    def __exit__(self, *_: object) -> None:
+        _ip("link", "set", self.port, "master", "bridge", inside=MIDDLE)
+
+
+class NetworkedRun(LiveRun):
+    """One worker a node, each with a warm parent in its own namespace; this process is their
+    launcher."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self.nodes = resolved.nodes
+        self.folder = Path(resolved.folder)
+        self.directory = RunDirectory.create(resolved.run_directory, SystemClock())
+        self.directory.write_spec(resolved)
+        self.journal = Journal(self.directory.launcher, SystemClock())
+        self.pids: dict[str, int] = {}
+        self.codes: dict[str, int] = {}
+        self._parents: list[WarmParent] = []
+        self._lock = os.open(self.directory.local / "lock", os.O_RDWR | os.O_CREAT)
+        self._key = self.directory.local / "key"
+        self._key.write_text(new_key())
+        self._key.chmod(0o600)
+        self._make_network()
+        self._start_coordinator()
+        for node in range(self.nodes):
+            self._start(node)
+
+    def __exit__(self, *_: object) -> None:
+        for pid in self.pids.values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for parent in self._parents:
+            parent.__exit__()
+        self._coordinator.kill()
+        self._coordinator.wait()
+        os.close(self._lock)
+        self._remove_network()
+
+    def look(self) -> None:
+        """What the parents have to say."""
+        for parent in self._parents:
+            for news in parent.news(0.0):
+                if isinstance(news, Started):
+                    self.pids[news.name] = news.pid
+                elif isinstance(news, Ended):
+                    self.codes[news.name] = news.code
+
+    def stop(self) -> str:
+        self.look()
+        for pid in self.pids.values():
+            os.kill(pid, signal.SIGINT)
+        deadline = time.monotonic() + 60
+        while len(self.codes) < self.nodes:
+            assert time.monotonic() < deadline, self.codes
+            self.look()
+            time.sleep(0.05)
+        assert set(self.codes.values()) == {6}, self.codes
+        return ""
+
+    def wait_for_step(self, step: int, seconds: float = 120.0) -> None:
+        deadline = time.monotonic() + seconds
+        while self.step < step:
+            self.look()
+            assert not self.codes, self.codes
+            assert time.monotonic() < deadline, f"waited {seconds:.0f} s for step {step}"
+            time.sleep(0.02)
+
+    def _start_coordinator(self) -> None:
+        self._coordinator = subprocess.Popen(
+            [
+                *("ip", "netns", "exec", MIDDLE, *HEADWAY, "coordinator"),
+                *("--run", "cut", "--record", str(self.directory.local / "members")),
+                *("--key", str(self._key), "--listen", f"{ADDRESS}.1:{PORT}"),
+                *("--max", str(self.nodes)),
+            ],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._coordinator.stdout is not None
+        json.loads(self._coordinator.stdout.readline())
+
+    def _start(self, node: int) -> None:
+        environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": "1",
+            "GOMP_SPINCOUNT": "1000",
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "HEADWAY_RANK": str(node),
+            "HEADWAY_COORDINATOR": f"{ADDRESS}.1:{PORT}",
+            "HEADWAY_KEY": str(self._key),
+            "HEADWAY_RUN": "cut",
+            "HEADWAY_POD": f"node-{node}/0",
+        }
+        location = self.directory.location
+        log = self.directory.log(node, 0)
+        command = ("ip", "netns", "exec", _namespace(node), *COMMAND)
+        parent = WarmParent(location, environment, log, self._lock, command)
+        parent.start(f"node-{node}", [location], environment, log)
+        self._parents.append(parent)
+
+    def _make_network(self) -> None:
+        self._remove_network()
+        _ip("netns", "add", MIDDLE)
+        _ip("link", "add", "bridge", "type", "bridge", inside=MIDDLE)
+        _ip("addr", "add", f"{ADDRESS}.1/24", "dev", "bridge", inside=MIDDLE)
+        _ip("link", "set", "bridge", "up", inside=MIDDLE)
+        for node in range(self.nodes):
+            name, port = _namespace(node), f"port{node}"
+            _ip("netns", "add", name)
+            _ip(
+                *("link", "add", port, "type", "veth", "peer", "name", "eth0", "netns", name),
+                inside=MIDDLE,
+            )
+            _ip("link", "set", port, "master", "bridge", "up", inside=MIDDLE)
+            _ip("addr", "add", f"{ADDRESS}.{node + 10}/24", "dev", "eth0", inside=name)
+            _ip("link", "set", "eth0", "up", inside=name)
+            _ip("link", "set", "lo", "up", inside=name)
+
+    def _remove_network(self) -> None:
+        for name in (MIDDLE, *(_namespace(node) for node in range(self.nodes))):
+            with suppress(subprocess.CalledProcessError):
+                _ip("netns", "delete", name)
