@@ -77,6 +77,8 @@ def main() -> int:
             run.require_exact()
         if not chosen or "cut" in chosen.split(","):
             found["cut"] = _cut(folder)
+        if not chosen or "restart" in chosen.split(","):
+            found["restart"] = _restart(folder)
     worst = max(found.values(), key=lambda one: one["median"] / one["target_median"])
     line = {
         "name": "bench-losses",
@@ -263,6 +265,45 @@ def _cut(folder: Path) -> dict[str, object]:
         run.stop()
         run.require_exact()
     return _summary(seconds, step, 2.5, None)
+
+
+def _restart(folder: Path) -> dict[str, object]:
+    """One domain: its worker is killed, and starts again from the newest checkpoint."""
+    options = [f"--set={one}" for one in LARGER]
+    seconds: list[float] = []
+    with LiveRun(folder, "larger", 1, *options) as run:
+        reached = 12
+        for number in range(REPEATS):
+            run.wait_for_step(reached + 2)  # further than before: else it is given up
+            reached = run.step
+            run.kill((0, 0))
+            struck_at = time.time()
+            seconds.append(_first_step_after_start(run, struck_at) - struck_at)
+            print(f"restart {number + 1}/{REPEATS}: {seconds[-1]:.2f} s", file=sys.stderr)
+        step = _step_seconds(run)
+        run.stop()
+        run.require_exact()
+    return _summary(seconds, step, 6.0 - step, None)
+
+
+def _first_step_after_start(run: LiveRun, struck_at: float) -> float:
+    def found() -> float | None:
+        lines = [line for line in run.directory.metrics.read()[0] if "time" in line]
+        return next((at for line in lines if (at := seconds_of(line["time"])) > struck_at), None)
+
+    at = wait_for("a step after the restart", found, SETTLE_SECONDS)
+    assert at is not None
+    return at
+
+
+LARGER = (
+    "name=larger",
+    'model.config={"n_layer": 8, "n_head": 8, "n_embd": 512, "n_positions": 64}',
+    "batch.global=2",
+    "threads=2",
+    "checkpoint.every=10 steps",
+)
+"""25M parameters."""
 
 
 if __name__ == "__main__":
