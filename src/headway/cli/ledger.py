@@ -38,11 +38,11 @@ def verify(run: RunArgument = None, json_: JsonOption = False) -> None:
         print_json({"run": directory.name, **asdict(verdict)})
     elif verdict.breach is None:
         stretch = "the order" if verdict.epochs is None else f"{verdict.epochs:.3f} epochs"
-        starts = f"{verdict.generations} start{'' if verdict.generations == 1 else 's'}"
+        generations = f"{verdict.generations} generation{'' if verdict.generations == 1 else 's'}"
         print(
             f"exact: {verdict.steps} steps consumed {verdict.samples} samples, each position of "
             f"{stretch} once and in order\n"
-            f"{starts}, {verdict.redone} steps done again, "
+            f"{generations}, {verdict.redone} steps done again, "
             f"{verdict.not_learned} consumed but not learned"
         )
     if verdict.breach is not None:

@@ -105,6 +105,8 @@ class RunProgress:
                     f"newest checkpoint is of step {event['last_good_step']}, "
                     f"{short_time(event['last_good_age_seconds'])} old; trying again"
                 )
+            case "scaled":
+                self.line.above(f"scaled from {event['before']} to {event['nodes']} nodes")
             case "lost":
                 self.line.above(f"node {event['node']} {event['how']}; starting it again")
             case "left":
@@ -118,8 +120,10 @@ class RunProgress:
                 self.line.above(f"the coordinator ended with {event['how']}; starting it again")
             case "changed":
                 again = ", one step taken again" if event["discarded"] else ""
+                workers = event["workers"]
+                go_on = f"{workers} workers go on" if workers > 1 else "1 worker goes on"
                 self.line.above(
-                    f"step {event['step']}: {event['workers']} workers go on, {event['reason']} "
+                    f"step {event['step']}: {go_on}, {event['reason']} "
                     f"({event['seconds']:.1f} s{again})"
                 )
             case "passed_over":

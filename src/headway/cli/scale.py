@@ -32,4 +32,5 @@ def scale(
             "begin with elastic: live in run.yaml",
         )
     directory.want_nodes(nodes)
-    say(f"run {directory.name}: {nodes} nodes from the next steps on; headway status shows when")
+    several = "s" if nodes > 1 else ""
+    say(f"asked run {directory.name} for {nodes} node{several}; headway status shows when it has")

@@ -44,8 +44,8 @@ def _lines(found: Status) -> list[tuple[str, str]]:
     if found.workers is not None and found.state == "running":
         several = "s" if found.workers > 1 else ""
         lines.append(("members", f"{found.workers} worker{several}, generation {found.generation}"))
-    for change in found.changes:
-        lines.append(("", _change(change)))
+    for index, change in enumerate(found.changes):
+        lines.append(("" if index else "changes", _change(change)))
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway logs --events shows why)"))
     if found.checkpoint_step is not None:

@@ -68,6 +68,11 @@ class Coordinator:
         self.address = json.loads(line)["listen"]
         return self
 
+    def begin_anew(self) -> None:
+        """All members of before have ended: nobody is to be waited for."""
+        self._end()
+        self.start("--after", "0")
+
     def keep_alive(self) -> str | None:
         """Starts it again if it has died; how it ended."""
         code = self._process.poll()

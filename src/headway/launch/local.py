@@ -21,7 +21,7 @@ from pathlib import Path
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
 from headway.launch.coordinator import Coordinator
-from headway.launch.parent import COMMAND, Ended, Started, WarmParent
+from headway.launch.parent import COMMAND, Ended, ParentLost, Started, WarmParent
 from headway.member.messages import MAX_PODS
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
@@ -33,6 +33,8 @@ BLAME_SECONDS = 1.0
 """After the first worker has ended, how long to wait for one that is more to blame than it."""
 END_SECONDS = 5.0
 """Between asking the others to end and ending them."""
+STRAGGLER_SECONDS = 10.0
+"""Between the first worker that ends well and the last."""
 LEFT_SECONDS = 2.0
 """After a worker has left, how long to wait whether the others do so, too."""
 STOP_SECONDS = 300.0
@@ -108,6 +110,7 @@ class LocalRun:
         self._scratch = Path()
         self._nodes = resolved.nodes
         self._num_starts = 0
+        self._over_at: float | None = None
 
     def run(self, watch: Callable[[], None]) -> Exit:
         """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
@@ -143,7 +146,11 @@ class LocalRun:
             stack.callback(self._end_all)
             for places in self._divided(range(resolved.nodes)):
                 self._start(Unit(places))
-            return self._supervise(watch)
+            try:
+                return self._supervise(watch)
+            except ParentLost as lost:
+                self._note_failed(0, 0, how="lost its parent", words=lost.message)
+                raise
 
     def ask_to_stop(self) -> None:
         """From a signal handler: the first time to stop and save, the second time at once."""
@@ -240,6 +247,7 @@ class LocalRun:
                 return self._end(codes)
             if not is_ending:
                 self._follow_wanted_nodes()
+            self._end_stragglers(codes)
             self._require_stop_in_time()
 
     def _hear(self, news: Started | Ended) -> None:
@@ -282,6 +290,8 @@ class LocalRun:
             self._fail(lost)
         if self._coordinator is None:
             self.generation = next_generation(self.directory)
+        elif all(worker.code is not None for one in self.units for worker in one.workers):
+            self._coordinator.begin_anew()  # it would wait for them to come back
         self._start(unit)
 
     def _replace_leaver(self, unit: Unit) -> None:
@@ -318,6 +328,18 @@ class LocalRun:
                 for worker in unit.workers:
                     _signal(worker, signal.SIGTERM)
         self._nodes = wanted
+
+    def _end_stragglers(self, codes: list[int | None]) -> None:
+        """Nobody ends well before all is saved. Who is still there long after that stands still:
+        the others have gone on without it, and one day it would go on by itself."""
+        is_over = Exit.DONE in codes or (self.stop_asked_at is not None and Exit.STOPPED in codes)
+        if not is_over:
+            return
+        now = self.clock.monotonic()
+        if self._over_at is None:
+            self._over_at = now
+        if now - self._over_at > STRAGGLER_SECONDS:
+            self._signal(signal.SIGKILL)
 
     def _require_stop_in_time(self) -> None:
         asked = self.stop_asked_at
@@ -369,9 +391,10 @@ class LocalRun:
         assert worker.code is not None
         words = last_words(worker.log, worker.log_start)
         how = describe_end(worker.code) + times
-        self._note_failed(worker.node, worker.local_rank, how, words)
+        self._note_failed(worker.node, worker.local_rank, how, words or how)
         number = worker.node * self.resolved.ranks_per_node + worker.local_rank
-        raise RunFailed(f"{words}\nworker {number} {how}", f"its whole log is {worker.log}")
+        said = f"{words}\nworker {number} {how}" if words else f"worker {number} {how} in silence"
+        raise RunFailed(said, f"its whole log is {worker.log}")
 
     def _note_failed(self, node: int, local_rank: int, how: str, words: str) -> None:
         rank = node * self.resolved.ranks_per_node + local_rank
@@ -394,7 +417,7 @@ class LocalRun:
             try:
                 for news in self._parent.news(POLL_SECONDS):
                     self._hear(news)
-            except RunFailed:
+            except ParentLost:
                 return  # nobody is left who could say it; they have read the end of their stdin
 
     def _send_logs(self) -> None:
@@ -465,4 +488,4 @@ def last_words(log: Path, start: int = 0, most_lines: int = 40) -> str:
         if found := TRACEBACK.match(lines[index]):
             shown = [line.removeprefix(found[1] or "") for line in lines[index:]]
             return "\n".join(shown[-most_lines:])
-    return "\n".join(lines[-5:]) or "it printed nothing"
+    return "\n".join(lines[-5:])

@@ -35,6 +35,10 @@ class Ended:
     """As subprocess has it: negative for a signal."""
 
 
+class ParentLost(RunFailed):
+    """Nobody can say any more how workers end, nor start others."""
+
+
 class WarmParent:
     def __init__(
         self,
@@ -105,9 +109,8 @@ class WarmParent:
             while part := os.read(self._answers, 65536):
                 data += part
             how = self._process.wait(END_SECONDS)
-            raise RunFailed(
-                f"the parent of the workers ended with exit code {how}", f"its log is {self.log}"
-            )
+            words = f"was killed by signal {-how}" if how < 0 else f"ended with exit code {how}"
+            raise ParentLost(f"the parent of the workers {words}", f"its log is {self.log}")
         *lines, self._rest = (self._rest + data).split(b"\n")
         return [one for line in lines if (one := _read(json.loads(line))) is not None]
 

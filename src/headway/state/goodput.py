@@ -50,7 +50,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
     launched = None
     for event in events:
         match event["event"]:
-            case "launched":
+            case "launched" | "lost":  # a lost worker starts anew, and sometimes all do
                 launched = seconds_of(event["time"])
             case "started":
                 parts = event["seconds"]

@@ -42,7 +42,7 @@ class Verdict:
     """None where an epoch's length was not known when the run began."""
     """Passes over the data."""
     generations: int
-    """Starts of the run."""
+    """Starts of the run, and changes of its members."""
     redone: int
     """Steps that were done again after a rewind."""
     not_learned: int

@@ -36,7 +36,14 @@ class Log(Protocol):
         """Complete records from a position on, and the position after them."""
         ...
 
-    def last(self) -> Record | None: ...
+    def last(self) -> Record | None:
+        """The newest record that has reached the store."""
+        ...
+
+    def forget(self) -> None:
+        """What was appended and has not reached the store never will: it is kept elsewhere, or
+        another has written it."""
+        ...
 
 
 def open_log(store: Store, local: Path, name: str) -> Log:
@@ -116,10 +123,14 @@ class FileLog:
                 data = file.read()
         except FileNotFoundError:
             return None
-        records = _records(data[: data.rfind(b"\n") + 1])
+        records = _records(data)  # one that lacks only its end of line has it before the next
         if not records and block_bytes < size:  # a line longer than the block
             return self.last(2 * block_bytes)
         return records[-1] if records else None
+
+    def forget(self) -> None:
+        with self._lock:
+            self._pending.clear()
 
 
 class SegmentLog:
@@ -169,6 +180,10 @@ class SegmentLog:
             if records:
                 return records[-1]
         return None
+
+    def forget(self) -> None:
+        with self._flushing, self._lock:  # what is on its way arrives first, or has failed
+            self._sending, self._pending = [], []
 
     def _segments(self) -> list[str]:
         return self.store.names(self.name)

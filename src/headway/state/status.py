@@ -113,6 +113,8 @@ def _state(events: list[Record], goes_on: bool) -> State:
         return "stopped"  # a fork that has not been started yet
     for event in reversed(events):
         name = event["event"]
+        if name == "stopped" and _has_failed(events):
+            return "failed"  # those who were left have saved and stopped
         if name in ENDS:
             return ENDS[name]
         if name == "started":
@@ -120,6 +122,12 @@ def _state(events: list[Record], goes_on: bool) -> State:
         if name == "launched":
             break
     return "starting" if goes_on else "lost"
+
+
+def _has_failed(events: list[Record]) -> bool:
+    """In the newest start."""
+    newest = _newest(events, "failed", "launched")
+    return newest is not None and newest["event"] == "failed"
 
 
 def _save_failure(events: list[Record]) -> str | None:

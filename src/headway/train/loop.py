@@ -116,7 +116,7 @@ def _compare_weights(run: WorkerRun, world: World, worlds: Worlds) -> None:
     world.agree(lost)
     right = min(set(range(world.replicas.size)) - set(odd))
     if odd and world.replicas.rank == right:
-        names = [worlds.names[rank * world.place.domain_size] for rank in odd]
+        names = [worlds.names[rank * world.shard_size] for rank in odd]
         run.journal.note("diverged", step=run.training.step, names=names)
 
 

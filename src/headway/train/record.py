@@ -13,7 +13,7 @@ from typing import Any
 from headway.clock import Clock, stamp
 from headway.spec.resolve import Resolved
 from headway.state.ledger import follows
-from headway.state.lines import Log, Record
+from headway.state.lines import Record
 from headway.state.rundir import RunDirectory
 from headway.train.evaluate import EvaluationResult, perplexity
 from headway.train.step import StepResult
@@ -63,21 +63,28 @@ class Recorder:
     def catch_up(self, first_step: int) -> None:
         """By the leader: what lies beyond the step will be done again; what is missing before it is
         written. OSError when the store is away: then again."""
-        assert self._world is not None
         directory = self.directory
-        for log in (directory.metrics, directory.evaluations, directory.activations):
-            if _stands_at(log) > first_step:
-                log.append({"rewind": first_step})
-        if _stands_at(directory.ledger) > first_step:
-            directory.ledger.append({"rewind": first_step, "generation": self._world.generation})
-        written = _stands_at(directory.metrics)
+        for log in (directory.metrics, directory.ledger):
+            log.forget()  # or what was not sent yet would be there twice
+        written, last = _stands_at(directory.metrics.last()), directory.ledger.last()
+        looks = (directory.evaluations, directory.activations)
+        too_far = [log for log in looks if _stands_at(log.last()) > first_step]
+        # Appending never fails. So all of it is done, or an error above has changed nothing.
+        for log in too_far:
+            log.append({"rewind": first_step})
+        missing = [line for line in self._ledger if follows(line, last)]
+        # A generation that did steps again may have left no trace: its leader died too soon.
+        again = min(line["step"] for line in missing if "begin" in line)
+        if written > again:
+            directory.metrics.append({"rewind": again})
         for line in self._metrics:
-            if line["step"] > written:
+            if line["step"] > min(written, again):
                 directory.metrics.append(line)
-        last = directory.ledger.last()
-        for line in self._ledger:
-            if follows(line, last):
-                directory.ledger.append(line)
+        for line in missing:
+            if "begin" in line and _stands_at(last) > line["step"]:
+                directory.ledger.append({"rewind": line["step"], "generation": line["begin"]})
+            directory.ledger.append(line)
+            last = line
 
     def resign(self) -> None:
         """The run goes on without this worker: others write now."""
@@ -163,9 +170,8 @@ class Recorder:
             tracker.close()
 
 
-def _stands_at(log: Log) -> int:
-    """The step that a log ends with."""
-    last = log.last()
+def _stands_at(last: Record | None) -> int:
+    """The step that a log ends with, by its last line."""
     return 0 if last is None else int(last["rewind"] if "rewind" in last else last["step"])
 
 

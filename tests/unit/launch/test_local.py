@@ -47,13 +47,13 @@ def test_how_a_worker_ended(code: int, says: str) -> None:
         # As torch prints it once workers have met.
         ("".join(f"[rank1]: {line}\n" for line in SECOND.splitlines()), SECOND.rstrip()),
         ("a\nb\nc\nd\ne\nBadInput: no such file\nhint: look\n", None),
-        ("", "it printed nothing"),
-        ("\n\n", "it printed nothing"),
+        ("", ""),
+        ("\n\n", ""),
     ],
 )
 def test_last_words(tmp_path: Path, log: str, words: str | None) -> None:
     (tmp_path / "log").write_text(log)
-    expected = words or "c\nd\ne\nBadInput: no such file\nhint: look"
+    expected = words if words is not None else "c\nd\ne\nBadInput: no such file\nhint: look"
     assert last_words(tmp_path / "log") == expected
 
 
@@ -64,7 +64,7 @@ def test_last_words_of_a_long_or_broken_log(tmp_path: Path) -> None:
     assert last_words(log).endswith("ValueError: second")
     log.write_bytes(b"\xff\xfe broken\n")
     assert "broken" in last_words(log)
-    assert last_words(tmp_path / "nowhere") == "it printed nothing"
+    assert last_words(tmp_path / "nowhere") == ""
 
 
 def test_last_words_are_of_this_start(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_one_to_blame_is_not_the_one_that_lost_a_peer(resolved: Resolved) ->
 
 def test_a_failed_worker_takes_the_others_with_it(resolved: Resolved) -> None:
     run = make_run(resolved, 'if [ "$HEADWAY_RANK" = 0 ]; then exit 1; fi; exec sleep 60')
-    with pytest.raises(RunFailed, match="it printed nothing\nworker 0 ended with exit code 1"):
+    with pytest.raises(RunFailed, match="worker 0 ended with exit code 1 in silence"):
         run.run(look)
     assert all(unit.has_ended for unit in run.units)
 
@@ -160,7 +160,7 @@ def test_an_old_traceback_is_not_shown_for_a_new_end(resolved: Resolved) -> None
     again = make_run(resolved, "kill -KILL $$")
     with pytest.raises(RunFailed) as caught:
         again.run(look)
-    assert caught.value.message.startswith("it printed nothing\nworker")
+    assert caught.value.message.startswith("worker")
     assert "SIGKILL (out of memory" in caught.value.message
     assert "3 times without a new step in between" in caught.value.message
     assert "ValueError: second" in run.directory.log(0, 0).read_text(), "the log itself goes on"
