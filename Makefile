@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -72,6 +72,9 @@ form-groups: install ## FORMS=100 gloo groups over the session's store, a member
 coordinator-kills: install ## a coordinator killed KILLS=50 times while members come and go
 	KILLS=$${KILLS:-50} $(BIN)/python bench/coordinator_kills.py
 
+chaos: install   ## FAULTS=200 faults by SEED=1 over runs that train on, then all of it verified
+	FAULTS=$${FAULTS:-200} SEED=$${SEED:-1} $(BIN)/python bench/chaos.py
+
 store-outage: install ## a store that answers errors for OUTAGE_SECONDS=60, and a full disk
 	OUTAGE_SECONDS=$${OUTAGE_SECONDS:-60} $(BIN)/pytest tests/local/test_stores_that_fail.py -m local
 
@@ -92,6 +95,12 @@ bench-draw: install  ## time and memory of drawing a batch out of 10^6 to 10^13 
 
 bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions against one core
 	$(BIN)/python bench/coordinator.py
+
+bench-losses: install ## each way of losing a worker REPEATS=20 times; needs root for cut networks
+	$(BIN)/python bench/losses.py
+
+bench-replicate: install ## two workers over DistributedDataParallel; what membership costs a step
+	$(BIN)/python bench/replicate.py
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py

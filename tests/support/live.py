@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
 
+from headway.member.generation import Generation
+from headway.member.records import StoreRecord
 from headway.state.ledger import verify_ledger
 from headway.state.rundir import RunDirectory
+from headway.state.store import Store
 from support.commands import start
 from support.waiting import wait_for
 
 START_SECONDS = 120.0
+NODE = re.compile(r"node-(\d+)\.")
+"""What a pod's name begins with."""
 
 
 class LiveRun:
@@ -28,6 +35,14 @@ class LiveRun:
             "run", "--nodes", str(nodes), *options, folder=folder
         )
         self.output = ""
+        # All the time: a long run prints more than a pipe holds.
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
 
     def __enter__(self) -> LiveRun:
         return self
@@ -35,7 +50,7 @@ class LiveRun:
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
-            self.process.communicate()
+            self.process.wait()
 
     @property
     def step(self) -> int:
@@ -57,6 +72,17 @@ class LiveRun:
             if "coordinator" in child.cmdline():
                 return child
         return None
+
+    def generation(self) -> Generation:
+        """The newest, as its coordinator has written it down."""
+        members = Store(self.directory.store.location("members"))
+        return StoreRecord(members, self.directory.name).read().generation
+
+    def members(self) -> list[int]:
+        """Nodes of the newest generation, the leader first."""
+        generation = self.generation()
+        nodes = [node_of(domain.pods[0]) for domain in generation.domains]
+        return nodes[generation.leader :] + nodes[: generation.leader]
 
     def events(self, name: str) -> list[dict[str, Any]]:
         return [event for event in self.directory.history() if event["event"] == name]
@@ -83,7 +109,8 @@ class LiveRun:
 
     def end(self, seconds: float = 60.0) -> str:
         """What it printed, until its end."""
-        self.output, _ = self.process.communicate(timeout=seconds)
+        self.process.wait(seconds)
+        self._reader.join(seconds)
         return self.output
 
     def stop(self) -> str:
@@ -105,6 +132,12 @@ class LiveRun:
 
     def targets(self) -> list[int]:
         return [line["targets"] for line in self.directory.steps()]
+
+
+def node_of(pod: str) -> int:
+    found = NODE.match(pod)
+    assert found is not None, pod
+    return int(found[1])
 
 
 def is_alive(pid: int, run_directory: str) -> bool:
