@@ -186,3 +186,29 @@ def test_one_that_is_asked_to_leave_leaves_at_a_boundary_and_is_replaced(folder:
         run.require_exact()
         assert not run.events("lost")
         assert not any(event["discarded"] for event in run.events("changed"))
+
+
+def test_all_killed_at_once_start_again_from_the_checkpoint(folder: Path) -> None:
+    with LiveRun(folder, "it", 2, "--set", "checkpoint.every=20 steps") as run:
+        run.wait_for_step(45)
+        run.kill(*run.workers())
+        wait_for("another start", lambda: len(run.events("started")) == 2, 10)
+        again = run.events("started")[-1]
+        assert again["resumed_from"] in (40, 60)
+        run.wait_for_members(2)
+        run.wait_for_step(run.step + 5)
+        run.stop()
+        run.require_exact()
+
+
+def test_one_that_stands_still_does_not_hold_up_a_stop(folder: Path) -> None:
+    with LiveRun(folder, "it", 3) as run:
+        run.wait_for_step(20)
+        frozen = run.workers()[2, 0]
+        os.kill(frozen, signal.SIGSTOP)
+        run.wait_for_members(2)
+        run.stop()
+        run.require_exact()
+        assert not run.workers()
+        status = headway("status", folder=folder).stdout
+        assert "stopped" in status

@@ -13,6 +13,7 @@ import os
 import re
 import signal
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -35,6 +36,8 @@ END_SECONDS = 5.0
 """Between asking the others to end and ending them."""
 STRAGGLER_SECONDS = 10.0
 """Between the first worker that ends well and the last."""
+NEW_SECONDS = 0.9
+"""Less than the coordinator waits before it lets somebody join those who have the run's state."""
 LEFT_SECONDS = 2.0
 """After a worker has left, how long to wait whether the others do so, too."""
 STOP_SECONDS = 300.0
@@ -53,6 +56,7 @@ class Worker:
     log: Path
     log_start: int
     """Bytes of the log that earlier starts of this run have written."""
+    started_at: float
     pid: int | None = None
     code: int | None = None
     """How it ended."""
@@ -110,6 +114,8 @@ class LocalRun:
         self._scratch = Path()
         self._nodes = resolved.nodes
         self._num_starts = 0
+        self._starts_at: Counter[tuple[int, int]] = Counter()
+        """By place: one that comes while another still leaves must not have its name."""
         self._over_at: float | None = None
 
     def run(self, watch: Callable[[], None]) -> Exit:
@@ -191,7 +197,8 @@ class LocalRun:
         if unit not in self.units:
             self.units.append(unit)
         self._num_starts += 1
-        unit.starts += 1
+        self._starts_at[unit.places[0]] += 1
+        unit.starts = self._starts_at[unit.places[0]]
         unit.workers, unit.lost_at, unit.left_at = [], None, None
         store = self._scratch / f"store-{self._num_starts}"
         for node, local_rank in unit.places:
@@ -199,7 +206,8 @@ class LocalRun:
             log.parent.mkdir(parents=True, exist_ok=True)
             log.touch()
             name = f"node-{node}.{unit.starts}/{local_rank}"
-            unit.workers.append(Worker(name, node, local_rank, log, log.stat().st_size))
+            now, log_start = self.clock.monotonic(), log.stat().st_size
+            unit.workers.append(Worker(name, node, local_rank, log, log_start, now))
             environment = self._worker_environment(name, node, local_rank, store)
             self._parent.start(name, [self.directory.location], environment, log)
 
@@ -262,6 +270,8 @@ class LocalRun:
         self.journal.note("worker", node=worker.node, local_rank=worker.local_rank, pid=worker.pid)
         if self.stop_asked_at is not None:
             self._signal(signal.SIGINT)  # it was not there yet when it was asked
+        elif any(unit.is_leaving and worker in unit.workers for unit in self.units):
+            _signal(worker, signal.SIGTERM)
 
     def _look_after(self, unit: Unit, is_ending: bool) -> None:
         lost = unit.lost
@@ -270,18 +280,21 @@ class LocalRun:
                 self.units.remove(unit)
             elif unit.has_ended and not is_ending:
                 self._replace_leaver(unit)
+            elif not is_ending and any(worker.code is not None for worker in unit.workers):
+                for worker in unit.workers:  # one has left, and the others are of no use alone
+                    _signal(worker, signal.SIGTERM)
             return
         if not unit.has_ended:
             self._end_others(unit, lost)
             return
         if is_ending:
             return
-        assert lost.code is not None
-        how = describe_end(lost.code)
-        self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         if unit.is_leaving:
             self.units.remove(unit)
             return
+        assert lost.code is not None
+        how = describe_end(lost.code)
+        self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         newest = self.directory.here().metrics.last() or {}
         step = newest.get("step", 0)
         unit.losses = 1 if step > unit.step else unit.losses + 1
@@ -290,9 +303,15 @@ class LocalRun:
             self._fail(lost)
         if self._coordinator is None:
             self.generation = next_generation(self.directory)
-        elif all(worker.code is not None for one in self.units for worker in one.workers):
+        elif not self._somebody_has_the_state():
             self._coordinator.begin_anew()  # it would wait for them to come back
         self._start(unit)
+
+    def _somebody_has_the_state(self) -> bool:
+        """One that was started a moment ago has not been given it yet."""
+        living = [w for unit in self.units for w in unit.workers if w.code is None]
+        latest = self.clock.monotonic() - NEW_SECONDS
+        return any(worker.started_at < latest for worker in living)
 
     def _replace_leaver(self, unit: Unit) -> None:
         """Somebody else has asked it to leave, as those do who want a machine back. Unless all

@@ -67,12 +67,14 @@ class Recorder:
         for log in (directory.metrics, directory.ledger):
             log.forget()  # or what was not sent yet would be there twice
         written, last = _stands_at(directory.metrics.last()), directory.ledger.last()
+        missing = [line for line in self._ledger if follows(line, last)]
+        if not any("begin" in line for line in missing):
+            return  # it stood still, and others have begun a newer generation without it
         looks = (directory.evaluations, directory.activations)
         too_far = [log for log in looks if _stands_at(log.last()) > first_step]
         # Appending never fails. So all of it is done, or an error above has changed nothing.
         for log in too_far:
             log.append({"rewind": first_step})
-        missing = [line for line in self._ledger if follows(line, last)]
         # A generation that did steps again may have left no trace: its leader died too soon.
         again = min(line["step"] for line in missing if "begin" in line)
         if written > again:
