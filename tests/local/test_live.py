@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 
 from support.commands import headway
@@ -212,3 +213,22 @@ def test_one_that_stands_still_does_not_hold_up_a_stop(folder: Path) -> None:
         assert not run.workers()
         status = headway("status", folder=folder).stdout
         assert "stopped" in status
+
+
+def test_workers_do_not_outlive_their_launcher_and_coordinator(folder: Path) -> None:
+    """Also when they are waiting for others who will never come."""
+    with LiveRun(folder, "it", 2) as run:
+        run.wait_for_step(20)
+        workers = run.workers()
+        os.kill(workers[1, 0], signal.SIGSTOP)
+        run.process.kill()
+        wait_for("the coordinator's end", lambda: not coordinators(run), 10)
+        os.kill(workers[1, 0], signal.SIGKILL)
+        wait_for("their end", lambda: not run.workers(), 60)
+
+
+def coordinators(run: LiveRun) -> list[psutil.Process]:
+    record = run.directory.store.location("members")
+    return [
+        one for one in psutil.process_iter(["cmdline"]) if record in (one.info["cmdline"] or ())
+    ]

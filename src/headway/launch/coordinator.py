@@ -63,8 +63,9 @@ class Coordinator:
         line = self._process.stdout.readline() if poll.poll(START_SECONDS * 1000) else b""
         if not line:
             self._end()
-            words = self.log.read_text(errors="replace").strip() or "it said nothing"
-            raise RunFailed(f"the coordinator did not start: {words.splitlines()[-1]}")
+            lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
+            hint = lines.pop().removeprefix("hint: ") if lines[-1].startswith("hint: ") else None
+            raise RunFailed(f"the coordinator did not start: {lines[-1]}", hint)
         self.address = json.loads(line)["listen"]
         return self
 

@@ -31,6 +31,7 @@ LOOK_SECONDS = 0.1
 WAITS_SECONDS = 0.5
 """A collective that takes longer: somebody may be gone."""
 TOKEN = re.compile(r"\.[0-9a-f]{16}\b")
+HOPELESS_SECONDS = 30.0
 HANGS = 2
 """So many times in a row it is given time to go on."""
 PLACE_SECONDS = 1.0
@@ -138,6 +139,7 @@ class LiveWorlds:
         """Of the newest world."""
         self._domain: Domain | None = None
         self._watch: _Watch | None = None
+        self._wanted_at = time.monotonic()
         self._is_waiting = False
         self._is_closed = False
         self._thread = threading.Thread(target=self._look, name="headway-worlds", daemon=True)
@@ -183,9 +185,12 @@ class LiveWorlds:
         self.session.healed()
 
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
+        self._wanted_at = time.monotonic()
         while self._wait_for_a_place(is_wanted):
             generation = self.session.enter()
-            if not self._wait_for_all(generation.number):
+            if generation.domain_of(self.session.pod) is None:
+                continue  # thrown out in the moment between being called and coming
+            if not self._wait_for_all(generation.number, is_wanted):
                 continue
             # Now nobody needs the groups before any longer.
             self._drop()
@@ -233,10 +238,20 @@ class LiveWorlds:
             try:
                 self.session.wait_for("a place in the run", _is_called, PLACE_SECONDS)
             except Late:
+                if self._is_hopeless(is_wanted):
+                    return False
                 continue
             return True
 
-    def _wait_for_all(self, number: int) -> bool:
+    def _is_hopeless(self, is_wanted: Callable[[], bool]) -> bool:
+        """The run is to stop, and there has been nobody to stop it with for long: they are gone,
+        and so is the launcher, perhaps."""
+        now = time.monotonic()
+        if is_wanted():
+            self._wanted_at = now
+        return now - self._wanted_at > HOPELESS_SECONDS
+
+    def _wait_for_all(self, number: int, is_wanted: Callable[[], bool]) -> bool:
         """Whether all have come to the generation; not, if there is a newer one. However long: some
         finish their step first, and who never comes is thrown out by the coordinator."""
         while True:
@@ -247,6 +262,8 @@ class LiveWorlds:
                     PLACE_SECONDS,
                 )
             except Late:
+                if self._is_hopeless(is_wanted):
+                    return False
                 continue
             return view.may_form and view.generation.number == number
 
