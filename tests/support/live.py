@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 from typing import Any
@@ -69,8 +70,9 @@ class LiveRun:
 
     def coordinator(self) -> psutil.Process | None:
         for child in psutil.Process(self.process.pid).children():
-            if "coordinator" in child.cmdline():
-                return child
+            with suppress(psutil.NoSuchProcess):  # it has just ended
+                if "coordinator" in child.cmdline():
+                    return child
         return None
 
     def generation(self) -> Generation:

@@ -9,6 +9,9 @@ Three kinds of lines, by the generation's leader:
 The order of samples is a pure function of (seed, position), a permutation in every epoch. So it is
 enough that positions are consumed without a gap and without a repeat: then every sample of every
 epoch was consumed exactly once, in order.
+
+A leader that was stopped, and replaced before it went on, may add lines that are out of date. They
+have the number of its generation, and count for nothing once a newer one has begun.
 """
 
 from __future__ import annotations
@@ -78,6 +81,9 @@ class _Check:
         return (self.taken[-1]["step"] if self.taken else self.base) + 1
 
     def line(self, record: Record) -> None:
+        generation = record.get("generation", record.get("begin"))
+        if type(generation) is int and generation < self.generation:
+            return  # by a leader that did not know yet that it was replaced
         if "rewind" in record:
             self._rewind(record)
         elif "begin" in record:

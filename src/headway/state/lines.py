@@ -5,14 +5,19 @@ row of numbered segments, sent every minute and at each checkpoint, and its writ
 file on its own machine, so that what happens can be followed there without a delay.
 
 Nothing that was written is ever changed. Steps that are done again are announced by a line
-`{"rewind": c}`, and readers drop what lies beyond c.
+`{"rewind": c}`, and readers drop what lies beyond c. A writer that was stopped, and replaced before
+it went on, may add lines that are out of date: they have the number of its generation, and readers
+drop them, too.
 """
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
+from itertools import takewhile
 from pathlib import Path, PurePath
 from threading import Lock
 from typing import Any, Protocol
@@ -55,13 +60,43 @@ def open_log(store: Store, local: Path, name: str) -> Log:
 def settled(records: list[Record]) -> list[Record]:
     """Records by step with rewinds folded: each step once, as it was done last."""
     kept: list[Record] = []
-    for record in records:
+    for record in in_time(records):
         if "rewind" in record:
             while kept and kept[-1]["step"] > record["rewind"]:
                 kept.pop()
-        else:
+            continue
+        # What its predecessor wrote between the look of a new writer and its first line.
+        while kept and kept[-1]["step"] >= record["step"] and _is_older(kept[-1], record):
+            kept.pop()
+        if not any(map(partial(_is_same, record), _of_step(kept, record["step"]))):
+            kept.append(record)  # else both have written it
+    return kept
+
+
+def in_time(records: list[Record]) -> list[Record]:
+    """Without those that the writer of a generation added after a newer one had begun to write."""
+    kept: list[Record] = []
+    newest = 0
+    for record in records:
+        said = record.get("generation", record.get("begin"))
+        generation = said if isinstance(said, int) else newest
+        if generation >= newest:
+            newest = generation
             kept.append(record)
     return kept
+
+
+def _is_older(record: Record, than: Record) -> bool:
+    return bool(record.get("generation", 0) < than.get("generation", 0))
+
+
+def _of_step(records: list[Record], step: int) -> Iterator[Record]:
+    """Those at the end that are of this step, or a later one."""
+    return takewhile(lambda record: record["step"] >= step, reversed(records))
+
+
+def _is_same(one: Record, other: Record) -> bool:
+    return all(one.get(key) == other.get(key) for key in ("step", "set", "block"))
 
 
 class FileLog:
@@ -123,7 +158,8 @@ class FileLog:
                 data = file.read()
         except FileNotFoundError:
             return None
-        records = _records(data)  # one that lacks only its end of line has it before the next
+        # One that lacks only its end of line has it before the next.
+        records = in_time(_records(data))
         if not records and block_bytes < size:  # a line longer than the block
             return self.last(2 * block_bytes)
         return records[-1] if records else None
@@ -176,7 +212,7 @@ class SegmentLog:
 
     def last(self) -> Record | None:
         for name in reversed(self._segments()):
-            records = _records(self.store.read(name))
+            records = in_time(_records(self.store.read(name)))
             if records:
                 return records[-1]
         return None

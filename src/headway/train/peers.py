@@ -23,6 +23,7 @@ LOST_PEER_SIGNS = (
     "NCCL communicator was aborted",
     "Store::get",
     "wait timeout",
+    "Application timeout caused pair closure",  # of the other sums, when one took too long
 )
 
 

@@ -63,6 +63,7 @@ class Recorder:
     def catch_up(self, first_step: int) -> None:
         """By the leader: what lies beyond the step will be done again; what is missing before it is
         written. OSError when the store is away: then again."""
+        assert self._world is not None
         directory = self.directory
         for log in (directory.metrics, directory.ledger):
             log.forget()  # or what was not sent yet would be there twice
@@ -74,11 +75,11 @@ class Recorder:
         too_far = [log for log in looks if _stands_at(log.last()) > first_step]
         # Appending never fails. So all of it is done, or an error above has changed nothing.
         for log in too_far:
-            log.append({"rewind": first_step})
+            log.append({"rewind": first_step, "generation": self._world.generation})
         # A generation that did steps again may have left no trace: its leader died too soon.
-        again = min(line["step"] for line in missing if "begin" in line)
+        again, since = min((line["step"], line["begin"]) for line in missing if "begin" in line)
         if written > again:
-            directory.metrics.append({"rewind": again})
+            directory.metrics.append({"rewind": again, "generation": since})
         for line in self._metrics:
             if line["step"] > min(written, again):
                 directory.metrics.append(line)
@@ -118,6 +119,7 @@ class Recorder:
             "time": stamp(self.clock.now()),
             "tokens": result.step * self.tokens_per_step,
             "targets": result.count,
+            "generation": self._world.generation,
             **numbers,
         }
         if result.skipped is not None:
@@ -147,18 +149,23 @@ class Recorder:
                 self.directory.ledger.append(line)
 
     def evaluation(self, step: int, results: dict[str, EvaluationResult]) -> None:
+        assert self._world is not None
+        generation = self._world.generation
         for name, result in results.items():
             numbers = {"loss": result.loss, "perplexity": result.perplexity, **result.metrics}
             if self.leads:
-                self.directory.evaluations.append(_finite({"step": step, "set": name, **numbers}))
+                line = {"step": step, "set": name, "generation": generation, **numbers}
+                self.directory.evaluations.append(_finite(line))
             self._track(step, name, numbers)
 
     def activations(self, step: int, blocks: list[dict[str, float]]) -> None:
         """Figures of each block, in order."""
+        assert self._world is not None
+        generation = self._world.generation
         for block, numbers in enumerate(blocks):
             if self.leads:
-                line = _finite({"step": step, "block": block, **numbers})
-                self.directory.activations.append(line)
+                line = {"step": step, "block": block, "generation": generation, **numbers}
+                self.directory.activations.append(_finite(line))
             self._track(step, f"activations/{block}", numbers)
 
     def _track(self, step: int, group: str, numbers: dict[str, float]) -> None:

@@ -33,7 +33,7 @@ send in time stays on this machine for `wandb sync`."""
 
 MOST_PAST_STEPS = 10_000
 """Steps that are given to W&B afterwards, when a start finds that it lacks them."""
-NO_MEASURES = frozenset({"step", "tokens", "targets", "block"})
+NO_MEASURES = frozenset({"step", "generation", "tokens", "targets", "block"})
 """Numbers of a line in the logs that are there for other reasons than to be plotted."""
 
 Numbers = dict[str, float]

@@ -13,6 +13,7 @@ import os
 import re
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from typing import Protocol
 
@@ -216,6 +217,9 @@ class LiveWorlds:
             return
 
     def lose(self, lost: PeerLost) -> None:
+        # Or it and the frames it went through would hold each other, and the group with its threads
+        # and sockets, until a collection that may be far away.
+        traceback.clear_frames(lost.__traceback__)
         self._drop()
         self._complain(())
 

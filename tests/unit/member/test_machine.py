@@ -38,6 +38,80 @@ def test_it_begins_with_the_minimum_after_a_while() -> None:
     assert drive.pods == ["a", "b"]
 
 
+FIRST = Rules(min_domains=1, max_domains=100, first_domains=3)
+
+
+def test_as_many_as_are_expected_begin_at_once() -> None:
+    """There is room for more, who may come later: nobody waits for them."""
+    drive = Drive(Machine(FIRST, 1, nobody(1), 0.0))
+    drive.open("a", "b")
+    drive.wait(FIRST.gather_seconds / 2)
+    assert drive.published == [], "one is expected, and its imports take their time"
+    drive.open("c")
+    drive.wait(0.1)
+    assert drive.pods == ["a", "b", "c"]
+
+
+def test_fewer_than_are_expected_begin_after_a_while() -> None:
+    drive = Drive(Machine(FIRST, 1, nobody(1), 0.0))
+    drive.open("a")
+    drive.wait(FIRST.gather_seconds - 0.1)
+    assert drive.published == []
+    drive.wait(0.2)
+    assert drive.pods == ["a"]
+
+
+def test_more_than_are_expected_are_all_in() -> None:
+    drive = Drive(Machine(FIRST, 1, nobody(1), 0.0))
+    drive.open("a", "b", "c", "d")
+    drive.wait(0.1)
+    assert drive.pods == ["a", "b", "c", "d"]
+
+
+def test_who_comes_after_the_first_generation_joins_as_always() -> None:
+    """However many were expected: that is over."""
+    drive = started(FIRST, "a", "b", "c")
+    drive.open("d")
+    drive.wait(FIRST.join_seconds - 0.1)
+    assert drive.pods == ["a", "b", "c"]
+    drive.wait(0.2)
+    assert drive.pods == ["a", "b", "c", "d"]
+
+
+def test_the_minimum_is_needed_however_few_are_expected() -> None:
+    rules = Rules(min_domains=2, max_domains=3, first_domains=1)
+    drive = Drive(Machine(rules, 1, nobody(1), 0.0))
+    drive.open("a")
+    drive.wait(rules.gather_seconds + 1)
+    assert drive.published == []
+    drive.open("b")
+    drive.wait(0.1)
+    assert drive.pods == ["a", "b"]
+
+
+def test_expected_domains_are_counted_not_their_pods() -> None:
+    rules = Rules(max_domains=8, first_domains=2, domain_pods=2, node_pods=2)
+    drive = Drive(Machine(rules, 1, nobody(1), 0.0))
+    drive.open("a/0", "a/1", "b/0")
+    drive.wait(1)
+    assert drive.published == []
+    drive.open("b/1")
+    drive.wait(0.1)
+    assert [domain.pods for domain in drive.current.domains] == [("a/0", "a/1"), ("b/0", "b/1")]
+
+
+def test_generations_go_on_behind_those_of_an_earlier_start() -> None:
+    drive = Drive(Machine(FIRST, 3, nobody(3, number=41), 0.0))
+    assert drive.pods == []
+    drive.open("a", "b", "c")
+    drive.wait(0.1)
+    assert drive.current.number == 42
+    assert drive.current.restores, "whoever had the state has ended"
+    drive.settle()
+    drive.wait(5)
+    assert drive.current.number == 42
+
+
 def test_a_pod_whose_session_closes_is_out_in_a_quarter_of_a_second() -> None:
     drive = started()
     drive.close("b")

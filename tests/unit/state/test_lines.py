@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -94,6 +95,16 @@ for number in range(300):
 """
 
 
+def test_a_last_line_that_lacks_only_its_end_is_the_last(lines: FileLog) -> None:
+    """The next one to append ends it: whoever asks before must know that it is there."""
+    lines.append({"step": 1})
+    lines.append({"step": 2})
+    os.truncate(lines.path, lines.path.stat().st_size - 1)
+    assert lines.last() == {"step": 2}
+    lines.append({"step": 3})
+    assert [line["step"] for line in lines.read()[0]] == [1, 2, 3]
+
+
 def test_lines_of_two_processes_never_mix(lines: FileLog) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", WRITER, str(lines.path), name]) for name in "ab"
@@ -173,6 +184,21 @@ def test_a_full_disk_keeps_lines_until_there_is_room(tmp_path: Path) -> None:
         assert [record["step"] for record in lines.read()[0]] == list(range(40))
         lines.append({"step": 40})
         assert lines.last() == {"step": 40}
+
+
+def test_what_is_forgotten_is_not_written_when_there_is_room(tmp_path: Path) -> None:
+    with full_disk(tmp_path / "disk", free_bytes=64 * 1024) as disk:
+        ballast = disk / "ballast"
+        ballast.write_bytes(b"x" * 60 * 1024)
+        lines = FileLog(disk / "lines.jsonl")
+        for step in range(20):
+            lines.append({"step": step, "words": "x" * 1000})
+        last = lines.last()
+        lines.forget()
+        ballast.unlink()
+        lines.append({"step": 99})
+        before, after = lines.read()[0][-2:] if last else (None, lines.read()[0][-1])
+        assert (before, after) == (last, {"step": 99})
 
 
 # --- rewinds
@@ -264,6 +290,28 @@ def test_a_writer_that_was_thought_dead_takes_no_number_from_another(tmp_path: P
         log.append({"step": step})
         log.flush()
     assert [record["step"] for record in new.read()[0]] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("trouble", "sent"), [(None, [1, 3]), ("refused", [1, 3]), ("answer lost", [1, 2, 3])]
+)
+def test_what_is_forgotten_is_never_sent_unless_it_has_arrived(
+    tmp_path: Path, s3: type[FakeS3], trouble: Trouble | None, sent: list[int]
+) -> None:
+    """By one who has it elsewhere, and looks at what is there before it writes it again."""
+    log = segments(tmp_path)
+    log.append({"step": 1})
+    log.flush()
+    log.append({"step": 2})
+    if trouble is not None:
+        s3.troubles.append(trouble)
+        with pytest.raises(OSError, match="the"):
+            log.flush()
+    log.forget()
+    assert log.last() == {"step": sent[-2]}
+    log.append({"step": 3})
+    log.flush()
+    assert [record["step"] for record in log.read()[0]] == sent
 
 
 def test_two_flushes_at_once_lose_no_line(tmp_path: Path, s3: type[FakeS3]) -> None:

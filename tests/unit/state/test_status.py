@@ -15,7 +15,7 @@ from headway.state.checkpoints import folder_of
 from headway.state.find import find_run, list_runs, runs_folder, split_step
 from headway.state.generations import begin_generation
 from headway.state.rundir import Journal, RunDirectory, send_logs
-from headway.state.status import SIGN_OF_LIFE_SECONDS, read_status
+from headway.state.status import SHOWN_CHANGES, SIGN_OF_LIFE_SECONDS, read_status
 from support.fake_s3 import fake_s3
 
 NOW = 1_800_000_000.0
@@ -211,6 +211,70 @@ def test_a_run_elsewhere_goes_on_as_long_as_it_gives_signs_of_life(
         assert read_status(here, NOW + 9 * SIGN_OF_LIFE_SECONDS).state == "finished"
         assert [run.name for run in list_runs("s3://bucket/runs")] == ["it"]
         assert find_run("s3://bucket/runs/it", Path("/")).location == "s3://bucket/runs/it"
+
+
+def changed(directory: RunDirectory, clock: Stopped, generation: int, workers: int) -> None:
+    Journal(directory.events, clock).note(
+        "changed",
+        generation=generation,
+        step=100,
+        workers=workers,
+        reason=f"reason {generation}",
+        discarded=generation % 2 == 0,
+        seconds=0.5,
+    )
+    clock.time += 1
+
+
+def test_the_members_are_those_of_the_newest_generation(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    happened(directory, clock, "launched", "started")
+    changed(directory, clock, generation=4, workers=1)
+    changed(directory, clock, generation=5, workers=7)
+    status = read_status(directory, NOW)
+    assert (status.workers, status.generation) == (7, 5)
+    first, second = status.changes
+    assert (first.time, first.reason, first.discarded) == (stamp(NOW + 0.002), "reason 4", True)
+    assert (second.workers, second.generation, second.seconds) == (7, 5, 0.5)
+    happened(directory, clock, "stopped", "launched", "started")
+    status = read_status(directory, NOW)
+    assert (status.workers, status.generation) == (2, 3), "of this start"
+
+
+def test_the_newest_changes_are_shown_and_all_of_them_count(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    happened(directory, clock, "launched", "started")
+    for generation in range(4, 4 + 3 * SHOWN_CHANGES):
+        changed(directory, clock, generation, workers=2)
+    status = read_status(directory, NOW)
+    assert len(status.changes) == SHOWN_CHANGES
+    assert status.changes[-1].generation == status.generation == 3 + 3 * SHOWN_CHANGES
+    assert status.as_json()["changes"][-1]["reason"] == f"reason {status.generation}"
+
+
+def test_what_launchers_note_of_their_workers_changes_no_state(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    happened(directory, clock, "launched", "started")
+    changed(directory, clock, generation=4, workers=1)
+    for event in ("worker", "lost", "left", "scaled", "coordinator_lost"):
+        Journal(directory.launcher, clock).note(event)
+        clock.time += 0.001
+    with directory.held():
+        assert read_status(RunDirectory(directory.location), NOW).state == "running"
+    assert read_status(directory, NOW).state == "lost"
+
+
+def test_survivors_that_save_and_stop_do_not_make_a_failure_undone(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    happened(directory, clock, "launched", "started", "failed", "saved", "stopped")
+    status = read_status(directory, NOW)
+    assert (status.state, status.failure) == ("failed", "ValueError: upside down")
+    happened(directory, clock, "launched", "started", "stopped")
+    assert read_status(directory, NOW).state == "stopped"
 
 
 def test_the_cause_of_a_failure_is_its_last_line(directory: RunDirectory, clock: Stopped) -> None:

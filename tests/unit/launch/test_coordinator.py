@@ -1,0 +1,187 @@
+"""The coordinator's process as the launcher keeps it: alive, at its address, and no longer than
+the launcher itself."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+
+from headway.errors import RunFailed
+from headway.launch.coordinator import RESTART_SECONDS, Coordinator
+from headway.member.generation import nobody
+from headway.member.keys import read_key
+from headway.member.records import Entry, StoreRecord
+from headway.member.session import Session
+from headway.member.session_view import View
+from headway.state.store import Store
+from support.clock import Patient
+from support.waiting import wait_for
+
+LONG = 20.0
+
+
+@pytest.fixture
+def clock() -> Patient:
+    return Patient()
+
+
+@pytest.fixture
+def coordinator(tmp_path: Path, clock: Patient) -> Coordinator:
+    return make(tmp_path, clock)
+
+
+def make(folder: Path, clock: Patient, *options: str) -> Coordinator:
+    return Coordinator("it", str(folder / "members"), folder, options, clock)
+
+
+def processes() -> list[psutil.Process]:
+    return [
+        child
+        for child in psutil.Process().children()
+        if child.status() != psutil.STATUS_ZOMBIE and "coordinator" in child.cmdline()
+    ]
+
+
+def process() -> psutil.Process:
+    (found,) = processes()
+    return found
+
+
+@contextmanager
+def session(coordinator: Coordinator) -> Iterator[Session]:
+    key = read_key(coordinator.key)
+    with Session(coordinator.address, key, coordinator.run, "node-0.1/0") as session:
+        session.wait_for("a connection", lambda view: view.connected, LONG)
+        yield session
+
+
+def test_workers_can_open_their_sessions(coordinator: Coordinator) -> None:
+    with coordinator.start("--after", "6").wait(), session(coordinator) as opened:
+        assert coordinator.address.startswith("127.0.0.1:")
+        assert stat.S_IMODE(coordinator.key.stat().st_mode) == 0o600
+        assert opened.view.incarnation == 1
+        opened.be_ready()
+        view = opened.wait_for("a place", lambda view: view.domain is not None, LONG)
+        assert view.generation.number == 7, "generations go on behind those of earlier starts"
+    assert processes() == []
+
+
+def test_one_that_was_killed_is_back_at_its_address(
+    coordinator: Coordinator, clock: Patient
+) -> None:
+    with coordinator.start("--after", "6").wait(), session(coordinator) as opened:
+        address = coordinator.address
+        opened.be_ready()
+        opened.wait_for("a place", lambda view: view.domain is not None, LONG)
+        assert coordinator.keep_alive() is None
+        process().kill()
+        opened.wait_for("its end", lambda view: not view.connected, LONG)
+        assert coordinator.keep_alive() is None, "not more often than once a second"
+        clock.passed += RESTART_SECONDS
+        assert wait_for("another start", coordinator.keep_alive, LONG) == "signal 9"
+
+        def is_back(view: View) -> bool:
+            return view.connected and view.incarnation == 2
+
+        view = opened.wait_for("the next one", is_back, LONG)
+        assert coordinator.address == address
+        assert view.generation.number == 7, "`--after` was for the first start only"
+        clock.passed += RESTART_SECONDS
+        assert coordinator.keep_alive() is None
+
+
+def test_when_all_members_have_ended_the_next_ones_begin_at_once(coordinator: Coordinator) -> None:
+    with coordinator.start("--after", "0").wait():
+        with session(coordinator) as first:
+            first.be_ready()
+            first.wait_for("a place", lambda view: view.domain is not None, LONG)
+        coordinator.begin_anew()
+        with session(coordinator) as second:
+            second.be_ready()
+            # Well before somebody who only closed a session is taken for lost.
+            view = second.wait_for("a place", lambda view: view.domain is not None, 10.0)
+            assert list(view.generation.pods()) == [second.pod]
+            assert view.generation.number == 2
+
+
+LAUNCHER = """
+import sys
+from pathlib import Path
+from headway.clock import SystemClock
+from headway.launch.coordinator import Coordinator
+folder = Path(sys.argv[1])
+made = Coordinator("it", str(folder / "members"), folder, [], SystemClock())
+made.start("--after", "0").wait()
+print(made._process.pid, flush=True)
+sys.stdin.read()
+"""
+
+
+def test_it_ends_with_the_launcher_however_that_ends(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as launcher:
+        assert launcher.stdout is not None
+        left = psutil.Process(int(launcher.stdout.readline()))
+        assert left.is_running()
+        launcher.kill()
+    wait_for("its end", lambda: not is_alive(left), 2.0)
+
+
+def is_alive(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def of_another_run(folder: Path) -> str:
+    record = StoreRecord(Store(folder / "members"), "other")
+    assert record.swap(record.read(), Entry(1, 1, nobody(1)))
+    return "is the record of run other"
+
+
+def damaged(folder: Path) -> str:
+    (folder / "members").mkdir()
+    (folder / "members" / "000000000001.json").write_text("{")
+    return "000000000001.json is damaged"
+
+
+def writable_by_all(folder: Path) -> str:
+    os.chmod(folder / "key", 0o666)
+    return "anyone can write the run's key"
+
+
+@pytest.mark.parametrize("spoil", [of_another_run, damaged, writable_by_all])
+def test_one_that_cannot_start_says_why(
+    coordinator: Coordinator, tmp_path: Path, spoil: object
+) -> None:
+    assert callable(spoil)
+    why = spoil(tmp_path)
+    with coordinator.start("--after", "0"), pytest.raises(RunFailed) as failed:
+        coordinator.wait()
+    assert "the coordinator did not start: " in failed.value.message
+    assert why in failed.value.message
+    hint = f"chmod 600 {coordinator.key}" if spoil is writable_by_all else None
+    assert failed.value.hint == hint
+    assert processes() == []
+
+
+def test_options_it_does_not_know_are_said(tmp_path: Path, clock: Patient) -> None:
+    with (
+        make(tmp_path, clock, "--maximum", "3").start() as wrong,
+        pytest.raises(RunFailed) as failed,
+    ):
+        wrong.wait()
+    assert "--maximum" in failed.value.message

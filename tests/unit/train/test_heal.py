@@ -1,0 +1,377 @@
+"""The run's state for those who lack it: bit by bit, or not at all. Workers are threads here, the
+groups between them are real."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from headway.errors import PeerLost
+from headway.spec.run import Guard, Optimizer
+from headway.train import heal
+from headway.train.guard import LossGuard
+from headway.train.heal import NO_STATE, Choice, choose, hand_over
+from headway.train.optim import make_optimizer
+from headway.train.peers import Peers
+from headway.train.pieces import state_pieces
+from headway.train.precision import LossScale
+from headway.train.replicate import Gradients
+from headway.train.step import Training
+from support.together import Died, outcomes, together
+from support.waiting import wait_for
+
+NOTES = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
+HEADER_BROADCASTS = 2
+"""Its length, and itself."""
+
+
+class Zoo(nn.Module):
+    """One of everything that a model may hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(7, 5)
+        self.head = nn.Linear(5, 7, bias=False)
+        self.head.weight = self.embedding.weight
+        self.turned = nn.Parameter(torch.randn(5, 3).t())
+        self.number = nn.Parameter(torch.randn(()))
+        self.brain = nn.Parameter(torch.randn(3, 4).bfloat16())
+        self.small_float = nn.Parameter(torch.randn(3).half())
+        self.large_float = nn.Parameter(torch.randn(2, 2).double())
+        self.large_number = nn.Parameter(torch.randn(()).double())
+        self.frozen = nn.Parameter(torch.randn(4), requires_grad=False)
+        self.unused = nn.Parameter(torch.randn(4))
+        self.register_buffer("seen", torch.randint(100, ()))
+        self.register_buffer("mask", torch.rand(3) > 0.5)
+        self.register_buffer("small", torch.randint(100, (5,), dtype=torch.uint8))
+        self.register_buffer("empty", torch.zeros(0, 3))
+        self.register_buffer("flipped", torch.randn(4, 2).t())
+
+
+class Worker:
+    """One worker's state, and how it goes on."""
+
+    def __init__(self, seed: int, steps: int = 0, committed_in: int = 0) -> None:
+        torch.manual_seed(seed)
+        model = Zoo()
+        nothing = cast(Any, None)
+        self.training = Training(
+            resolved=nothing,
+            total_steps=100,
+            model=model,
+            optimizer=make_optimizer(Optimizer(), model),
+            objective=nothing,
+            feed=nothing,
+            scale=LossScale("fp16"),
+            guard=LossGuard(Guard()),
+            gradients=Gradients(list(model.parameters())),
+            committed_in=committed_in,
+        )
+        for _ in range(steps):
+            self.advance()
+
+    def advance(self) -> None:
+        training = self.training
+        training.step += 1
+        for index, (name, parameter) in enumerate(training.model.named_parameters()):
+            if parameter.requires_grad and name != "unused":
+                parameter.grad = (parameter.detach() + index + training.step).clone()
+        training.optimizer.step()
+        training.optimizer.zero_grad()
+        training.model.get_buffer("seen").add_(1)
+        training.guard.record(1 / training.step, None)
+        training.scale.update(finite=training.step % 3 != 0)
+
+    @property
+    def name(self) -> tuple[int, int]:
+        return self.training.step, self.training.committed_in
+
+    def contents(self) -> dict[str, Any]:
+        """All of it, as bytes."""
+        training = self.training
+        contents: dict[str, Any] = {
+            piece.name: (
+                piece.local.dtype,
+                piece.shape,
+                piece.local.contiguous().view(-1).view(torch.uint8).tolist(),
+            )
+            for piece in state_pieces(training.model, training.optimizer)
+        }
+        contents["scale"] = (training.scale.scale, training.scale.good_steps)
+        contents["guard"] = training.guard.state()
+        return contents
+
+    def take_part(self, peers: Peers, holds: bool = True) -> Any:
+        choice = choose(self.training, peers, holds)
+        assert choice is not None
+        return hand_over(self.training, peers, choice, NOTES if holds else [])
+
+
+def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
+    return together(
+        len(workers), lambda peers: workers[peers.rank].take_part(peers, holds[peers.rank])
+    )
+
+
+# --- which state
+
+
+@pytest.mark.parametrize(
+    ("brought", "chosen"),
+    [
+        # Nobody has it: it comes from a checkpoint, whatever somebody believes to have.
+        ([None, None], None),
+        ([None], None),
+        # All are level, as after a loss during a step.
+        ([(5, 2), (5, 2)], Choice(5, 2, 0, (), 0)),
+        # One has committed a step that another has not.
+        ([(4, 2), (5, 2), (4, 2)], Choice(5, 2, 1, (0, 2), 0)),
+        # The same step, committed again by a later generation, after it was lost with the first.
+        ([(5, 2), (5, 3), None], Choice(5, 3, 1, (0, 2), 0)),
+        # A higher step counts more than a later generation.
+        ([(6, 1), (5, 9)], Choice(6, 1, 0, (1,), 0)),
+        # The very beginning is a state, too.
+        ([None, (0, 0)], Choice(0, 0, 1, (0,), 0)),
+        # One whose healing broke off believes to hold something, and does not.
+        ([(0, 0), NO_STATE], Choice(0, 0, 0, (1,), 0)),
+        ([NO_STATE, None], None),
+    ],
+)
+def test_the_highest_that_a_holder_brings_is_taken(
+    brought: list[tuple[int, int] | None], chosen: Choice | None
+) -> None:
+    def work(peers: Peers) -> Choice | None:
+        worker = Worker(peers.rank)
+        name = brought[peers.rank]
+        worker.training.step, worker.training.committed_in = name or (50, 7)
+        return choose(worker.training, peers, holds=name is not None)
+
+    assert together(len(brought), work) == [chosen] * len(brought)
+
+
+def test_an_evaluation_that_not_all_have_finished_is_done_again() -> None:
+    """Of those who have the state: what others have evaluated says nothing."""
+
+    def work(peers: Peers) -> Choice | None:
+        training = Worker(0).training
+        training.step = 4 if peers.rank == 0 else 5
+        training.evaluated_step = (0, 5, 3)[peers.rank]
+        return choose(training, peers, holds=True)
+
+    assert [choice and choice.evaluated_step for choice in together(3, work)] == [3, 3, 3]
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.booleans(), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=4)
+)
+def test_all_choose_the_same_and_whoever_lacks_it_is_named(
+    brought: list[tuple[bool, int, int]],
+) -> None:
+    def work(peers: Peers) -> Choice | None:
+        training = Worker(0).training
+        holds, training.step, training.committed_in = brought[peers.rank]
+        return choose(training, peers, holds)
+
+    choice, *others = together(len(brought), work)
+    assert all(other == choice for other in others)
+    names = [(step, within) for holds, step, within in brought if holds]
+    if choice is None:
+        assert not names
+        return
+    best = (choice.step, choice.committed_in)
+    assert best == max(names)
+    assert brought[choice.source] == (True, *best)
+    level = {rank for rank, one in enumerate(brought) if one == (True, *best)}
+    assert level | set(choice.needy) == set(range(len(brought)))
+    assert level.isdisjoint(choice.needy)
+
+
+# --- handing it over
+
+
+@pytest.mark.parametrize("chunk_bytes", [3, 16, 100, heal.CHUNK_BYTES])
+def test_newcomers_and_those_behind_get_it_bit_by_bit(
+    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    monkeypatch.setattr(heal, "CHUNK_BYTES", chunk_bytes)
+    newcomer, behind = Worker(seed=1), Worker(seed=2, steps=3, committed_in=1)
+    source, level = Worker(2, 4, 2), Worker(2, 4, 2)
+    expected = source.contents()
+    workers = [newcomer, behind, source, level]
+    notes = in_turn(workers, [False, True, True, True])
+    assert notes == [NOTES] * 4
+    for worker in workers:
+        assert worker.contents() == expected
+        assert worker.name == (4, 2)
+    for worker in workers:
+        worker.advance()
+    for worker in workers[1:]:
+        assert worker.contents() == newcomer.contents(), "they go on alike"
+    module = cast(Zoo, newcomer.training.model)
+    assert module.head.weight is module.embedding.weight, "what was tied is tied"
+
+
+@pytest.mark.parametrize("steps_before", [0, 2])
+def test_before_the_first_step_there_is_no_optimizer_state(steps_before: int) -> None:
+    """Also for one that has some: it was further once, in a run that went back."""
+    newcomer, source = Worker(seed=1, steps=steps_before), Worker(seed=2)
+    in_turn([newcomer, source], [False, True])
+    assert newcomer.contents() == source.contents()
+    assert not newcomer.training.optimizer.state
+    for worker in (newcomer, source):
+        worker.advance()
+    assert newcomer.contents() == source.contents()
+
+
+def test_those_who_have_it_receive_nothing() -> None:
+    """Not even the same again: a holder's memory is left alone."""
+    level, source, newcomer = Worker(2, 4, 2), Worker(2, 4, 2), Worker(1)
+    tensors = [*level.training.model.state_dict().values()]
+    tensors += [
+        value for state in level.training.optimizer.state.values() for value in state.values()
+    ]
+    versions = [tensor._version for tensor in tensors]
+    in_turn([source, level, newcomer], [True, True, False])
+    assert [tensor._version for tensor in tensors] == versions
+
+
+# --- what goes wrong on the way
+
+
+class Faulty:
+    """A worker's peers, whose broadcast number `at` is interfered with."""
+
+    def __init__(self, peers: Peers, at: int, fault: Callable[[torch.Tensor], None]) -> None:
+        self.rank, self.size = peers.rank, peers.size
+        self.gather = peers.gather
+        self._peers, self._left, self._fault = peers, at, fault
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        if self.rank == source and self._left == 0:
+            self._fault(tensor)
+        self._peers.broadcast(tensor, source)
+        if self.rank != source and self._left == 0:
+            self._fault(tensor)
+        self._left -= 1
+
+
+def die(tensor: torch.Tensor) -> None:
+    raise Died
+
+
+def dies_in_the_middle(*receivers: Worker) -> Callable[[torch.Tensor], None]:
+    """When they all know what they are about to get."""
+
+    def die_then(tensor: torch.Tensor) -> None:
+        wait_for("the middle", lambda: all(one.name == NO_STATE for one in receivers), 20)
+        raise Died
+
+    return die_then
+
+
+def flip_a_bit(tensor: torch.Tensor) -> None:
+    tensor[len(tensor) // 2] ^= 1
+
+
+@pytest.mark.parametrize("at", [0, 1, 3])
+def test_a_chunk_that_does_not_arrive_as_it_was_sent_is_refused(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
+    receiver, source = Worker(1, 3, 1), Worker(2, 4, 2)
+    expected = source.contents()
+
+    def work(peers: Peers) -> Any:
+        if peers.rank == 0:
+            faulty = Faulty(peers, HEADER_BROADCASTS + at, flip_a_bit)
+            return receiver.take_part(cast(Any, faulty))
+        return source.take_part(peers)
+
+    refused, _ = outcomes(2, work)
+    assert isinstance(refused, PeerLost)
+    assert "not what was sent" in str(refused)
+    assert receiver.name == NO_STATE
+    assert (source.contents(), source.name) == (expected, (4, 2))
+    # The coordinator may still count it as one that holds the state.
+    in_turn([receiver, source], [True, True])
+    assert (receiver.contents(), receiver.name) == (expected, (4, 2))
+
+
+@pytest.mark.parametrize("at", [0, 1, 5])
+def test_the_source_is_lost_in_the_middle(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
+    monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
+    source, behind, level, newcomer = Worker(2, 4, 2), Worker(2, 3, 1), Worker(2, 4, 2), Worker(1)
+    workers, expected = [source, behind, level, newcomer], level.contents()
+
+    def work(peers: Peers) -> Any:
+        if peers.rank == 0:
+            fault = dies_in_the_middle(behind, newcomer)
+            return source.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS + at, fault)))
+        return workers[peers.rank].take_part(peers, holds=peers.rank < 3)
+
+    died, *lost = outcomes(4, work)
+    assert isinstance(died, Died)
+    assert all(isinstance(one, PeerLost) for one in lost), lost
+    assert behind.name == newcomer.name == NO_STATE, "half of a state is none"
+    assert (level.contents(), level.name) == (expected, (4, 2))
+    survivors = [behind, level, newcomer]
+    in_turn(survivors, [True, True, False])
+    for worker in survivors:
+        assert (worker.contents(), worker.name) == (expected, (4, 2))
+
+
+def test_without_another_source_half_a_state_is_not_gone_on_from(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
+    source, behind = Worker(2, 4, 2), Worker(2, 3, 1)
+
+    def work(peers: Peers) -> Any:
+        if peers.rank == 0:
+            fault = dies_in_the_middle(behind)
+            return source.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS + 2, fault)))
+        return behind.take_part(peers)
+
+    outcomes(2, work)
+    assert together(1, lambda peers: choose(behind.training, peers, holds=True)) == [None]
+
+
+@pytest.mark.parametrize("at", range(HEADER_BROADCASTS))
+def test_lost_before_anything_came_one_keeps_what_it_has(at: int) -> None:
+    source, behind = Worker(2, 4, 2), Worker(2, 3, 1)
+    expected = behind.contents()
+
+    def work(peers: Peers) -> Any:
+        if peers.rank == 0:
+            return source.take_part(cast(Any, Faulty(peers, at, die)))
+        return behind.take_part(peers)
+
+    assert isinstance(outcomes(2, work)[1], PeerLost)
+    assert (behind.contents(), behind.name) == (expected, (3, 1))
+
+
+# --- chunks
+
+
+@given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 25))
+def test_chunks_are_full_and_every_byte_is_in_one(sizes: list[int], chunk_bytes: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(heal, "CHUNK_BYTES", chunk_bytes)
+        chunks = list(heal._chunks(sizes))
+    lengths = [sum(end - begin for _, begin, end in spans) for spans in chunks]
+    assert all(length == chunk_bytes for length in lengths[:-1])
+    assert all(0 < length <= chunk_bytes for length in lengths)
+    sent = [
+        (index, byte)
+        for spans in chunks
+        for index, begin, end in spans
+        for byte in range(begin, end)
+    ]
+    assert sent == [(index, byte) for index, size in enumerate(sizes) for byte in range(size)]

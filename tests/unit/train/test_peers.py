@@ -1,0 +1,117 @@
+"""The collectives of one group: what they come to, and that a lost peer is told from a mistake."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from headway.errors import PeerLost
+from headway.train.peers import Peers, is_lost_peer
+from support.together import Died, outcomes, together
+
+
+def test_what_the_collectives_come_to() -> None:
+    def work(peers: Peers) -> tuple[list[float], list[list[int]], list[int]]:
+        first, second = torch.tensor([1.0, peers.rank]), torch.tensor([2.0])
+        adding = [peers.start_adding_up(first), peers.start_adding_up(second)]
+        for one in adding:
+            one.finish()
+        gathered = [part.tolist() for part in peers.gather(torch.tensor([peers.rank, 7]))]
+        sent = torch.full((2,), peers.rank)
+        peers.broadcast(sent, source=2)
+        return [*first.tolist(), *second.tolist()], gathered, sent.tolist()
+
+    expected = ([3.0, 3.0, 6.0], [[0, 7], [1, 7], [2, 7]], [2, 2])
+    assert together(3, work) == [expected] * 3
+
+
+def test_a_peer_that_dies_is_lost_in_whatever_one_waits_for() -> None:
+    tried: dict[int, str] = {}
+
+    def work(peers: Peers) -> None:
+        tensor = torch.ones(4)
+        if peers.rank == 2:
+            raise Died
+        if peers.rank == 0:
+            tried[0] = "gather"
+            peers.gather(tensor)
+        tried[1] = "broadcast"
+        peers.broadcast(tensor, source=2)
+
+    first, second, _ = outcomes(3, work)
+    assert isinstance(first, PeerLost), tried
+    assert isinstance(second, PeerLost), tried
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_peer_that_stands_still_is_lost_when_the_time_is_over(order: tuple[int, int]) -> None:
+    """Several sums may be on their way, and fail in other words each."""
+    is_over = threading.Event()
+
+    def work(peers: Peers) -> list[str]:
+        if peers.rank == 1:
+            is_over.wait(20)
+            return []
+        adding = [peers.start_adding_up(torch.ones(4)) for _ in range(2)]
+        lost = []
+        for index in order:
+            try:
+                adding[index].finish()
+            except PeerLost as error:
+                lost.append(error.message)
+        is_over.set()
+        return lost
+
+    found, _ = outcomes(2, work, timedelta(seconds=0.3))
+    assert isinstance(found, list), found
+    assert len(found) == 2
+    assert all(message.startswith("another worker went away: ") for message in found)
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (PeerLost("another worker went away"), True),
+        (dist.DistBackendError("NCCL error"), True),
+        (dist.DistNetworkError("The client socket has timed out"), True),
+        (RuntimeError("[/gloo/transport/tcp/pair.cc:545] Connection reset by peer [::1]:5"), True),
+        (RuntimeError("Application timeout caused pair closure"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied (2x3 and 4x5)"), False),
+        (ValueError("Connection reset by peer"), False),  # of the data's store
+        (KeyboardInterrupt(), False),
+    ],
+)
+def test_a_lost_peer_is_told_from_a_mistake(error: BaseException, is_lost: bool) -> None:
+    assert is_lost_peer(error) == is_lost
+
+
+class Over:
+    """The watch over a group that was let go of."""
+
+    is_over = True
+
+    def begins(self) -> None:
+        pass
+
+    ends = begins
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_in_a_group_that_is_over_every_failure_is_a_lost_peer(is_over: bool) -> None:
+    """What it fails with then is of no interest; before, it is a mistake that must be seen."""
+
+    def work(peers: Peers) -> PeerLost | RuntimeError | None:
+        watched = Peers(peers._group, Over() if is_over else None)
+        assert watched.is_over == is_over
+        try:
+            watched.broadcast(torch.ones(2), source=5)
+        except (PeerLost, RuntimeError) as error:
+            return error.with_traceback(None)
+        return None
+
+    (error,) = outcomes(1, work)
+    assert isinstance(error, PeerLost if is_over else RuntimeError)

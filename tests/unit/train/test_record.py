@@ -1,0 +1,516 @@
+"""What a run leaves to look at, whoever leads it: every step once, no gap where a leader died."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.clock import SystemClock
+from headway.state.ledger import verify_ledger
+from headway.state.lines import FileLog, Record, settled
+from headway.state.rundir import RunDirectory, send_logs
+from headway.train.evaluate import EvaluationResult
+from headway.train.record import Recorder
+from headway.train.step import StepResult
+from headway.train.world import Place, World
+from support.fake_s3 import fake_s3
+from support.prepared import folder_in_memory
+
+BATCH, LENGTH = 4, 8
+FACTS = {"batch": BATCH, "samples": 100, "length": LENGTH, "data": "d", "code": None}
+RESOLVED = SimpleNamespace(
+    global_batch=BATCH,
+    run=SimpleNamespace(data=SimpleNamespace(sequence_length=LENGTH), track=[]),
+)
+
+
+def recorder(location: str | Path) -> Recorder:
+    """Of one worker: a process has its own view of the run directory."""
+    return Recorder(RunDirectory(location), cast(Any, RESOLVED), FACTS, SystemClock())
+
+
+def world(generation: int, rank: int = 0, workers: int = 2) -> World:
+    return World(rank, workers, generation, Place(torch.device("cpu")))
+
+
+def begin(recorder: Recorder, world: World, step: int) -> None:
+    """As a run does it."""
+    recorder.begin(world, step)
+    if world.is_first:
+        recorder.catch_up(step)
+
+
+def result(step: int, loss: float = 2.0, **more: Any) -> StepResult:
+    return StepResult(step=step, loss=loss, count=10, grad_norm=1.0, lr=0.1, **more)
+
+
+def ledger(location: str | Path) -> list[str]:
+    """Its lines in short."""
+
+    def short(line: Record) -> str:
+        if "begin" in line:
+            return f"begin {line['begin']} at {line['step']}"
+        return f"rewind {line['rewind']}" if "rewind" in line else str(line["step"])
+
+    return [short(line) for line in RunDirectory(location).ledger.read()[0]]
+
+
+def metrics(location: str | Path) -> list[int]:
+    return [line["step"] for line in RunDirectory(location).steps()]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with folder_in_memory() as folder:
+        yield folder
+
+
+# --- one leader
+
+
+def test_a_step_is_in_the_ledger_once_it_is_settled(folder: Path) -> None:
+    """The next one was committed after it, a checkpoint holds it, or the run ends with it."""
+    leader = recorder(folder)
+    begin(leader, world(1), 0)
+    assert ledger(folder) == ["begin 1 at 0"]
+    leader.step(result(1), {})
+    assert (metrics(folder), ledger(folder)) == ([1], ["begin 1 at 0"])
+    leader.step(result(2), {})
+    assert ledger(folder) == ["begin 1 at 0", "1"]
+    leader.settle()
+    assert ledger(folder) == ["begin 1 at 0", "1", "2"]
+    leader.settle()
+    leader.step(result(3), {})
+    leader.close()
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3"]
+    assert verify_ledger(RunDirectory(folder).ledger.read()[0]).samples == 3 * BATCH
+
+
+def test_a_line_of_metrics_is_all_that_is_known_of_a_step(folder: Path) -> None:
+    leader = recorder(folder)
+    begin(leader, world(1), 0)
+    leader.step(result(1, extras={"accuracy": 0.5}), {"tokens_per_second": 7.0})
+    leader.step(result(2, loss=float("nan"), skipped="the loss is nan"), {})
+    first, second = RunDirectory(folder).steps()
+    assert (first["loss"], first["accuracy"], first["tokens_per_second"]) == (2.0, 0.5, 7.0)
+    assert (first["tokens"], first["targets"]) == (BATCH * LENGTH, 10)
+    assert (second["loss"], second["skipped"]) == (None, "the loss is nan")
+    leader.close()
+    lines = RunDirectory(folder).ledger.read()[0]
+    assert [line["learned"] for line in lines[1:]] == [True, False]
+    assert {(line["generation"], line["members"]) for line in lines[1:]} == {(1, 2)}
+
+
+def test_others_write_nothing(folder: Path) -> None:
+    other = recorder(folder)
+    begin(other, world(1, rank=1), 0)
+    other.step(result(1), {})
+    other.evaluation(1, {"held-out": EvaluationResult(1.0, 2.7, 10, {})})
+    other.activations(1, [{"mean": 1.0}])
+    other.settle()
+    other.close()
+    assert not list(folder.rglob("*.jsonl"))
+
+
+# --- another leads
+
+
+@pytest.fixture
+def pair(folder: Path) -> tuple[Recorder, Recorder]:
+    """A leader and another, after three steps."""
+    leader, other = recorder(folder), recorder(folder)
+    for rank, one in enumerate((leader, other)):
+        begin(one, world(1, rank), 0)
+        for step in (1, 2, 3):
+            one.step(result(step), {})
+    return leader, other
+
+
+def test_a_successor_has_nothing_to_add_but_the_last_step(
+    folder: Path, pair: tuple[Recorder, Recorder]
+) -> None:
+    _, other = pair
+    assert ledger(folder) == ["begin 1 at 0", "1", "2"]
+    begin(other, world(2), 3)
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "begin 2 at 3"]
+    assert metrics(folder) == [1, 2, 3]
+
+
+def test_what_only_the_dead_leader_had_committed_never_was(
+    folder: Path, pair: tuple[Recorder, Recorder]
+) -> None:
+    leader, other = pair
+    leader.step(result(4, loss=4.0), {})
+    leader.settle()  # to save it
+    leader.evaluation(4, {"held-out": EvaluationResult(1.0, 2.7, 10, {})})
+    leader.activations(4, [{"mean": 1.0}])
+    assert ledger(folder)[-1] == "4"
+    begin(other, world(2), 3)
+    assert ledger(folder)[-3:] == ["4", "rewind 3", "begin 2 at 3"]
+    assert metrics(folder) == [1, 2, 3]
+    directory = RunDirectory(folder)
+    for log in (directory.evaluations, directory.activations):
+        assert settled(log.read()[0]) == []
+    other.step(result(4, loss=5.0), {})
+    other.close()
+    assert directory.steps()[-1]["loss"] == 5.0
+    verdict = verify_ledger(directory.ledger.read()[0])
+    assert (verdict.breach, verdict.steps, verdict.redone) == (None, 4, 1)
+
+
+def test_a_step_that_another_has_committed_and_the_leader_has_not_is_kept(
+    folder: Path, pair: tuple[Recorder, Recorder]
+) -> None:
+    _, other = pair
+    other.step(result(4), {})
+    other.settle(upto=4)
+    begin(other, world(2), 4)
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "4", "begin 2 at 4"]
+    assert metrics(folder) == [1, 2, 3, 4]
+
+
+def test_a_newcomer_can_lead_one_day(folder: Path, pair: tuple[Recorder, Recorder]) -> None:
+    """It gets the lines that others keep, as it gets the state: as JSON."""
+    leader, other = pair
+    leader.settle(upto=3)
+    newcomer = recorder(folder)
+    newcomer.take_over(json.loads(json.dumps(leader.notes())))
+    for log in ("metrics", "ledger"):
+        (folder / f"{log}.jsonl").unlink()  # nothing of what the others had to write is there
+    begin(newcomer, world(2), 3)
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "begin 2 at 3"]
+    assert metrics(folder) == [1, 2, 3]
+    assert other.notes() != newcomer.notes()
+
+
+def test_one_that_was_ahead_of_nobody_forgets_what_it_had(
+    folder: Path, pair: tuple[Recorder, Recorder]
+) -> None:
+    """A step that it committed alone, in a generation that is over, is not what others did."""
+    leader, other = pair
+    leader.step(result(4, loss=1.0), {})
+    other.step(result(4, loss=2.0), {})  # say, in a later generation
+    other.settle(upto=4)
+    leader.settle(upto=4)
+    leader.take_over(other.notes())
+    begin(leader, world(3), 4)
+    assert RunDirectory(folder).ledger.read()[0][-2]["loss"] == 2.0
+
+
+def test_one_that_leaves_writes_no_more(folder: Path, pair: tuple[Recorder, Recorder]) -> None:
+    leader, other = pair
+    written = ledger(folder)
+    leader.resign()
+    assert not leader.leads
+    leader.close()
+    assert ledger(folder) == written, "its last step is for whoever leads now"
+    begin(other, world(2), 3)
+    other.close()
+    assert ledger(folder) == [*written, "3", "begin 2 at 3"]
+
+
+class Away(FileLog):
+    """Its store does not answer the first time."""
+
+    was_asked = False
+
+    def last(self, block_bytes: int = 65536) -> Record | None:
+        if not self.was_asked:
+            self.was_asked = True
+            raise OSError("the store does not answer")
+        return super().last(block_bytes)
+
+
+@pytest.mark.parametrize("away", ["metrics", "ledger", "evaluations", "activations"])
+def test_a_store_that_is_away_is_asked_again_and_nothing_is_there_twice(
+    folder: Path, pair: tuple[Recorder, Recorder], away: str
+) -> None:
+    leader, other = pair
+    leader.step(result(4), {})
+    leader.settle()
+    other.begin(world(2), 3)
+    setattr(other.directory, away, Away(folder / f"{away}.jsonl"))
+    with pytest.raises(OSError, match="does not answer"):
+        other.catch_up(3)
+    other.catch_up(3)
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "4", "rewind 3", "begin 2 at 3"]
+    assert [line.get("step") for line in RunDirectory(folder).metrics.read()[0]] == [
+        *(1, 2, 3, 4),
+        None,
+    ]
+
+
+# --- any history
+
+
+@dataclass(eq=False)
+class Worker:
+    recorder: Recorder
+    state: list[float] = field(default_factory=list)
+    """The loss of each step that made it; no two attempts at a step have the same."""
+    committed_in: int = 0
+
+    @property
+    def name(self) -> tuple[int, int]:
+        return len(self.state), self.committed_in
+
+
+class Run:
+    """Workers that come, commit and are lost; what the first of them writes is real."""
+
+    def __init__(self, location: str | Path, workers: int) -> None:
+        self.location = location
+        self.generation = 0
+        self.workers: list[Worker] = []
+        self.saved: list[list[float]] = [[]]
+        """What checkpoints hold, the newest last."""
+        self.num_attempts = 0
+        self.assemble(workers, 0)
+
+    def recorder(self) -> Recorder:
+        return recorder(self.location)
+
+    def assemble(self, newcomers: int, leader: int) -> None:
+        """A new generation of whoever is left, as `begin` of a run does it."""
+        self.generation += 1
+        holders = list(self.workers)
+        new = [Worker(self.recorder()) for _ in range(newcomers or not holders)]
+        self.workers = [*holders, *new]
+        if holders:
+            source = max(holders, key=lambda worker: worker.name)
+            for worker in holders:
+                worker.recorder.settle(upto=len(source.state))
+            notes = json.dumps(source.recorder.notes())
+            for worker in self.workers:
+                if worker in new or worker.name != source.name:
+                    worker.recorder.take_over(json.loads(notes))
+                    worker.state, worker.committed_in = list(source.state), source.committed_in
+            first = holders[leader % len(holders)]
+            self.workers.remove(first)
+            self.workers.insert(0, first)
+        else:
+            for worker in self.workers:
+                worker.state = list(self.saved[-1])
+        step = len(self.workers[0].state)
+        # Checkpoints beyond the step at which a later generation begins do not count.
+        self.saved = [state for state in self.saved if len(state) <= step]
+        for rank, worker in enumerate(self.workers):
+            begin(worker.recorder, world(self.generation, rank, len(self.workers)), step)
+
+    def commit(self, workers: list[Worker]) -> None:
+        self.num_attempts += 1
+        for worker in workers:
+            worker.state.append(self.num_attempts / 1024)
+            worker.committed_in = self.generation
+            worker.recorder.step(result(len(worker.state), loss=worker.state[-1]), {})
+
+    def steps(self, number: int) -> None:
+        for _ in range(number):
+            self.commit(self.workers)
+
+    def save(self, workers: list[Worker]) -> None:
+        for worker in workers:
+            worker.recorder.settle()
+        if self.workers[0] in workers:
+            send_logs(self.workers[0].recorder.directory)
+            self.saved.append(list(self.workers[0].state))
+
+    def send(self) -> None:
+        """As every minute, without a checkpoint."""
+        send_logs(self.workers[0].recorder.directory)
+
+    def go_back(self) -> None:
+        """All are there, but were taken for lost: nobody holds the state any longer."""
+        self.generation += 1
+        for rank, worker in enumerate(self.workers):
+            worker.state, worker.committed_in = list(self.saved[-1]), 0
+            here = world(self.generation, rank, len(self.workers))
+            begin(worker.recorder, here, len(worker.state))
+
+    def lose(self, committed: int, lost: int, saves: bool) -> Worker | None:
+        """A step that some of them have committed and some have not survived. Masks by rank. The
+        leader, if it died."""
+        leader = self.workers[0]
+        done = [worker for rank, worker in enumerate(self.workers) if committed >> rank & 1]
+        self.commit(done)
+        if saves:
+            self.save(done)
+        self.workers = [w for rank, w in enumerate(self.workers) if not lost >> rank & 1]
+        return None if leader in self.workers else leader
+
+    def end(self) -> None:
+        self.steps(1)
+        self.workers[0].recorder.close()
+        send_logs(self.workers[0].recorder.directory)
+
+    def require_exact(self) -> None:
+        state = self.workers[0].state
+        directory = RunDirectory(self.location)
+        lines = directory.ledger.read()[0]
+        verdict = verify_ledger(lines)
+        assert verdict.breach is None, (verdict.breach, ledger(self.location))
+        counting = settled([line for line in lines if "begin" not in line])
+        assert [line["loss"] for line in counting] == state
+        assert [line["loss"] for line in directory.steps()] == state
+        assert metrics(self.location) == list(range(1, len(state) + 1))
+
+
+class Taped(FileLog):
+    """A file whose newest lines can be taken away again, as if their writer had died before."""
+
+    def __init__(self, path: Path, tape: list[tuple[Path, int]]) -> None:
+        super().__init__(path)
+        self.tape = tape
+
+    def append(self, record: Record) -> None:
+        self.tape.append((self.path, self.path.stat().st_size if self.path.exists() else 0))
+        super().append(record)
+
+
+class RunInFolder(Run):
+    """A leader that dies has not written its last lines, and half of one."""
+
+    def __init__(self, folder: Path, workers: int) -> None:
+        self.tapes: dict[Recorder, list[tuple[Path, int]]] = {}
+        super().__init__(folder, workers)
+
+    def recorder(self) -> Recorder:
+        made, tape = super().recorder(), list[tuple[Path, int]]()
+        for name in ("ledger", "metrics"):
+            setattr(made.directory, name, Taped(Path(self.location, f"{name}.jsonl"), tape))
+        self.tapes[made] = tape
+        return made
+
+    def assemble(self, newcomers: int, leader: int) -> None:
+        super().assemble(newcomers, leader)
+        for worker in self.workers[1:]:
+            self.tapes[worker.recorder].clear()  # others write behind it now
+
+    def save(self, workers: list[Worker]) -> None:
+        super().save(workers)
+        if self.workers[0] in workers:
+            self.tapes[self.workers[0].recorder].clear()
+
+    def send(self) -> None:
+        super().send()
+        self.tapes[self.workers[0].recorder].clear()
+
+    def cut(self, dead: Worker, lines: int, half: int) -> None:
+        tape = self.tapes[dead.recorder]
+        unwritten = tape[len(tape) - min(lines, len(tape)) :]
+        for path, size in reversed(unwritten):
+            os.truncate(path, size + half)
+            half = 0
+
+
+STEPS = st.tuples(st.just("steps"), st.integers(1, 3))
+SAVE = st.tuples(st.just("save"))
+SEND = st.tuples(st.just("send"))
+JOIN = st.tuples(st.just("join"), st.integers(0, 2), st.integers(0, 2))
+BACK = st.tuples(st.just("back"))
+MASK = st.integers(0, 7)
+LOSE = st.tuples(
+    st.just("lose"),
+    MASK,
+    MASK,
+    st.booleans(),
+    # Of those who die: lines that were not written, and what was of the first of them.
+    st.tuples(st.integers(0, 20), st.integers(0, 60)),
+)
+HISTORY = st.lists(st.one_of(STEPS, SAVE, SEND, JOIN, BACK, LOSE), max_size=12)
+
+
+def require_exact(run: Run, history: list[tuple[Any, ...]]) -> None:
+    for what, *how in history:
+        match what:
+            case "steps":
+                run.steps(*how)
+            case "save":
+                run.save(run.workers)
+            case "send":
+                run.send()
+            case "join":
+                run.assemble(*how)
+            case "back":
+                run.go_back()
+            case "lose":
+                committed, lost, saves, unwritten = how
+                dead = run.lose(committed, lost, saves)
+                if dead is not None and isinstance(run, RunInFolder):
+                    run.cut(dead, *unwritten)
+                run.assemble(0, 0)
+    run.end()
+    run.require_exact()
+
+
+@settings(max_examples=80)
+@given(HISTORY)
+def test_whoever_dies_and_when_the_records_are_exact(history: list[tuple[Any, ...]]) -> None:
+    """Leaders die with any of their lines unwritten, one after the other, and all at once."""
+    with folder_in_memory() as folder:
+        require_exact(RunInFolder(folder, 2), history)
+
+
+@contextmanager
+def run_in_a_store(workers: int) -> Iterator[Run]:
+    with fake_s3(), folder_in_memory() as cache, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(cache))
+        yield Run("s3://bucket/it", workers)
+
+
+@settings(max_examples=60)
+@given(HISTORY)
+def test_in_an_object_store_as_well(history: list[tuple[Any, ...]]) -> None:
+    """There lines are sent now and then, and a leader dies with those since the last time."""
+    with run_in_a_store(2) as run:
+        require_exact(run, history)
+
+
+@pytest.mark.parametrize("again", range(5))
+def test_a_leader_dies_before_it_could_send_that_steps_are_done_again(again: int) -> None:
+    """All have died once; then, in the first minute of the second start, its leader."""
+    with run_in_a_store(2) as run:
+        run.steps(3)
+        run.save(run.workers)
+        run.steps(2)
+        run.send()
+        run.workers.clear()
+        run.assemble(2, 0)
+        run.steps(again)
+        run.workers.pop(0)
+        run.assemble(0, 0)
+        run.end()
+        run.require_exact()
+
+
+def test_a_leader_that_goes_on_after_a_change_sends_nothing_twice() -> None:
+    with run_in_a_store(2) as run:
+        run.steps(2)
+        run.workers.pop()
+        run.assemble(1, 0)
+        run.steps(1)
+        run.end()
+        run.require_exact()
+
+
+def test_one_that_leads_again_does_not_send_what_it_could_not_send_before() -> None:
+    """Another has led in between, and has written all of it."""
+    with run_in_a_store(2) as run:
+        run.steps(2)
+        run.assemble(0, 1)
+        run.steps(1)
+        run.send()
+        run.assemble(0, 1)
+        run.end()
+        run.require_exact()

@@ -1,0 +1,479 @@
+"""From one generation to the next, over real sessions and groups; the coordinator does as told."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+
+import pytest
+import torch
+
+from headway.errors import PeerLost
+from headway.member.generation import Generation
+from headway.member.session import Session
+from headway.train import worlds as worlds_module
+from headway.train.peers import Peers
+from headway.train.preempt import StopRequest
+from headway.train.world import Place, World
+from headway.train.worlds import LiveWorlds, OneWorld
+from support.meeting import Meeting
+from support.small_coordinator import KEY, RUN
+from support.waiting import wait_for
+
+LONG = 20.0
+"""A loaded machine is slow, not wrong: what has to happen is waited for this long."""
+
+
+class Member:
+    """One worker, in threads of this process."""
+
+    def __init__(self, meeting: Meeting, session: Session, place: Place) -> None:
+        self.meeting, self.session = meeting, session
+        self.stop = StopRequest(is_live=True)
+        self.worlds = LiveWorlds(session, place, self.stop)
+
+    @property
+    def pod(self) -> str:
+        return self.session.pod
+
+    @property
+    def status(self):  # type: ignore[no-untyped-def]
+        """As the coordinator knows it."""
+        return self.meeting.status(self.pod)
+
+    def next(self, is_wanted: Callable[[], bool] = lambda: True) -> World | None:
+        return self.worlds.next(is_wanted)
+
+
+class Crew:
+    """Members that are made as they are asked for, and closed at the end."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self.meeting = stack.enter_context(Meeting())
+        self._stack = stack
+        self._pool = stack.enter_context(ThreadPoolExecutor(16))
+        self._members: list[Member] = []
+
+    def join(
+        self, name: str, local_rank: int = 0, size: int = 1, kind: type[Session] = Session
+    ) -> Member:
+        session = self._stack.enter_context(kind(self.meeting.address, KEY, RUN, name))
+        member = Member(self.meeting, session, Place(torch.device("cpu"), local_rank, size))
+        self._stack.callback(member.worlds.close, "the test is over")
+        session.wait_for("a connection", lambda view: view.connected, LONG)
+        return member
+
+    def start(self, call: Callable[[], object]) -> Future:  # type: ignore[type-arg]
+        return self._pool.submit(call)
+
+    def next(self, *members: Member) -> list[World]:
+        """Of each, when all have one."""
+        found = [self.start(member.next) for member in members]
+        worlds = [future.result(LONG) for future in found]
+        assert all(world is not None for world in worlds)
+        return worlds
+
+    def together(self, *names: str) -> tuple[list[Member], list[World]]:
+        """In a generation of their own."""
+        members = [self.join(name) for name in names]
+        self.meeting.gather(*([member.pod] for member in members))
+        return members, self.next(*members)
+
+
+@pytest.fixture
+def crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    monkeypatch.setattr(worlds_module, "PLACE_SECONDS", 0.05)
+    threads = threading.active_count()
+    with ExitStack() as stack:
+        yield Crew(stack)
+    wait_for("threads to end", lambda: threading.active_count() <= threads, 10.0)
+
+
+def replicas(world: World) -> Peers:
+    assert world.replicas is not None
+    return world.replicas
+
+
+def total(world: World, number: int) -> int:
+    """COLLECTIVE."""
+    tensor = torch.tensor([number])
+    world.add_up(tensor)
+    return int(tensor.item())
+
+
+# --- who is who
+
+
+def test_the_leader_has_rank_zero_and_the_others_follow_in_order(crew: Crew) -> None:
+    members = [crew.join(name) for name in ("a", "b", "c")]
+    number = crew.meeting.gather(*([member.pod] for member in members), leader=1)
+    worlds = crew.next(*members)
+    assert [world.rank for world in worlds] == [1, 0, 2]
+    assert [world.is_first for world in worlds] == [False, True, False]
+    assert [(world.num_workers, world.generation) for world in worlds] == [(3, number)] * 3
+    assert all(world.domain is None for world in worlds)
+    totals = [crew.start(lambda world=world: total(world, 10**world.rank)) for world in worlds]
+    assert [future.result(LONG) for future in totals] == [111] * 3
+    assert [member.worlds.names for member in members] == [["b", "a", "c"]] * 3
+
+
+def test_alone_there_is_no_group(crew: Crew) -> None:
+    [member], [world] = crew.together("a")
+    assert (world.rank, world.num_workers) == (0, 1)
+    assert world.replicas is world.domain is None
+    assert total(world, 7) == 7
+    assert member.status.entered == 1
+
+
+def test_ranks_of_a_domain_have_a_group_inside_and_one_across_each(crew: Crew) -> None:
+    members = [crew.join(f"{node}/{rank}", rank, 2) for node in "ab" for rank in range(2)]
+    pods = [member.pod for member in members]
+    crew.meeting.gather(pods[:2], pods[2:], leader=1)
+    worlds = crew.next(*members)
+    assert [world.rank for world in worlds] == [2, 3, 0, 1]
+    assert [world.leads for world in worlds] == [False, False, True, True]
+    assert [world.num_workers for world in worlds] == [4] * 4
+
+    def sums(world: World) -> tuple[int, int, int]:
+        inside, across = torch.tensor([10**world.rank]), torch.tensor([10**world.rank])
+        assert world.domain is not None
+        world.domain.add_up(inside)
+        replicas(world).add_up(across)
+        return int(inside.item()), int(across.item()), total(world, 10**world.rank)
+
+    found = [crew.start(lambda world=world: sums(world)).result for world in worlds]
+    assert [result(LONG) for result in found] == [
+        (1100, 101, 1111),
+        (1100, 1010, 1111),
+        (11, 101, 1111),
+        (11, 1010, 1111),
+    ]
+
+
+def test_what_a_worker_is_told_of_its_world(crew: Crew) -> None:
+    one, other = crew.join("node-0.1/0"), crew.join("node-1.1/0")
+    reason = f"{other.pod} is lost: silent"
+    crew.meeting.gather([one.pod], [other.pod], holds=False, paused=True, reason=reason)
+    crew.next(one, other)
+    assert (one.worlds.holds, one.worlds.is_paused) == (False, True)
+    assert one.worlds.reason == "node-1.1/0 is lost: silent"
+    one.worlds.has_state()
+    wait_for("it", lambda: one.status.healed == 1, LONG)
+    crew.meeting.gather([one.pod], sound=(1,))
+    crew.next(one)
+    assert (one.worlds.holds, one.worlds.is_paused) == (True, False)
+
+
+# --- waiting for a place
+
+
+def test_one_that_is_not_in_the_run_says_that_it_is_ready_and_waits(crew: Crew) -> None:
+    (member,), _ = crew.together("a")
+    other = crew.join("b")
+    waiting = crew.start(other.next)
+    wait_for("it to be ready", lambda: other.status.ready, LONG)
+    assert not waiting.done()
+    crew.meeting.gather([member.pod], [other.pod], sound=(1,))
+    world, _ = crew.next(member), waiting.result(LONG)
+    assert world[0].num_workers == 2
+
+
+def test_one_that_was_thrown_out_asks_again(crew: Crew) -> None:
+    (kept, out), _ = crew.together("a", "b")
+    crew.meeting.gather([kept.pod])
+    wait_for("the news", lambda: out.status.seen == 2, LONG)
+    assert not out.session.view.status.ready, "it has to say so itself"
+    again = crew.start(out.next)
+    wait_for("it to be ready", lambda: out.status.ready, LONG)
+    crew.meeting.gather([kept.pod], [out.pod])
+    crew.next(kept)
+    world = again.result(LONG)
+    assert (world.rank, world.generation) == (1, 3)
+
+
+class LateSession(Session):
+    """Hears of another generation between being called and coming."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def enter(self) -> Generation:
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            number = meanwhile()
+            self.wait_for("it", lambda view: view.generation.number == number, LONG)
+        return super().enter()
+
+
+def test_one_that_is_thrown_out_while_it_comes_asks_again(crew: Crew) -> None:
+    (kept,), _ = crew.together("a")
+    late = crew.join("b", kind=LateSession)
+    late.session.meanwhile = lambda: crew.meeting.gather([kept.pod])  # type: ignore[attr-defined]
+    coming = crew.start(late.next)
+    crew.meeting.gather([kept.pod], [late.pod])
+    crew.next(kept)
+    wait_for("it to be ready", lambda: late.status.seen == 3 and late.status.ready, LONG)
+    crew.meeting.gather([kept.pod], [late.pod])
+    crew.next(kept)
+    assert coming.result(LONG).generation == 4
+
+
+def test_one_that_is_not_wanted_any_longer_and_has_no_place_ends(crew: Crew) -> None:
+    member = crew.join("a")
+    is_wanted = threading.Event()
+    is_wanted.set()
+    waiting = crew.start(lambda: member.next(is_wanted.is_set))
+    wait_for("it to be ready", lambda: member.status.ready, LONG)
+    assert not waiting.done()
+    is_wanted.clear()
+    assert waiting.result(LONG) is None
+
+
+def test_one_that_leaves_and_has_no_place_ends(crew: Crew) -> None:
+    (kept, leaver), _ = crew.together("a", "b")
+    leaver.stop.leave_asked = True
+    wait_for("it to leave", lambda: leaver.status.leaving, LONG)
+    crew.meeting.gather([kept.pod], sound=(1,))
+    wait_for("the news", lambda: leaver.status.seen == 2, LONG)
+    assert leaver.next() is None
+
+
+def test_whoever_comes_first_waits_for_all_others_and_complains_of_nobody(crew: Crew) -> None:
+    """Others finish their step first, and that may take long."""
+    one, other = crew.join("a"), crew.join("b")
+    crew.meeting.gather([one.pod], [other.pod])
+    first = crew.start(one.next)
+    wait_for("the first", lambda: one.status.entered == 1, LONG)
+    time.sleep(0.3)  # several times as long as it looks whether it is wanted
+    assert not first.done()
+    assert one.status.trouble == 0
+    crew.next(other)
+    assert first.result(LONG).num_workers == 2
+
+
+@pytest.mark.parametrize("is_called", [False, True])
+def test_a_run_that_is_to_stop_and_has_nobody_to_stop_with_is_left(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch, is_called: bool
+) -> None:
+    """The launcher was killed, its coordinator with it, and a peer in the same moment."""
+    monkeypatch.setattr(worlds_module, "HOPELESS_SECONDS", 0.3)
+    (member, _), _ = crew.together("a", "b")
+    if is_called:  # to a generation that the others never come to
+        crew.meeting.gather([member.pod], ["gone"])
+    crew.meeting.close()
+    member.worlds.lose(PeerLost("the other was killed"))
+    is_wanted = threading.Event()
+    is_wanted.set()
+    waiting = crew.start(lambda: member.next(is_wanted.is_set))
+    time.sleep(0.6)
+    assert not waiting.done(), "as long as the run goes on, so may its coordinator"
+    is_wanted.clear()
+    assert waiting.result(LONG) is None
+
+
+def test_a_newer_generation_while_it_waits_for_the_others(crew: Crew) -> None:
+    one, other = crew.join("a"), crew.join("b")
+    crew.meeting.gather([one.pod], [other.pod])
+    first = crew.start(one.next)
+    wait_for("the first", lambda: one.status.entered == 1, LONG)
+    crew.meeting.gather([one.pod])
+    assert first.result(LONG).generation == 2
+
+
+# --- leaving
+
+
+def test_a_worker_whose_machine_is_wanted_back_says_so_soon(crew: Crew) -> None:
+    (member, _), _ = crew.together("a", "b")
+    assert not member.worlds.is_leaving
+    began = time.monotonic()
+    member.stop.leave_asked = True
+    wait_for("it to leave", lambda: member.status.leaving, LONG)
+    said = next(
+        at for at, pod, status in crew.meeting.beats if pod == member.pod and status.leaving
+    )
+    assert said - began < 0.3
+    assert member.worlds.is_leaving
+
+
+def test_a_process_that_ends_says_goodbye(crew: Crew) -> None:
+    (member, _), _ = crew.together("a", "b")
+    member.worlds.close("done")
+    assert crew.meeting.goodbyes == ["done"]
+
+
+# --- a group that is over
+
+
+def added_up(world: World) -> tuple[PeerLost | None, float]:
+    """What comes of a sum that the others do not take part in, and when."""
+    try:
+        replicas(world).add_up(torch.ones(1))
+    except PeerLost as lost:
+        return lost, time.monotonic()
+    return None, time.monotonic()
+
+
+def test_what_waits_in_a_broken_generation_fails_at_once(crew: Crew) -> None:
+    """Its timeout is ten minutes, and the peer that it waits for is alive and says nothing."""
+    (one, two, three), worlds = crew.together("a", "b", "c")
+    waiting = [crew.start(lambda world=world: added_up(world)) for world in worlds[:2]]
+    time.sleep(0.1)
+    assert not any(future.done() for future in waiting)
+    worlds[0].require_whole()
+    began = time.monotonic()
+    crew.meeting.gather([one.pod], [two.pod])
+    for future in waiting:
+        lost, at = future.result(LONG)
+        assert lost is not None
+        assert at - began < 0.5
+    with pytest.raises(PeerLost, match="the generation is over"):
+        worlds[0].require_whole()
+    assert three.status.trouble == 0
+    again = crew.next(one, two)
+    totals = [crew.start(lambda world=world: total(world, 1)) for world in again]
+    assert [future.result(LONG) for future in totals] == [2, 2]
+
+
+def test_a_newer_generation_that_breaks_nothing_lets_the_step_end(crew: Crew) -> None:
+    (one, two), worlds = crew.together("a", "b")
+    newcomer = crew.join("c")
+    waiting = crew.start(lambda: total(worlds[0], 1))
+    crew.meeting.gather([one.pod], [two.pod], [newcomer.pod], sound=(1,))
+    for member in (one, two):
+        wait_for("the news", lambda member=member: member.worlds.num_ahead == 1, LONG)
+    time.sleep(0.25)  # more than two looks of the watching thread
+    assert not waiting.done()
+    assert total(worlds[1], 1) == 2
+    assert waiting.result(LONG) == 2
+    assert [world.num_workers for world in crew.next(one, two, newcomer)] == [3, 3, 3]
+    assert one.worlds.num_ahead == 0
+
+
+def test_a_lost_peer_is_complained_of_unless_the_answer_is_there(crew: Crew) -> None:
+    (one, two), worlds = crew.together("a", "b")
+    waiting = crew.start(lambda: added_up(worlds[1]))
+    time.sleep(0.05)
+    one.worlds.lose(PeerLost("its own group broke"))
+    assert waiting.result(LONG)[0] is not None, "the others hear of it by their sockets"
+    wait_for("the complaint", lambda: one.status.trouble == 1, LONG)
+    crew.meeting.gather([one.pod], [two.pod])
+    wait_for("the news", lambda: two.status.seen == 2, LONG)
+    two.worlds.lose(PeerLost("the group broke"))
+    crew.next(one, two)
+    assert all(status.trouble == 0 for _, pod, status in crew.meeting.beats if pod == two.pod)
+
+
+def test_one_that_does_not_come_to_the_group_is_named(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worlds_module, "FORM_SECONDS", 0.3)
+    one, two, silent = crew.join("a"), crew.join("b"), crew.join("c")
+    crew.meeting.gather([one.pod], [two.pod], [silent.pod], leader=1)
+    found = [crew.start(member.next) for member in (one, two)]
+    wait_for("the news", lambda: silent.status.seen == 1, LONG)
+    silent.session.enter()
+    wait_for("complaints", lambda: one.status.trouble == two.status.trouble == 1, LONG)
+    assert one.status.peers == two.status.peers == (silent.pod,)
+    assert not any(future.done() for future in found)
+    crew.meeting.gather([one.pod], [two.pod])
+    assert [future.result(LONG).num_workers for future in found] == [2, 2]
+    assert one.status.trouble == 0
+
+
+def test_a_newer_generation_while_the_group_forms(crew: Crew) -> None:
+    one, two, silent = crew.join("a"), crew.join("b"), crew.join("c")
+    crew.meeting.gather([one.pod], [two.pod], [silent.pod])
+    found = [crew.start(member.next) for member in (one, two)]
+    wait_for("the news", lambda: silent.status.seen == 1, LONG)
+    silent.session.enter()
+    wait_for("them to form it", lambda: crew.meeting.rendezvous.num_keys == 2, LONG)
+    began = time.monotonic()
+    crew.meeting.gather([one.pod], [two.pod])
+    assert [future.result(LONG).generation for future in found] == [2, 2]
+    assert time.monotonic() - began < worlds_module.FORM_SECONDS
+    assert one.status.trouble == two.status.trouble == 0
+
+
+# --- slow is not silent
+
+
+def test_a_worker_that_waits_long_says_so_and_takes_it_back(crew: Crew) -> None:
+    (one, two), worlds = crew.together("a", "b")
+    began = time.monotonic()
+    waiting = crew.start(lambda: total(worlds[0], 1))
+    wait_for("it to be said", lambda: one.status.waits == 1, LONG)
+    said = next(at for at, pod, status in crew.meeting.beats if pod == one.pod and status.waits)
+    assert 0.45 < said - began < 1.0
+    assert two.status.waits == 0
+    assert one.status.trouble == 0, "no complaint: a step may be long"
+    assert total(worlds[1], 1) == 2
+    assert waiting.result(LONG) == 2
+    wait_for("it to be taken back", lambda: one.status.waits == 0, LONG)
+
+
+def test_quick_sums_are_not_worth_a_word(crew: Crew) -> None:
+    members, worlds = crew.together("a", "b")
+
+    def work(world: World) -> None:
+        until = time.monotonic() + 0.8  # together they take longer than one may
+        while not world.any(time.monotonic() > until):
+            pass
+
+    for future in [crew.start(lambda world=world: work(world)) for world in worlds]:
+        future.result(LONG)
+    assert not any(status.waits for _, _, status in crew.meeting.beats)
+    assert [member.status.waits for member in members] == [0, 0]
+
+
+def test_training_that_stands_still_in_a_sum_is_trouble(crew: Crew) -> None:
+    (one, two), worlds = crew.together("a", "b")
+    waiting = crew.start(lambda: added_up(worlds[0]))
+    two.worlds.hang(1)
+    time.sleep(0.05)
+    one.worlds.hang(1)
+    wait_for("the complaint", lambda: one.status.trouble == 1, LONG)
+    assert two.status.trouble == 0, "it does not wait for others, and gets another chance"
+    crew.meeting.gather([one.pod], [two.pod])
+    assert waiting.result(LONG)[0] is not None
+
+
+# --- a run that waits
+
+
+def test_a_paused_run_waits_for_a_change(crew: Crew) -> None:
+    member = crew.join("a")
+    crew.meeting.gather([member.pod], paused=True)
+    crew.next(member)
+    waiting = crew.start(lambda: member.worlds.wait_for_change(lambda: True))
+    time.sleep(0.2)
+    assert not waiting.done()
+    crew.meeting.gather([member.pod])
+    waiting.result(LONG)
+    is_wanted = threading.Event()
+    is_wanted.set()
+    crew.next(member)
+    stopping = crew.start(lambda: member.worlds.wait_for_change(is_wanted.is_set))
+    is_wanted.clear()
+    stopping.result(LONG)
+
+
+# --- without a coordinator
+
+
+def test_one_world_stays_as_it_is_and_is_lost_with_any_of_its_workers() -> None:
+    world = World(0, 2, 5, Place(torch.device("cpu")))
+    worlds = OneWorld(world)
+    assert worlds.next(lambda: True) is worlds.next(lambda: False) is world
+    assert (worlds.holds, worlds.is_paused, worlds.is_leaving, worlds.num_ahead) == (
+        *(False, False, False),
+        0,
+    )
+    assert worlds.names == ["worker 0", "worker 1"]
+    lost = PeerLost("another worker went away")
+    with pytest.raises(PeerLost) as raised:
+        worlds.lose(lost)
+    assert raised.value is lost
