@@ -499,9 +499,10 @@ def test_what_is_waited_for_comes_before_what_is_wished_for() -> None:
 
     fetcher: Fetcher[int] = Fetcher(bring, SystemClock())
     fetcher.wish(range(100))
+    wait_for("as many as can be on their way", lambda: len(brought) == NUM_THREADS)
     waiting = threading.Thread(target=fetcher.wait_for, args=([999],))
     waiting.start()
-    wait_for("the wait", lambda: 999 in fetcher._flights and len(brought) == NUM_THREADS)
+    wait_for("the wait", lambda: 999 in fetcher._flights)
     gate.set()
     waiting.join(timeout=10)
     assert brought.index(999) == NUM_THREADS, "right after those that were on their way"
