@@ -27,6 +27,8 @@ FAULTS = int(os.environ.get("FAULTS", "200"))
 SEED = int(os.environ.get("SEED", "1"))
 ONLY = os.environ.get("ONLY")
 """Kinds of faults, separated by commas; all, if not given."""
+KEEPS = bool(os.environ.get("KEEP"))
+"""Also a run that is as it must be, to look at it."""
 SHARDED = FAULTS // 5
 COMPARED_STEPS = 300
 
@@ -47,7 +49,7 @@ def main() -> int:
             problems += found
             spread[name] = told
     is_good = survived == FAULTS and not problems
-    if is_good:
+    if is_good and not KEEPS:
         shutil.rmtree(folder)
     else:
         say(f"the runs are kept in {folder}")

@@ -19,6 +19,7 @@ from headway.train.activations import ActivationWatch
 from headway.train.build import build
 from headway.train.evaluate import Evaluator
 from headway.train.export import describe_model
+from headway.train.fingerprint import Diverged
 from headway.train.heal import choose, hand_over
 from headway.train.meter import Meter
 from headway.train.models import Built
@@ -161,7 +162,8 @@ def _lead(run: WorkerRun, world: World, now: float, seconds: float) -> None:
 
 def _take_newest_of_holders(run: WorkerRun, world: World, worlds: Worlds) -> bool:
     """COLLECTIVE. The newest state that a member brings, if anyone brings one."""
-    training, lost, is_held = run.training, None, worlds.holds
+    training, lost = run.training, None
+    is_held = worlds.holds and training.step >= 0  # half a state is none, also for one alone
     if world.replicas is not None:
         try:
             choice = choose(training, world.replicas, worlds.holds)
@@ -186,7 +188,7 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     was_at = training.step
     resumed_from = restore_newest(training, run.directory, world, run.journal)
     if resumed_from is None and was_at != 0:
-        raise PeerLost("nobody has the run's state, and none was saved: it begins anew")
+        raise Diverged("nobody has the run's state, and none was saved: it begins anew")
     if training.step > training.total_steps:
         raise BadInput(
             f"train_for comes to {training.total_steps} steps, and the run stands at step "

@@ -4,6 +4,7 @@ groups between them are real."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -22,7 +23,9 @@ from headway.train.peers import Peers
 from headway.train.pieces import state_pieces
 from headway.train.precision import LossScale
 from headway.train.replicate import Gradients
+from headway.train.run import _take_newest_of_holders
 from headway.train.step import Training
+from headway.train.world import Place, World
 from support.together import Died, outcomes, together
 from support.waiting import wait_for
 
@@ -339,8 +342,16 @@ def test_without_another_source_half_a_state_is_not_gone_on_from(
             return source.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS + 2, fault)))
         return behind.take_part(peers)
 
+    run = cast(Any, SimpleNamespace(training=behind.training))
+    holder, alone = (
+        cast(Any, SimpleNamespace(holds=True)),
+        World(0, 1, 3, Place(torch.device("cpu"))),
+    )
+    assert _take_newest_of_holders(run, alone, holder)
     outcomes(2, work)
     assert together(1, lambda peers: choose(behind.training, peers, holds=True)) == [None]
+    # The coordinator may count it as a holder: it was one, a step behind.
+    assert not _take_newest_of_holders(run, alone, holder), "it comes from a checkpoint"
 
 
 @pytest.mark.parametrize("at", range(HEADER_BROADCASTS))
