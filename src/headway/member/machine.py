@@ -73,7 +73,7 @@ class Machine:
         self._complained: dict[str, tuple[str, ...]] = {}
         """Who complains, and of whom."""
         self._waiting: set[str] = set()
-        """Whose collective in the current generation takes long."""
+        """Whose collective takes long, in the current generation or in one that still works."""
         self._recent: dict[int, frozenset[str] | None] = dict.fromkeys(current.sound)
         """Generations that may still be at work, having lost nobody, with their members; None: from
         before a restart, and not known."""
@@ -182,7 +182,7 @@ class Machine:
             self._complained[pod.name] = status.peers
         elif self._complained.pop(pod.name, None) is not None and not self._complained:
             self._trouble = inf  # it went on after all
-        if status.waits == number:
+        if status.waits and status.waits in self._recent:
             self._waiting.add(pod.name)
         else:
             self._waiting.discard(pod.name)
@@ -310,7 +310,7 @@ class Machine:
         if self._trouble < inf:
             return self._try_again(now)
         leaving = [name for name in self._members if self.pods[name].status.leaving]
-        if leaving:
+        if leaving and self._has_heirs():
             return self._generation(now, self._sound(), _some(leaving, "leaves as planned"))
         if self.established:
             return self._admit(now)
@@ -383,11 +383,9 @@ class Machine:
 
     def _generation(self, now: float, sound: tuple[int, ...], reason: str) -> Generation:
         rules, number = self.rules, self.current.number + 1
-        kept = [domain for domain in self.current.domains if self._is_whole(domain)]
-        domains = [
-            Domain(domain.pods, domain.since, domain.holds or self._healed.issuperset(domain.pods))
-            for domain in kept
-        ]
+        has_heirs = self._has_heirs()
+        kept = [domain for domain in self.current.domains if self._is_kept(domain, has_heirs)]
+        domains = [Domain(domain.pods, domain.since, self._holds(domain)) for domain in kept]
         nodes = self._free_nodes(now, {name for domain in kept for name in domain.pods})
         new = domains_of(nodes, rules.domain_pods)[: max(0, rules.max_domains - len(domains))]
         domains += [Domain(pods, number, holds=False) for pods in new]
@@ -401,10 +399,22 @@ class Machine:
             reason=reason,
         )
 
-    def _is_whole(self, domain: Domain) -> bool:
-        return not any(
-            self.pods[name].gone or self.pods[name].status.leaving for name in domain.pods
-        )
+    def _is_kept(self, domain: Domain, has_heirs: bool) -> bool:
+        pods = [self.pods[name] for name in domain.pods]
+        return not any(pod.gone or (pod.status.leaving and has_heirs) for pod in pods)
+
+    def _has_heirs(self) -> bool:
+        """Whether anyone has the run's state who stays; or nobody has it. Else whoever leaves heals
+        the others first, or saves and says goodbye."""
+        holders = [
+            domain
+            for domain in self.current.domains
+            if self._holds(domain) and self._is_kept(domain, has_heirs=False)
+        ]
+        return not holders or any(self._is_kept(domain, has_heirs=True) for domain in holders)
+
+    def _holds(self, domain: Domain) -> bool:
+        return domain.holds or self._healed.issuperset(domain.pods)
 
     def _leader(self, domains: list[Domain]) -> int:
         """The one that led, as long as it can; else the longest member that holds the state."""
@@ -430,11 +440,16 @@ class Machine:
         before, self.current, self._writing = self._members, generation, None
         self._members = frozenset(generation.pods())
         self._entered, self._healed, self._went = set(), set(), False
-        self._trouble, self._complained, self._waiting = inf, {}, set()
+        self._trouble, self._complained = inf, {}
         self._recent = {
             sound: members for sound, members in self._recent.items() if sound in generation.sound
         }
         self._recent[number] = self._members
+        self._waiting = {
+            name
+            for name in self._waiting & self._members
+            if self.pods[name].status.waits in self._recent
+        }
         for name in before - self._members:
             self._let_go(self.pods[name])
         self._newcomers = self._members - before

@@ -15,6 +15,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Protocol
 
 import torch.distributed as dist
@@ -84,7 +85,7 @@ class Worlds(Protocol):
         ...
 
     def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
-        """Until there is a newer generation."""
+        """Until there is a newer generation, or this worker is to leave."""
         ...
 
     def lose(self, lost: PeerLost) -> None:
@@ -205,7 +206,7 @@ class LiveWorlds:
 
     def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
         number = self.session.view.status.entered
-        while is_wanted():
+        while is_wanted() and not self.is_leaving:
             try:
                 self.session.wait_for(
                     "another generation",
@@ -234,8 +235,10 @@ class LiveWorlds:
     def _wait_for_a_place(self, is_wanted: Callable[[], bool]) -> bool:
         while True:
             view = self.session.view
+            if view.status.leaving and self._is_of_no_use(view):
+                return False
             if view.domain is None:
-                if not is_wanted() or view.status.leaving:
+                if not is_wanted():
                     return False
                 if not view.status.ready:
                     self.session.be_ready()
@@ -246,6 +249,12 @@ class LiveWorlds:
                     return False
                 continue
             return True
+
+    def _is_of_no_use(self, view: View) -> bool:
+        """It has no place, or has saved and waits in a run that is paused."""
+        newest = self._generation
+        is_paused = newest is not None and newest.paused and newest.number == view.generation.number
+        return view.domain is None or is_paused
 
     def _is_hopeless(self, is_wanted: Callable[[], bool]) -> bool:
         """The run is to stop, and there has been nobody to stop it with for long: they are gone,
@@ -325,19 +334,16 @@ class LiveWorlds:
     # The thread
 
     def _look(self) -> None:
-        while not self._is_closed:
-            try:
-                self.session.wait_for("a change", self._is_broken, LOOK_SECONDS)
-            except Late:
-                pass
-            except SessionClosed:
-                return
-            if self.stop.leave_asked and not self.session.view.status.leaving:
-                self.session.leave()
-            watch = self._watch
-            if watch is not None and self._is_broken(self.session.view):
-                watch.drop()
-            self._say_whether_it_waits(watch)
+        with suppress(SessionClosed):  # by `close`, at any moment
+            while not self._is_closed:
+                with suppress(Late):
+                    self.session.wait_for("a change", self._is_broken, LOOK_SECONDS)
+                if self.stop.leave_asked and not self.session.view.status.leaving:
+                    self.session.leave()
+                watch = self._watch
+                if watch is not None and self._is_broken(self.session.view):
+                    watch.drop()
+                self._say_whether_it_waits(watch)
 
     def _is_broken(self, view: View) -> bool:
         watch = self._watch

@@ -263,16 +263,21 @@ class Checks:
                 raise Broken(f"{'+'.join(domain.pods)} holds the run's state, and it was given up")
 
     def _is_there(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
-        return self._is_heard(coordinator, pod) and self._answers(coordinator, before, pod)
+        """Also one that is about to leave: it does so when others have the state."""
+        is_heard = self._is_heard(coordinator, pod)
+        return is_heard and self._is_in_time(coordinator, before, pod)
 
     def _is_heard(self, coordinator: Coordinator, pod: str) -> bool:
         heard = self._heard.get((coordinator.name, pod), -inf)
         return coordinator.now - heard < self.rules.suspected_seconds
 
     def _answers(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
+        is_leaving = pod in self._leaving
+        return not is_leaving and self._is_in_time(coordinator, before, pod)
+
+    def _is_in_time(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
         rules, key = self.rules, (coordinator.name, pod)
-        named = self._named.get(pod, set())
-        if pod in self._leaving or named:
+        if self._named.get(pod):
             return False
         if self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS:
             return False
@@ -289,9 +294,10 @@ class Checks:
         return coordinator.waited_since(started) < rules.comeback_seconds
 
     def _waits(self, coordinator: Coordinator, generation: Generation) -> bool:
-        """Whether a member has said so of this generation, and not taken it back."""
-        statuses = self._statuses(coordinator, generation)
-        return any(status.waits == generation.number for status in statuses)
+        """Whether a member has said so of this generation, or of one that it finishes first, and
+        not taken it back."""
+        at_work = {generation.number, *generation.sound}
+        return any(status.waits in at_work for status in self._statuses(coordinator, generation))
 
     def _statuses(self, coordinator: Coordinator, generation: Generation) -> list[Status]:
         """What its members have said last."""
@@ -309,10 +315,15 @@ class Checks:
         if machine is None or coordinator.is_dead or coordinator.is_writing:
             return
         generation = machine.current
-        number = generation.number
+        # In an older one that somebody left, or was in before a restart, all are called anyway.
+        at_work = {generation.number} | {
+            number
+            for number in generation.sound
+            if set(self._generations[number].pods()) <= set(generation.pods())
+        }
+        statuses = self._statuses(coordinator, generation)
         if not any(
-            number in (status.waits, status.trouble)
-            for status in self._statuses(coordinator, generation)
+            status.waits in at_work or status.trouble == generation.number for status in statuses
         ):
             return
         holders = [pod for domain in generation.domains if domain.holds for pod in domain.pods]

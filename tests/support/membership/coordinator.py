@@ -162,6 +162,7 @@ class Coordinator:
         self.handle(Told(session.pod.name, session.number, status))
 
     def goodbye(self, session: Session) -> None:
+        self.checks.closed(self, session.pod.name)
         self.checks.says_nothing(self, session.number)
         self.handle(Goodbye(session.pod.name, session.number))
 

@@ -127,16 +127,10 @@ MUTATIONS = [
         "wait = 0.0 if self._complained or self._waiting else rules.reconnect_seconds",
     ),
     Mutation(
-        "counts who waits in an older generation",
+        "takes those who waited in a generation that is over for waiting still",
         machine,
-        "if status.waits == number:",
-        "if status.waits > 0:",
-    ),
-    Mutation(
-        "takes those who waited in an earlier generation for waiting in this one",
-        machine,
-        "self._trouble, self._complained, self._waiting = inf, {}, set()",
-        "self._trouble, self._complained = inf, {}",
+        "            if self.pods[name].status.waits in self._recent\n",
+        "",
     ),
     Mutation(
         "does not hear that one waits no longer",
@@ -189,8 +183,14 @@ MUTATIONS = [
     Mutation(
         "does not take those who leave out",
         machine,
-        "self.pods[name].gone or self.pods[name].status.leaving for",
-        "self.pods[name].gone for",
+        "pod.gone or (pod.status.leaving and has_heirs) for pod in pods",
+        "pod.gone for pod in pods",
+    ),
+    Mutation(
+        "lets the last that has the state leave with it",
+        machine,
+        "return not holders or any(self._is_kept(domain, has_heirs=True) for domain in holders)",
+        "return True",
     ),
     Mutation(
         "does not admit anyone after the first",

@@ -190,6 +190,8 @@ class Pod:
         self._say()
         if self.group is None:
             self._go_away()
+        else:
+            self._poll()
 
     def _go_away(self) -> None:
         session = self.session
@@ -216,6 +218,8 @@ class Pod:
                 self._form()
         elif newer and (follower.must_drop() or (self._collective is None and self._is_paused())):
             self._go_over()
+        elif self._collective is None and self._is_paused() and follower.status.leaving:
+            self._go_away()  # it has saved
 
     def _is_paused(self) -> bool:
         return self.group is not None and self.group.generation.paused

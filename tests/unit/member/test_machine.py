@@ -38,6 +38,7 @@ def test_it_begins_with_the_minimum_after_a_while() -> None:
     assert drive.pods == ["a", "b"]
 
 
+ALONE = Rules(min_domains=1, max_domains=3)
 FIRST = Rules(min_domains=1, max_domains=100, first_domains=3)
 
 
@@ -215,6 +216,31 @@ def test_who_waited_in_the_generation_before_does_not_wait_in_the_next() -> None
     assert drive.pods == ["a", "b"]
 
 
+def test_who_waits_in_a_generation_that_still_works_waits_while_others_come() -> None:
+    drive = started(RULES, "a", "b")
+    drive.wait(1.1)
+    drive.open("c")
+    drive.wait(RULES.join_seconds - 0.2)
+    drive.quiet.add("b")
+    drive.tell("a", waits=drive.current.number)
+    drive.wait(0.3)
+    assert drive.pods == ["a", "b", "c"], "a and b are to finish their step first"
+    drive.wait(RULES.suspected_seconds)
+    assert drive.pods == ["a", "c"]
+
+
+def test_who_begins_to_wait_in_a_generation_that_still_works_is_heard() -> None:
+    drive = started(RULES, "a", "b")
+    number = drive.current.number
+    drive.open("c")
+    drive.wait(RULES.join_seconds + 0.1)
+    assert drive.current.sound == (number,)
+    drive.quiet.add("b")
+    drive.tell("a", seen=number + 1, waits=number)
+    drive.wait(RULES.suspected_seconds + 0.1)
+    assert drive.pods == ["a", "c"]
+
+
 def test_one_whose_session_closed_waits_for_nobody() -> None:
     drive = started()
     drive.wait(1.1)
@@ -243,6 +269,44 @@ def test_a_planned_leave_lets_the_step_end() -> None:
     drive.wait(0.05)
     assert drive.pods == ["a", "c"]
     assert drive.current.sound == (number,)
+
+
+def test_the_last_that_has_the_state_stays_until_others_have_it() -> None:
+    drive = started(ALONE, "a")
+    drive.open("b")
+    drive.wait(RULES.join_seconds + 0.1)
+    assert [domain.holds for domain in drive.current.domains] == [True, False]
+    drive.tell("a", leaving=True)
+    drive.wait(5)
+    assert drive.pods == ["a", "b"], "b would have to begin from a checkpoint"
+    drive.settle()
+    drive.wait(0.1)
+    assert drive.pods == ["b"]
+    assert not drive.current.restores
+
+
+def test_the_last_that_has_the_state_stays_also_when_another_is_lost() -> None:
+    drive = started(ALONE, "a")
+    drive.open("b", "c")
+    drive.wait(RULES.join_seconds + 0.1)
+    drive.tell("a", leaving=True)
+    drive.close("b")
+    drive.wait(0.3)
+    assert drive.pods == ["a", "c"]
+    assert not drive.current.restores
+
+
+def test_when_all_leave_nobody_is_held_back_by_the_others() -> None:
+    """They save together, and say goodbye one by one."""
+    drive = started()
+    for pod in ("a", "b", "c"):
+        drive.tell(pod, leaving=True)
+    drive.wait(1)
+    assert drive.pods == ["a", "b", "c"]
+    for pod in ("b", "c"):
+        drive.do(drive.machine.handle(Goodbye(pod, drive.sessions.pop(pod)), drive.now))
+    drive.wait(0.1)
+    assert drive.pods == ["a"]
 
 
 def test_who_comes_later_is_admitted_at_a_boundary_and_healed() -> None:

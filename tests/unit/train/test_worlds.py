@@ -461,6 +461,17 @@ def test_a_paused_run_waits_for_a_change(crew: Crew) -> None:
     stopping.result(LONG)
 
 
+def test_one_that_has_saved_and_waits_in_a_paused_run_can_leave(crew: Crew) -> None:
+    """It is the last that has the state, so the coordinator keeps it in."""
+    member = crew.join("a")
+    crew.meeting.gather([member.pod], paused=True)
+    crew.next(member)
+    waiting = crew.start(lambda: member.worlds.wait_for_change(lambda: True))
+    member.stop.leave_asked = True
+    waiting.result(LONG)
+    assert member.next() is None
+
+
 # --- without a coordinator
 
 
