@@ -23,7 +23,8 @@ class Gradients:
     """Of all parameters, in buckets that are sent as soon as they are complete.
 
     A parameter without a gradient here may have one elsewhere (an own model may branch), so it
-    takes part as zeros: all replicas must send the same buckets, in the same order.
+    takes part as zeros: all replicas must send the same buckets, in the same order. One worker
+    alone does as several would: the result must not depend on their number.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -57,10 +58,11 @@ class Gradients:
     def finish(self) -> PeerLost | None:
         """COLLECTIVE. After it, every replica has the sums over the whole global batch; unless a
         peer was lost, which is said and not raised: somebody may have to be told first."""
-        if self._peers is None:
-            return None
-        if self._is_sharded:
-            return self._add_up_shards(self._peers)
+        if self._peers is None or self._is_sharded:
+            for parameter in self._parameters:
+                if parameter.grad is None:
+                    parameter.grad = torch.zeros_like(parameter)
+            return None if self._peers is None else self._add_up_shards(self._peers)
         for bucket in self._buckets:
             self._send(bucket)
         for bucket in self._buckets:
@@ -97,9 +99,6 @@ class Gradients:
 
     def _add_up_shards(self, peers: Peers) -> PeerLost | None:
         """After the last backward pass: what FSDP2 has accumulated is complete only then."""
-        for parameter in self._parameters:
-            if parameter.grad is None:
-                parameter.grad = torch.zeros_like(parameter)
         gradients = [local_part(p.grad) for p in self._parameters if p.grad is not None]
         try:
             for bucket in _buckets(gradients):

@@ -74,11 +74,10 @@ class Replica:
         return self.gradients.finish() or self.sums()
 
     def sums(self) -> Sums:
-        return {
-            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
-            for name, p in self.model.named_parameters()
-            if p.requires_grad
-        }
+        trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
+        # Without one an optimizer would pass the parameter by: no weight decay, no momentum.
+        assert [name for name, p in trained.items() if p.grad is None] == []
+        return {name: p.grad.clone() for name, p in trained.items() if p.grad is not None}
 
 
 def expected(slices: int) -> Sums:
