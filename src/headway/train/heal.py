@@ -7,11 +7,11 @@ the bytes of all tensors, one after the other.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import torch
 import xxhash
 
@@ -60,9 +60,10 @@ def choose(training: Training, peers: Peers, holds: bool) -> Choice | None:
 
 def hand_over(training: Training, peers: Peers, choice: Choice, notes: list[Any]) -> list[Any]:
     """COLLECTIVE. Afterwards the needy have the state of the source, bit by bit, and its `notes`,
-    which are returned."""
+    which are returned: of a long run they are many."""
     is_source, is_needy = peers.rank == choice.source, peers.rank in choice.needy
-    header = _share_json(peers, choice.source, _header(training, notes) if is_source else None)
+    header = _share(peers, choice.source, _header(training) if is_source else None)
+    notes = _share(peers, choice.source, notes if is_source else None, is_read=is_needy)
     tensors = None
     if is_needy:
         # Until all of it is here it has none, should the source be lost in the middle.
@@ -87,8 +88,7 @@ def hand_over(training: Training, peers: Peers, choice: Choice, notes: list[Any]
         peers.broadcast(chunk, choice.source)
         if is_needy:
             assert flat is not None
-            if not torch.equal(chunk[length:], _check(chunk[:length])):
-                raise PeerLost("what came of the run's state is not what was sent")
+            _require_sound(chunk)
             at = 0
             for index, begin, end in spans:
                 flat[index][begin:end] = chunk[at : at + end - begin]
@@ -100,30 +100,32 @@ def hand_over(training: Training, peers: Peers, choice: Choice, notes: list[Any]
         training.step, training.committed_in = choice.step, choice.committed_in
         training.scale.scale, training.scale.good_steps = header["loss_scale"]
         training.guard.restore(header["guard"])
-    notes_of_source: list[Any] = header["notes"]
-    return notes_of_source
+    return notes
 
 
-def _header(training: Training, notes: list[Any]) -> dict[str, Any]:
+def _header(training: Training) -> dict[str, Any]:
     pieces = state_pieces(training.model, training.optimizer)
     return {
         "tensors": [[p.name, DTYPES[p.local.dtype], list(p.local.shape)] for p in pieces],
         "loss_scale": [training.scale.scale, training.scale.good_steps],
         "guard": training.guard.state(),
-        "notes": notes,
     }
 
 
-def _share_json(peers: Peers, source: int, value: dict[str, Any] | None) -> dict[str, Any]:
-    """COLLECTIVE."""
-    content = torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+def _share(peers: Peers, source: int, value: Any, is_read: bool = True) -> Any:
+    """COLLECTIVE. The source's value, for those who read it."""
+    content = torch.frombuffer(bytearray(msgspec.json.encode(value)), dtype=torch.uint8)
     length = torch.tensor([len(content)], dtype=torch.int64)
     peers.broadcast(length, source)
-    if value is None:
-        content = torch.empty(int(length.item()), dtype=torch.uint8)
+    if peers.rank == source:
+        content = torch.cat([content, _check(content)])
+    else:
+        content = torch.empty(int(length.item()) + CHECK_BYTES, dtype=torch.uint8)
     peers.broadcast(content, source)
-    shared: dict[str, Any] = json.loads(content.numpy().tobytes())
-    return shared
+    if peers.rank == source or not is_read:
+        return value
+    _require_sound(content)
+    return msgspec.json.decode(content[:-CHECK_BYTES].numpy().tobytes())
 
 
 @torch.no_grad()
@@ -191,6 +193,11 @@ def _chunks(sizes: list[int]) -> Iterator[list[tuple[int, int, int]]]:
                 spans, room = [], CHUNK_BYTES
     if spans:
         yield spans
+
+
+def _require_sound(content: torch.Tensor) -> None:
+    if not torch.equal(content[-CHECK_BYTES:], _check(content[:-CHECK_BYTES])):
+        raise PeerLost("what came of the run's state is not what was sent")
 
 
 def _check(content: torch.Tensor) -> torch.Tensor:

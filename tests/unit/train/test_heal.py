@@ -30,8 +30,8 @@ from support.together import Died, outcomes, together
 from support.waiting import wait_for
 
 NOTES = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
-HEADER_BROADCASTS = 2
-"""Its length, and itself."""
+HEADER_BROADCASTS = 4
+"""Its length, and itself; then the same of the notes."""
 
 
 class Zoo(nn.Module):
@@ -209,7 +209,7 @@ def test_newcomers_and_those_behind_get_it_bit_by_bit(
     expected = source.contents()
     workers = [newcomer, behind, source, level]
     notes = in_turn(workers, [False, True, True, True])
-    assert notes == [NOTES] * 4
+    assert notes == [NOTES, NOTES, NOTES, None], "who needs nothing reads nothing"
     for worker in workers:
         assert worker.contents() == expected
         assert worker.name == (4, 2)
@@ -281,6 +281,22 @@ def dies_in_the_middle(*receivers: Worker) -> Callable[[torch.Tensor], None]:
 
 def flip_a_bit(tensor: torch.Tensor) -> None:
     tensor[len(tensor) // 2] ^= 1
+
+
+@pytest.mark.parametrize("at", [1, 3])
+def test_what_is_said_of_the_state_is_checked_too(at: int) -> None:
+    receiver, source = Worker(1, 3, 1), Worker(2, 4, 2)
+    expected = receiver.contents()
+
+    def work(peers: Peers) -> Any:
+        if peers.rank == 0:
+            return receiver.take_part(cast(Any, Faulty(peers, at, flip_a_bit)))
+        return source.take_part(peers)
+
+    refused, _ = outcomes(2, work)
+    assert isinstance(refused, PeerLost)
+    assert "not what was sent" in str(refused)
+    assert (receiver.contents(), receiver.name) == (expected, (3, 1)), "it has what it had"
 
 
 @pytest.mark.parametrize("at", [0, 1, 3])
