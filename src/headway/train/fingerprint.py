@@ -4,6 +4,7 @@ then. Memory and arithmetic fail silently; a worker whose weights differ spoils 
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 import torch
 
@@ -43,6 +44,8 @@ def odd_ones(training: Training, peers: Peers) -> list[int]:
     (usual, count), *_ = Counter(found).most_common(1)
     if count == peers.size:
         return []
+    with suppress(PeerLost):
+        peers.gather(own)  # whoever goes away now does so after all have heard of it
     if 2 * count <= peers.size:
         raise RunFailed(
             f"at step {training.step} workers have different weights, and nobody can tell whose "

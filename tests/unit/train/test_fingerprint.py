@@ -1,0 +1,86 @@
+"""Whoever has other weights than most is found, whichever bit it is. Groups are real, workers are
+threads."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from headway.errors import RunFailed
+from headway.train.fingerprint import Diverged, fingerprint, odd_ones
+from headway.train.peers import Peers
+from headway.train.step import Training
+from support.together import outcomes
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+
+class Mixed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.some = nn.ParameterList(torch.randn(3, 5, dtype=dtype) for dtype in DTYPES)
+        self.turned = nn.Parameter(torch.randn(4, 3).t())
+        self.number = nn.Parameter(torch.randn(()))
+
+
+def made() -> Training:
+    return cast(Training, SimpleNamespace(model=Mixed(), step=200))
+
+
+def flip(training: Training, parameter: int, at: int, bit: int) -> None:
+    """One bit of one weight."""
+    chosen = list(training.model.parameters())[parameter % 6]
+    content = chosen.detach().contiguous().view(-1).view(torch.uint8)
+    content[at % len(content)] ^= 1 << bit
+    with torch.no_grad():
+        chosen.copy_(content.view(chosen.dtype).view(chosen.shape))
+
+
+@given(st.integers(0, 5), st.integers(0, 1000), st.integers(0, 7))
+def test_every_bit_counts(parameter: int, at: int, bit: int) -> None:
+    training = made()
+    before = fingerprint(training)
+    flip(training, parameter, at, bit)
+    assert fingerprint(training) != before
+    flip(training, parameter, at, bit)
+    assert fingerprint(training) == before
+
+
+def compared(odd: set[int], size: int) -> list[Any]:
+    replicas = [made() for _ in range(size)]
+    for rank in odd:
+        flip(replicas[rank], 0, rank, 3)
+
+    def work(peers: Peers) -> list[int]:
+        return odd_ones(replicas[peers.rank], peers)
+
+    found: list[Any] = outcomes(size, work)
+    return found
+
+
+@pytest.mark.parametrize(("odd", "size"), [({2}, 3), ({0}, 4), ({1, 3}, 5)])
+def test_the_odd_ones_know_and_the_others_name_them(odd: set[int], size: int) -> None:
+    for rank, found in enumerate(compared(odd, size)):
+        if rank in odd:
+            assert isinstance(found, Diverged)
+            assert "step 200" in str(found)
+        else:
+            assert found == sorted(odd)
+
+
+def test_nobody_is_named_when_all_agree() -> None:
+    assert compared(set(), 3) == [[], [], []]
+
+
+@pytest.mark.parametrize(("odd", "size"), [({1}, 2), ({0, 1, 2}, 4)])
+def test_without_a_majority_the_run_fails_on_all(odd: set[int], size: int) -> None:
+    for found in compared(odd, size):
+        assert isinstance(found, RunFailed)
+        assert "nobody can tell" in str(found)
