@@ -6,15 +6,25 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.members import (
+    change_in_words,
+    in_words,
+    newest_start,
+    place_in_words,
+    stuck_in_words,
+)
 from headway.cli.output import say, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
+    from headway.clock import Clock
     from headway.state.rundir import RunDirectory
 
 PLAIN_SECONDS = 10.0
 """Between two lines where there is no terminal: a log of a day stays readable."""
 SMOOTHING = 0.1
 """Weight of the newest step in the speed that is shown."""
+FOLD_SECONDS = 3.0
+"""When training stands still, all workers say so, each when it next looks."""
 
 
 class MovingLine:
@@ -60,8 +70,10 @@ def _width() -> int:
 class RunProgress:
     """While workers train: the newest step as a moving line, what happens as lines that stay."""
 
-    def __init__(self, directory: RunDirectory) -> None:
+    def __init__(self, directory: RunDirectory, clock: Clock) -> None:
+        self.name = directory.name if directory.store.is_local else directory.location
         self.directory = directory.here()
+        self.clock = clock
         self.line = MovingLine()
         self.events_read = self.directory.events.read()[1]
         self.launcher_read = self.directory.launcher.read()[1]
@@ -69,6 +81,12 @@ class RunProgress:
         self.tokens_per_step = 0
         self.shown_step = -1
         self.seconds_per_step: float | None = None
+        self.ranks = 1
+        self.workers: int | None = None
+        self.stuck: list[dict[str, Any]] = []
+        """Reports of this that have not been shown yet."""
+        self.stuck_at = 0.0
+        self.stuck_step: int | None = None
 
     def show(self) -> None:
         """Called several times a second."""
@@ -76,6 +94,8 @@ class RunProgress:
         seen, self.launcher_read = self.directory.launcher.read(self.launcher_read)
         for event in sorted([*seen, *events], key=lambda event: str(event["time"])):
             self._event(event)
+        if self.stuck and self.clock.monotonic() - self.stuck_at >= FOLD_SECONDS:
+            self._show_stuck()
         if self.total_steps is None:
             self.line.show("starting workers (importing torch takes some seconds)")
             return
@@ -84,10 +104,14 @@ class RunProgress:
             self._step(newest)
 
     def close(self) -> None:
+        if self.stuck:
+            self._show_stuck()
         self.line.close()
 
     def _event(self, event: dict[str, Any]) -> None:
         match event["event"]:
+            case "launched":
+                self.ranks = newest_start([event]).ranks
             case "started":
                 self._started(event)
             case "evaluated":
@@ -108,24 +132,24 @@ class RunProgress:
             case "scaled":
                 self.line.above(f"scaled from {event['before']} to {event['nodes']} nodes")
             case "lost":
-                self.line.above(f"node {event['node']} {event['how']}; starting it again")
+                who = place_in_words(event["node"], event["local_rank"], self.ranks)
+                self.line.above(f"{who} {event['how']}; starting it again")
             case "left":
                 self.line.above(f"node {event['node']} has left; starting it again")
             case "diverged":
+                who = in_words(", ".join(event["names"]), self.ranks)
                 self.line.above(
-                    f"warning: step {event['step']}: {', '.join(event['names'])} has other weights "
-                    "than the rest: a memory error? It starts again"
+                    f"warning: step {event['step']}: {who} has other weights than the rest: a "
+                    "memory error? It starts again"
                 )
             case "coordinator_lost":
                 self.line.above(f"the coordinator ended with {event['how']}; starting it again")
             case "changed":
-                again = ", one step taken again" if event["discarded"] else ""
-                workers = event["workers"]
-                go_on = f"{workers} workers go on" if workers > 1 else "1 worker goes on"
-                self.line.above(
-                    f"step {event['step']}: {go_on}, {event['reason']} "
-                    f"({event['seconds']:.1f} s{again})"
-                )
+                words = change_in_words(event, self.workers, self.ranks)
+                self.line.above(f"step {event['step']}: {words}")
+                self.workers = event["workers"]
+            case "stuck":
+                self._stuck(event)
             case "passed_over":
                 self.line.above(f"warning: {event['checkpoint']} is passed over: {event['reason']}")
 
@@ -133,9 +157,10 @@ class RunProgress:
         self.total_steps = event["total_steps"]
         self.tokens_per_step = event["tokens_per_step"]
         self.shown_step = event["step"]
+        self.stuck_step = None
         resumed = event["resumed_from"]
         begin = f"going on from step {resumed}" if resumed is not None else "starting"
-        workers = event["workers"]
+        workers = self.workers = event["workers"]
         self.line.above(
             f"{begin}: {short_count(event['parameters'])} parameters, {event['total_steps']} steps "
             f"of {short_count(event['tokens_per_step'])} tokens, {workers} "
@@ -143,6 +168,18 @@ class RunProgress:
         )
         if event["no_mfu"]:
             self.line.above(event["no_mfu"])
+
+    def _stuck(self, report: dict[str, Any]) -> None:
+        """Said once for each step that does not come."""
+        if report["step"] != self.stuck_step:
+            self.stuck_step, self.stuck_at = report["step"], self.clock.monotonic()
+            self.stuck = [report]
+        elif self.stuck:
+            self.stuck.append(report)
+
+    def _show_stuck(self) -> None:
+        self.line.above(f"warning: {stuck_in_words(self.stuck, self.name, self.ranks)}")
+        self.stuck = []
 
     def _step(self, line: dict[str, Any]) -> None:
         assert self.total_steps is not None

@@ -27,4 +27,4 @@ def resume(
     resolved = directory.read_spec()
     # The run is the one in the directory, whatever the run file says by now.
     loaded = Loaded(resolved.run, Path(resolved.folder), Located({}))
-    start(loaded, nodes or resolved.nodes, extend=False, location=directory.location)
+    start(loaded, nodes, False, directory.location, else_nodes=resolved.nodes)

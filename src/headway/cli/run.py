@@ -23,7 +23,14 @@ if TYPE_CHECKING:
 
 def run(
     run_file: RunFileArgument = None,
-    nodes: Annotated[int, typer.Option(help="Play so many nodes on this machine.", min=1)] = 1,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="Play so many nodes on this machine. Left out: 1, or what headway scale asked for "
+            "last.",
+            min=1,
+        ),
+    ] = None,
     set_: SetOption = None,
     extend: Annotated[
         bool, typer.Option("--extend", help="Allow another train_for than the run began with.")
@@ -38,9 +45,16 @@ def run(
     start(loaded, nodes, extend)
 
 
-def start(loaded: Loaded, nodes: int, extend: bool, location: str | None = None) -> None:
+def start(
+    loaded: Loaded,
+    nodes: int | None,
+    extend: bool,
+    location: str | None = None,
+    else_nodes: int = 1,
+) -> None:
     """Prepares, resolves and trains; leaves with the run's exit code. `location` is the run
-    directory, where it is another than the run file says."""
+    directory, where it is another than the run file says. Without `nodes` there are as many as
+    `headway scale` asked for last, `else_nodes` if it never did."""
     from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
     from headway.cli.sets import sets_of
     from headway.clock import SystemClock
@@ -61,6 +75,8 @@ def start(loaded: Loaded, nodes: int, extend: bool, location: str | None = None)
             say(f"run {before.name} has finished already: {location}")
             hint("--extend with a longer train_for goes on; another name starts anew")
             return
+    if nodes is None:
+        nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
     with ExitStack() as background:
         try:
             sets = sets_of(loaded, background)
@@ -81,6 +97,13 @@ def start(loaded: Loaded, nodes: int, extend: bool, location: str | None = None)
     raise typer.Exit(int(code))
 
 
+def nodes_left_by_scale(directory: RunDirectory) -> int | None:
+    wanted = directory.wanted_nodes()
+    if wanted is not None:
+        say(f"{wanted} node{'s' if wanted > 1 else ''}, as headway scale left it")
+    return wanted
+
+
 def warn_of_missing_device(resolved: Resolved) -> None:
     wanted = resolved.run.resources.accelerators
     if resolved.device == "cpu" and wanted is not None and wanted.kind.lower() != "cpu":
@@ -94,7 +117,7 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.launch.local import LocalRun
     from headway.state.checkpoints import steps_saved
 
-    progress = RunProgress(directory)
+    progress = RunProgress(directory, SystemClock())
     local = LocalRun(resolved, directory, SystemClock())
 
     def stop(*_: object) -> None:

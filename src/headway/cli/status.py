@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,25 +10,36 @@ from headway.cli.options import JsonOption, RunArgument
 from headway.cli.output import print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
+    from headway.cli.members import Look, Member, Start
     from headway.state.goodput import Goodput
-    from headway.state.status import Change, Status
+    from headway.state.status import Status
+
+MOST_LISTED = 8
+"""Of more members than these only the number is shown."""
 
 
 def status(run: RunArgument = None, json_: JsonOption = False) -> None:
     """Show what a run is doing: state, step, loss, speed, time left, last checkpoint."""
+    from headway.cli.members import Look, members, newest_start
     from headway.clock import SystemClock
     from headway.state.find import find_run
     from headway.state.status import read_status
 
-    found = read_status(find_run(run, Path.cwd()), SystemClock().now())
+    directory = Look(find_run(run, Path.cwd()).location)
+    found = read_status(directory, SystemClock().now())
+    start = newest_start(directory.history())
+    there = members(directory, start) if found.state == "running" else []
     if json_:
-        print_json(found.as_json())
+        more = {"mode": start.mode, "wanted_nodes": start.wanted_nodes}
+        print_json({**found.as_json(), **more, "members": [asdict(member) for member in there]})
         return
-    for key, value in _lines(found):
+    for key, value in _lines(directory, found, start, there):
         print(f"{key:<12}{value}")
 
 
-def _lines(found: Status) -> list[tuple[str, str]]:
+def _lines(
+    directory: Look, found: Status, start: Start, there: list[Member]
+) -> list[tuple[str, str]]:
     lines = [("run", found.name), ("state", found.state)]
     if found.failure:
         lines.append(("cause", found.failure))
@@ -42,10 +54,8 @@ def _lines(found: Status) -> list[tuple[str, str]]:
     if found.seconds_left is not None:
         lines.append(("left", short_time(found.seconds_left)))
     if found.workers is not None and found.state == "running":
-        several = "s" if found.workers > 1 else ""
-        lines.append(("members", f"{found.workers} worker{several}, generation {found.generation}"))
-    for index, change in enumerate(found.changes):
-        lines.append(("" if index else "changes", _change(change)))
+        lines += _members(found.workers, found.generation, start, there)
+    lines += _happened(directory, found, start)
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway logs --events shows why)"))
     if found.checkpoint_step is not None:
@@ -60,9 +70,41 @@ def _lines(found: Status) -> list[tuple[str, str]]:
     return lines
 
 
-def _change(found: Change) -> str:
-    again = ", a step was taken again" if found.discarded else ""
-    return f"{found.time[11:19]}  {found.workers}: {found.reason} ({found.seconds:.1f} s{again})"
+def _members(
+    workers: int, generation: int | None, start: Start, there: list[Member]
+) -> list[tuple[str, str]]:
+    """How many, and who they are."""
+    from headway.cli.members import place_in_words
+
+    nodes = workers // start.ranks
+    mode = f" ({start.mode})" if start.mode else ""
+    wanted = start.wanted_nodes
+    of = f" on {nodes} of {wanted} nodes" if wanted not in (None, nodes) else ""
+    several = "s" if workers > 1 else ""
+    lines = [("members", f"{workers} worker{several}{of}{mode}, generation {generation}")]
+    if len(there) <= MOST_LISTED:
+        for member in there:
+            who = place_in_words(member.node, member.local_rank, start.ranks)
+            leads = ", leads" if member.leads else ""
+            lines.append(("", f"{who}: pid {member.pid}{leads}"))
+    return lines
+
+
+def _happened(directory: Look, found: Status, start: Start) -> list[tuple[str, str]]:
+    """To the members, lately."""
+    from headway.cli.members import changes_in_words, stuck_in_words, stuck_reports
+    from headway.state.status import SHOWN_CHANGES
+
+    events = directory.history()
+    changes = changes_in_words(events, start.ranks)[-SHOWN_CHANGES:]
+    lines = [
+        ("" if index else "changes", f"{time[11:19]}  {words}")
+        for index, (time, words) in enumerate(changes)
+    ]
+    if found.state == "running" and (reports := stuck_reports(events, found.step)):
+        named = found.name if directory.store.is_local else found.folder
+        lines.append(("warning", stuck_in_words(reports, named, start.ranks)))
+    return lines
 
 
 def _goodput(found: Goodput) -> str:

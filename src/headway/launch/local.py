@@ -127,7 +127,8 @@ class LocalRun:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-"))
             self._scratch = Path(scratch)
             directory.write_spec(resolved)
-            directory.forget_wanted_nodes()
+            if directory.wanted_nodes() != resolved.nodes:  # else the next start is to find it, too
+                directory.forget_wanted_nodes()
             self.generation = next_generation(directory)
             self.journal.note(
                 "launched",
@@ -267,7 +268,8 @@ class LocalRun:
             worker.code = news.code
             return
         worker.pid = news.pid
-        self.journal.note("worker", node=worker.node, local_rank=worker.local_rank, pid=worker.pid)
+        place = {"node": worker.node, "local_rank": worker.local_rank}
+        self.journal.note("worker", **place, pid=worker.pid, name=worker.name)
         if self.stop_asked_at is not None:
             self._signal(signal.SIGINT)  # it was not there yet when it was asked
         elif any(unit.is_leaving and worker in unit.workers for unit in self.units):
@@ -295,8 +297,8 @@ class LocalRun:
         assert lost.code is not None
         how = describe_end(lost.code)
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
-        newest = self.directory.here().metrics.last() or {}
-        step = newest.get("step", 0)
+        newest = self.directory.here().metrics.last() or {"rewind": 0}
+        step = newest["rewind"] if "rewind" in newest else newest["step"]
         unit.losses = 1 if step > unit.step else unit.losses + 1
         unit.step = max(step, unit.step)
         if unit.losses >= MOST_LOSSES:

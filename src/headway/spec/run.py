@@ -511,7 +511,8 @@ class RunFile(Section):
     every worker holds all. `auto`: `node` from a billion parameters on."""
     elastic: Literal["auto", "live", "restart"] = "auto"
     """How a lost node is survived. `live`: the others go on without it. `restart`: all start again
-    from the newest checkpoint. `auto`: `live` for several nodes on the CPU, else `restart`."""
+    from the newest checkpoint. `auto`: `live` on the CPU where the model is held more than once, by
+    several nodes or workers, else `restart`."""
     memory: Memory = Memory()
     """Trading time for memory."""
     checkpoint: Checkpoint = Checkpoint()

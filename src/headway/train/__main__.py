@@ -33,6 +33,7 @@ from headway.state.rundir import RunDirectory
 
 if TYPE_CHECKING:
     from headway.train.preempt import StopRequest
+    from headway.train.run import WorkerRun
     from headway.train.world import Place
     from headway.train.worlds import Worlds
 
@@ -61,7 +62,13 @@ def main(arguments: list[str]) -> int:
     torch.set_num_threads(resolved.threads)
     try:
         place, worlds = _place(resolved, rank, session, stop)
-        run = open_run(resolved, place, rank, stop, clock, import_seconds, worlds.hang)
+
+        def hangs(times: int) -> None:
+            if times == 1:
+                note_stuck(run, *divmod(rank, resolved.ranks_per_node), session)
+            worlds.hang(times)
+
+        run = open_run(resolved, place, rank, stop, clock, import_seconds, hangs)
         code = train(run, worlds)
         worlds.close("done")
         return code
@@ -71,6 +78,19 @@ def main(arguments: list[str]) -> int:
     except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
         _say(traceback.format_exc())
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
+
+
+def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | None) -> None:
+    """Once each time that no step is committed for long. In the watchdog's thread."""
+    run.journal.note(
+        "stuck",
+        step=run.training.step,
+        seconds=round(run.watchdog.waited_seconds),
+        node=node,
+        local_rank=local_rank,
+        # Whoever does not wait holds up the others. Without a session nobody knows.
+        waits=None if session is None else session.view.status.waits > 0,
+    )
 
 
 def _session() -> Session | None:

@@ -49,8 +49,7 @@ def odd_ones(training: Training, peers: Peers) -> list[int]:
     if 2 * count <= peers.size:
         raise RunFailed(
             f"at step {training.step} workers have different weights, and nobody can tell whose "
-            f"are right; they agreed {EVERY_STEPS} steps before",
-            "go on from a checkpoint of before: headway fork RUN@STEP NEW",
+            f"are right; they agreed {EVERY_STEPS} steps before"
         )
     odd = [rank for rank, value in enumerate(found) if value != usual]
     if peers.rank in odd:

@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 from enum import Enum
 
-from headway.errors import Exit, PeerLost
+from headway.errors import Exit, PeerLost, RunFailed
+from headway.state.checkpoints import steps_saved
+from headway.state.rundir import RunDirectory
 from headway.train.fingerprint import EVERY_STEPS, Diverged, odd_ones
 from headway.train.record import finite
 from headway.train.run import WorkerRun, begin, close_run
@@ -113,11 +115,23 @@ def _compare_weights(run: WorkerRun, world: World, worlds: Worlds) -> None:
         raise
     except PeerLost as error:
         lost = error
+    except RunFailed as error:
+        raise RunFailed(error.message, fork_hint(run.directory, run.training.step)) from None
     world.agree(lost)
     right = min(set(range(world.replicas.size)) - set(odd))
     if odd and world.replicas.rank == right:
         names = [worlds.names[rank * world.shard_size] for rank in odd]
         run.journal.note("diverged", step=run.training.step, names=names)
+
+
+def fork_hint(directory: RunDirectory, step: int) -> str:
+    """After weights were found to differ at `step`: which checkpoint is of a time when they did
+    not."""
+    saved = [one for one in steps_saved(directory) if one <= step - EVERY_STEPS]
+    if not saved:
+        return "nothing was saved before that; begin anew under another name"
+    name = directory.name if directory.store.is_local else directory.location
+    return f"go on from the newest checkpoint of before: headway fork {name}@{saved[-1]} NEW"
 
 
 def _save_is_due(run: WorkerRun) -> bool:

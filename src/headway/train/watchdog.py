@@ -51,13 +51,18 @@ class Watchdog:
             return FIRST_SECONDS
         return max(LEAST_SECONDS, MOST_STEPS * self._longest)
 
+    @property
+    def waited_seconds(self) -> float:
+        """Since the last sign of life."""
+        return self._clock.monotonic() - self._fed_at
+
     def _watch(self) -> None:
         while True:
             self._clock.sleep(LOOK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        waited = self._clock.monotonic() - self._fed_at
+        waited = self.waited_seconds
         if self._on_duty and waited > self.patience * (self._barks + 1):
             self._barks += 1
             print(f"no step for {waited:.0f} s; what the threads do:", file=sys.stderr, flush=True)

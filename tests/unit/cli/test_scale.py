@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.run import nodes_left_by_scale
 from headway.clock import SystemClock, stamp
 from headway.errors import Exit
 from headway.spec.load import load_run
@@ -62,9 +63,20 @@ def test_a_run_that_goes_on_is_asked_for_as_many(headway: Headway, folder: Path)
         assert directory.wanted_nodes() == 5
         assert "for 1 node;" in headway("scale", "it", "--nodes", "1").err
         assert directory.wanted_nodes() == 1
-    # What was asked of one start is not asked of the next.
-    directory.forget_wanted_nodes()
-    assert directory.wanted_nodes() is None
+
+
+def test_a_start_without_nodes_takes_what_was_asked_for_last(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = run_of(folder, 2)
+    assert nodes_left_by_scale(directory) is None
+    assert capsys.readouterr().err == "", "it was never scaled"
+    directory.want_nodes(5)
+    assert nodes_left_by_scale(directory) == 5
+    assert capsys.readouterr().err == "5 nodes, as headway scale left it\n"
+    directory.want_nodes(1)
+    nodes_left_by_scale(directory)
+    assert capsys.readouterr().err == "1 node, as headway scale left it\n"
 
 
 def test_one_node_can_be_begun_with_where_it_is_said(headway: Headway, folder: Path) -> None:
@@ -164,9 +176,9 @@ def test_status_shows_members_and_how_they_changed(headway: Headway, folder: Pat
     directory = run_of(folder, 3)
     train(directory)
     changes = [
-        ("changes", "12:01:01  2: node-1.1/0 is lost: its session closed "
-         "(0.8 s, a step was taken again)"),
-        ("", "12:02:02  3: node-1.2/0 is ready (0.2 s)"),
+        ("changes", "12:01:01  node 1 is lost: its session closed; 2 workers go on "
+         "(0.8 s, one step taken again)"),
+        ("", "12:02:02  node 1 is ready; 3 workers go on (0.2 s)"),
     ]  # fmt: skip
     with going_on(directory):
         rows = shown(headway("status").out)

@@ -129,6 +129,8 @@ def test_a_run_that_ends_well(resolved: Resolved) -> None:
     assert shown == f"1 of 1 threads in {resolved.run_directory}\n"
     assert run.directory.read_spec() == resolved
     assert events(run)[0]["event"] == "launched"
+    started = [event for event in events(run) if event["event"] == "worker"]
+    assert [event["name"] for event in started] == ["node-0.1/0", "node-0.1/1"]
 
 
 def test_the_one_to_blame_is_not_the_one_that_lost_a_peer(resolved: Resolved) -> None:
@@ -178,6 +180,23 @@ def test_lost_workers_start_again_together(resolved: Resolved, tmp_path: Path) -
     assert [unit.starts for unit in run.units] == [2]
     (lost,) = [event for event in events(run) if event["event"] == "lost"]
     assert (lost["node"], lost["local_rank"]) == (0, 0)
+
+
+def test_losses_with_progress_between_them_are_no_failure(
+    resolved: Resolved, tmp_path: Path
+) -> None:
+    """Each time the leader dies just after it has written from where steps are done again."""
+    run = make_run(
+        resolved,
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f"n=$(wc -l < {tmp_path}/starts); "
+        'test "$n" -gt 4 && exit 0; '
+        'echo "{\\"rewind\\":$((n * 10)),\\"generation\\":$n}" >> "$0/metrics.jsonl"; '
+        "kill -KILL $$",
+    )
+    run.clock = Hurried()
+    assert run.run(look) == Exit.DONE
+    assert sum(event["event"] == "lost" for event in events(run)) == 4
 
 
 def test_asked_to_stop_workers_save_and_stop(resolved: Resolved) -> None:
@@ -259,6 +278,18 @@ def test_workers_that_never_stop_are_ended(resolved: Resolved) -> None:
         run.run(stop_when_ready)
     assert state_of(run) == "failed"
     assert all(unit.has_ended for unit in run.units)
+
+
+@pytest.mark.parametrize(("wanted", "left"), [(1, 1), (5, None), (None, None)])
+def test_what_scale_asked_for_is_kept_until_a_start_takes_another_number(
+    resolved: Resolved, wanted: int | None, left: int | None
+) -> None:
+    assert resolved.nodes == 1
+    run = make_run(resolved, "exit 0")
+    if wanted is not None:
+        run.directory.want_nodes(wanted)
+    assert run.run(look) == Exit.DONE
+    assert run.directory.wanted_nodes() == left
 
 
 def test_a_run_goes_on_once_at_a_time(resolved: Resolved) -> None:

@@ -305,6 +305,23 @@ def test_a_process_that_ends_says_goodbye(crew: Crew) -> None:
     assert crew.meeting.goodbyes == ["done"]
 
 
+class ClosesWhenToldToLeave(Session):
+    def leave(self) -> None:
+        self.close()
+        super().leave()
+
+
+def test_a_session_that_closes_while_the_thread_speaks_ends_the_thread_in_silence(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", said.append)
+    member = crew.join("a", kind=ClosesWhenToldToLeave)
+    member.stop.leave_asked = True
+    wait_for("its end", lambda: not member.worlds._thread.is_alive(), LONG)
+    assert said == []
+
+
 # --- a group that is over
 
 

@@ -1,0 +1,25 @@
+"""Which checkpoint to go on from when nobody can tell whose weights are right."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.state.checkpoints import folder_of
+from headway.state.rundir import RunDirectory
+from headway.train.loop import fork_hint
+
+
+@pytest.mark.parametrize(
+    ("step", "says"),
+    [
+        (300, "headway fork it@150 NEW"),  # that of step 250 may have the flipped bit
+        (350, "headway fork it@250 NEW"),
+        (200, "nothing was saved before that"),
+    ],
+)
+def test_the_newest_checkpoint_from_when_all_agreed(
+    directory: RunDirectory, step: int, says: str
+) -> None:
+    for saved in (150, 250):
+        directory.store.write(f"{folder_of(saved, 1)}/manifest.json", b"")
+    assert says in fork_hint(directory, step)

@@ -1,0 +1,92 @@
+"""When training stands still: the stacks in the log, an event, and what is done about it."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.state.rundir import Journal, RunDirectory
+from headway.train.__main__ import note_stuck
+from headway.train.watchdog import FIRST_SECONDS, LEAST_SECONDS, MOST_STEPS, Watchdog
+
+
+class Still(SystemClock):
+    """Moves when it is told to. Whoever sleeps by it never wakes up: the test looks itself."""
+
+    time = 100.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        threading.Event().wait()
+
+
+@pytest.fixture
+def clock() -> Still:
+    return Still()
+
+
+def test_it_barks_when_no_step_comes_for_long(
+    clock: Still, capfd: pytest.CaptureFixture[str]
+) -> None:
+    barks: list[int] = []
+    dog = Watchdog(clock, barks.append)
+    clock.time += 10 * FIRST_SECONDS
+    dog.look()
+    assert barks == [], "not on duty"
+    with dog.on_duty():
+        clock.time += FIRST_SECONDS - 1
+        dog.look()
+        assert barks == [], "the first step of a process may take long"
+        dog.feed()
+        assert dog.patience == MOST_STEPS * (FIRST_SECONDS - 1)
+    assert dog.waited_seconds == 0
+
+
+def test_each_time_that_as_long_has_passed_again(
+    clock: Still, capfd: pytest.CaptureFixture[str]
+) -> None:
+    barks: list[int] = []
+    dog = Watchdog(clock, barks.append)
+    with dog.on_duty():
+        clock.time += 0.5
+        dog.feed()
+        for waited, told in ((60, []), (61, [1]), (119, [1]), (121, [1, 2])):
+            clock.time = 100.5 + waited
+            dog.look()
+            assert barks == told
+        assert (dog.patience, dog.waited_seconds) == (LEAST_SECONDS, 121)
+        dog.feed()
+        clock.time += dog.patience + 1
+        dog.look()
+        assert barks == [1, 2, 1]
+    said = capfd.readouterr().err
+    assert "no step for 61 s; what the threads do:" in said
+    assert "test_each_time_that_as_long_has_passed_again" in said
+
+
+@pytest.mark.parametrize(("waits", "said"), [(0, False), (7, True), (None, None)])
+def test_what_is_noted_of_it(directory: RunDirectory, waits: int | None, said: bool | None) -> None:
+    run: Any = SimpleNamespace(
+        journal=Journal(directory.events, SystemClock()),
+        training=SimpleNamespace(step=120),
+        watchdog=SimpleNamespace(waited_seconds=61.4),
+    )
+    view = SimpleNamespace(status=SimpleNamespace(waits=waits))
+    session: Any = None if waits is None else SimpleNamespace(view=view)
+    note_stuck(run, 1, 0, session)
+    (event,) = directory.events.read()[0]
+    del event["time"]
+    assert event == {
+        "event": "stuck",
+        "step": 120,
+        "seconds": 61,
+        "node": 1,
+        "local_rank": 0,
+        "waits": said,
+    }
