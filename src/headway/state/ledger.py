@@ -2,37 +2,46 @@
 
 Three kinds of lines, by the generation's leader:
 
+    {"rewind": 300, "generation": 2, "writer": 2}
     {"begin": 2, "step": 300, "batch": 32, "samples": 3794, "length": 128, "data": ..., "code": ...}
-    {"rewind": 300, "generation": 2}
     {"step": 301, "first": 9600, "count": 32, "generation": 2, "members": 3, "tokens": 4096, ...}
 
 The order of samples is a pure function of (seed, position), a permutation in every epoch. So it is
 enough that positions are consumed without a gap and without a repeat: then every sample of every
 epoch was consumed exactly once, in order.
 
-A leader that was stopped, and replaced before it went on, may add lines that are out of date. They
-have the number of its generation, and count for nothing once a newer one has begun.
+A leader that was stopped may go on at any moment, also while its successor looks at what is there
+and makes up for what is missing. Such lines of a successor carry its generation as `writer`. From
+the first of them on, what older ones add counts for nothing; and they alone may repeat a line that
+counts, if they claim the same. Any other repeat is a breach.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from headway.state.lines import Record
+from headway.state.lines import Record, writer_of
+
+FACTS = ("batch", "samples", "length", "data")
+"""What may not change from one generation to the next."""
+BEGIN_CLAIMS = ("begin", "step", *FACTS)
+STEP_CLAIMS = ("step", "first", "count", "generation", "tokens", "learned")
 
 
 def follows(line: Record, last: Record | None) -> bool:
-    """Whether a line belongs behind the one that a ledger ends with; else it is there already."""
+    """Whether a line belongs behind the one that a log ends with; else it is there already."""
     return last is None or _position(line) > _position(last)
 
 
 def _position(line: Record) -> tuple[int, int, int]:
     """Generations follow each other, and so do the steps of one."""
-    if "rewind" in line:
-        return line["generation"], line["rewind"], 0
     if "begin" in line:
         return line["begin"], line["step"], 1
-    return line["generation"], line["step"], 2
+    generation = line.get("generation", 0)  # the lines of older versions have none
+    if "rewind" in line:
+        return generation, line["rewind"], 0
+    return generation, line["step"], 2
 
 
 @dataclass(frozen=True)
@@ -71,8 +80,10 @@ class _Check:
     def __init__(self, first_step: int) -> None:
         self.base = first_step
         self.taken: list[Record] = []
+        self.begun: list[Record] = []
         self.facts: Record | None = None
         self.generation = 0
+        self.writer = 0
         self.redone = 0
         self.breach: str | None = None
 
@@ -81,15 +92,36 @@ class _Check:
         return (self.taken[-1]["step"] if self.taken else self.base) + 1
 
     def line(self, record: Record) -> None:
-        generation = record.get("generation", record.get("begin"))
-        if type(generation) is int and generation < self.generation:
+        writer = writer_of(record)
+        if type(writer) is int and writer < self.writer:
             return  # by a leader that did not know yet that it was replaced
+        if "writer" in record:
+            if not self._has_numbers(record, ("writer",)):
+                return
+            self.writer = writer
+            if self._is_repeat(record):
+                return
         if "rewind" in record:
             self._rewind(record)
         elif "begin" in record:
             self._begin(record)
         else:
             self._step(record)
+
+    def _is_repeat(self, record: Record) -> bool:
+        """Whether a line that makes up for another leader's says what stands here already."""
+        if "rewind" in record:
+            generation = record.get("generation")
+            return type(generation) is int and generation <= self.generation
+        if "begin" in record:
+            return any(
+                _claims(one, BEGIN_CLAIMS) == _claims(record, BEGIN_CLAIMS) for one in self.begun
+            )
+        step = record.get("step")
+        if type(step) is not int or not self.base < step < self.next_step:
+            return False
+        known = self.taken[step - self.base - 1]
+        return _claims(known, STEP_CLAIMS) == _claims(record, STEP_CLAIMS)
 
     def _rewind(self, record: Record) -> None:
         if not self._has_numbers(record, ("rewind",)):
@@ -129,6 +161,8 @@ class _Check:
                 self.breach = f"{key} changed from {self.facts.get(key)} to {record.get(key)}"
         if self.breach is None:
             self.facts, self.generation = record, record["begin"]
+            self.begun.append(record)
+            self.writer = max(self.writer, self.generation)
 
     def _step(self, record: Record) -> None:
         if self.facts is None:
@@ -167,5 +201,5 @@ class _Check:
         )
 
 
-FACTS = ("batch", "samples", "length", "data")
-"""What may not change from one generation to the next."""
+def _claims(record: Record, keys: tuple[str, ...]) -> list[Any]:
+    return [record.get(key) for key in keys]

@@ -5,9 +5,9 @@ row of numbered segments, sent every minute and at each checkpoint, and its writ
 file on its own machine, so that what happens can be followed there without a delay.
 
 Nothing that was written is ever changed. Steps that are done again are announced by a line
-`{"rewind": c}`, and readers drop what lies beyond c. A writer that was stopped, and replaced before
-it went on, may add lines that are out of date: they have the number of its generation, and readers
-drop them, too.
+`{"rewind": c}`, and readers drop what lies beyond c. A writer that was stopped may go on at any
+moment, also while its successor takes over. What it adds behind its successor's lines has an older
+generation's number, and readers drop it; what both have written they take once.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ Record = dict[str, Any]
 
 
 class Log(Protocol):
-    def append(self, record: Record) -> None:
-        """Never fails: what cannot be written now is kept and written later."""
+    def append(self, *records: Record) -> None:
+        """Never fails: what cannot be written now is kept and written later. No other writer's
+        lines come between these."""
         ...
 
     def flush(self) -> None:
@@ -65,7 +66,7 @@ def settled(records: list[Record]) -> list[Record]:
             while kept and kept[-1]["step"] > record["rewind"]:
                 kept.pop()
             continue
-        # What its predecessor wrote between the look of a new writer and its first line.
+        # A validation set of the step that a generation went on from may be looked at again.
         while kept and kept[-1]["step"] >= record["step"] and _is_older(kept[-1], record):
             kept.pop()
         if not any(map(partial(_is_same, record), _of_step(kept, record["step"]))):
@@ -74,16 +75,21 @@ def settled(records: list[Record]) -> list[Record]:
 
 
 def in_time(records: list[Record]) -> list[Record]:
-    """Without those that the writer of a generation added after a newer one had begun to write."""
+    """Without those that a generation's leader added after a newer one had begun to write."""
     kept: list[Record] = []
     newest = 0
     for record in records:
-        said = record.get("generation", record.get("begin"))
-        generation = said if isinstance(said, int) else newest
-        if generation >= newest:
-            newest = generation
+        said = writer_of(record)
+        writer = said if isinstance(said, int) else newest
+        if writer >= newest:
+            newest = writer
             kept.append(record)
     return kept
+
+
+def writer_of(record: Record) -> Any:
+    """The generation whose leader wrote the line: its own, unless a later one made up for it."""
+    return record.get("writer", record.get("generation", record.get("begin")))
 
 
 def _is_older(record: Record, than: Record) -> bool:
@@ -108,9 +114,9 @@ class FileLog:
         self._pending: list[bytes] = []
         self._lock = Lock()  # of training's thread and the saver's
 
-    def append(self, record: Record) -> None:
+    def append(self, *records: Record) -> None:
         with self._lock:
-            self._pending.append(_line(record))
+            self._pending.extend(map(_line, records))
             with suppress(OSError):  # a full disk: tried again with the next line
                 self._write()
 
@@ -182,10 +188,10 @@ class SegmentLog:
         self._lock = Lock()  # appended to by training, flushed by the saver's thread
         self._flushing = Lock()  # and perhaps by two at once
 
-    def append(self, record: Record) -> None:
-        self.here.append(record)
+    def append(self, *records: Record) -> None:
+        self.here.append(*records)
         with self._lock:
-            self._pending.append(_line(record))
+            self._pending.extend(map(_line, records))
 
     def flush(self) -> None:
         with self._flushing:

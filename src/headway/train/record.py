@@ -1,7 +1,9 @@
 """What a run leaves to look at: one line per committed step, evaluations, activations.
 
 Every worker keeps the newest lines; the leader writes them down. So when it dies, its successor
-appends what is missing, and there is no gap.
+appends what is missing, and there is no gap. Or it only stands still, and writes on at any moment:
+so what its successor writes must hold whatever comes before, between and behind it, and a look at
+the log only tells what need not be written again.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from typing import Any
 from headway.clock import Clock, stamp
 from headway.spec.resolve import Resolved
 from headway.state.ledger import follows
-from headway.state.lines import Record
+from headway.state.lines import Log, Record
 from headway.state.rundir import RunDirectory
 from headway.train.evaluate import EvaluationResult, perplexity
 from headway.train.step import StepResult
@@ -37,8 +39,10 @@ class Recorder:
         self.tokens_per_step = self.batch * resolved.run.data.sequence_length
         self._world: World | None = None
         self._metrics: deque[Record] = deque(maxlen=KEPT_LINES)
+        self._evaluations: deque[Record] = deque(maxlen=KEPT_LINES)
         self._ledger: deque[Record] = deque(maxlen=KEPT_LINES)
         """Of steps that are settled."""
+        self._kept = (self._metrics, self._evaluations, self._ledger)
         self._committed: Record | None = None
         """The ledger's line of the last step, which is settled when the next one was committed
         after it, or all go on from it, or a checkpoint holds it."""
@@ -52,10 +56,12 @@ class Recorder:
         """All members of a generation have the state of `first_step`, and go on from it."""
         self._world = world
         self.settle(upto=first_step)
-        while self._metrics and self._metrics[-1]["step"] > first_step:
-            self._metrics.pop()
-        while self._ledger and self._ledger[-1]["step"] > first_step:
-            self._ledger.pop()
+        for kept in self._kept:
+            while kept and _stands_at(kept[-1]) > first_step:
+                kept.pop()
+            if world.generation > 1:
+                # Always: a leader that stands still may have lines beyond it that nobody sees yet.
+                kept.append({"rewind": first_step, "generation": world.generation})
         self._ledger.append({"begin": world.generation, "step": first_step, **self.facts})
         if self.leads and self._trackers is None:
             self._trackers = open_trackers(self.directory, self.resolved, first_step)
@@ -64,30 +70,19 @@ class Recorder:
         """By the leader: what lies beyond the step will be done again; what is missing before it is
         written. OSError when the store is away: then again."""
         assert self._world is not None
-        directory = self.directory
-        for log in (directory.metrics, directory.ledger):
+        generation, directory = self._world.generation, self.directory
+        for log in (directory.metrics, directory.evaluations, directory.ledger):
             log.forget()  # or what was not sent yet would be there twice
-        written, last = _stands_at(directory.metrics.last()), directory.ledger.last()
-        missing = [line for line in self._ledger if follows(line, last)]
-        if not any("begin" in line for line in missing):
-            return  # it stood still, and others have begun a newer generation without it
-        looks = (directory.evaluations, directory.activations)
-        too_far = [log for log in looks if _stands_at(log.last()) > first_step]
+        to_metrics = _missing(self._metrics, directory.metrics)
+        to_evaluations = _missing(self._evaluations, directory.evaluations)
+        to_ledger = _missing(self._ledger, directory.ledger)
+        was_looked_inside = directory.activations.last() is not None
         # Appending never fails. So all of it is done, or an error above has changed nothing.
-        for log in too_far:
-            log.append({"rewind": first_step, "generation": self._world.generation})
-        # A generation that did steps again may have left no trace: its leader died too soon.
-        again, since = min((line["step"], line["begin"]) for line in missing if "begin" in line)
-        if written > again:
-            directory.metrics.append({"rewind": again, "generation": since})
-        for line in self._metrics:
-            if line["step"] > min(written, again):
-                directory.metrics.append(line)
-        for line in missing:
-            if "begin" in line and _stands_at(last) > line["step"]:
-                directory.ledger.append({"rewind": line["step"], "generation": line["begin"]})
-            directory.ledger.append(line)
-            last = line
+        directory.metrics.append(*to_metrics)
+        directory.evaluations.append(*to_evaluations)
+        directory.ledger.append(*({**line, "writer": generation} for line in to_ledger))
+        if was_looked_inside:
+            directory.activations.append({"rewind": first_step, "generation": generation})
 
     def resign(self) -> None:
         """The run goes on without this worker: others write now."""
@@ -95,13 +90,12 @@ class Recorder:
 
     def notes(self) -> list[list[Record]]:
         """For one that comes anew: it may have to lead one day."""
-        return [list(self._metrics), list(self._ledger)]
+        return [list(kept) for kept in self._kept]
 
     def take_over(self, notes: list[list[Record]]) -> None:
-        self._metrics.clear()
-        self._ledger.clear()
-        self._metrics.extend(notes[0])
-        self._ledger.extend(notes[1])
+        for kept, lines in zip(self._kept, notes, strict=True):
+            kept.clear()
+            kept.extend(lines)
         self._committed = None
 
     def step(self, result: StepResult, figures: dict[str, float]) -> None:
@@ -150,13 +144,15 @@ class Recorder:
 
     def evaluation(self, step: int, results: dict[str, EvaluationResult]) -> None:
         assert self._world is not None
-        generation = self._world.generation
+        lines = []
         for name, result in results.items():
             numbers = {"loss": result.loss, "perplexity": result.perplexity, **result.metrics}
-            if self.leads:
-                line = {"step": step, "set": name, "generation": generation, **numbers}
-                self.directory.evaluations.append(_finite(line))
+            line = {"step": step, "set": name, "generation": self._world.generation, **numbers}
+            lines.append(_finite(line))
             self._track(step, name, numbers)
+        self._evaluations.extend(lines)
+        if self.leads:
+            self.directory.evaluations.append(*lines)
 
     def activations(self, step: int, blocks: list[dict[str, float]]) -> None:
         """Figures of each block, in order."""
@@ -179,9 +175,13 @@ class Recorder:
             tracker.close()
 
 
-def _stands_at(last: Record | None) -> int:
-    """The step that a log ends with, by its last line."""
-    return 0 if last is None else int(last["rewind"] if "rewind" in last else last["step"])
+def _missing(kept: deque[Record], log: Log) -> list[Record]:
+    last = log.last()
+    return [line for line in kept if follows(line, last)]
+
+
+def _stands_at(line: Record) -> int:
+    return int(line["rewind"] if "rewind" in line else line["step"])
 
 
 def finite(value: Any) -> Any:

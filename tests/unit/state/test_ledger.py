@@ -121,6 +121,87 @@ def test_what_is_missing_at_the_end_is_known(starts: list[tuple[int, int]], cut:
     assert [line for line in lines if follows(line, None)] == lines
 
 
+# --- a leader that goes on while another takes over
+
+
+def mended(lines: Lines, writer: int) -> Lines:
+    """As a successor writes what it misses."""
+    return [{**line, "writer": writer} for line in lines]
+
+
+def takeover(written: int, missing: int, alone: int, more: int) -> tuple[Lines, Lines, Lines]:
+    """What is there when the successor looks; what the old leader adds, some of it committed by
+    itself alone; and what the successor does."""
+    first = {"begin": 1, "step": 0, **FACTS}
+    steps = [step_line(step, 1) for step in range(1, written + missing + alone + 1)]
+    stands = written + missing
+    again = [
+        {"rewind": stands, "generation": 2},
+        {"begin": 2, "step": stands, **FACTS},
+    ]
+    new = mended([*steps[written:stands], *again], 2)
+    new += [step_line(stands + n, 2) for n in range(1, more + 1)]
+    return [first, *steps[:written]], steps[written:], new
+
+
+SOME = st.integers(0, 3)
+TAKEOVERS = st.tuples(SOME, SOME, SOME, SOME)
+
+
+@given(TAKEOVERS, st.lists(st.booleans(), max_size=12))
+def test_two_leaders_at_once_are_no_breach_however_their_lines_fall(
+    takeover_of: tuple[int, int, int, int], is_old: list[bool]
+) -> None:
+    lines, old, new = takeover(*takeover_of)
+    written, missing, _, more = takeover_of
+    for turn in is_old:
+        source = old if turn else new
+        lines += source[:1]
+        del source[:1]
+    lines += new + old
+    verdict = verify_ledger(lines)
+    assert (verdict.breach, verdict.steps) == (None, written + missing + more)
+    assert verdict.generations == 2
+
+
+def test_a_successor_that_did_not_see_all_may_write_all_of_it_again() -> None:
+    """Its look found the end of an older leader's segment."""
+    lines = ledger_of([(3, 0), (4, 1), (2, 0)])
+    counting = [line for line in lines if not is_step(line) or line in exact(lines)]
+    fourth = [{"rewind": 6, "generation": 4}, {"begin": 4, "step": 6, **FACTS}]
+    verdict = verify_ledger([*lines, *mended([*counting, *fourth], 4), step_line(7, 4)])
+    assert (verdict.breach, verdict.steps) == (None, 7)
+    assert verdict.redone == verify_ledger(lines).redone
+
+
+CONTRADICTIONS = [{"first": 7}, {"count": 3}, {"tokens": 33}, {"learned": False}, {"generation": 2}]
+
+
+@pytest.mark.parametrize("changes", CONTRADICTIONS, ids=str)
+def test_a_repeat_that_says_else_is_a_breach(changes: dict[str, Any]) -> None:
+    lines, _, new = takeover(2, 1, 0, 1)
+    assert verify_ledger([*lines, step_line(3, 1), *new]).breach is None
+    contradicting = [*lines, {**step_line(3, 1), **changes}, *new]
+    repeated = [*lines, step_line(3, 1), *changed(new, 0, **changes)]
+    for ledger in (contradicting, repeated):
+        assert verify_ledger(ledger).breach is not None
+
+
+@pytest.mark.parametrize("changes", [{"step": 1}, {"batch": 5}, {"data": "d2"}], ids=str)
+def test_a_beginning_that_is_repeated_otherwise_is_a_breach(changes: dict[str, Any]) -> None:
+    lines, _, new = takeover(2, 0, 0, 0)
+    third = mended([{"rewind": 2, "generation": 3}, {"begin": 3, "step": 2, **FACTS}], 3)
+    again = {**new[-1], "writer": 3}
+    assert verify_ledger([*lines, *new, again, *third]).breach is None
+    assert verify_ledger([*lines, *new, {**again, **changes}, *third]).breach is not None
+
+
+@pytest.mark.parametrize("writer", [None, "2", [2]])
+def test_a_writer_that_is_no_number_is_a_breach(writer: object) -> None:
+    lines = [*ledger_of([(2, 0)]), {**step_line(3, 1), "writer": writer}]
+    assert verify_ledger(lines).breach == f"line 4: writer is {writer!r}, not a number"
+
+
 # --- what is wrong is found
 
 
@@ -155,6 +236,37 @@ def test_no_mutation_makes_an_inexact_ledger_look_exact(
         if verify_ledger(lines, base).breach is None:
             assert is_exact(lines, base), what
             assert len({line["step"] for line in exact(lines)}) == len(exact(lines)), what
+
+
+def without_repeats(lines: Lines) -> Lines:
+    """By brute force: without what one wrote who had been replaced, or said once more."""
+    kept: Lines = []
+    newest = 0
+    for line in lines:
+        writer = line.get("writer", line.get("generation", line.get("begin")))
+        if writer < newest:
+            continue
+        newest = max(newest, line.get("writer", line.get("begin", 0)))
+        bare = {key: line[key] for key in line if key not in ("writer", "members")}
+        begun = max((known["begin"] for known in kept if "begin" in known), default=0)
+        is_known = bare in exact(kept) or (bare in kept and "begin" in bare)
+        if "writer" in line and (is_known or ("rewind" in line and line["generation"] <= begun)):
+            continue
+        kept.append(bare)
+    return kept
+
+
+@given(TAKEOVERS, st.booleans())
+def test_no_mutation_of_a_takeover_makes_an_inexact_ledger_look_exact(
+    takeover_of: tuple[int, int, int, int], first: bool
+) -> None:
+    lines, old, new = takeover(*takeover_of)
+    for what, mutated in every_mutation([*lines, *old, *new] if first else [*lines, *new, *old]):
+        verdict = verify_ledger(mutated)
+        if verdict.breach is None:
+            counting = exact(without_repeats(mutated))
+            assert is_exact(without_repeats(mutated)), what
+            assert verdict.steps == len(counting), what
 
 
 # Two starts: steps 1 to 5, then on from 3 to 8. By number of the line:

@@ -239,6 +239,24 @@ def test_two_lines_of_a_step_stay_and_go_together() -> None:
     assert settled([*lines, {"rewind": 10}]) == lines
 
 
+def line(step: int, generation: int, **more: Any) -> dict[str, Any]:
+    return {"step": step, "generation": generation, **more}
+
+
+def test_what_two_leaders_have_written_is_taken_once() -> None:
+    """The old one goes on while the new one takes over, and once more behind its lines."""
+    lines = [line(1, 1), line(2, 1), line(3, 1, by="old"), line(4, 1, by="old")]
+    lines += [line(3, 1, by="new"), {"rewind": 3, "generation": 2}, line(4, 1, by="old, late")]
+    lines += [line(4, 2), line(5, 1), line(5, 2)]
+    assert settled(lines) == [line(1, 1), line(2, 1), lines[2], line(4, 2), line(5, 2)]
+
+
+def test_sets_that_are_evaluated_again_at_a_step_are_taken_as_they_were_last() -> None:
+    old, new = ([line(4, g, set=name) for name in "ab"] for g in (1, 2))
+    assert settled([*old, {"rewind": 4, "generation": 2}, *new]) == new
+    assert settled([*old, *old]) == old
+
+
 # --- segments
 
 
@@ -271,6 +289,21 @@ def test_a_log_in_segments(tmp_path: Path) -> None:
     log.flush()
     assert log.read(position) == ([{"step": 2}, {"step": 3}], 2)
     assert log.last() == {"step": 3}
+
+
+@pytest.mark.parametrize("where", ["folder", "s3"])
+def test_lines_that_are_appended_together_stay_together(
+    tmp_path: Path, where: str, s3: type[FakeS3]
+) -> None:
+    store = Store(tmp_path / "run" if where == "folder" else "s3://bucket/run")
+    old, new = (open_log(store, tmp_path / "here", "ledger") for _ in range(2))
+    old.append({"step": 1}, {"step": 2})
+    new.append({"step": 3}, {"step": 4})
+    new.append()
+    new.flush()
+    old.flush()
+    steps = [record["step"] for record in new.read()[0]]
+    assert steps in ([1, 2, 3, 4], [3, 4, 1, 2])
 
 
 @pytest.mark.usefixtures("s3")

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +18,7 @@ from hypothesis import strategies as st
 
 from headway.clock import SystemClock
 from headway.state.ledger import verify_ledger
-from headway.state.lines import FileLog, Record, in_time, settled
+from headway.state.lines import FileLog, Log, Record, in_time, settled
 from headway.state.rundir import RunDirectory, send_logs
 from headway.train.evaluate import EvaluationResult
 from headway.train.record import Recorder
@@ -69,6 +68,54 @@ def ledger(location: str | Path) -> list[str]:
 
 def metrics(location: str | Path) -> list[int]:
     return [line["step"] for line in RunDirectory(location).steps()]
+
+
+def evaluations(location: str | Path) -> list[tuple[int, str, float]]:
+    lines = settled(RunDirectory(location).evaluations.read()[0])
+    return [(line["step"], line["set"], line["loss"]) for line in lines]
+
+
+def nothing() -> None:
+    pass
+
+
+class Hooked:
+    """A log whose writer can come to a stop before it appends; and others can do something when it
+    has just looked or appended."""
+
+    def __init__(self, log: Log, after_look: Callable[[], None] = nothing) -> None:
+        self.log = log
+        self.after_look = after_look
+        self.after_append: Callable[[], None] = nothing
+        self.is_stopped = False
+        self.held: list[tuple[Record, ...]] = []
+
+    def append(self, *records: Record) -> None:
+        if self.is_stopped:
+            self.held.append(records)
+            return
+        self.log.append(*records)
+        self.after_append()
+
+    def last(self) -> Record | None:
+        found = self.log.last()
+        self.after_look()
+        return found
+
+    def go_on(self) -> None:
+        self.is_stopped = False
+        for records in self.held:
+            self.append(*records)
+        self.held.clear()
+
+    def flush(self) -> None:
+        self.log.flush()
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        return self.log.read(position)
+
+    def forget(self) -> None:
+        self.log.forget()
 
 
 @pytest.fixture
@@ -144,7 +191,7 @@ def test_a_successor_has_nothing_to_add_but_the_last_step(
     _, other = pair
     assert ledger(folder) == ["begin 1 at 0", "1", "2"]
     begin(other, world(2), 3)
-    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "begin 2 at 3"]
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "rewind 3", "begin 2 at 3"]
     assert metrics(folder) == [1, 2, 3]
 
 
@@ -177,21 +224,23 @@ def test_a_step_that_another_has_committed_and_the_leader_has_not_is_kept(
     other.step(result(4), {})
     other.settle(upto=4)
     begin(other, world(2), 4)
-    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "4", "begin 2 at 4"]
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "4", "rewind 4", "begin 2 at 4"]
     assert metrics(folder) == [1, 2, 3, 4]
 
 
 def test_a_newcomer_can_lead_one_day(folder: Path, pair: tuple[Recorder, Recorder]) -> None:
     """It gets the lines that others keep, as it gets the state: as JSON."""
     leader, other = pair
+    leader.evaluation(3, {"held-out": EvaluationResult(1.0, 2.7, 10, {})})
     leader.settle(upto=3)
     newcomer = recorder(folder)
     newcomer.take_over(json.loads(json.dumps(leader.notes())))
-    for log in ("metrics", "ledger"):
+    for log in ("metrics", "evaluations", "ledger"):
         (folder / f"{log}.jsonl").unlink()  # nothing of what the others had to write is there
     begin(newcomer, world(2), 3)
-    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "begin 2 at 3"]
+    assert ledger(folder) == ["begin 1 at 0", "1", "2", "3", "rewind 3", "begin 2 at 3"]
     assert metrics(folder) == [1, 2, 3]
+    assert evaluations(folder) == [(3, "held-out", 1.0)]
     assert other.notes() != newcomer.notes()
 
 
@@ -206,7 +255,7 @@ def test_one_that_was_ahead_of_nobody_forgets_what_it_had(
     leader.settle(upto=4)
     leader.take_over(other.notes())
     begin(leader, world(3), 4)
-    assert RunDirectory(folder).ledger.read()[0][-2]["loss"] == 2.0
+    assert RunDirectory(folder).ledger.read()[0][-3]["loss"] == 2.0
 
 
 def test_one_that_leaves_writes_no_more(folder: Path, pair: tuple[Recorder, Recorder]) -> None:
@@ -218,7 +267,61 @@ def test_one_that_leaves_writes_no_more(folder: Path, pair: tuple[Recorder, Reco
     assert ledger(folder) == written, "its last step is for whoever leads now"
     begin(other, world(2), 3)
     other.close()
-    assert ledger(folder) == [*written, "3", "begin 2 at 3"]
+    assert ledger(folder) == [*written, "3", "rewind 3", "begin 2 at 3"]
+
+
+def test_an_evaluation_that_the_dead_leader_could_not_write_is_written(
+    folder: Path, pair: tuple[Recorder, Recorder]
+) -> None:
+    results = {name: EvaluationResult(1.0, 2.7, 10, {}) for name in ("a", "b")}
+    _, other = pair
+    other.evaluation(3, results)
+    begin(other, world(2), 3)
+    assert evaluations(folder) == [(3, "a", 1.0), (3, "b", 1.0)]
+
+
+def test_a_step_done_again_by_one_who_could_not_write_it_has_the_loss_it_had_last(
+    folder: Path,
+) -> None:
+    """The second leader began, and its ledger says so; its metrics did not get there."""
+    leaders = [recorder(folder) for _ in range(3)]
+    for rank, one in enumerate(leaders):
+        begin(one, world(1, rank), 0)
+        one.step(result(1), {})
+    leaders[0].step(result(2, loss=4.0), {})  # nobody else has
+    written = (folder / "metrics.jsonl").read_bytes()
+    for rank, one in enumerate(leaders[1:]):
+        begin(one, world(2, rank), 1)
+        one.step(result(2, loss=5.0), {})
+    (folder / "metrics.jsonl").write_bytes(written)
+    begin(leaders[2], world(3), 2)
+    assert [line["loss"] for line in RunDirectory(folder).steps()] == [2.0, 5.0]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["what all have", "and what it has alone"])
+def test_a_leader_that_goes_on_while_another_takes_over_is_no_breach(
+    folder: Path, pair: tuple[Recorder, Recorder], alone: bool
+) -> None:
+    """It writes between its successor's look and its successor's lines."""
+    leader, other = pair
+
+    def wake() -> None:
+        leader.step(result(4, loss=4.0), {})
+        if alone:
+            leader.settle()
+
+    other.directory.ledger = Hooked(other.directory.ledger, after_look=wake)
+    begin(other, world(2), 3)
+    assert ledger(folder) == [
+        *("begin 1 at 0", "1", "2", "3"),
+        *(["4"] if alone else []),
+        *("3", "rewind 3", "begin 2 at 3"),
+    ]
+    other.step(result(4, loss=5.0), {})
+    other.close()
+    verdict = verify_ledger(RunDirectory(folder).ledger.read()[0])
+    assert (verdict.breach, verdict.steps, verdict.redone) == (None, 4, int(alone))
+    assert [line["loss"] for line in RunDirectory(folder).steps()] == [2.0, 2.0, 2.0, 5.0]
 
 
 class Away(FileLog):
@@ -254,6 +357,12 @@ def test_a_store_that_is_away_is_asked_again_and_nothing_is_there_twice(
 
 # --- any history
 
+LOGS = ("metrics", "evaluations", "ledger")
+
+
+def logs_of(recorder: Recorder) -> list[Hooked]:
+    return [getattr(recorder.directory, name) for name in LOGS]
+
 
 @dataclass(eq=False)
 class Worker:
@@ -261,6 +370,8 @@ class Worker:
     state: list[float] = field(default_factory=list)
     """The loss of each step that made it; no two attempts at a step have the same."""
     committed_in: int = 0
+    evaluated: int = 0
+    """The step it was evaluated at last."""
 
     @property
     def name(self) -> tuple[int, int]:
@@ -277,13 +388,17 @@ class Run:
         self.saved: list[list[float]] = [[]]
         """What checkpoints hold, the newest last."""
         self.num_attempts = 0
-        self.has_slept = False
-        self.stopped: list[Callable[[], None]] = []
-        """What leaders that stand still are about to write."""
+        self.stopped: list[Recorder] = []
+        """Of leaders that stand still, with what they are about to write."""
+        self.wakes_at: tuple[str, str] | None = None
+        """When they go on, if that is while the next leader takes over: log and moment."""
         self.assemble(workers, 0)
 
     def recorder(self) -> Recorder:
-        return recorder(self.location)
+        made = recorder(self.location)
+        for name in LOGS:
+            setattr(made.directory, name, Hooked(getattr(made.directory, name)))
+        return made
 
     def assemble(self, newcomers: int, leader: int) -> None:
         """A new generation of whoever is left, as `begin` of a run does it."""
@@ -300,45 +415,75 @@ class Run:
                 if worker in new or worker.name != source.name:
                     worker.recorder.take_over(json.loads(notes))
                     worker.state, worker.committed_in = list(source.state), source.committed_in
+            level = min(one.evaluated for one in holders if one.name == source.name)
+            for worker in self.workers:
+                worker.evaluated = level
             first = holders[leader % len(holders)]
             self.workers.remove(first)
             self.workers.insert(0, first)
         else:
             for worker in self.workers:
                 worker.state = list(self.saved[-1])
+                worker.evaluated = len(worker.state)
         step = len(self.workers[0].state)
         # Checkpoints beyond the step at which a later generation begins do not count.
         self.saved = [state for state in self.saved if len(state) <= step]
+        self.begin(step)
+        self.evaluate()
+
+    def begin(self, step: int) -> None:
+        wakes_at, self.wakes_at = self.wakes_at, None
+        if wakes_at is not None:
+            name, moment = wakes_at
+            setattr(getattr(self.workers[0].recorder.directory, name), moment, self.wake)
         for rank, worker in enumerate(self.workers):
             begin(worker.recorder, world(self.generation, rank, len(self.workers)), step)
+        for log in logs_of(self.workers[0].recorder):
+            log.after_look = log.after_append = nothing
 
-    def commit(self, workers: list[Worker], stopped: Worker | None = None) -> None:
-        """`stopped` comes to a stop before it can write that it has."""
+    def commit(self, workers: list[Worker]) -> None:
         self.num_attempts += 1
         for worker in workers:
             worker.state.append(self.num_attempts / 1024)
             worker.committed_in = self.generation
-            done = result(len(worker.state), loss=worker.state[-1])
-            if worker is stopped:
-                self.stopped.append(partial(self.write_late, worker.recorder, done))
-            else:
-                worker.recorder.step(done, {})
+            worker.recorder.step(result(len(worker.state), loss=worker.state[-1]), {})
 
-    def write_late(self, recorder: Recorder, done: StepResult) -> None:
-        recorder.step(done, {})
-        recorder.settle()
-        send_logs(recorder.directory)
+    def evaluate(self) -> None:
+        """All of them, if it is due."""
+        if self.is_due(self.workers[0]):
+            for worker in self.workers:
+                one = EvaluationResult(worker.state[-1], 2.7, 10, {})
+                worker.recorder.evaluation(len(worker.state), {"a": one, "b": one})
+                worker.evaluated = len(worker.state)
+
+    def is_due(self, worker: Worker) -> bool:
+        return len(worker.state) % 2 == 0 and worker.evaluated != len(worker.state)
+
+    def stop(self, recorder: Recorder) -> None:
+        """What it writes from now on is written when it wakes."""
+        self.stopped.append(recorder)
+        for log in logs_of(recorder):
+            log.is_stopped = True
 
     def wake(self) -> None:
         """Whoever stood still goes on, and does not know yet that others have gone on without."""
-        for write in self.stopped:
-            self.has_slept = True
-            write()
-        self.stopped.clear()
+        stopped, self.stopped = self.stopped, []
+        for recorder in stopped:
+            for log in logs_of(recorder):
+                log.go_on()
+            send_logs(recorder.directory)
+
+    def stall(self) -> None:
+        """A generation's leader comes to a stop when it has looked, and has written nothing."""
+        self.generation += 1
+        self.stop(self.workers[0].recorder)
+        self.begin(len(self.workers[0].state))
+        self.workers.pop(0)
 
     def steps(self, number: int) -> None:
         for _ in range(number):
             self.commit(self.workers)
+            self.evaluate()
 
     def save(self, workers: list[Worker]) -> None:
         for worker in workers:
@@ -354,10 +499,10 @@ class Run:
     def go_back(self) -> None:
         """All are there, but were taken for lost: nobody holds the state any longer."""
         self.generation += 1
-        for rank, worker in enumerate(self.workers):
+        for worker in self.workers:
             worker.state, worker.committed_in = list(self.saved[-1]), 0
-            here = world(self.generation, rank, len(self.workers))
-            begin(worker.recorder, here, len(worker.state))
+            worker.evaluated = len(worker.state)
+        self.begin(len(self.saved[-1]))
 
     def lose(self, committed: int, lost: int, saves: bool, stops: bool) -> Worker | None:
         """A step that some of them have committed and some have not survived. Masks by rank. The
@@ -366,9 +511,13 @@ class Run:
         done = [worker for rank, worker in enumerate(self.workers) if committed >> rank & 1]
         left = [worker for rank, worker in enumerate(self.workers) if not lost >> rank & 1]
         stops = stops and leader not in left
-        self.commit(done, leader if stops else None)
-        if saves:
+        if stops:
+            self.stop(leader.recorder)
+        self.commit(done)
+        if saves and not any(map(self.is_due, done)):  # what is saved has been evaluated
             self.save([worker for worker in done if not stops or worker is not leader])
+        elif stops and leader in done:
+            leader.recorder.settle()  # to save it
         self.workers = left
         return None if stops or leader in left else leader
 
@@ -385,9 +534,10 @@ class Run:
         assert verdict.breach is None, (verdict.breach, ledger(self.location))
         counting = settled([line for line in in_time(lines) if "begin" not in line])
         assert [line["loss"] for line in counting] == state
-        if not self.has_slept:  # else a step's line may be that of an attempt that came to nothing
-            assert [line["loss"] for line in directory.steps()] == state
+        assert [line["loss"] for line in directory.steps()] == state
         assert metrics(self.location) == list(range(1, len(state) + 1))
+        even = [(step, loss) for step, loss in enumerate(state, 1) if step % 2 == 0]
+        assert evaluations(self.location) == [(s, name, loss) for s, loss in even for name in "ab"]
 
 
 class Taped(FileLog):
@@ -397,9 +547,10 @@ class Taped(FileLog):
         super().__init__(path)
         self.tape = tape
 
-    def append(self, record: Record) -> None:
-        self.tape.append((self.path, self.path.stat().st_size if self.path.exists() else 0))
-        super().append(record)
+    def append(self, *records: Record) -> None:
+        if records:
+            self.tape.append((self.path, self.path.stat().st_size if self.path.exists() else 0))
+        super().append(*records)
 
 
 class RunInFolder(Run):
@@ -411,8 +562,8 @@ class RunInFolder(Run):
 
     def recorder(self) -> Recorder:
         made, tape = super().recorder(), list[tuple[Path, int]]()
-        for name in ("ledger", "metrics"):
-            setattr(made.directory, name, Taped(Path(self.location, f"{name}.jsonl"), tape))
+        for name, log in zip(LOGS, logs_of(made), strict=True):
+            log.log = Taped(Path(self.location, f"{name}.jsonl"), tape)
         self.tapes[made] = tape
         return made
 
@@ -444,6 +595,10 @@ SEND = st.tuples(st.just("send"))
 JOIN = st.tuples(st.just("join"), st.integers(0, 2), st.integers(0, 2))
 BACK = st.tuples(st.just("back"))
 WAKE = st.tuples(st.just("wake"))
+WAKES_AT = st.none() | st.tuples(
+    st.sampled_from(LOGS), st.sampled_from(["after_look", "after_append"])
+)
+STALL = st.tuples(st.just("stall"), WAKES_AT)
 MASK = st.integers(0, 7)
 LOSE = st.tuples(
     st.just("lose"),
@@ -453,8 +608,9 @@ LOSE = st.tuples(
     st.booleans(),
     # Of those who die: lines that were not written, and what was of the first of them.
     st.tuples(st.integers(0, 20), st.integers(0, 60)),
+    WAKES_AT,
 )
-EVENTS = (STEPS, SAVE, SEND, JOIN, BACK, LOSE)
+HISTORY = st.lists(st.one_of(STEPS, SAVE, SEND, JOIN, BACK, LOSE, STALL, WAKE), max_size=12)
 
 
 def require_exact(run: Run, history: list[tuple[Any, ...]]) -> None:
@@ -470,10 +626,14 @@ def require_exact(run: Run, history: list[tuple[Any, ...]]) -> None:
                 run.assemble(*how)
             case "back":
                 run.go_back()
+            case "stall":
+                run.stall()
+                (run.wakes_at,) = how
+                run.assemble(0, 0)
             case "wake":
                 run.wake()
             case "lose":
-                *how, unwritten = how
+                *how, unwritten, run.wakes_at = how
                 dead = run.lose(*how)
                 if dead is not None and isinstance(run, RunInFolder):
                     run.cut(dead, *unwritten)
@@ -483,7 +643,7 @@ def require_exact(run: Run, history: list[tuple[Any, ...]]) -> None:
 
 
 @settings(max_examples=80)
-@given(st.lists(st.one_of(*EVENTS, WAKE), max_size=12))
+@given(HISTORY)
 def test_whoever_dies_and_when_the_records_are_exact(history: list[tuple[Any, ...]]) -> None:
     """Leaders die with any of their lines unwritten, one after the other, and all at once; or they
     stop, and write late what others have written or undone."""
@@ -499,7 +659,7 @@ def run_in_a_store(workers: int) -> Iterator[Run]:
 
 
 @settings(max_examples=60)
-@given(st.lists(st.one_of(*EVENTS), max_size=12))
+@given(HISTORY)
 def test_in_an_object_store_as_well(history: list[tuple[Any, ...]]) -> None:
     """There lines are sent now and then, and a leader dies with those since the last time."""
     with run_in_a_store(2) as run:
