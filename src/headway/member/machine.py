@@ -85,6 +85,8 @@ class Machine:
         self._writing: Generation | None = None
         self._stepped_down = False
         self._comeback = now + rules.comeback_seconds
+        self._came_back = now
+        """When the last member did."""
         self._asked = now
         self._unread_until = now
         self._changed = True
@@ -163,6 +165,8 @@ class Machine:
             decisions.append(Close(pod.session, "replaced by a newer session of the same pod"))
         pod.session, pod.closed = event.session, inf
         self._silent[pod.name] = None
+        if pod.name in self._members:
+            self._came_back = now
         return [*decisions, Tell(event.session), *self._told(pod, event.status, now)]
 
     def _told(self, pod: Pod, status: Status, now: float) -> list[Decision]:
@@ -248,6 +252,7 @@ class Machine:
         self._asked = now
         self._unread_until = now + self.rules.pause_seconds
         self._comeback += pause
+        self._came_back += pause
         for pod in self.pods.values():
             pod.heard += pause
             pod.closed += pause
@@ -267,7 +272,9 @@ class Machine:
                 wait = 0.0 if self._complained else rules.reconnect_seconds
                 deadline, why = pod.closed + wait, "its session closed"
             else:
-                deadline, why = self._comeback, "did not come back to the new coordinator"
+                lull = self._came_back + rules.lull_seconds if is_missed else inf
+                deadline = min(self._comeback, lull)
+                why = "did not come back to the new coordinator"
             if alone:
                 deadline = max(deadline, pod.heard + rules.alone_seconds)
             if pod.enter_by < deadline:

@@ -33,6 +33,9 @@ class Rules:
     comeback_seconds: float = 6.0
     """After its own restart. Whoever was connected to a machine that vanished notices after a beat
     and 2 s without an answer, and tries again at least once a second."""
+    lull_seconds: float = 1.5
+    """When somebody complains or waits: so long after the last member came back, the others are
+    taken for lost with the coordinator. Thousands need seconds to come back, but without a lull."""
     enter_seconds: float = 30.0
     """A trainer that does not come to a generation by then is stuck, whatever its beats say."""
     idle_enter_seconds: float = 5.0

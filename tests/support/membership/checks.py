@@ -30,6 +30,8 @@ class Checks:
         """(coordinator, pod): when it was heard last on a session that is open."""
         self._closed: dict[tuple[str, str], float] = {}
         self._started: dict[str, float] = {}
+        self._arrived: dict[str, float] = {}
+        """By coordinator: when a member came to it last."""
         self._leaving: set[str] = set()
         self._enter_by: dict[str, float] = {}
         """When a pod must have entered the generation that it is called to."""
@@ -185,6 +187,11 @@ class Checks:
             for pod in newest.pods():
                 self._call(pod, self.rules.enter_seconds)
 
+    def arrived(self, coordinator: Coordinator, pod: str) -> None:
+        newest = self._generations.get(self._newest)
+        if newest is not None and pod in newest.pods():
+            self._arrived[coordinator.name] = coordinator.now
+
     def heard(self, coordinator: Coordinator, pod: str) -> None:
         self._heard[coordinator.name, pod] = coordinator.now
         self._closed.pop((coordinator.name, pod), None)
@@ -283,14 +290,17 @@ class Checks:
             return False
         # Somebody complained, and this coordinator has not seen all well in a newer generation.
         is_troubled = self._trouble >= self._established[coordinator.name]
+        is_missed = is_troubled or self._waits(coordinator, before)
         if key in self._heard:
-            is_missed = is_troubled or self._waits(coordinator, before)
             patience = rules.suspected_seconds if is_missed else rules.silence_seconds
             return coordinator.waited_since(self._heard[key]) < patience
         if key in self._closed:
             waited = coordinator.waited_since(self._closed[key])
             return waited < rules.reconnect_seconds and not is_troubled
         started = self._started[coordinator.name]
+        arrived = max(started, self._arrived.get(coordinator.name, started))
+        if is_missed and coordinator.waited_since(arrived) >= rules.lull_seconds:
+            return False
         return coordinator.waited_since(started) < rules.comeback_seconds
 
     def _waits(self, coordinator: Coordinator, generation: Generation) -> bool:

@@ -179,6 +179,7 @@ class Coordinator:
         if self.machine is None:
             return
         if isinstance(event, Opened):
+            self.checks.arrived(self, event.pod)
             self.checks.heard(self, event.pod)
             self.checks.said_to_have_seen(event.pod, event.status.seen)
             self.checks.said_to_have_entered(event.pod, event.status.entered)

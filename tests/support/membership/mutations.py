@@ -91,6 +91,12 @@ MUTATIONS = [
         "self._comeback = now",
     ),
     Mutation(
+        "takes those who have not come back for lost, and others are just coming",
+        machine,
+        "        if pod.name in self._members:\n            self._came_back = now\n",
+        "",
+    ),
+    Mutation(
         "gives no time to connect again",
         machine,
         "wait = 0.0 if self._complained else rules.reconnect_seconds",

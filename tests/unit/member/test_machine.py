@@ -438,6 +438,31 @@ def test_after_a_restart_members_have_time_to_come_back() -> None:
     assert all(domain.holds for domain in again.current.domains)
 
 
+def test_one_that_was_lost_with_the_coordinator_is_left_soon_if_it_is_missed() -> None:
+    drive = started()
+    again = Drive(Machine(RULES, 2, drive.current, 0.0))
+    number = drive.current.number
+    again.open("a", seen=number, entered=number, went=number, healed=number, trouble=number)
+    again.wait(1)
+    again.open("b", seen=number, entered=number, went=number, healed=number, waits=number)
+    again.wait(RULES.lull_seconds - 0.1)
+    assert again.published == []
+    again.wait(0.2)
+    assert again.pods == ["a", "b"]
+
+
+def test_those_who_come_back_slowly_because_they_are_many_stay() -> None:
+    rules = Rules(min_domains=1, max_domains=8)
+    drive = started(rules, *"abcdefgh")
+    again = Drive(Machine(rules, 2, drive.current, 0.0))
+    number = drive.current.number
+    for index, pod in enumerate("abcdefgh"):
+        trouble = 0 if index else number
+        again.open(pod, seen=number, entered=number, went=number, healed=number, trouble=trouble)
+        again.wait((rules.comeback_seconds - 0.5) / 8)
+    assert sorted(again.current.pods()) == sorted("abcdefgh")
+
+
 def test_it_steps_down_when_another_has_written() -> None:
     drive = started()
     (decision,) = drive.machine.handle(Refused(drive.current.number + 1), drive.now)
