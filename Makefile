@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -98,6 +98,15 @@ bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions against on
 
 bench-losses: install ## each way of losing a worker REPEATS=20 times; needs root for cut networks
 	$(BIN)/python bench/losses.py
+
+bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, and lost by cause
+	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BIN)/python bench/goodput.py
+
+bench-fingerprint: install ## cost of comparing the members' weights every 100 steps
+	$(BIN)/python bench/fingerprint.py
+
+bench-reconfigure: install ## a fresh group for each generation, and torch's way to change one in place
+	$(BIN)/python bench/reconfigure.py
 
 bench-replicate: install ## two workers over DistributedDataParallel; what membership costs a step
 	$(BIN)/python bench/replicate.py

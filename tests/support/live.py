@@ -6,10 +6,12 @@ import os
 import re
 import signal
 import subprocess
+import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from threading import Thread
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 
@@ -20,6 +22,25 @@ from headway.state.rundir import RunDirectory
 from headway.state.store import Store
 from support.commands import start
 from support.waiting import wait_for
+
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 2, n_head: 2, n_embd: 32, n_positions: 32}}
+data:
+  train: {sources: [text.txt], tokenizer: {train: {vocab: 400}}}
+  sequence_length: 16
+batch: {global: 14, micro: 2}
+train_for: 100000 steps
+precision: fp32
+schedule: {type: constant, warmup: 5 steps}
+threads: 1
+seed: 3
+track: []
+evaluation: {every: 1000000 steps}
+"""
+"""A small model, a batch that three workers cannot divide evenly, and no end."""
+Found = TypeVar("Found")
 
 START_SECONDS = 120.0
 NODE = re.compile(r"node-(\d+)\.")
@@ -74,6 +95,11 @@ class LiveRun:
                 if "coordinator" in child.cmdline():
                     return child
         return None
+
+    def coordinator_log(self) -> Path | None:
+        coordinator = self.coordinator()
+        words = [] if coordinator is None else coordinator.cmdline()
+        return Path(words[words.index("--key") + 1]).with_name("coordinator.log") if words else None
 
     def generation(self) -> Generation:
         """The newest, as its coordinator has written it down."""
@@ -134,6 +160,48 @@ class LiveRun:
 
     def targets(self) -> list[int]:
         return [line["targets"] for line in self.directory.steps()]
+
+
+class Away:
+    """The coordinator is killed; the one that the launcher starts in its place is held up until
+    the end, before it can listen."""
+
+    def __init__(self, run: LiveRun) -> None:
+        self.run = run
+        self.back_at = 0.0
+        """When the next one listens, in seconds since 1970."""
+
+    def __enter__(self) -> Away:
+        before = self.run.coordinator()
+        assert before is not None
+        before.kill()
+        self._next = soon("another coordinator", lambda: self._other_than(before), 10.0)
+        self._next.suspend()
+        assert not _listens(self._next), "held up too late"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._next.resume()
+        soon("it to listen", lambda: _listens(self._next), 30.0)
+        self.back_at = time.time()
+
+    def _other_than(self, before: psutil.Process) -> psutil.Process | None:
+        found = self.run.coordinator()
+        return None if found == before else found
+
+
+def soon(what: str, look: Callable[[], Found], seconds: float) -> Found:
+    """Like `wait_for`, within milliseconds: it takes part of a core."""
+    deadline = time.monotonic() + seconds
+    while not (found := look()):
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        time.sleep(0.002)
+    return found
+
+
+def _listens(process: psutil.Process) -> bool:
+    connections = process.net_connections("tcp")
+    return any(one.status == psutil.CONN_LISTEN for one in connections)
 
 
 def node_of(pod: str) -> int:

@@ -22,6 +22,8 @@ from support.live import LiveRun
 MIDDLE = "headway-middle"
 ADDRESS = "10.77.0"
 PORT = 7700
+NOBODY = "02:00:00:00:00:01"
+"""The hardware address of no device: what is sent there is lost without a word."""
 
 
 def _ip(*words: str, inside: str | None = None) -> None:
@@ -44,6 +46,26 @@ class Cut:
 
     def __exit__(self, *_: object) -> None:
         _ip("link", "set", self.port, "master", "bridge", inside=MIDDLE)
+
+
+class Unreached:
+    """While it lasts nothing gets from the coordinator to a node or back; nobody is told, and the
+    node and its peers reach each other."""
+
+    def __init__(self, node: int) -> None:
+        self.ends = (
+            (_namespace(node), f"{ADDRESS}.1", "eth0"),
+            (MIDDLE, f"{ADDRESS}.{node + 10}", "bridge"),
+        )
+
+    def __enter__(self) -> None:
+        for inside, address, device in self.ends:
+            where = (address, "lladdr", NOBODY, "dev", device, "nud", "permanent")
+            _ip("neigh", "replace", *where, inside=inside)
+
+    def __exit__(self, *_: object) -> None:
+        for inside, address, device in self.ends:
+            _ip("neigh", "delete", address, "dev", device, inside=inside)
 
 
 class NetworkedRun(LiveRun):
@@ -108,7 +130,11 @@ class NetworkedRun(LiveRun):
             assert time.monotonic() < deadline, f"waited {seconds:.0f} s for step {step}"
             time.sleep(0.02)
 
+    def coordinator_log(self) -> Path:
+        return Path(self.directory.local, "coordinator.log")
+
     def _start_coordinator(self) -> None:
+        log = self.coordinator_log().open("ab")
         self._coordinator = subprocess.Popen(
             [
                 *("ip", "netns", "exec", MIDDLE, *HEADWAY, "coordinator"),
@@ -117,8 +143,10 @@ class NetworkedRun(LiveRun):
                 *("--max", str(self.nodes)),
             ],
             stdout=subprocess.PIPE,
+            stderr=log,
             text=True,
         )
+        log.close()
         assert self._coordinator.stdout is not None
         json.loads(self._coordinator.stdout.readline())
 

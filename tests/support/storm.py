@@ -50,8 +50,42 @@ precision: fp32
 seed: 3
 threads: 1
 track: []
-evaluation: {every: 10000000 steps}
+evaluation: {every: 10000000 steps, metrics: {call: "digests:none"}}
 checkpoint: {every: 50 steps}
+code: {path: code}
+"""
+# Each worker's own code: it notes what the optimizer made of every step, weights and own state.
+DIGESTS = """\
+import os
+from pathlib import Path
+
+import torch
+import xxhash
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+folder = Path(__file__).parents[1] / "digests"
+folder.mkdir(exist_ok=True)
+file = open(folder / str(os.getpid()), "w", buffering=1)
+
+
+def note(optimizer, *_):
+    digest, steps = xxhash.xxh3_128(), set()
+    for group in optimizer.param_groups:
+        for weights in group["params"]:
+            state = optimizer.state.get(weights, {})
+            for tensor in (weights, *(state[name] for name in sorted(state))):
+                here = getattr(tensor, "_local_tensor", tensor).detach()
+                digest.update(here.reshape(-1).view(torch.uint8).numpy())
+            steps.update({int(state["step"])} if state else ())
+    (step,) = steps
+    print(step, digest.hexdigest(), file=file)
+
+
+def none(model, batch):
+    return {}
+
+
+register_optimizer_step_post_hook(note)
 """
 KINDS = (
     "worker",
@@ -68,17 +102,14 @@ KINDS = (
     "scaled",
 )
 TOLERANCE = 1e-5
-TICK_SECONDS = 0.05
 STALL_SECONDS = 60.0
 """Twice what the coordinator gives a worker to come to a generation."""
 CALM_SECONDS = 90.0
 STOP_SECONDS = 60.0
 LEFT_SECONDS = 10.0
 MOST_KILLS = 2
-MORE_STEPS = 20
+MORE_STEPS = 30
 """After the storm, with all nodes."""
-COMPARED_EVERY = 100
-"""Steps from one comparison of weights to the next (headway.train.fingerprint)."""
 SLACK = 4
 """Threads and files of a worker that may come and go: a group has 3 and 4."""
 SHOWN = 5
@@ -91,6 +122,8 @@ def write_run(folder: Path) -> Path:
     (folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
     prepare_set(["text.txt"], folder / "set", folder, vocab=400, window_tokens=16)
     (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "code").mkdir()
+    (folder / "code" / "digests.py").write_text(DIGESTS)
     return folder
 
 
@@ -126,20 +159,27 @@ class Storm:
         ranks: int = 1,
         kinds: Sequence[str] = KINDS,
         pauses: tuple[float, float] = (3.0, 5.0),
-        is_compared: bool = True,
+        tick_seconds: float = 0.05,
+        watch: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda words: None,
     ) -> None:
         """`ranks`: of a node, which are lost together. `pauses`: seconds between two faults.
-        `is_compared`: it goes on until all who finish have compared their weights."""
+        `tick_seconds`: between two looks at the run, each of which takes milliseconds of a core.
+        `watch` is called with each of them."""
         self.run, self.nodes, self.ranks = run, nodes, ranks
         self.seed, self.chance = seed, random.Random(seed)
-        self.kinds, self.pauses, self.is_compared, self.say = kinds, pauses, is_compared, say
+        self.kinds, self.pauses, self.tick_seconds = kinds, pauses, tick_seconds
+        self.watch, self.say = watch, say
         self.faults: list[Fault] = []
         self.survived = 0
         """Faults after which steps were committed."""
         self.begun: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         """The most threads and open files of any worker, before and after the storm."""
+        self.finishers: dict[tuple[int, int], int] = {}
+        """Workers that were there when it was over, until the end."""
+        self.calm_step = 0
+        """From which on they took part in every step."""
         self._wanted = nodes
         self._holders: set[int] = set()
         """Nodes that certainly have the run's state."""
@@ -168,9 +208,8 @@ class Storm:
             self._strike(kind)
         self._wait("everything to be undone", lambda: not self._due, CALM_SECONDS)
         self._wait("all nodes to be members again", self._is_calm, CALM_SECONDS)
-        last = self.run.step + MORE_STEPS
-        if self.is_compared:
-            last += -last % COMPARED_EVERY + 1
+        self.finishers, self.calm_step = self.run.workers(), self.run.step
+        last = self.calm_step + MORE_STEPS
         self._wait(f"step {last}", lambda: self.run.step >= last, 2 * STALL_SECONDS)
         assert self._is_calm(), f"somebody was lost after the storm{self._where()}"
         self.survived = len(self.faults)
@@ -205,7 +244,7 @@ class Storm:
             if found := look():
                 return found
             assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}{self._where()}"
-            time.sleep(TICK_SECONDS)
+            time.sleep(self.tick_seconds)
 
     def _tick(self) -> None:
         """What is due is done, and the run is looked at."""
@@ -226,6 +265,7 @@ class Storm:
         self._holders.intersection_update(self.run.members())
         if self._is_calm():
             self._holders = set(range(self.nodes))
+        self.watch()
 
     def _where(self) -> str:
         last = f", after fault {len(self.faults)} ({self.faults[-1].words})" if self.faults else ""
@@ -424,7 +464,7 @@ def problems_of(storm: Storm, alone: RunDirectory) -> list[str]:
     problems = [
         *_ledger_problems(run),
         *_step_problems(run, alone),
-        *_weight_problems(run),
+        *_state_problems(storm),
         *_rests(storm),
     ]
     if run.process.returncode != 6:
@@ -484,11 +524,30 @@ def _ledger_problems(run: LiveRun) -> list[str]:
     return []
 
 
-def _weight_problems(run: LiveRun) -> list[str]:
-    """BIT-IDENTITY OF THOSE WHO FINISH. Members compare a sum over the bits of their weights every
-    COMPARED_EVERY steps, and name one that differs; the storm ends after such a step. Their
-    optimizers are not compared: here is the place for it."""
-    return [f"other weights: {event}" for event in run.events("diverged")]
+def _state_problems(storm: Storm) -> list[str]:
+    """Whether all who finished had the same weights and the same state of the optimizer after
+    every step since the storm, the last one included, bit by bit."""
+    run = storm.run
+    problems = [f"other weights: {event}" for event in run.events("diverged")]
+    expected = set(range(storm.calm_step + 1, run.step + 1))
+    by_rank: dict[int, dict[int, set[str]]] = {}
+    for (node, rank), pid in storm.finishers.items():
+        found = _digests(run.folder, pid)
+        if missing := expected - found.keys():
+            problems.append(f"node {node} has not taken steps {sorted(missing)[:SHOWN]}")
+        for step in expected & found.keys():
+            by_rank.setdefault(rank, {}).setdefault(step, set()).add(found[step])
+    for rank, steps in by_rank.items():
+        if odd := sorted(step for step, digests in steps.items() if len(digests) > 1):
+            problems.append(f"ranks {rank} of the nodes had other states after {odd[:SHOWN]}")
+    return problems
+
+
+def _digests(folder: Path, pid: int) -> dict[int, str]:
+    """By step; of one that was done again, the last."""
+    path = folder / "digests" / str(pid)
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {int(step): digest for step, digest in (line.split() for line in lines)}
 
 
 def _rests(storm: Storm) -> list[str]:
