@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -27,6 +27,7 @@ install: $(VENV)/.made   ## .venv with everything: base, train, and what checks 
 
 lock:            ## pin and hash every dependency anew (requirements/*.txt)
 	$(COMPILE) pyproject.toml -o requirements/base.txt
+	cd bench/compare && $(COMPILE) requirements.in -o requirements.txt
 	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
 
 format:          ## rewrite the code the way `check` wants it
@@ -110,6 +111,9 @@ bench-reconfigure: install ## a fresh group for each generation, and torch's way
 
 bench-replicate: install ## two workers over DistributedDataParallel; what membership costs a step
 	$(BIN)/python bench/replicate.py
+
+bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about 90 minutes
+	FAULTS=$${FAULTS:-5} $(BIN)/python bench/compare
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py
