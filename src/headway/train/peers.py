@@ -3,8 +3,9 @@ surfaces."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Protocol
 
 import torch
@@ -25,6 +26,13 @@ LOST_PEER_SIGNS = (
     "wait timeout",
     "Application timeout caused pair closure",  # of the other sums, when one took too long
 )
+
+
+SOON = timedelta(seconds=0.5)
+"""What waits in a group whose connections were shut ends in milliseconds."""
+_abandoned: list[tuple[Any, ...]] = []
+"""Unless gloo misses that they were shut, as it does now and then in a process that stood still
+meanwhile: then it waits for its timeout of minutes, and whoever frees the group waits with it."""
 
 
 class Watch(Protocol):
@@ -49,12 +57,13 @@ class Unwatched:
 class Adding:
     """A sum on its way. Nobody may read or write the tensor before `finish`."""
 
-    def __init__(self, work: Any, watch: Watch) -> None:
-        self._work, self._watch = work, watch
+    def __init__(self, finish: Callable[[], None]) -> None:
+        self._finish: Callable[[], None] | None = finish
 
     def finish(self) -> None:
-        work, self._work = self._work, None
-        wait_for(work, self._watch)
+        finish, self._finish = self._finish, None
+        assert finish is not None
+        finish()
 
 
 class Peers:
@@ -71,7 +80,8 @@ class Peers:
     def start_adding_up(self, tensor: torch.Tensor) -> Adding:
         """COLLECTIVE. The tensor becomes its sum over the group, when that is finished."""
         with naming_lost_peers(self._watch):
-            return Adding(self._group.allreduce([tensor]), self._watch)
+            work = self._group.allreduce([tensor])
+        return Adding(lambda: self._finish(work, tensor))
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """COLLECTIVE."""
@@ -82,23 +92,41 @@ class Peers:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         with naming_lost_peers(self._watch):
             work = self._group.allgather([parts], [tensor])
-        wait_for(work, self._watch)
+        self._finish(work, tensor, *parts)
         return parts
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """COLLECTIVE. The tensor becomes the one of rank `source`."""
         with naming_lost_peers(self._watch):
             work = self._group.broadcast(tensor, source)
-        wait_for(work, self._watch)
+        self._finish(work, tensor)
+
+    def _finish(self, work: Any, *of: torch.Tensor) -> None:
+        watch = self._watch
+        watch.begins()
+        try:
+            with naming_lost_peers(watch):
+                if isinstance(watch, Unwatched):
+                    work.wait()
+                    return
+                was_over = watch.is_over
+                while not _ends_soon(work):
+                    if was_over:
+                        _abandoned.append((self._group, work, of))
+                        raise PeerLost("the generation is over")
+                    was_over = watch.is_over
+        finally:
+            watch.ends()
 
 
-def wait_for(work: Any, watch: Watch) -> None:
-    watch.begins()
+def _ends_soon(work: Any) -> bool:
     try:
-        with naming_lost_peers(watch):
-            work.wait()
-    finally:
-        watch.ends()
+        work.wait(SOON)
+    except RuntimeError as error:
+        if "Operation timed out" not in str(error) or work.is_completed():
+            raise
+        return False
+    return True
 
 
 def is_lost_peer(error: BaseException) -> bool:

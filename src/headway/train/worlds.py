@@ -178,7 +178,7 @@ class LiveWorlds:
 
     def hang(self, times: int) -> None:
         watch = self._watch
-        if watch is not None and watch.since is not None:
+        if watch is not None and watch.since is not None and not watch.is_over:
             self._complain(())  # it waits for others, and something is wrong between them
         elif times >= HANGS:
             os.abort()  # the others have gone on without it, and it is replaced

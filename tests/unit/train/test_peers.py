@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import time
+import weakref
 from datetime import timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -115,3 +120,53 @@ def test_in_a_group_that_is_over_every_failure_is_a_lost_peer(is_over: bool) -> 
 
     (error,) = outcomes(1, work)
     assert isinstance(error, PeerLost if is_over else RuntimeError)
+
+
+class Slow:
+    """Work that takes its time; or for ever, as gloo's now and then in a process that was stopped
+    while its peers shut their connections."""
+
+    def __init__(self, seconds: float) -> None:
+        self._ends_at = time.monotonic() + seconds
+
+    def is_completed(self) -> bool:
+        return time.monotonic() >= self._ends_at
+
+    def wait(self, timeout: timedelta) -> None:
+        left = self._ends_at - time.monotonic()
+        time.sleep(max(0.0, min(left, timeout.total_seconds())))
+        if not self.is_completed():
+            raise RuntimeError("Operation timed out!")
+
+
+class GroupOf:
+    def __init__(self, work: Slow) -> None:
+        self._work = work
+
+    def rank(self) -> int:
+        return 0
+
+    def size(self) -> int:
+        return 2
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> Slow:
+        return self._work
+
+
+def test_what_never_ends_in_a_group_that_is_over_is_abandoned_and_kept() -> None:
+    """To free it would be to wait for its end."""
+    group: Any = GroupOf(Slow(3600.0))
+    kept = weakref.ref(group)
+    began = time.monotonic()
+    with pytest.raises(PeerLost, match="the generation is over"):
+        Peers(group, Over()).broadcast(torch.ones(2), source=1)
+    assert time.monotonic() - began < 5
+    del group
+    gc.collect()
+    assert kept() is not None
+
+
+def test_what_takes_long_in_a_group_that_works_is_waited_for() -> None:
+    watch = SimpleNamespace(is_over=False, begins=lambda: None, ends=lambda: None)
+    slow: Any = GroupOf(Slow(1.2))
+    Peers(slow, watch).broadcast(torch.ones(2), source=1)
