@@ -164,9 +164,11 @@ def _membership(folder: Path) -> tuple[float, list[float]]:
     small = {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": LENGTH}
     costs = []
     for number in range(RUNS):
-        seconds = {}
-        for elastic in ("live", "restart") if number % 2 else ("restart", "live"):
-            name = f"{elastic}-{number}"
+        # There and back: whoever comes second on a machine is often the slower one.
+        turns = ("live", "restart", "restart", "live")
+        seconds: dict[str, list[float]] = {"live": [], "restart": []}
+        for turn, elastic in enumerate(turns):
+            name = f"{elastic}-{number}-{turn}"
             options = [
                 *("--set", f"name={name}", "--set", f"elastic={elastic}"),
                 *("--set", f"train_for={STEPS} steps", "--set", f"data.train={folder / SET}"),
@@ -178,8 +180,9 @@ def _membership(folder: Path) -> tuple[float, list[float]]:
                 output = run.end(180)
                 assert run.process.returncode == 0, output
                 steps = run.directory.steps()[20:]
-            seconds[elastic] = statistics.median(step["seconds"] for step in steps)
-        costs.append(round(seconds["live"] - seconds["restart"], 6))
+            seconds[elastic].append(statistics.median(step["seconds"] for step in steps))
+        cost = statistics.mean(seconds["live"]) - statistics.mean(seconds["restart"])
+        costs.append(round(cost, 6))
         print(f"run {number + 1}/{RUNS}: {seconds}", file=sys.stderr)
     return statistics.median(costs), costs
 

@@ -460,6 +460,27 @@ def test_training_that_stands_still_in_a_sum_is_trouble(crew: Crew) -> None:
     assert waiting.result(LONG)[0] is not None
 
 
+def test_training_that_stands_still_by_itself_ends_its_process(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also in a sum of a group that is over: the others are gone, and cannot help."""
+    ended: list[int] = []
+    monkeypatch.setattr(worlds_module.os, "abort", lambda: ended.append(1))
+    (one, two), _ = crew.together("a", "b")
+    one.worlds.hang(1)
+    assert not ended, "it gets another chance"
+    one.worlds.hang(2)
+    assert len(ended) == 1
+    watch = two.worlds._watch
+    assert watch is not None
+    watch.begins()
+    two.worlds.hang(2)
+    assert len(ended) == 1, "it waits for others, and complains"
+    watch.drop()
+    two.worlds.hang(2)
+    assert len(ended) == 2
+
+
 # --- a run that waits
 
 
