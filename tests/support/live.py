@@ -18,6 +18,7 @@ import psutil
 from headway.member.generation import Generation
 from headway.member.records import StoreRecord
 from headway.state.ledger import verify_ledger
+from headway.state.lines import stands_at
 from headway.state.rundir import RunDirectory
 from headway.state.store import Store
 from support.commands import start
@@ -76,8 +77,7 @@ class LiveRun:
 
     @property
     def step(self) -> int:
-        last = self.directory.metrics.last() or {}
-        return int(last.get("step", last.get("rewind", 0)))
+        return stands_at(self.directory.metrics.last() or {"rewind": 0})
 
     def workers(self) -> dict[tuple[int, int], int]:
         """(node, local rank) and process id of those that are alive."""

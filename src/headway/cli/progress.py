@@ -71,7 +71,7 @@ class RunProgress:
     """While workers train: the newest step as a moving line, what happens as lines that stay."""
 
     def __init__(self, directory: RunDirectory, clock: Clock) -> None:
-        self.name = directory.name if directory.store.is_local else directory.location
+        self.name = directory.as_typed
         self.directory = directory.here()
         self.clock = clock
         self.line = MovingLine()

@@ -139,10 +139,10 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
         hint("the same command goes on from here")
     else:
         say(f"finished: {directory.location}")
-        named = directory.name if directory.store.is_local else directory.location
-        export = f"headway export {named}"
+        export = f"headway export {directory.as_typed}"
         masked = resolved.run.objective.type == "masked"
-        hint(export if masked else f'headway generate {named} --prompt "Once", {export}')
+        generate = f'headway generate {directory.as_typed} --prompt "Once"'
+        hint(export if masked else f"{generate}, {export}")
     return code
 
 

@@ -102,8 +102,7 @@ def _happened(directory: Look, found: Status, start: Start) -> list[tuple[str, s
         for index, (time, words) in enumerate(changes)
     ]
     if found.state == "running" and (reports := stuck_reports(events, found.step)):
-        named = found.name if directory.store.is_local else found.folder
-        lines.append(("warning", stuck_in_words(reports, named, start.ranks)))
+        lines.append(("warning", stuck_in_words(reports, directory.as_typed, start.ranks)))
     return lines
 
 

@@ -27,6 +27,7 @@ from headway.member.messages import MAX_PODS
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import next_generation
+from headway.state.lines import stands_at
 from headway.state.rundir import Journal, RunDirectory
 
 POLL_SECONDS = 0.1
@@ -297,8 +298,7 @@ class LocalRun:
         assert lost.code is not None
         how = describe_end(lost.code)
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
-        newest = self.directory.here().metrics.last() or {"rewind": 0}
-        step = newest["rewind"] if "rewind" in newest else newest["step"]
+        step = stands_at(self.directory.here().metrics.last() or {"rewind": 0})
         unit.losses = 1 if step > unit.step else unit.losses + 1
         unit.step = max(step, unit.step)
         if unit.losses >= MOST_LOSSES:

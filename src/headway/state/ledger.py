@@ -19,7 +19,6 @@ counts, if they claim the same. Any other repeat is a breach.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from headway.state.lines import Record, writer_of
 
@@ -80,7 +79,8 @@ class _Check:
     def __init__(self, first_step: int) -> None:
         self.base = first_step
         self.taken: list[Record] = []
-        self.begun: list[Record] = []
+        self.begun: dict[float, Record] = {}
+        """By generation."""
         self.facts: Record | None = None
         self.generation = 0
         self.writer = 0
@@ -114,14 +114,13 @@ class _Check:
             generation = record.get("generation")
             return type(generation) is int and generation <= self.generation
         if "begin" in record:
-            return any(
-                _claims(one, BEGIN_CLAIMS) == _claims(record, BEGIN_CLAIMS) for one in self.begun
-            )
+            begin = record["begin"]
+            known = self.begun.get(begin) if isinstance(begin, int | float) else None
+            return known is not None and _same_claims(known, record, BEGIN_CLAIMS)
         step = record.get("step")
         if type(step) is not int or not self.base < step < self.next_step:
             return False
-        known = self.taken[step - self.base - 1]
-        return _claims(known, STEP_CLAIMS) == _claims(record, STEP_CLAIMS)
+        return _same_claims(self.taken[step - self.base - 1], record, STEP_CLAIMS)
 
     def _rewind(self, record: Record) -> None:
         if not self._has_numbers(record, ("rewind",)):
@@ -161,7 +160,7 @@ class _Check:
                 self.breach = f"{key} changed from {self.facts.get(key)} to {record.get(key)}"
         if self.breach is None:
             self.facts, self.generation = record, record["begin"]
-            self.begun.append(record)
+            self.begun[self.generation] = record
             self.writer = max(self.writer, self.generation)
 
     def _step(self, record: Record) -> None:
@@ -201,5 +200,5 @@ class _Check:
         )
 
 
-def _claims(record: Record, keys: tuple[str, ...]) -> list[Any]:
-    return [record.get(key) for key in keys]
+def _same_claims(one: Record, other: Record, keys: tuple[str, ...]) -> bool:
+    return all(one.get(key) == other.get(key) for key in keys)

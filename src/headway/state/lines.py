@@ -92,6 +92,11 @@ def writer_of(record: Record) -> Any:
     return record.get("writer", record.get("generation", record.get("begin")))
 
 
+def stands_at(record: Record) -> int:
+    """The step that a log stands at after this line."""
+    return int(record["rewind"] if "rewind" in record else record["step"])
+
+
 def _is_older(record: Record, than: Record) -> bool:
     return bool(record.get("generation", 0) < than.get("generation", 0))
 

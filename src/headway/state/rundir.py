@@ -68,6 +68,11 @@ class RunDirectory:
     def name(self) -> str:
         return self.store.root.rsplit("/", 1)[-1]
 
+    @property
+    def as_typed(self) -> str:
+        """What a command takes for it: one in the run file's folder is found by its name."""
+        return self.name if self.store.is_local else self.location
+
     @classmethod
     def exists(cls, location: str | Path) -> bool:
         with _reaching(location):

@@ -130,8 +130,8 @@ def fork_hint(directory: RunDirectory, step: int) -> str:
     saved = [one for one in steps_saved(directory) if one <= step - EVERY_STEPS]
     if not saved:
         return "nothing was saved before that; begin anew under another name"
-    name = directory.name if directory.store.is_local else directory.location
-    return f"go on from the newest checkpoint of before: headway fork {name}@{saved[-1]} NEW"
+    newest = f"{directory.as_typed}@{saved[-1]}"
+    return f"go on from the newest checkpoint of before: headway fork {newest} NEW"
 
 
 def _save_is_due(run: WorkerRun) -> bool:

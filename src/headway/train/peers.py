@@ -107,7 +107,7 @@ class Peers:
         try:
             with naming_lost_peers(watch):
                 if isinstance(watch, Unwatched):
-                    work.wait()
+                    work.wait()  # without a timeout: with one, NCCL would hold up the host
                     return
                 was_over = watch.is_over
                 while not _ends_soon(work):

@@ -15,7 +15,7 @@ from typing import Any
 from headway.clock import Clock, stamp
 from headway.spec.resolve import Resolved
 from headway.state.ledger import follows
-from headway.state.lines import Log, Record
+from headway.state.lines import Log, Record, stands_at
 from headway.state.rundir import RunDirectory
 from headway.train.evaluate import EvaluationResult, perplexity
 from headway.train.step import StepResult
@@ -57,7 +57,7 @@ class Recorder:
         self._world = world
         self.settle(upto=first_step)
         for kept in self._kept:
-            while kept and _stands_at(kept[-1]) > first_step:
+            while kept and stands_at(kept[-1]) > first_step:
                 kept.pop()
             if world.generation > 1:
                 # Always: a leader that stands still may have lines beyond it that nobody sees yet.
@@ -178,10 +178,6 @@ class Recorder:
 def _missing(kept: deque[Record], log: Log) -> list[Record]:
     last = log.last()
     return [line for line in kept if follows(line, last)]
-
-
-def _stands_at(line: Record) -> int:
-    return int(line["rewind"] if "rewind" in line else line["step"])
 
 
 def finite(value: Any) -> Any:
