@@ -21,19 +21,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from headway.clock import SystemClock
-from headway.launch.machine import this_machine
-from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
+from headway.spec.resolve import Resolved
 from headway.train.fingerprint import EVERY_STEPS, odd_ones
-from headway.train.loop import advance
-from headway.train.preempt import StopRequest
-from headway.train.run import begin, open_run
-from headway.train.world import form_world
-from headway.train.worlds import OneWorld
 from loop import BATCH, RUN_FILE, VOCABULARY
-from trial import SET, prepare_set
+from trial import Trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "60"))
 WARMUP = 3
@@ -70,15 +61,8 @@ def main() -> int:
 
 def _measure(folder: Path) -> list[tuple[float, float]]:
     """Seconds of a step and of a comparison, round by round."""
-    resolved = resolve(
-        load_run(folder, ["precision=fp32", f"batch.global={BATCH * WORKERS}"]),
-        this_machine(),
-        nodes=WORKERS,
-        parameters=None,
-        train_set=folder / SET,
-        validation_sets={},
-    )
-    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    overrides = ("precision=fp32", f"batch.global={BATCH * WORKERS}")
+    resolved = resolved_trial(folder, *overrides, nodes=WORKERS)
     context = get_context("spawn")
     pipes = [context.Pipe() for _ in range(WORKERS)]
     for rank, (_, theirs) in enumerate(pipes):
@@ -96,15 +80,12 @@ def _measure(folder: Path) -> list[tuple[float, float]]:
 def _work(rank: int, resolved: Resolved, folder: Path, pipe: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    world = form_world(rank, WORKERS, 1, "cpu", False, folder / "store", 1)
-    worlds = OneWorld(world)
-    run = open_run(resolved, world.place, rank, StopRequest(), SystemClock())
-    begin(run, world, worlds)
-    peers = world.replicas
+    trial = Trial(resolved, rank=rank, store=folder / "store")
+    peers = trial.world.replicas
     assert peers is not None
     for _ in range(ROUNDS + WARMUP):
-        step = _timed(lambda: advance(run, world, worlds))
-        compare = _timed(lambda: odd_ones(run.training, peers))
+        step = _timed(trial.advance)
+        compare = _timed(lambda: odd_ones(trial.run.training, peers))
         pipe.send((step, compare))
     dist.barrier()
 

@@ -28,19 +28,10 @@ import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
-from headway.clock import SystemClock
-from headway.launch.machine import this_machine
-from headway.spec.load import load_run
-from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
-from headway.train.loop import advance
-from headway.train.preempt import StopRequest
-from headway.train.run import begin, open_run
-from headway.train.world import form_world
-from headway.train.worlds import OneWorld
+from headway.spec.resolve import Resolved
 from loop import BATCH, LENGTH, RUN_FILE, VOCABULARY, all_tokens, make_model, make_optimizer
 from support.live import LiveRun
-from trial import SET, prepare_set
+from trial import SET, Trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "30"))
 RUNS = int(os.environ.get("RUNS", "5"))
@@ -76,15 +67,8 @@ def main() -> int:
 
 def _over_ddp(folder: Path) -> list[float]:
     """Speed of Headway over that of DDP, round by round."""
-    resolved = resolve(
-        load_run(folder, ["precision=fp32", f"batch.global={BATCH * WORKERS}"]),
-        this_machine(),
-        nodes=WORKERS,
-        parameters=None,
-        train_set=folder / SET,
-        validation_sets={},
-    )
-    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    overrides = ("precision=fp32", f"batch.global={BATCH * WORKERS}")
+    resolved = resolved_trial(folder, *overrides, nodes=WORKERS)
     context = get_context("spawn")
     pipes = [context.Pipe() for _ in range(WORKERS)]
     processes = [
@@ -118,16 +102,8 @@ def _over_ddp(folder: Path) -> list[float]:
 def _work(rank: int, resolved: Resolved, folder: Path, pipe: Connection) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
-    store = folder / "store"
-    world = form_world(rank, WORKERS, 1, "cpu", False, store, 1)
-    worlds = OneWorld(world)
-    run = open_run(resolved, world.place, rank, StopRequest(), SystemClock())
-    begin(run, world, worlds)
-
-    def headway() -> None:
-        advance(run, world, worlds)
-
-    contenders = {"headway": headway, "ddp": _ddp(rank, folder)}
+    trial = Trial(resolved, rank=rank, store=folder / "store")
+    contenders = {"headway": trial.advance, "ddp": _ddp(rank, folder)}
     while (asked := pipe.recv()) != "end":
         dist.barrier()
         began = time.perf_counter()

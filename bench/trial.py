@@ -1,4 +1,5 @@
-"""A small run for a bench: text made here, prepared, and opened in this process on one worker."""
+"""A small run for a bench: text made here, prepared, and opened in this process, as one worker or as
+one of several."""
 
 from __future__ import annotations
 
@@ -31,12 +32,12 @@ def prepare_set(folder: Path, num_bytes: int, vocabulary: int) -> Path:
     return folder / SET
 
 
-def resolved_trial(folder: Path, *overrides: str) -> Resolved:
+def resolved_trial(folder: Path, *overrides: str, nodes: int = 1) -> Resolved:
     """The run file in `folder` on the set beside it, its directory made and its threads pinned."""
     resolved = resolve(
         load_run(folder, list(overrides)),
         this_machine(),
-        nodes=1,
+        nodes=nodes,
         parameters=None,
         train_set=folder / SET,
         validation_sets={},
@@ -47,12 +48,16 @@ def resolved_trial(folder: Path, *overrides: str) -> Resolved:
 
 
 class Trial:
-    """A run on one worker, step by step."""
+    """A run on one worker of `resolved.nodes`, step by step. They meet at the file `store`."""
 
-    def __init__(self, resolved: Resolved, generation: int = 1) -> None:
-        self.world: World = form_world(0, 1, 1, "cpu", False, Path("unused"), generation)
+    def __init__(
+        self, resolved: Resolved, generation: int = 1, rank: int = 0, store: Path = Path("unused")
+    ) -> None:
+        self.world: World = form_world(rank, resolved.nodes, 1, "cpu", False, store, generation)
         self._worlds = OneWorld(self.world)
-        self.run: WorkerRun = open_run(resolved, self.world.place, 0, StopRequest(), SystemClock())
+        self.run: WorkerRun = open_run(
+            resolved, self.world.place, rank, StopRequest(), SystemClock()
+        )
         begin(self.run, self.world, self._worlds)
 
     def advance(self) -> None:
