@@ -1,5 +1,5 @@
-"""A small run for a bench: text made here, prepared, and opened in this process, as one worker or as
-one of several."""
+"""A small run for a bench: text made here, prepared, and opened in this process, as the one worker
+or as one of several."""
 
 from __future__ import annotations
 
