@@ -21,7 +21,8 @@ from headway.clock import seconds_of
 from headway.state.ledger import verify_ledger
 from headway.state.rundir import RunDirectory
 from support.live import LiveRun
-from support.storm import KINDS, Fault, Storm, left_behind, problems_of, undisturbed, write_run
+from support.storm import KINDS, Fault, Storm
+from support.stormed import left_behind, problems_of, undisturbed, write_run
 
 FAULTS = int(os.environ.get("FAULTS", "200"))
 SEED = int(os.environ.get("SEED", "1"))

@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from support.commands import headway
-from support.live import RUN_FILE, LiveRun
+from support.live import LiveRun, write_run
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -21,9 +21,7 @@ RECOVER_SECONDS = 4.0
 
 @pytest.fixture
 def folder(tmp_path: Path, text: Path) -> Path:
-    (tmp_path / "text.txt").write_text((text / "train.txt").read_text())
-    (tmp_path / "run.yaml").write_text(RUN_FILE)
-    return tmp_path
+    return write_run(tmp_path, text)
 
 
 def test_a_sharded_domain_is_lost_and_comes_back_as_a_whole(folder: Path) -> None:

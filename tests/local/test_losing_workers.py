@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import headway
-from support.live import RUN_FILE, LiveRun
+from support.live import LiveRun, write_run
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -26,9 +26,7 @@ RECOVER_SECONDS = 4.0
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Iterator[LiveRun]:
-    folder = tmp_path_factory.mktemp("live")
-    (folder / "text.txt").write_text((text / "train.txt").read_text())
-    (folder / "run.yaml").write_text(RUN_FILE)
+    folder = write_run(tmp_path_factory.mktemp("live"), text)
     with LiveRun(folder, "it", 3) as run:
         run.wait_for_step(20)
         yield run

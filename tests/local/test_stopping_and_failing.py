@@ -13,7 +13,7 @@ import pytest
 
 from headway.state.rundir import RunDirectory
 from support.commands import headway, start
-from support.live import is_alive
+from support.live import is_alive, write_run
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -35,9 +35,7 @@ track: []
 
 @pytest.fixture
 def folder(tmp_path: Path, text: Path) -> Path:
-    (tmp_path / "text.txt").write_text((text / "train.txt").read_text())
-    (tmp_path / "run.yaml").write_text(RUN_FILE)
-    return tmp_path
+    return write_run(tmp_path, text, RUN_FILE)
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from support.live import LiveRun
-from support.storm import KINDS, Storm, problems_of, undisturbed, write_run
+from support.storm import KINDS, Storm
+from support.stormed import problems_of, undisturbed, write_run
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]

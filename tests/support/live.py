@@ -48,6 +48,13 @@ NODE = re.compile(r"node-(\d+)\.")
 """What a pod's name begins with."""
 
 
+def write_run(folder: Path, text: Path, run_file: str = RUN_FILE) -> Path:
+    """What `headway run` needs there: the run file, and the text it trains on."""
+    (folder / "text.txt").write_text((text / "train.txt").read_text())
+    (folder / "run.yaml").write_text(run_file)
+    return folder
+
+
 class LiveRun:
     """`headway run` in a process of its own, looked at from outside."""
 

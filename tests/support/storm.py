@@ -1,5 +1,5 @@
 """A storm over a live run: every few seconds something is killed, stopped, sent away or scaled, by
-a seed; and what must be true of the run afterwards.
+a seed. What must be true of the run afterwards is in stormed.py.
 
 At least one node that certainly has the run's state is always left alone: else the run would go
 back to a checkpoint, as it should, and that is another test.
@@ -15,78 +15,15 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TypeVar
 
 import psutil
 
-from headway.clock import SystemClock
-from headway.data.tiny import stories
-from headway.state.rundir import RunDirectory
 from support.commands import headway
 from support.live import LiveRun, is_alive
-from support.preparing import prepare_set
-from support.waiting import wait_for
-from support.workers import resolved_run, train
 
 Found = TypeVar("Found")
 
-# A batch that nothing divides: 15 slices, steps of 0.1 to 0.2 s on two cores. Masked, so that the
-# number of targets tells which samples a step has seen. The rate does not depend on the end.
-RUN_FILE = """\
-version: 1
-name: storm
-model:
-  type: bert
-  config: {num_hidden_layers: 2, num_attention_heads: 2, hidden_size: 32, intermediate_size: 64,
-           max_position_embeddings: 32, vocab_size: 448}
-objective: masked
-data: {train: set, sequence_length: 16}
-batch: {global: 29, micro: 2}
-train_for: 10000000 steps
-optimizer: {lr: 1e-3}
-schedule: {type: constant, warmup: 5 steps}
-precision: fp32
-seed: 3
-threads: 1
-track: []
-evaluation: {every: 10000000 steps, metrics: {call: "digests:none"}}
-checkpoint: {every: 50 steps}
-code: {path: code}
-"""
-# Each worker's own code: it notes what the optimizer made of every step, weights and own state.
-DIGESTS = """\
-import os
-from pathlib import Path
-
-import torch
-import xxhash
-from torch.optim.optimizer import register_optimizer_step_post_hook
-
-folder = Path(__file__).parents[1] / "digests"
-folder.mkdir(exist_ok=True)
-file = open(folder / str(os.getpid()), "w", buffering=1)
-
-
-def note(optimizer, *_):
-    digest, steps = xxhash.xxh3_128(), set()
-    for group in optimizer.param_groups:
-        for weights in group["params"]:
-            state = optimizer.state.get(weights, {})
-            for tensor in (weights, *(state[name] for name in sorted(state))):
-                here = getattr(tensor, "_local_tensor", tensor).detach()
-                digest.update(here.reshape(-1).view(torch.uint8).numpy())
-            steps.update({int(state["step"])} if state else ())
-    (step,) = steps
-    print(step, digest.hexdigest(), file=file)
-
-
-def none(model, batch):
-    return {}
-
-
-register_optimizer_step_post_hook(note)
-"""
 KINDS = (
     "worker",
     "leader",
@@ -101,36 +38,13 @@ KINDS = (
     "coordinator and worker",
     "scaled",
 )
-TOLERANCE = 1e-5
 STALL_SECONDS = 60.0
 """Twice what the coordinator gives a worker to come to a generation."""
 CALM_SECONDS = 90.0
 STOP_SECONDS = 60.0
-LEFT_SECONDS = 10.0
 MOST_KILLS = 2
 MORE_STEPS = 30
 """After the storm, with all nodes."""
-SLACK = 4
-"""Threads and files of a worker that may come and go: a group has 3 and 4."""
-SHOWN = 5
-"""Steps that are wrong."""
-
-
-def write_run(folder: Path) -> Path:
-    """A run file, and the set it trains on."""
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
-    prepare_set(["text.txt"], folder / "set", folder, vocab=400, window_tokens=16)
-    (folder / "run.yaml").write_text(RUN_FILE)
-    (folder / "code").mkdir()
-    (folder / "code" / "digests.py").write_text(DIGESTS)
-    return folder
-
-
-def undisturbed(folder: Path, steps: int) -> RunDirectory:
-    """The same run by one process that nobody touches."""
-    overrides = ["name=alone", f"train_for={steps} steps"]
-    return train(resolved_run(folder, {"train": folder / "set"}, 1, overrides), seconds=600)
 
 
 @dataclass(frozen=True)
@@ -453,123 +367,3 @@ class Storm:
 def _send(pid: int, number: int) -> None:
     with suppress(ProcessLookupError):  # it has just ended by itself
         os.kill(pid, number)
-
-
-# What must be true
-
-
-def problems_of(storm: Storm, alone: RunDirectory) -> list[str]:
-    """All that is wrong with a run that was stopped after its storm; `alone` was not disturbed."""
-    run = storm.run
-    problems = [
-        *_ledger_problems(run),
-        *_step_problems(run, alone),
-        *_state_problems(storm),
-        *_rests(storm),
-    ]
-    if run.process.returncode != 6:
-        problems.append(f"it ended with code {run.process.returncode}, not 6:\n{run.output}")
-    if len(run.events("started")) != 1:
-        problems.append("it went back to a checkpoint, though a node had its state")
-    for name in ("failed", "save_failed", "skipped"):
-        problems += [f"{name}: {event}" for event in run.events(name)[:SHOWN]]
-    saved = run.events("saved")
-    if not saved or saved[-1]["step"] != run.step:
-        problems.append(f"the last save is not of step {run.step}: {saved[-1:]}")
-    return problems
-
-
-def _step_problems(run: LiveRun, alone: RunDirectory) -> list[str]:
-    """Each step: the targets and tokens of its samples, and the loss."""
-    lines, resolved = run.directory.steps(), run.directory.read_spec()
-    tokens = resolved.global_batch * resolved.run.data.sequence_length
-    problems = []
-    for line, targets in zip(lines, expected_targets(run.directory, len(lines)), strict=True):
-        if (line["targets"], line["tokens"]) != (targets, line["step"] * tokens):
-            problems.append(f"step {line['step']} has not {targets} targets: {line}")
-    for mine, its in zip(lines, alone.steps(), strict=False):
-        is_near = abs(mine["loss"] - its["loss"]) <= TOLERANCE
-        if not is_near or mine["targets"] != its["targets"]:
-            problems.append(f"step {mine['step']} is {mine}, and undisturbed it is {its}")
-    more = len(problems) - SHOWN
-    return problems[:SHOWN] + ([f"and {more} more such steps"] if more > 0 else [])
-
-
-def expected_targets(directory: RunDirectory, steps: int) -> list[int]:
-    """Of each step, by one process that reads the data and does nothing else."""
-    import torch
-
-    from headway.data.reading.tokenset import Reading
-    from headway.plan.batch import share_of
-    from headway.train.batches import IGNORED
-    from headway.train.feed import open_feed
-
-    resolved = directory.read_spec()
-    reading = Reading(rank=0, trusted=True, warn=print, clock=SystemClock())
-    feed = open_feed(resolved, resolved.train_set, torch.device("cpu"), reading)
-    share = share_of(feed.num_slices, 1, 1, 0)
-    counts = [
-        sum(int((batch.targets != IGNORED).sum()) for batch in feed.step(step, share))
-        for step in range(steps)
-    ]
-    feed.close()
-    return counts
-
-
-def _ledger_problems(run: LiveRun) -> list[str]:
-    try:
-        run.require_exact()
-    except AssertionError as error:
-        return [f"the ledger is not exact: {error}"]
-    return []
-
-
-def _state_problems(storm: Storm) -> list[str]:
-    """Whether all who finished had the same weights and the same state of the optimizer after
-    every step since the storm, the last one included, bit by bit."""
-    run = storm.run
-    problems = [f"other weights: {event}" for event in run.events("diverged")]
-    expected = set(range(storm.calm_step + 1, run.step + 1))
-    by_rank: dict[int, dict[int, set[str]]] = {}
-    for (node, rank), pid in storm.finishers.items():
-        found = _digests(run.folder, pid)
-        if missing := expected - found.keys():
-            problems.append(f"node {node} has not taken steps {sorted(missing)[:SHOWN]}")
-        for step in expected & found.keys():
-            by_rank.setdefault(rank, {}).setdefault(step, set()).add(found[step])
-    for rank, steps in by_rank.items():
-        if odd := sorted(step for step, digests in steps.items() if len(digests) > 1):
-            problems.append(f"ranks {rank} of the nodes had other states after {odd[:SHOWN]}")
-    return problems
-
-
-def _digests(folder: Path, pid: int) -> dict[int, str]:
-    """By step; of one that was done again, the last."""
-    path = folder / "digests" / str(pid)
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {int(step): digest for step, digest in (line.split() for line in lines)}
-
-
-def _rests(storm: Storm) -> list[str]:
-    """Processes after the end, and threads and files in workers that saw many generations."""
-    problems = [
-        f"workers have {storm.ended[what]} {what} after the storm, and had {before} before it"
-        for what, before in storm.begun.items()
-        if storm.ended[what] > before + SLACK
-    ]
-    try:
-        wait_for("its processes to end", lambda: not left_behind(storm.run), LEFT_SECONDS)
-    except AssertionError as error:
-        problems.append(f"{error}: {left_behind(storm.run)}")
-    return problems
-
-
-def left_behind(run: LiveRun) -> list[str]:
-    """Processes that have to do with the run."""
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.NoSuchProcess):
-            words = " ".join(process.cmdline())
-            if run.directory.location in words:
-                found.append(f"{process.pid} {process.status()} {words}")
-    return found
