@@ -19,7 +19,7 @@ help:            ## this list
 $(VENV)/.made: requirements/all.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	command -v uv >/dev/null || $(BIN)/python -m pip install -q uv
-	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync -q --require-hashes requirements/all.txt
+	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync -q --compile-bytecode --require-hashes requirements/all.txt
 	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip install -q --no-deps --no-build-isolation -e .
 	touch $@
 

@@ -1,0 +1,124 @@
+"""Workers as a launcher sees them, what of them is lost together, and how one ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.errors import Exit
+from headway.spec.resolve import Resolved
+
+MOST_LOSSES = 3
+"""Of one unit, without a new step of the run in between."""
+TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
+"""torch puts the rank before each line once workers have met."""
+
+
+@dataclass
+class Worker:
+    name: str
+    node: int
+    local_rank: int
+    log: Path
+    log_start: int
+    """Bytes of the log that earlier starts of this run have written."""
+    started_at: float
+    pid: int | None = None
+    code: int | None = None
+    """How it ended."""
+
+    def signal(self, number: int) -> None:
+        if self.pid is not None and self.code is None:
+            with suppress(ProcessLookupError):  # it has ended, and the news is on its way
+                os.kill(self.pid, number)
+
+
+@dataclass(eq=False)
+class Unit:
+    """Workers that are started and lost together."""
+
+    places: list[tuple[int, int]]
+    """(node, local rank) of each."""
+    workers: list[Worker] = field(default_factory=list)
+    starts: int = 0
+    losses: int = 0
+    """In a row, without a new step of the run in between."""
+    step: int = 0
+    """The highest that the run had reached when this unit was last lost."""
+    lost_at: float | None = None
+    left_at: float | None = None
+    """When all of it had left, without having been asked to by us."""
+    is_leaving: bool = False
+
+    @property
+    def has_ended(self) -> bool:
+        return all(worker.code is not None for worker in self.workers)
+
+    @property
+    def lost(self) -> Worker | None:
+        """One that was lost. Whoever was killed tells more than one that lost its peer."""
+        lost = [worker for worker in self.workers if is_loss(worker.code)]
+        return min(lost, key=lambda worker: worker.code or 0, default=None)
+
+    def count_loss(self, step: int) -> int:
+        """How often it was lost without a step beyond the one reached before."""
+        self.losses = 1 if step > self.step else self.losses + 1
+        self.step = max(step, self.step)
+        return self.losses
+
+    def signal(self, number: int) -> None:
+        for worker in self.workers:
+            worker.signal(number)
+
+
+def units_of(resolved: Resolved, nodes: range) -> list[Unit]:
+    """Of these nodes, by what is lost together."""
+    ranks = range(resolved.ranks_per_node)
+    if not resolved.is_live:
+        return [Unit([(node, rank) for node in nodes for rank in ranks])]
+    if resolved.sharded:
+        return [Unit([(node, rank) for rank in ranks]) for node in nodes]
+    return [Unit([(node, rank)]) for node in nodes for rank in ranks]
+
+
+def is_loss(code: int | None) -> bool:
+    """By a signal, or because its peers were lost: it can be started again."""
+    return code is not None and (code < 0 or code == Exit.PEER_LOST)
+
+
+def is_failure(code: int | None) -> bool:
+    """By an error of its own."""
+    return code is not None and code > 0 and code not in (Exit.STOPPED, Exit.PEER_LOST)
+
+
+def blame(code: int | None) -> int:
+    """Higher is more to blame: one that lost a peer only follows another's end."""
+    return 2 if is_failure(code) else 0 if code == Exit.PEER_LOST else 1
+
+
+def describe_end(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    known = -code in {int(number) for number in signal.Signals}
+    name = signal.Signals(-code).name if known else f"signal {-code}"
+    hint = " (out of memory, if nobody killed it by hand)" if name == "SIGKILL" else ""
+    return f"was killed by {name}{hint}"
+
+
+def last_words(log: Path, start: int = 0, most_lines: int = 40) -> str:
+    """The last traceback in a worker's log from byte `start` on, else its last lines."""
+    try:
+        with log.open("rb") as file:
+            file.seek(start)
+            lines = file.read().decode("utf-8", errors="replace").rstrip().splitlines()
+    except FileNotFoundError:
+        lines = []
+    for index in range(len(lines) - 1, -1, -1):
+        if found := TRACEBACK.match(lines[index]):
+            shown = [line.removeprefix(found[1] or "") for line in lines[index:]]
+            return "\n".join(shown[-most_lines:])
+    return "\n".join(lines[-5:])
