@@ -20,6 +20,7 @@ from headway.cli import (
     ledger,
     list_runs,
     logs,
+    node,
     resume,
     run,
     scale,
@@ -51,6 +52,7 @@ app.command("list")(list_runs.list_runs)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)
 app.command("coordinator")(coordinator.coordinator)
+app.command("node")(node.node)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(data.app, name="data")
 

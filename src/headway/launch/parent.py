@@ -45,10 +45,10 @@ class WarmParent:
         run_directory: str,
         environment: Mapping[str, str],
         log: Path,
-        lock: int,
+        lock: int | None,
         command: Sequence[str] = COMMAND,
     ) -> None:
-        """Workers inherit `lock`: as long as one of them lives, the run goes on."""
+        """Workers inherit `lock`, where there is one: as long as one lives, the run goes on."""
         self.log = log
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
@@ -57,7 +57,7 @@ class WarmParent:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                pass_fds=(lock,),
+                pass_fds=() if lock is None else (lock,),
                 env=dict(environment),
                 # Ctrl-C in a terminal goes to the whole foreground group; workers are asked to stop
                 # by the launcher, once.

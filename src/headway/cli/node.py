@@ -1,0 +1,87 @@
+"""headway node: what a worker's pod runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+if TYPE_CHECKING:
+    from headway.spec.resolve import Resolved
+    from headway.state.rundir import RunDirectory
+
+STORAGE_SECONDS = 300.0
+LOOK_SECONDS = 2.0
+TERMINATION_LOG = Path("/dev/termination-log")
+"""Kubernetes keeps what is in it with the pod's end."""
+TERMINATION_BYTES = 4096
+
+
+def node() -> None:
+    """Be one node of a run, in a pod that headway run --on has made; you need not.
+
+    Its place is in HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY, HEADWAY_POD and
+    JOB_COMPLETION_INDEX."""
+    from headway.clock import SystemClock
+    from headway.errors import RunFailed
+    from headway.launch.node import NodeRun, Place
+
+    place = Place(
+        pod=os.environ["HEADWAY_POD"],
+        index=int(os.environ["JOB_COMPLETION_INDEX"]),
+        coordinator=os.environ["HEADWAY_COORDINATOR"],
+        key=Path(os.environ["HEADWAY_KEY"]),
+    )
+    # Before anything that takes long: as the first process of a pod it has no default handler.
+    asked: list[int] = []
+    run: NodeRun | None = None
+
+    def leave(number: int, _: object) -> None:
+        asked.append(number)
+        if run is not None:
+            run.leave()
+
+    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGINT, leave)
+    resolved, directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"])
+    run = NodeRun(resolved, directory, place, SystemClock(), _say)
+    if asked:
+        run.leave()
+    try:
+        code = run.run()
+    except RunFailed as failed:
+        with suppress(OSError):
+            TERMINATION_LOG.write_bytes(str(failed).encode()[-TERMINATION_BYTES:])
+        raise
+    raise typer.Exit(int(code))
+
+
+def _opened(location: str) -> tuple[Resolved, RunDirectory]:
+    """Storage that is not there yet, or not now, is no error of the run."""
+    from headway.clock import SystemClock
+    from headway.errors import BadInput, NotFound
+    from headway.state.rundir import RunDirectory
+
+    clock = SystemClock()
+    deadline = clock.monotonic() + STORAGE_SECONDS
+    said = ""
+    while True:
+        try:
+            directory = RunDirectory.open(location)
+            return directory.read_spec(), directory
+        except (BadInput, NotFound, OSError) as error:
+            if clock.monotonic() > deadline:
+                raise
+            if str(error) != said:
+                said = str(error)
+                _say(f"waiting for the run directory: {said}")
+            clock.sleep(LOOK_SECONDS)
+
+
+def _say(words: str) -> None:
+    print(words, file=sys.stdout, flush=True)
