@@ -123,9 +123,11 @@ def _ends_soon(work: Any) -> bool:
     try:
         work.wait(SOON)
     except RuntimeError as error:
-        if "Operation timed out" not in str(error) or work.is_completed():
+        if "Operation timed out" not in str(error):
             raise
-        return False
+        if not work.is_completed():
+            return False
+        work.wait()  # it ended in that moment, and says how
     return True
 
 

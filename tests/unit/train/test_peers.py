@@ -170,3 +170,29 @@ def test_what_takes_long_in_a_group_that_works_is_waited_for() -> None:
     watch = SimpleNamespace(is_over=False, begins=lambda: None, ends=lambda: None)
     slow: Any = GroupOf(Slow(1.2))
     Peers(slow, watch).broadcast(torch.ones(2), source=1)
+
+
+class JustInTime(Slow):
+    """It ends between the end of a wait and the look at whether it has."""
+
+    def __init__(self, error: str | None) -> None:
+        super().__init__(0.0)
+        self._error = error
+        self._num_waits = 0
+
+    def wait(self, timeout: timedelta | None = None) -> None:
+        self._num_waits += 1
+        if self._num_waits == 1:
+            raise RuntimeError("Operation timed out!")
+        if self._error is not None:
+            raise RuntimeError(self._error)
+
+
+def test_what_ends_in_the_moment_after_a_wait_has_ended() -> None:
+    """Once in thousands of sums on a busy machine; it must not end a worker."""
+    watch = SimpleNamespace(is_over=False, begins=lambda: None, ends=lambda: None)
+    well: Any = GroupOf(JustInTime(None))
+    Peers(well, watch).broadcast(torch.ones(2), source=1)
+    badly: Any = GroupOf(JustInTime("Connection closed by peer [127.0.0.1]:1"))
+    with pytest.raises(PeerLost, match="Connection closed"):
+        Peers(badly, watch).broadcast(torch.ones(2), source=1)
