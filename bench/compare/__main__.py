@@ -181,6 +181,7 @@ def make_environment() -> None:
         "pip",
         "sync",
         "-q",
+        "--compile-bytecode",  # as ours has it: others restart by importing everything again
         "--require-hashes",
         Path(__file__).with_name("requirements.txt"),
     ]
