@@ -1,9 +1,9 @@
-"""headway run --on TARGET: what would be made there, shown."""
+"""headway run --on TARGET: whether the run fits there, and what would be made, shown."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,8 +12,16 @@ import yaml
 from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
 from headway.cli.output import print_json, say
 from headway.errors import BadInput, NotFound, SpecError, needs_train
-from headway.kube.delivery import Layout, Place, local_places, model_digest, stand_in
-from headway.kube.manifests import manifests, without_key
+from headway.kube.delivery import (
+    Key,
+    Layout,
+    Place,
+    local_places,
+    model_digest,
+    sets_of,
+    stand_in,
+)
+from headway.kube.manifests import NOT_SHOWN, manifests, without_key
 from headway.kube.names import Object
 from headway.kube.overrides import Unfit
 from headway.kube.placing import placed
@@ -23,74 +31,121 @@ from headway.spec.located import Located
 from headway.state.code import code_digest
 
 if TYPE_CHECKING:
-    from headway.spec.load import Loaded
+    from headway.spec.load import Loaded, LoadedTarget
+    from headway.spec.resolve import Resolved
 
 ACTED_ON = (("resources", "nodes"), ("resources", "spot"))
 """Keys that do something only on a target."""
-MIXTURE = "mixture.json"
 
 
-def run_on(
-    loaded: Loaded, name: str | None, nodes: int | None, dry_run: bool, output: str | None
-) -> None:
-    """`headway run` with --on, --dry-run or --output."""
+def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: str | None) -> None:
+    """`headway run --dry-run`."""
     if name is None:
         raise BadInput(
-            f"{'--dry-run' if dry_run else '--output'} shows what would be made on a target",
+            "--dry-run shows what would be made on a target",
             "--on NAME; headway check says what a run comes to",
         )
-    if output is not None and not dry_run:
-        raise BadInput("--output goes with --dry-run")
-    objects = rendered(loaded, name, nodes, new_key())
-    if not dry_run:
-        raise BadInput(
-            f"running on a target is not there yet: {name} is read and fits",
-            "--dry-run shows what would be made",
-        )
-    warn_of_later_keys(_without(loaded, ACTED_ON))
-    warn_of_long_warmup(loaded)
-    shown = without_key(objects)
+    warn_of_keys(loaded)
+    shown = without_key(rendered(loaded, name, nodes, new_key()))
     if output == "json":
         print_json({"apiVersion": "v1", "kind": "List", "items": shown})
     else:
         print(as_yaml(shown), end="")
 
 
+def warn_of_keys(loaded: Loaded) -> None:
+    warn_of_later_keys(_without(loaded, ACTED_ON))
+    warn_of_long_warmup(loaded)
+
+
 def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Object]:
-    """All objects of the run on this target. Says what would be brought there."""
+    """All objects of the run on this target. Says what would be brought there, and what of it is
+    not known yet."""
     found = load_target(name, loaded.folder)
-    target = found.target
+    with placing_on(found):
+        layout = Layout.of(loaded.run, found.target)
+    places = local_places(loaded, lambda path: path.is_dir())
+    digests = digests_here(loaded, places)
+    resolved = fitted(loaded, found, nodes, layout, places, digests)
+    for place in places:
+        if place.kind != "tokenizers":
+            kept = layout.kept(place.kind, digests[place.key])
+            say(f"{'.'.join(place.key)}: {place.path} goes to {kept}")
+    for name_of_set, address in sets_of(loaded.run).items():
+        if address is None and name_of_set not in digests:
+            say(
+                f"{'.'.join(name_of_set)}: its digest is not known before it is prepared; "
+                f"{stand_in(name_of_set)} stands for it"
+            )
+    return manifests(resolved, found.target, key)
+
+
+@contextmanager
+def placing_on(found: LoadedTarget) -> Iterator[None]:
+    """What does not fit is said with its place in the file."""
     try:
-        layout = Layout.of(loaded.run, target)
-        places = local_places(loaded, lambda path: path.is_dir())
-        _refuse_stream(loaded)
-        digests = _digests(loaded, places)
+        yield
+    except Unfit as unfit:
+        keys = ".".join(map(str, (found.name, *unfit.path)))
+        where = str(found.mark(unfit.path))
+        raise SpecError(f"{keys}: {unfit.message}", where, unfit.hint) from None
+
+
+def fitted(
+    loaded: Loaded,
+    found: LoadedTarget,
+    nodes: int | None,
+    layout: Layout,
+    places: Sequence[Place],
+    digests: Mapping[Key, str],
+) -> Resolved:
+    """The run as it is on the target, once it is sure that its objects can be made."""
+    _refuse_stream(loaded)
+    with placing_on(found):
         resolved = placed(
             loaded,
-            target,
+            found.target,
             nodes=nodes,
             parameters=parameters_of(loaded.run),
             layout=layout,
             places=places,
             digests=digests,
         )
-        objects = manifests(resolved, target, key)
-    except Unfit as unfit:
-        keys = ".".join(map(str, (name, *unfit.path)))
-        where = str(found.mark(unfit.path))
-        raise SpecError(f"{keys}: {unfit.message}", where, unfit.hint) from None
+        manifests(resolved, found.target, NOT_SHOWN)
+    return resolved
+
+
+def digests_here(loaded: Loaded, places: Sequence[Place]) -> dict[Key, str]:
+    """Of what is to be brought there, and is there already without preparing it."""
+    digests: dict[Key, str] = {}
     for place in places:
-        if place.kind != "tokenizers":
-            kept = layout.kept(place.kind, digests.get(place.key) or stand_in(place.key))
-            say(f"{place.key}: {place.path} goes to {kept}")
-    return objects
+        where = str(loaded.located.mark(place.key))
+        if not place.path.is_dir():
+            raise SpecError(
+                f"{'.'.join(place.key)}: there is no folder {place.path}",
+                where,
+                "paths start at the run file's folder",
+            )
+        match place.kind:
+            case "code":
+                digests[place.key] = code_digest(place.path)
+            case "models":
+                digests[place.key] = model_digest(place.path)
+            case "sets":
+                digests[place.key] = _set_digest(place, where)
+    return digests
 
 
 def as_yaml(objects: Sequence[Object]) -> str:
     """One document each."""
     return str(
         yaml.dump_all(
-            objects, Dumper=_Dumper, sort_keys=False, explicit_start=True, allow_unicode=True
+            objects,
+            Dumper=_Dumper,
+            sort_keys=False,
+            explicit_start=True,
+            allow_unicode=True,
+            width=1000,
         )
     )
 
@@ -114,49 +169,17 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _digests(loaded: Loaded, places: Sequence[Place]) -> dict[str, str]:
-    """By key of the run file, of what is there and known without preparing it."""
-    digests: dict[str, str] = {}
-    for place in places:
-        if not place.path.is_dir():
-            raise SpecError(
-                f"{place.key}: there is no folder {place.path}",
-                str(loaded.located.mark(tuple(place.key.split(".")))),
-                "paths start at the run file's folder",
-            )
-        match place.kind:
-            case "code":
-                digests[place.key] = code_digest(place.path)
-            case "models":
-                digests[place.key] = model_digest(place.path)
-            case "sets" if not (place.path / MIXTURE).is_file():
-                digests[place.key] = _set_digest(loaded, place)
-    for key in _set_keys(loaded):
-        if key not in digests:
-            say(f"{key}: its digest is known when it is prepared; {stand_in(key)} stands for it")
-    return digests
-
-
-def _set_digest(loaded: Loaded, place: Place) -> str:
+def _set_digest(place: Place, where: str) -> str:
     try:
+        from headway.data.reading.mixture import MIXTURE, read_mixture
         from headway.data.shards import read_manifest
     except ImportError as error:
         raise needs_train("reading a prepared set", error) from None
+    read = read_mixture if (place.path / MIXTURE).is_file() else read_manifest
     try:
-        return read_manifest(place.path).digest
+        return read(place.path).digest
     except NotFound as error:
-        where = str(loaded.located.mark(tuple(place.key.split("."))))
-        raise SpecError(f"{place.key}: {error.message}", where, error.hint) from None
-
-
-def _set_keys(loaded: Loaded) -> list[str]:
-    """Of sets that are brought there."""
-    data = loaded.run.data
-    assert data.train is not None
-    sets = {"data.train": data.train}
-    sets |= {f"data.validation.{name}": dataset for name, dataset in data.validation.items()}
-    keys = [key for key, one in sets.items() if one.path is None or "://" not in one.path]
-    return [*keys, "data.validation.held_out"] if data.train.hold_out is not None else keys
+        raise SpecError(f"{'.'.join(place.key)}: {error.message}", where, error.hint) from None
 
 
 def _refuse_stream(loaded: Loaded) -> None:

@@ -58,15 +58,16 @@ An editor that knows JSON Schema completes and checks keys with
 """
 _TARGET_INTRODUCTION = """\
 `targets.yaml` says where runs can go: a mapping of names to the keys below. It is read beside the
-run file, then in the user's config folder (`~/.config/headway`). This version checks the file;
-running on a target comes later.
+run file, then in the user's config folder (`~/.config/headway`). `headway run --on NAME --dry-run`
+shows what would be made there ([Objects on Kubernetes](../concepts/kubernetes-objects.md)); running
+there comes later.
 """
 
 
 def _page(title: str, root: type[BaseModel], introduction: str) -> str:
     lines = [NOTE, f"# {title}", "", introduction]
     for heading, section in _sections(root, ""):
-        lines += [f"## {heading or 'Top level'}", "", (section.__doc__ or "").strip(), ""]
+        lines += [f"## {heading or 'Top level'}", "", " ".join((section.__doc__ or "").split()), ""]
         lines += ["| key | value | default | what it does |", "|---|---|---|---|"]
         lines += [_row(section, key) for key in fields_of(section)]
         lines.append("")

@@ -15,7 +15,7 @@ from headway.errors import BadInput, NotFound, SpecError
 from headway.spec.located import Located, Mark, merge, read_yaml
 from headway.spec.names import keys_at, suggestion
 from headway.spec.run import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, RunFile
-from headway.spec.target import Target, TargetFile
+from headway.spec.target import NAMESPACE_PATTERN, OBJECT_PATTERN, Target, TargetFile
 
 RUN_FILE = "run.yaml"
 TARGET_FILE = "targets.yaml"
@@ -26,6 +26,8 @@ FORMS = {
     NAME_PATTERN: "is no name: lower-case letters, digits and dashes between them, at most 40",
     CALL_PATTERN: 'does not name a function; write "module:function"',
     VARIABLE_PATTERN: "is not the name of an environment variable",
+    OBJECT_PATTERN: "is no name in Kubernetes: lower-case letters, digits, dashes and dots",
+    NAMESPACE_PATTERN: "is no namespace: lower-case letters, digits and dashes, at most 63",
 }
 """What a pattern asks for, in words."""
 
@@ -43,6 +45,20 @@ class Loaded:
     def is_preset(self) -> bool:
         """Named as it is, and not extended by a file."""
         return self.located.mark(()).file.endswith(PRESET)
+
+
+@dataclass(frozen=True)
+class LoadedTarget:
+    """A target as read."""
+
+    name: str
+    target: Target
+    located: Located
+    """The whole file it is in."""
+
+    def mark(self, path: tuple[str | int, ...]) -> Mark:
+        """Where a key of this target is written, or the nearest thing above it that is."""
+        return self.located.mark((self.name, *path))
 
 
 def preset_names() -> list[str]:
@@ -74,13 +90,36 @@ def changed_run(run: RunFile, overrides: list[str]) -> RunFile:
 
 def load_targets(folder: Path) -> dict[str, Target]:
     """Targets beside the run file, then those of the user's config folder that have other names."""
-    config = Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "headway"
-    targets: dict[str, Target] = {}
-    for place in (config, folder):
+    return {name: found.target for name, found in _located_targets(folder).items()}
+
+
+def load_target(name: str, folder: Path) -> LoadedTarget:
+    targets = _located_targets(folder)
+    if name in targets:
+        return targets[name]
+    if not targets:
+        raise NotFound(
+            f"no target {name!r}: there is no {TARGET_FILE} in {folder} nor in {_config_folder()}",
+            f"write one: {name}: {{kube: {{namespace: ml}}, image: ..., storage: ...}}",
+        )
+    near = difflib.get_close_matches(name, targets, n=1)
+    known = f"targets are {', '.join(sorted(targets))}"
+    raise NotFound(f"no target {name!r}", f"did you mean {near[0]}? {known}" if near else known)
+
+
+def _located_targets(folder: Path) -> dict[str, LoadedTarget]:
+    found: dict[str, LoadedTarget] = {}
+    for place in (_config_folder(), folder):
         file = place / TARGET_FILE
         if file.is_file():
-            targets.update(validated(TargetFile, _read(file)).root)
-    return targets
+            located = _read(file)
+            targets = validated(TargetFile, located).root
+            found |= {name: LoadedTarget(name, target, located) for name, target in targets.items()}
+    return found
+
+
+def _config_folder() -> Path:
+    return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "headway"
 
 
 def _find(reference: str | Path | None) -> Path | str:

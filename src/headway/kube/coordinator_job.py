@@ -1,0 +1,119 @@
+"""The coordinator's Job: one small pod off spot machines, the only one with a token."""
+
+from __future__ import annotations
+
+from headway.kube.names import (
+    HTTP_PORT,
+    KEY,
+    SESSION_PORT,
+    SPEC,
+    SPEC_FOLDER,
+    Object,
+    coordinator_object,
+    run_object,
+)
+from headway.kube.overrides import merged
+from headway.kube.pods import (
+    affinity,
+    container,
+    metadata,
+    template,
+    variable,
+)
+from headway.kube.worker_job import KEPT_SECONDS, NO_LIMIT
+from headway.member.messages import MAX_PODS
+from headway.spec.resolve import Resolved
+from headway.spec.target import Target
+
+
+def coordinator_job(resolved: Resolved, target: Target) -> Object:
+    run = resolved.name
+    pod = merged(_template(resolved, target), target.pod, target.coordinator.node_selector)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": metadata(
+            run, target.kube.namespace, coordinator_object(run), component="coordinator"
+        ),
+        "spec": {
+            "completions": 1,
+            "parallelism": 1,
+            "backoffLimit": NO_LIMIT,
+            # At once, even if the pod before it is on a machine that does not answer: of two
+            # coordinators the one with the higher incarnation counts.
+            "podReplacementPolicy": "TerminatingOrFailed",
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": pod,
+        },
+    }
+
+
+def coordinator_arguments(resolved: Resolved) -> list[str]:
+    """How many of what make a run, as options of `headway coordinator`."""
+    ranks = resolved.domain_ranks
+    numbers = {
+        "--min": _fewest_domains(resolved),
+        # More is for `scale` to ask for; the Job has as many pods as it was told.
+        "--max": MAX_PODS // ranks,
+        "--first": resolved.num_workers // ranks,
+        "--domain-pods": ranks,
+        "--node-pods": ranks,
+    }
+    return [word for option, number in numbers.items() for word in (option, str(number))]
+
+
+def _fewest_domains(resolved: Resolved) -> int:
+    """With fewer the run saves and waits. Only a range says how few are too few: with a plain
+    number the run would stand still whenever a machine is replaced."""
+    wanted = resolved.run.resources.nodes
+    if wanted.minimum == wanted.maximum:
+        return 1
+    return min(wanted.minimum, resolved.nodes) * resolved.ranks_per_node // resolved.domain_ranks
+
+
+def _template(resolved: Resolved, target: Target) -> Object:
+    run = resolved.name
+    environment = [
+        variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
+        variable("HEADWAY_SPEC", SPEC),
+        variable("HEADWAY_KEY", KEY),
+    ]
+    if resolved.run.resources.spot == "above_min":
+        # It places the pods with an index below the minimum.
+        ((key, value),) = target.spot_label.items()
+        environment.append(variable("HEADWAY_SPOT_LABEL", f"{key}={value}"))
+    mounts = [{"name": "headway-spec", "mountPath": SPEC_FOLDER, "readOnly": True}]
+    coordinator = container(
+        "coordinator",
+        target,
+        ["headway", "keep"],
+        environment,
+        mounts,
+        target.coordinator.resources,
+    )
+    coordinator["ports"] = [
+        {"name": "session", "containerPort": SESSION_PORT, "protocol": "TCP"},
+        {"name": "http", "containerPort": HTTP_PORT, "protocol": "TCP"},
+    ]
+    coordinator["readinessProbe"] = {
+        "httpGet": {"path": "/healthz", "port": "http"},
+        "periodSeconds": 5,
+    }
+    volumes = [{"name": "headway-spec", "configMap": {"name": run_object(run)}}]
+    spec: Object = {
+        "restartPolicy": "OnFailure",
+        "serviceAccountName": run_object(run),
+        "automountServiceAccountToken": True,
+        "tolerations": [
+            {
+                "key": f"node.kubernetes.io/{trouble}",
+                "operator": "Exists",
+                "effect": "NoExecute",
+                # Kubernetes' default is five minutes, in which nobody could be replaced.
+                "tolerationSeconds": 0,
+            }
+            for trouble in ("not-ready", "unreachable")
+        ],
+        "affinity": affinity(target, is_off_spot=True),
+    }
+    return template(run, "coordinator", target, coordinator, volumes, spec)

@@ -1,0 +1,122 @@
+"""All objects of a run, from the resolved run and a target. Pure: nothing is asked, nothing made.
+
+Their number does not depend on the size of the run. `docs/concepts/kubernetes-objects.md` says what
+each is for.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+from headway.kube.coordinator_job import coordinator_job
+from headway.kube.names import (
+    HTTP_PORT,
+    SESSION_PORT,
+    Object,
+    labels,
+    record_object,
+    require_names,
+)
+from headway.kube.overrides import require_restricted
+from headway.kube.pods import metadata
+from headway.kube.rights import network_policy, role, role_binding, service_account
+from headway.kube.worker_job import worker_job
+from headway.spec.resolve import Resolved
+from headway.spec.target import Target
+
+NOT_SHOWN = "(made when the run is launched)"
+"""In the key's place where objects are shown. It is no base64: objects with it cannot be made."""
+
+
+def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
+    """In the order in which they are to be applied: the owner of all first, and the coordinator
+    last, which needs the others. `key` as `member.keys` makes it."""
+    run = resolved.name
+    require_names(run, resolved.nodes)
+    if target.security == "restricted":
+        require_restricted(target.pod)
+    return [
+        worker_job(resolved, target),
+        spec_config_map(resolved, target),
+        record_config_map(run, target),
+        key_secret(run, target, key),
+        service(run, target),
+        service_account(run, target),
+        role(run, target),
+        role_binding(run, target),
+        network_policy(run, target),
+        coordinator_job(resolved, target),
+    ]
+
+
+def owned_by(objects: Sequence[Object], uid: str) -> list[Object]:
+    """The same, with the first of them, which got `uid` when it was made, as owner of the others:
+    they go away with it."""
+    owner, *others = objects
+    reference = {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": uid,
+    }
+    return [
+        owner,
+        *(one | {"metadata": one["metadata"] | {"ownerReferences": [reference]}} for one in others),
+    ]
+
+
+def without_key(objects: Sequence[Object]) -> list[Object]:
+    """The same, to be shown."""
+    return [
+        one | {"data": dict.fromkeys(one["data"], NOT_SHOWN)} if one["kind"] == "Secret" else one
+        for one in objects
+    ]
+
+
+def spec_config_map(resolved: Resolved, target: Target) -> Object:
+    text = resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(resolved.name, target.kube.namespace),
+        "data": {"spec.json": text + "\n"},
+    }
+
+
+def record_config_map(run: str, target: Target) -> Object:
+    """Without data: what the coordinator has written there is not ours to apply again."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(run, target.kube.namespace, record_object(run)),
+    }
+
+
+def key_secret(run: str, target: Target, key: str) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(run, target.kube.namespace),
+        "type": "Opaque",
+        "data": {"key": base64.b64encode(key.encode()).decode()},
+    }
+
+
+def service(run: str, target: Target) -> Object:
+    """The coordinator's name. Headless: workers connect to the pod itself; and as soon as it has an
+    address, for one that was replaced is waited for by all of them."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": metadata(run, target.kube.namespace),
+        "spec": {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,
+            "selector": labels(run, "coordinator"),
+            "ports": [
+                {"name": "session", "port": SESSION_PORT, "protocol": "TCP"},
+                {"name": "http", "port": HTTP_PORT, "protocol": "TCP"},
+            ],
+        },
+    }

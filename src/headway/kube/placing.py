@@ -1,0 +1,141 @@
+"""A run completed for a target: what its nodes have, how many there are, and what cannot run there.
+
+What is wrong with the target raises `Unfit` with its key; what is wrong with the run raises with
+its place in the run file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+
+from headway.errors import BadInput, SpecError
+from headway.kube.delivery import Key, Layout, Place, moved, sets_there
+from headway.kube.overrides import Unfit
+from headway.member.messages import MAX_PODS
+from headway.spec.load import Loaded
+from headway.spec.resolve import Machine, Resolved, resolve
+from headway.spec.run import Resources, RunFile
+from headway.spec.target import Target, with_defaults
+
+NEEDED = {"cpu": "8", "memory": "32Gi"}
+"""With an example. Without them pods get what is left over, and are the first to be evicted."""
+
+
+def placed(
+    loaded: Loaded,
+    target: Target,
+    *,
+    nodes: int | None,
+    parameters: int | None,
+    layout: Layout,
+    places: Sequence[Place],
+    digests: Mapping[Key, str],
+) -> Resolved:
+    """The run as it is on the target. `nodes` as the user asked for; None: the fewest."""
+    loaded = replace(loaded, run=with_defaults(loaded.run, target))
+    run = loaded.run
+    nodes = _nodes(loaded, nodes)
+    require_target(run, target)
+    train, validation = sets_there(run, layout, digests)
+    resolved = resolve(
+        loaded,
+        machine_of(run.resources, target),
+        nodes=1,  # on each machine
+        parameters=parameters,
+        train_set=train,
+        validation_sets=validation,
+    ).model_copy(update={"nodes": nodes})
+    _require_live(loaded, resolved)
+    if resolved.device == "cpu" and run.elastic == "auto":
+        # There is a coordinator in any case, and with it even one node can be scaled.
+        live = run.model_copy(update={"elastic": "live"})
+        resolved = resolved.model_copy(update={"run": live})
+    if resolved.num_workers > MAX_PODS:
+        raise BadInput(
+            f"{nodes} nodes of {resolved.ranks_per_node} are {resolved.num_workers} workers; a run "
+            f"can have {MAX_PODS}"
+        )
+    return moved(resolved, layout, places, digests)
+
+
+def machine_of(resources: Resources, target: Target) -> Machine:
+    """What a pod of the workers has."""
+    pod, wanted = target.pod, resources.accelerators
+    devices = 0 if wanted is None or wanted.kind.lower() == "cpu" else wanted.count
+    written = pod.resources.get(pod.device)
+    if written is not None and written != str(devices):
+        raise Unfit(
+            f"it is {written}, and resources.accelerators is {wanted or 'not given'}",
+            ("pod", "resources", pod.device),
+            "leave it out: devices are added as resources.accelerators says",
+        )
+    return Machine(cores=whole_cores(pod.resources["cpu"]), cuda_devices=devices)
+
+
+def whole_cores(amount: str) -> int:
+    """Of `8` or `7500m`. Threads that share a core gain nothing."""
+    number = amount.removesuffix("m")
+    if not number.replace(".", "").isdigit():
+        raise Unfit(
+            f"{amount} is no number of cores", ("pod", "resources", "cpu"), "cpu: 8, or 7500m"
+        )
+    cores = Fraction(number) / (1000 if amount.endswith("m") else 1)
+    return max(1, math.floor(cores))
+
+
+def require_target(run: RunFile, target: Target) -> None:
+    if target.image is None:
+        raise Unfit(
+            "it is missing: nothing says which image the pods run",
+            ("image",),
+            "image: ADDRESS@sha256:..., an image with headway[train] in it",
+        )
+    for resource, example in NEEDED.items():
+        if resource not in target.pod.resources:
+            raise Unfit(
+                f"{resource} is missing: nothing says how much of it a worker's pod gets",
+                ("pod", "resources"),
+                f"pod: {{resources: {{{resource}: {example}}}}}",
+            )
+    if run.resources.spot == "above_min" and not target.spot_label:
+        raise Unfit(
+            "it is missing: `spot: above_min` has to tell spot machines from others",
+            ("spot_label",),
+            "spot_label: {karpenter.sh/capacity-type: spot}, or what such machines carry here",
+        )
+
+
+def _nodes(loaded: Loaded, asked: int | None) -> int:
+    wanted = loaded.run.resources.nodes
+    if asked is None:
+        return wanted.minimum
+    is_range = wanted.minimum < wanted.maximum
+    if is_range and not wanted.minimum <= asked <= wanted.maximum:
+        raise BadInput(
+            f"--nodes {asked} is not within resources.nodes, {wanted}",
+            f"--set resources.nodes={min(asked, wanted.minimum)}..{max(asked, wanted.maximum)}",
+        )
+    return asked
+
+
+def _require_live(loaded: Loaded, resolved: Resolved) -> None:
+    """Pods come and go while the others train on. A run whose workers have to start anew together
+    can do that inside one pod only."""
+    if resolved.nodes == 1:
+        return
+    if resolved.run.elastic == "restart":
+        raise SpecError(
+            f"elastic: restart works with one node on a target, and there are {resolved.nodes}",
+            str(loaded.located.mark(("elastic",))),
+            "elastic: auto or live, or --nodes 1",
+        )
+    if resolved.device == "cuda":
+        raise SpecError(
+            f"resources: {resolved.nodes} nodes with GPUs have to restart together when one is "
+            "lost, which pods cannot do yet",
+            str(loaded.located.mark(("resources",))),
+            "--nodes 1",
+        )

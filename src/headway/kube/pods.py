@@ -1,0 +1,135 @@
+"""What the pods of a run have in common: restricted security, the key, the storage, a home."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from headway.kube.names import (
+    HOME,
+    KEY_FOLDER,
+    STORAGE,
+    Component,
+    Object,
+    labels,
+    run_object,
+)
+from headway.spec.target import Target
+
+READ_BY_GROUP = 0o440
+"""Of the key's file. Its group is the pod's; written in decimal, since JSON has no octal."""
+
+
+def metadata(
+    run: str, namespace: str, name: str | None = None, component: Component | None = None
+) -> Object:
+    return {
+        "name": name or run_object(run),
+        "namespace": namespace,
+        "labels": labels(run, component),
+    }
+
+
+def template(
+    run: str,
+    component: Component,
+    target: Target,
+    container: Object,
+    volumes: Sequence[Object],
+    spec: Mapping[str, Any],
+) -> Object:
+    """A pod of `container` alone; `spec` is what only this kind of pod has."""
+    return {
+        "metadata": {"labels": labels(run, component)},
+        "spec": {
+            **spec,
+            # Variables for each Service of the namespace: nobody reads them, and there can be many.
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": target.pod.user,
+                "runAsGroup": target.pod.group,
+                "fsGroup": target.pod.group,
+                # Else the kubelet goes through a whole claim before each start of a pod.
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [container],
+            "volumes": [
+                {"name": "headway-home", "emptyDir": {}},
+                {
+                    "name": "headway-key",
+                    "secret": {"secretName": run_object(run), "defaultMode": READ_BY_GROUP},
+                },
+                *_claim(target),
+                *volumes,
+            ],
+        },
+    }
+
+
+def container(
+    component: Component,
+    target: Target,
+    command: Sequence[str],
+    environment: Sequence[Object],
+    mounts: Sequence[Object],
+    resources: Mapping[str, str],
+    capabilities: Sequence[str] = (),
+) -> Object:
+    """With requests = limits: pods that get exactly what they ask for are the last to be evicted,
+    and slow nobody down."""
+    dropped: Object = {"drop": ["ALL"]}
+    return {
+        "name": component,
+        "image": target.image,
+        "command": list(command),
+        **_credentials(target),
+        "env": [{"name": "HOME", "value": HOME}, *environment],
+        "resources": {"requests": dict(resources), "limits": dict(resources)},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": dropped | ({"add": list(capabilities)} if capabilities else {}),
+        },
+        "volumeMounts": [
+            {"name": "headway-home", "mountPath": HOME},
+            {"name": "headway-key", "mountPath": KEY_FOLDER, "readOnly": True},
+            *([{"name": "headway-storage", "mountPath": STORAGE}] if _claim(target) else []),
+            *mounts,
+        ],
+    }
+
+
+def variable(name: str, value: str) -> Object:
+    return {"name": name, "value": value}
+
+
+def variable_from_field(name: str, field: str) -> Object:
+    return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
+
+
+def affinity(target: Target, is_off_spot: bool) -> Object:
+    """One term, which the coordinator adds to before a worker's pod is placed: Kubernetes lets
+    nothing but that be changed in it. So it is there even if nothing else is asked for."""
+    expressions = [{"key": "kubernetes.io/os", "operator": "NotIn", "values": ["windows"]}]
+    if is_off_spot:
+        expressions += [
+            {"key": key, "operator": "NotIn", "values": [value]}
+            for key, value in target.spot_label.items()
+        ]
+    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+
+
+def _credentials(target: Target) -> Object:
+    if target.storage is None or target.storage.secret is None:
+        return {}
+    return {"envFrom": [{"secretRef": {"name": target.storage.secret}}]}
+
+
+def _claim(target: Target) -> list[Object]:
+    if target.storage is None or target.storage.claim is None:
+        return []
+    claim = {"claimName": target.storage.claim}
+    return [{"name": "headway-storage", "persistentVolumeClaim": claim}]

@@ -1,0 +1,96 @@
+"""Who may do what: the coordinator at the API server, and everybody on the network."""
+
+from __future__ import annotations
+
+from headway.kube.names import HTTP_PORT, Object, labels, record_object, run_object
+from headway.kube.pods import metadata
+from headway.spec.target import Target
+
+RBAC = "rbac.authorization.k8s.io"
+DNS_PORT = 53
+
+
+def service_account(run: str, target: Target) -> Object:
+    made = metadata(run, target.kube.namespace)
+    if target.service_account.annotations:
+        made["annotations"] = dict(target.service_account.annotations)
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": made,
+        # The coordinator's pod asks for the token; no other gets it by naming this account.
+        "automountServiceAccountToken": False,
+    }
+
+
+def role(run: str, target: Target) -> Object:
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "Role",
+        "metadata": metadata(run, target.kube.namespace),
+        "rules": [
+            {
+                # RBAC knows names but no labels, and pods have new names each time: so these are
+                # rights over all pods of the namespace.
+                "apiGroups": [""],
+                "resources": ["pods"],
+                "verbs": ["list", "watch", "patch", "delete"],
+            },
+            {
+                # With a name, list and watch are allowed if they ask for metadata.name alone.
+                "apiGroups": ["batch"],
+                "resources": ["jobs"],
+                "resourceNames": [run_object(run)],
+                "verbs": ["get", "list", "watch"],
+            },
+            {
+                "apiGroups": [""],
+                "resources": ["configmaps"],
+                "resourceNames": [record_object(run)],
+                "verbs": ["get", "update"],
+            },
+        ],
+    }
+
+
+def role_binding(run: str, target: Target) -> Object:
+    namespace, name = target.kube.namespace, run_object(run)
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata(run, namespace),
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": name},
+        "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": namespace}],
+    }
+
+
+def network_policy(run: str, target: Target) -> Object:
+    own_pods = {"podSelector": {"matchLabels": labels(run)}}
+    spec: Object = {
+        "podSelector": {"matchLabels": labels(run)},
+        "policyTypes": ["Ingress"],
+        "ingress": [
+            {"from": [own_pods]},
+            # From anywhere: the API server's proxy is no pod, so it has no label, and nobody here
+            # knows its address. Only the coordinator listens there, and it is read-only.
+            {"ports": [_port("TCP", HTTP_PORT)]},
+        ],
+    }
+    if target.egress:
+        spec["policyTypes"] = ["Ingress", "Egress"]
+        spec["egress"] = [
+            {"to": [own_pods]},
+            # At any address: name servers are pods in some clusters and on the machine in others.
+            {"ports": [_port("UDP", DNS_PORT), _port("TCP", DNS_PORT)]},
+            {"to": [{"ipBlock": {"cidr": cidr}} for cidr in target.egress]},
+        ]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(run, target.kube.namespace),
+        "spec": spec,
+    }
+
+
+def _port(protocol: str, port: int) -> Object:
+    return {"protocol": protocol, "port": port}

@@ -1,0 +1,182 @@
+"""The workers' Job: a pod is a node of the run. It owns all other objects."""
+
+from __future__ import annotations
+
+import re
+
+from headway.errors import Exit
+from headway.kube.delivery import Layout
+from headway.kube.names import (
+    FETCHED,
+    GATE,
+    KEY,
+    SHARED_MEMORY,
+    Object,
+    coordinator_address,
+    labels,
+    run_object,
+)
+from headway.kube.overrides import Unfit, merged
+from headway.kube.pods import (
+    affinity,
+    container,
+    metadata,
+    template,
+    variable,
+    variable_from_field,
+)
+from headway.spec.resolve import Resolved
+from headway.spec.target import Target
+
+NO_LIMIT = 2**31 - 1
+"""Of failures. Lost machines are no failures, and a run of months loses many."""
+KEPT_SECONDS = 3600
+"""From the end of a run to when its objects go away by themselves, and its name is free."""
+GRACE_SECONDS = 120
+"""From SIGTERM to SIGKILL: what spot machines give, and more than a step."""
+OWN_ERRORS = (
+    Exit.RUN_FAILED,
+    Exit.BAD_INPUT,
+    Exit.NOT_FOUND,
+    Exit.CHECK_FAILED,
+    Exit.STILL_RUNNING,
+)
+"""A pod that ends with one of these would do so again. In the order that Kubernetes wants."""
+QUEUE = "kueue.x-k8s.io/queue-name"
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
+"""In the name of a device whose users lock memory. (AWS' EFA is used without that right.)"""
+
+
+def worker_job(resolved: Resolved, target: Target) -> Object:
+    made = metadata(resolved.name, target.kube.namespace, component="worker")
+    if target.queue is not None:
+        made["labels"][QUEUE] = target.queue
+        # Without it Kueue would suspend the whole run to change its size.
+        made["annotations"] = {ELASTIC: "true"}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": made,
+        "spec": {
+            "completionMode": "Indexed",
+            # Equal, so that both can be changed: that is how a run is scaled.
+            "completions": resolved.nodes,
+            "parallelism": resolved.nodes,
+            "backoffLimit": NO_LIMIT,
+            # Not while the pod before it may still write.
+            "podReplacementPolicy": "Failed",
+            "podFailurePolicy": {"rules": _failure_rules()},
+            # A rule by index would not let the run be scaled below it. All workers wait for the
+            # last checkpoint before any ends well, so one is enough; others may never have started.
+            "successPolicy": {"rules": [{"succeededCount": 1}]},
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": merged(_template(resolved, target), target.pod, target.pod.node_selector),
+        },
+    }
+
+
+def worker_resources(resolved: Resolved, target: Target) -> dict[str, str]:
+    resources = dict(target.pod.resources)
+    if resolved.device == "cuda":
+        resources[target.pod.device] = str(resolved.ranks_per_node)
+    return resources
+
+
+def _failure_rules() -> list[Object]:
+    """The first that holds counts."""
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    errors = [int(code) for code in OWN_ERRORS]
+    own_error = {"containerName": "worker", "operator": "In", "values": errors}
+    anything = {"containerName": "worker", "operator": "NotIn", "values": [0]}
+    return [
+        {"action": "Ignore", "onPodConditions": disrupted},
+        {"action": "FailJob", "onExitCodes": own_error},
+        {"action": "Ignore", "onExitCodes": anything},
+    ]
+
+
+def _template(resolved: Resolved, target: Target) -> Object:
+    run = resolved.name
+    mounts = [{"name": "headway-shm", "mountPath": SHARED_MEMORY}]
+    shared = {"medium": "Memory", "sizeLimit": target.pod.shared_memory}
+    volumes: list[Object] = [{"name": "headway-shm", "emptyDir": shared}]
+    if _bucket(resolved, target):
+        mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
+        volumes.append({"name": "headway-fetched", "emptyDir": {}})
+    spec: Object = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "schedulingGates": [{"name": GATE}],
+        "affinity": affinity(target, is_off_spot=resolved.run.resources.spot == "none"),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": labels(run, "worker")},
+            }
+        ],
+    }
+    if target.service_account.annotations:
+        # For the cloud only: the token that Kubernetes itself takes is not mounted.
+        spec["serviceAccountName"] = run_object(run)
+    worker = container(
+        "worker",
+        target,
+        ["headway", "node"],
+        _environment(resolved, target),
+        mounts,
+        worker_resources(resolved, target),
+        _capabilities(target),
+    )
+    return template(run, "worker", target, worker, volumes, spec)
+
+
+def _environment(resolved: Resolved, target: Target) -> list[Object]:
+    """The contract with `headway node`. JOB_COMPLETION_INDEX comes from Kubernetes."""
+    run = resolved.name
+    bucket = _bucket(resolved, target)
+    return [
+        variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
+        variable("HEADWAY_COORDINATOR", coordinator_address(run, target.kube.namespace)),
+        variable("HEADWAY_KEY", KEY),
+        variable_from_field("HEADWAY_POD", "metadata.name"),
+        variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
+        *([variable("HEADWAY_STORAGE", bucket)] if bucket else []),
+        *(_secret_variable(name, target) for name in resolved.run.secrets),
+    ]
+
+
+def _bucket(resolved: Resolved, target: Target) -> str | None:
+    """From which a pod has to fetch code and models: a claim it sees as a folder."""
+    root = Layout.of(resolved.run, target).root
+    return root if "://" in root else None
+
+
+def _secret_variable(name: str, target: Target) -> Object:
+    if target.secret is None:
+        raise Unfit(
+            f"the run needs {name}, and nothing says which Secret has it",
+            ("secret",),
+            "secret: NAME, of a Secret with that key: kubectl create secret generic NAME "
+            f"--from-literal={name}=...",
+        )
+    return {
+        "name": name,
+        "valueFrom": {"secretKeyRef": {"name": target.secret, "key": name}},
+    }
+
+
+def _capabilities(target: Target) -> list[str]:
+    fabric = next((name for name in target.pod.resources if FABRIC.search(name)), None)
+    if fabric is None:
+        return []
+    if target.security == "restricted":
+        raise Unfit(
+            f"{fabric} is used by locking memory, which `security: restricted` does not allow",
+            ("pod", "resources", fabric),
+            "security: baseline, in a namespace that lets the capability IPC_LOCK through",
+        )
+    return ["IPC_LOCK"]

@@ -1,0 +1,112 @@
+"""Whole manifests of a few runs, to be read. HEADWAY_WRITE_GOLDEN=1 writes them anew."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.cli.on_target import as_yaml
+
+GOLDEN = Path(__file__).parent / "golden"
+IMAGE = "registry.example/headway@sha256:" + "0" * 64
+MODEL = "model: {type: gpt2, config: {n_layer: 2, vocab_size: 512}}\n"
+
+CPU_CLAIM = (
+    "version: 1\nname: wiki\n"
+    + MODEL
+    + """\
+data:
+  train: {sources: [text.txt], tokenizer: {train: {vocab: 512}}}
+  sequence_length: 128
+batch: {global: 16}
+resources: {accelerators: cpu:2, nodes: 2..16}
+""",
+    f"""\
+lab:
+  kube: {{context: lab, namespace: ml}}
+  image: {IMAGE}
+  storage: {{claim: shared-fs}}
+  pod: {{resources: {{cpu: 4, memory: 8Gi}}}}
+""",
+)
+GPU_BUCKET = (
+    "version: 1\nname: wiki\n"
+    + MODEL
+    + """\
+data:
+  train: s3://data/wiki
+  validation: {held-out: s3://data/wiki-held-out}
+  sequence_length: 128
+batch: {global: 16}
+precision: bf16
+code: {path: src}
+secrets: [HF_TOKEN, WANDB_API_KEY]
+""",
+    f"""\
+lab:
+  kube: {{namespace: ml}}
+  image: {IMAGE}
+  storage: {{url: "s3://team/headway/", secret: bucket}}
+  secret: research-secrets
+  resources: {{accelerators: H100:8, spot: all}}
+  queue: research
+  spot_label: {{karpenter.sh/capacity-type: spot}}
+  security: baseline
+  egress: [10.0.0.0/8, 52.216.0.0/15]
+  service_account:
+    annotations: {{eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/headway"}}
+  coordinator:
+    node_selector: {{kubernetes.io/arch: amd64}}
+    resources: {{cpu: 1, memory: 1Gi}}
+  pod:
+    resources: {{cpu: 96, memory: 1000Gi, rdma/hca: 8}}
+    shared_memory: 16Gi
+    tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
+    node_selector: {{node.example/gpu: h100}}
+    volumes: [{{name: cache, persistentVolumeClaim: {{claimName: hub-cache, readOnly: true}}}}]
+    mounts: [{{name: cache, mountPath: /cache, readOnly: true}}]
+    env: {{HF_HOME: /cache}}
+    labels: {{team: nlp}}
+    annotations: {{example.com/cost-centre: "42"}}
+    image_pull_secrets: [pull]
+    user: 2000
+    group: 3000
+""",
+)
+SHARDED_NODE = (
+    "version: 1\nname: wiki\n"
+    + MODEL
+    + """\
+data: {train: "gs://data/wiki", sequence_length: 128}
+batch: {global: 16}
+shard: node
+resources: {accelerators: cpu:4, nodes: 3, spot: above_min}
+""",
+    f"""\
+lab:
+  image: {IMAGE}
+  storage: gs://team/headway
+  spot_label: {{cloud.google.com/gke-spot: "true"}}
+  pod: {{resources: {{cpu: 7500m, memory: 8Gi}}}}
+""",
+)
+RUNS = {"cpu-claim": CPU_CLAIM, "gpu-bucket": GPU_BUCKET, "sharded-node": SHARDED_NODE}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_golden(name: str, folder: Path, render: Callable[[], list[dict[str, Any]]]) -> None:
+    run, targets = RUNS[name]
+    (folder / "run.yaml").write_text(run)
+    (folder / "targets.yaml").write_text(targets)
+    (folder / "src").mkdir()
+    (folder / "src" / "mine.py").write_text("x = 1\n")
+    made = as_yaml(render())
+    golden = GOLDEN / f"{name}.yaml"
+    if os.environ.get("HEADWAY_WRITE_GOLDEN"):
+        golden.parent.mkdir(exist_ok=True)
+        golden.write_text(made)
+    assert made == golden.read_text(), "HEADWAY_WRITE_GOLDEN=1 writes it anew, to be read again"
