@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli.output import say
+
+if TYPE_CHECKING:
+    from headway.member.records import Record
+
+KUBE = "kube:"
 
 
 def coordinator(
@@ -17,7 +22,8 @@ def coordinator(
         typer.Option(
             "--record",
             metavar="PLACE",
-            help="Where generations are written before they are announced: a folder or s3://.",
+            help="Where generations are written before they are announced: a folder, s3://, or "
+            "kube:NAME for a ConfigMap, in a pod.",
         ),
     ],
     key: Annotated[
@@ -108,7 +114,7 @@ def coordinator(
     settings = Settings(
         run=run,
         key=read_key(key),
-        record=record,
+        record=_record(record, run),
         rules=Rules(
             min_domains=minimum,
             max_domains=maximum,
@@ -133,6 +139,18 @@ def coordinator(
         print(json.dumps(facts), flush=True)
 
     asyncio.run(run_coordinator(settings, listening, watching, started, _say_with_time))
+
+
+def _record(place: str, run: str) -> Record:
+    if place.startswith(KUBE):
+        from headway.kube.client import Kube
+        from headway.kube.record import KubeRecord
+
+        return KubeRecord(Kube.inside(), place.removeprefix(KUBE), run)
+    from headway.member.records import StoreRecord
+    from headway.state.store import Store
+
+    return StoreRecord(Store(place), run)
 
 
 def _say_with_time(text: str) -> None:

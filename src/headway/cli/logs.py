@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.options import JsonOption, RunArgument
+from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import print_json, say
 
 if TYPE_CHECKING:
+    from headway.cli.target_run import TargetRun
     from headway.state.rundir import RunDirectory
 
 FOLLOW_SECONDS = 0.3
@@ -30,13 +31,19 @@ def logs(
     events: Annotated[
         bool, typer.Option("--events", help="What happened to the run instead of what it printed.")
     ] = False,
+    on: OnOption = None,
     json_: JsonOption = False,
 ) -> None:
     """Print what the worker that matters printed: the one that failed, else the first."""
+    from headway.cli.target_run import target_run
     from headway.errors import NotFound
     from headway.state.find import find_run
 
-    directory = find_run(run, Path.cwd())
+    there = target_run(run, on, Path.cwd())
+    if there is not None and not events and not json_ and there.cluster.job() is not None:
+        _print_pods(there, node, all_, follow)
+        return
+    directory = find_run(run, Path.cwd()) if there is None else there.directory()
     if events or json_:
         _print_events(directory.history(), json_)
         return
@@ -57,6 +64,39 @@ def logs(
         wanted = ", ".join(missing) or "at all"
         raise NotFound(f"run {directory.name} has no log {wanted}", f"it has {known}")
     _print(chosen, directory, follow, with_names=len(chosen) > 1)
+
+
+def _print_pods(run: TargetRun, node: int | None, all_: bool, follow: bool) -> None:
+    """Of a run whose pods are there: through the API server."""
+    from queue import Queue
+    from threading import Thread
+
+    from headway.clock import SystemClock
+    from headway.launch.cluster_logs import NodeLog
+
+    job = run.cluster.require_job()
+    count = run.cluster.on_cluster(job).nodes
+    indexes = range(count) if all_ else [node or 0]
+    lines: Queue[tuple[int, str | None]] = Queue()
+
+    def read(index: int) -> None:
+        try:
+            for line in NodeLog(run.kube, run.name, index, SystemClock()).lines(follow):
+                lines.put((index, line))
+        finally:
+            lines.put((index, None))
+
+    for index in indexes:
+        Thread(target=read, args=(index,), daemon=True).start()
+    left = len(indexes)
+    while left:
+        index, line = lines.get()
+        if line is None:
+            left -= 1
+        else:
+            print(f"node-{index}: {line}" if all_ else line, flush=True)
+    if follow:
+        say("the run has ended")
 
 
 def _print_events(events: list[dict[str, Any]], as_json: bool) -> None:

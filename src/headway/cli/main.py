@@ -17,6 +17,7 @@ from headway.cli import (
     fork,
     generate,
     init,
+    keep,
     ledger,
     list_runs,
     logs,
@@ -24,6 +25,7 @@ from headway.cli import (
     resume,
     run,
     scale,
+    serve,
     status,
     stop,
 )
@@ -53,6 +55,8 @@ app.command("generate")(generate.generate)
 app.command("export")(export.export)
 app.command("coordinator")(coordinator.coordinator)
 app.command("node")(node.node)
+app.command("keep")(keep.keep)
+app.command("serve")(serve.serve)
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(data.app, name="data")
 

@@ -1,7 +1,8 @@
 """The members of a run in words, from its history.
 
 In events a worker has a name for programs: `node-1.2/0` is rank 0 of node 1, started for the second
-time. People read "node 1", and the rank where a node has several.
+time; on Kubernetes the pod's name is in the place of `node-1`. People read "node 1", and the rank
+where a node has several.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 from headway.state.lines import Record
 from headway.state.rundir import RunDirectory
 
-NAME = re.compile(r"\bnode-(\d+)\.\d+/(\d+)")
+NAME = re.compile(r"\b(?:node|headway-[-a-z0-9]+)-(\d+)(?:-[a-z0-9]{5})?\.\d+/(\d+)")
 
 Event = Mapping[str, Any]
 

@@ -49,6 +49,7 @@ def node() -> None:
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     resolved, directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"])
+    _fetch(resolved)
     run = NodeRun(resolved, directory, place, SystemClock(), _say)
     if asked:
         run.leave()
@@ -81,6 +82,20 @@ def _opened(location: str) -> tuple[Resolved, RunDirectory]:
                 said = str(error)
                 _say(f"waiting for the run directory: {said}")
             clock.sleep(LOOK_SECONDS)
+
+
+def _fetch(resolved: Resolved) -> None:
+    """Code and models that are in a bucket, and are needed as folders."""
+    from headway.kube.delivery import fetched_from
+    from headway.launch.delivering import fetch
+    from headway.state.store import Store
+
+    bucket = os.environ.get("HEADWAY_STORAGE")
+    if bucket is None:
+        return
+    for folder, name in fetched_from(resolved).items():
+        _say(f"fetching {name}")
+        fetch(Store(bucket), name, Path(folder))
 
 
 def _say(words: str) -> None:

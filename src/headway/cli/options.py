@@ -36,4 +36,12 @@ SequenceLengthOption = Annotated[
         min=1,
     ),
 ]
+OnOption = Annotated[
+    str | None,
+    typer.Option(
+        "--on",
+        metavar="TARGET",
+        help="The run on this target. Left out: where it was last started.",
+    ),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]

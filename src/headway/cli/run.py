@@ -6,7 +6,7 @@ import importlib.util
 import os
 import signal
 from contextlib import ExitStack, closing
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from headway.spec.resolve import Resolved
     from headway.state.rundir import RunDirectory
 
+Output = Literal["yaml", "json"]
+
 
 def run(
     run_file: RunFileArgument = None,
@@ -27,9 +29,20 @@ def run(
         int | None,
         typer.Option(
             help="Play so many nodes on this machine. Left out: 1, or what headway scale asked for "
-            "last.",
+            "last. With --on: so many there, else the fewest of resources.nodes.",
             min=1,
         ),
+    ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="TARGET", help="Run there: a target of targets.yaml."),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="With --on: print the objects to be made, and make none."),
+    ] = False,
+    output: Annotated[
+        Output | None, typer.Option("--output", "-o", help="With --dry-run. Left out: yaml.")
     ] = None,
     set_: SetOption = None,
     extend: Annotated[
@@ -37,11 +50,24 @@ def run(
     ] = False,
 ) -> None:
     """Train here. Prepares the data if needed; Ctrl-C saves; the same command goes on."""
+    from headway.errors import BadInput
     from headway.spec.load import load_run
     from headway.spec.resolve import require_complete
 
     loaded = load_run(run_file, set_)
     require_complete(loaded)
+    if dry_run:
+        from headway.cli.on_target import show_on
+
+        show_on(loaded, on, nodes, output)
+        return
+    if output is not None:
+        raise BadInput("--output goes with --dry-run")
+    if on is not None:
+        from headway.cli.launching import launch_on
+
+        launch_on(loaded, on, nodes, extend)
+        return
     start(loaded, nodes, extend)
 
 
@@ -57,6 +83,7 @@ def start(
     `headway scale` asked for last, `else_nodes` if it never did."""
     from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
     from headway.cli.sets import sets_of
+    from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
     from headway.errors import Stopped
     from headway.launch.machine import this_machine
@@ -93,6 +120,7 @@ def start(
         ).model_copy(update={"run_directory": location})
         warn_of_missing_device(resolved)
         directory = RunDirectory.create(location, SystemClock())
+        note_started_on(loaded.folder, resolved.name, None)
         code = _train(resolved, directory)
     raise typer.Exit(int(code))
 
@@ -189,11 +217,15 @@ def require_fitting_sets(loaded: Loaded, sets: Sets) -> None:
 
 
 def refuse_other_run(directory: RunDirectory, loaded: Loaded, extend: bool) -> None:
-    """A name stands for one run: what decides its weights may not change under it."""
-    from headway.errors import BadInput
     from headway.spec.changes import changed_identity
 
-    changed = changed_identity(directory.read_spec().run, loaded.run)
+    refuse_changes(directory, changed_identity(directory.read_spec().run, loaded.run), extend)
+
+
+def refuse_changes(directory: RunDirectory, changed: list[str], extend: bool) -> None:
+    """A name stands for one run: what decides its weights may not change under it."""
+    from headway.errors import BadInput
+
     if extend:
         changed = [change for change in changed if not change.startswith("train_for:")]
     if changed:

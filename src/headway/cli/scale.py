@@ -7,18 +7,24 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import RunArgument
+from headway.cli.options import OnOption, RunArgument
 from headway.cli.output import say
 
 
 def scale(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many there shall be.")],
     run: RunArgument = None,
+    on: OnOption = None,
 ) -> None:
-    """Change the number of nodes of a run that goes on here. Nobody else is restarted."""
+    """Change the number of nodes of a run that goes on. Nobody else is restarted."""
+    from headway.cli.target_run import target_run
     from headway.errors import BadInput, NotFound
     from headway.state.find import find_run
 
+    if (there := target_run(run, on, Path.cwd())) is not None:
+        before = there.cluster.scale(nodes)
+        say(f"asked for {nodes} nodes instead of {before}; headway status shows when it has them")
+        return
     directory = find_run(run, Path.cwd())
     if not directory.is_running():
         raise NotFound(

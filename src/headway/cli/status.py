@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from headway.cli.options import JsonOption, RunArgument
+from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
-    from headway.cli.members import Look, Member, Start
+    from headway.cli.members import Event, Member, Start
+    from headway.cli.target_run import TargetRun
     from headway.state.goodput import Goodput
     from headway.state.status import Status
 
@@ -18,13 +20,17 @@ MOST_LISTED = 8
 """Of more members than these only the number is shown."""
 
 
-def status(run: RunArgument = None, json_: JsonOption = False) -> None:
+def status(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
     """Show what a run is doing: state, step, loss, speed, time left, last checkpoint."""
     from headway.cli.members import Look, members, newest_start
+    from headway.cli.target_run import target_run
     from headway.clock import SystemClock
     from headway.state.find import find_run
     from headway.state.status import read_status
 
+    if (elsewhere := target_run(run, on, Path.cwd())) is not None:
+        _show_on_target(elsewhere, json_)
+        return
     directory = Look(find_run(run, Path.cwd()).location)
     found = read_status(directory, SystemClock().now())
     start = newest_start(directory.history())
@@ -33,12 +39,61 @@ def status(run: RunArgument = None, json_: JsonOption = False) -> None:
         more = {"mode": start.mode, "wanted_nodes": start.wanted_nodes}
         print_json({**found.as_json(), **more, "members": [asdict(member) for member in there]})
         return
-    for key, value in _lines(directory, found, start, there):
+    _print(_lines(directory.as_typed, directory.history(), found, start, there))
+
+
+def _print(lines: list[tuple[str, str]]) -> None:
+    for key, value in lines:
         print(f"{key:<12}{value}")
 
 
+def _show_on_target(run: TargetRun, json_: bool) -> None:
+    """As its coordinator has it. Of one that has ended, from the storage."""
+    import json
+
+    from headway.cli.members import newest_start
+    from headway.clock import SystemClock
+    from headway.state.status import Status, read_status
+
+    cluster = run.cluster
+    job = cluster.job()
+    on_cluster = cluster.on_cluster(job) if job is not None else None
+    is_active = on_cluster is not None and on_cluster.state == "active"
+    reasons: list[str] = []
+    answer = None
+    if job is not None and is_active:
+        reasons = [reason.words for reason in cluster.reasons(job)]
+        answer = cluster.ask("/status")
+    found: Status | None = None
+    events: list[Event] = []
+    if answer is not None:
+        known = json.loads(answer)
+        found, events = Status.from_json(known["status"]), known["events"]
+    elif not is_active:
+        directory = run.directory()
+        found, events = read_status(directory, SystemClock().now()), [*directory.history()]
+    if json_:
+        print_json(
+            {
+                **(found.as_json() if found is not None else {"name": run.name}),
+                "target": run.on,
+                "cluster": asdict(on_cluster) if on_cluster is not None else None,
+                "waiting": reasons,
+            }
+        )
+        return
+    where = f"{run.on}, namespace {run.kube.namespace}"
+    up = f": {on_cluster.ready} of {on_cluster.nodes} pods up" if on_cluster is not None else ""
+    lines = [("on", f"{where}{up}"), *(("waiting", reason) for reason in reasons)]
+    if found is None:
+        _print([("run", run.name), ("state", "starting"), *lines])
+        return
+    shown = _lines(run.name, events, found, newest_start(events), [])
+    _print([*shown[:2], *lines, *shown[2:]])
+
+
 def _lines(
-    directory: Look, found: Status, start: Start, there: list[Member]
+    as_typed: str, events: Sequence[Event], found: Status, start: Start, there: list[Member]
 ) -> list[tuple[str, str]]:
     lines = [("run", found.name), ("state", found.state)]
     if found.failure:
@@ -55,7 +110,7 @@ def _lines(
         lines.append(("left", short_time(found.seconds_left)))
     if found.workers is not None and found.state == "running":
         lines += _members(found.workers, found.generation, start, there)
-    lines += _happened(directory, found, start)
+    lines += _happened(as_typed, events, found, start)
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway logs --events shows why)"))
     if found.checkpoint_step is not None:
@@ -90,19 +145,20 @@ def _members(
     return lines
 
 
-def _happened(directory: Look, found: Status, start: Start) -> list[tuple[str, str]]:
+def _happened(
+    as_typed: str, events: Sequence[Event], found: Status, start: Start
+) -> list[tuple[str, str]]:
     """To the members, lately."""
     from headway.cli.members import changes_in_words, stuck_in_words, stuck_reports
     from headway.state.status import SHOWN_CHANGES
 
-    events = directory.history()
     changes = changes_in_words(events, start.ranks)[-SHOWN_CHANGES:]
     lines = [
         ("" if index else "changes", f"{time[11:19]}  {words}")
         for index, (time, words) in enumerate(changes)
     ]
     if found.state == "running" and (reports := stuck_reports(events, found.step)):
-        lines.append(("warning", stuck_in_words(reports, directory.as_typed, start.ranks)))
+        lines.append(("warning", stuck_in_words(reports, as_typed, start.ranks)))
     return lines
 
 

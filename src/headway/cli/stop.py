@@ -6,7 +6,7 @@ import os
 import signal
 from pathlib import Path
 
-from headway.cli.options import RunArgument
+from headway.cli.options import OnOption, RunArgument
 from headway.cli.output import say
 
 WAIT_SECONDS = 320.0
@@ -14,13 +14,18 @@ WAIT_SECONDS = 320.0
 POLL_SECONDS = 0.2
 
 
-def stop(run: RunArgument = None) -> None:
-    """Stop a run that goes on here: it saves first, and can be resumed."""
+def stop(run: RunArgument = None, on: OnOption = None) -> None:
+    """Stop a run that goes on: it saves first, and can be resumed."""
+    from headway.cli.target_run import target_run
     from headway.clock import SystemClock
     from headway.errors import RunFailed
     from headway.state.checkpoints import steps_saved
     from headway.state.find import find_run
 
+    if (there := target_run(run, on, Path.cwd())) is not None:
+        there.cluster.stop(say)
+        say(f"stopped {there.name} on {there.on}; headway resume goes on with it")
+        return
     directory = find_run(run, Path.cwd())
     clock = SystemClock()
     launcher = directory.launcher_pid()

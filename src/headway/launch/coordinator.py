@@ -1,4 +1,4 @@
-"""The coordinator of a run on this machine: a process that is kept alive."""
+"""The coordinator of a run: a process on this machine that is kept alive."""
 
 from __future__ import annotations
 
@@ -24,23 +24,29 @@ RESTART_SECONDS = 1.0
 
 class Coordinator:
     def __init__(
-        self, run: str, record: str, folder: Path, options: Sequence[str], clock: Clock
+        self,
+        run: str,
+        record: str,
+        folder: Path,
+        options: Sequence[str],
+        clock: Clock,
+        key: Path | None = None,
+        address: str = "127.0.0.1:0",
     ) -> None:
-        """`options`: what the run needs, as on the command line. `folder` is for the key and for
-        what it prints."""
+        """`options`: what the run needs, as on the command line. `folder` is for what it prints,
+        and for the key, unless there is one."""
         self.run = run
-        self.key = folder / "key"
+        self.key = key or _new_key(folder / "key")
         self.log = folder / "coordinator.log"
-        self.address = "127.0.0.1:0"
+        self.address = address
+        self.http: str | None = None
+        """Where it can be looked at."""
         self._options = [
             *("--run", run, "--record", record, "--key", str(self.key)),
             *("--until-eof", *options),
         ]
         self._clock = clock
         self._started_at = 0.0
-        descriptor = os.open(self.key, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(new_key())
 
     def start(self, *once: str) -> Self:
         """`once`: options of this start only."""
@@ -66,7 +72,8 @@ class Coordinator:
             lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             hint = lines.pop().removeprefix("hint: ") if lines[-1].startswith("hint: ") else None
             raise RunFailed(f"the coordinator did not start: {lines[-1]}", hint)
-        self.address = json.loads(line)["listen"]
+        facts = json.loads(line)
+        self.address, self.http = facts["listen"], facts["http"]
         return self
 
     def begin_anew(self) -> None:
@@ -95,3 +102,10 @@ class Coordinator:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def _new_key(path: Path) -> Path:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(new_key())
+    return path

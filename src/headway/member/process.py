@@ -15,19 +15,18 @@ from typing import Any
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, NotFound
-from headway.member.records import StoreRecord
+from headway.member.records import Record
 from headway.member.rules import Rules
 from headway.member.server import Server, claim
 from headway.member.sockets import parted, spelled
 from headway.member.wire import certificate_binding
-from headway.state.store import Store
 
 
 @dataclass(frozen=True)
 class Settings:
     run: str
     key: bytes
-    record: str
+    record: Record
     rules: Rules
     tls: tuple[Path, Path] | None
     """Files of the certificate and of its key."""
@@ -59,7 +58,7 @@ async def run_coordinator(
 
         loop.add_reader(0, read)
     clock = SystemClock()
-    record = StoreRecord(Store(settings.record), settings.run)
+    record = settings.record
     claiming = loop.create_task(claim(record, clock, log, settings.after))
     stopping = loop.create_task(stop.wait())
     waits: list[asyncio.Future[Any]] = [claiming, stopping]

@@ -46,13 +46,31 @@ class Record(Protocol):
 NOTHING = Entry(0, 0, nobody(0))
 
 
-class _File(Struct, frozen=True):
+class _Written(Struct, frozen=True):
     format: int
     run: str
     writer: str
     """Two coordinators that start together write the same entry otherwise, and both would find it
     there as their own."""
     entry: Entry
+
+
+def encoded(entry: Entry, run: str, writer: str) -> bytes:
+    return msgspec.json.encode(_Written(FORMAT, run, writer, entry)) + b"\n"
+
+
+def decoded(data: bytes, run: str, where: str) -> Entry:
+    try:
+        written = msgspec.json.decode(data, type=_Written)
+    except msgspec.DecodeError as error:
+        raise RunFailed(f"{where} is damaged: {error}") from None
+    if written.format != FORMAT:
+        raise BadInput(
+            f"{where} has format {written.format}, this version of Headway knows {FORMAT}"
+        )
+    if written.run != run:
+        raise BadInput(f"{where} is the record of run {written.run}")
+    return written.entry
 
 
 class StoreRecord:
@@ -71,14 +89,14 @@ class StoreRecord:
         versions = self._versions()
         if not versions:
             return NOTHING
-        return self._read(versions[-1]).entry
+        return self._read(versions[-1])
 
     def swap(self, after: Entry, new: Entry) -> bool:
         assert new.version == after.version + 1
         # Where the folder itself is away, making a file would make an empty one in its place.
         if after.version and self.store.size(_name(after.version)) is None:
             return self._not_there(after.version)
-        content = self._content(new)
+        content = encoded(new, self.run, self._writer)
         made = self.store.create(_name(new.version), content)
         if not made and self.store.read(_name(new.version)) != content:
             return False
@@ -98,23 +116,9 @@ class StoreRecord:
             return False
         raise OSError(f"{self.store.location(_name(version))} is not there any more")
 
-    def _read(self, version: int) -> _File:
+    def _read(self, version: int) -> Entry:
         name = _name(version)
-        try:
-            file = msgspec.json.decode(self.store.read(name), type=_File)
-        except msgspec.DecodeError as error:
-            raise RunFailed(f"{self.store.location(name)} is damaged: {error}") from None
-        if file.format != FORMAT:
-            raise BadInput(
-                f"{self.store.location(name)} has format {file.format}, this version of Headway "
-                f"knows {FORMAT}"
-            )
-        if file.run != self.run:
-            raise BadInput(f"{self.store.location()} is the record of run {file.run}")
-        return file
-
-    def _content(self, entry: Entry) -> bytes:
-        return msgspec.json.encode(_File(FORMAT, self.run, self._writer, entry)) + b"\n"
+        return decoded(self.store.read(name), self.run, self.store.location(name))
 
     def _versions(self) -> list[int]:
         numbers = (name.removesuffix(SUFFIX) for name in self.store.names(""))

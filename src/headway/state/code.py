@@ -14,16 +14,25 @@ import xxhash
 from headway.errors import BadInput
 
 
+def code_files(folder: Path) -> list[Path]:
+    """Every Python file below `folder`. Not others: data, prepared sets and runs may lie beside
+    the code, and change."""
+    return [
+        path
+        for path in sorted(folder.rglob("*.py"))
+        if path.is_file()
+        and not any(
+            part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts
+        )
+    ]
+
+
 def code_digest(folder: Path) -> str:
-    """Of every Python file below `folder`, by name and content. Not of others: data, prepared sets
-    and runs may lie beside the code, and change."""
+    """Of these files, by name and content."""
     digest = xxhash.xxh3_128()
-    for path in sorted(folder.rglob("*.py")):
-        parts = path.relative_to(folder).parts
-        hidden = any(part.startswith((".", "__pycache__")) for part in parts)
-        if path.is_file() and not hidden:
-            digest.update(str(path.relative_to(folder)).encode() + b"\0")
-            digest.update(path.read_bytes() + b"\0")
+    for path in code_files(folder):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()
 
 

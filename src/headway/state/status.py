@@ -62,6 +62,13 @@ class Status:
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    @classmethod
+    def from_json(cls, known: dict[str, Any]) -> Status:
+        """As another process has read it."""
+        changes = [Change(**change) for change in known["changes"]]
+        counted = Goodput(**known["goodput"]) if known["goodput"] is not None else None
+        return cls(**{**known, "changes": changes, "goodput": counted})
+
 
 def read_status(directory: RunDirectory, now: float) -> Status:
     events = directory.history()

@@ -28,6 +28,8 @@ S3_OPTIONS: dict[str, Any] = {
     },
 }
 REMOTE_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "requests")
+EXTRAS = {"s3": "s3", "gs": "gcs", "claim": "base"}
+"""What has to be installed for a scheme. `claim` is registered by whoever knows the cluster."""
 PARTIAL = ".partial-"
 READ_AHEAD_BYTES = 2**23
 """Of a file that is read on: one request for each, so the delay of a request is lost in it."""
@@ -124,6 +126,19 @@ class Store:
             return
         os.replace(path, self.path(name))
         _folder_to_disk(self.path(name).parent)
+
+    def send(self, path: Path, name: str) -> None:
+        """A copy of a file of this machine, whole or not at all."""
+        if not self.is_local:
+            self.adopt(path, name)
+            return
+        self.path(name).parent.mkdir(parents=True, exist_ok=True)
+        partial = self.path(name).with_name(f".{self.path(name).name}{PARTIAL}{uuid4().hex[:12]}")
+        try:
+            shutil.copyfile(path, partial)
+            self.adopt(partial, name)
+        finally:
+            partial.unlink(missing_ok=True)
 
     def reading(self, name: str = "") -> BinaryIO:
         """A file of any size, to be read on or sought in; without a name, the root itself."""
@@ -262,7 +277,7 @@ def _open_remote(root: str, anonymous: bool) -> tuple[Any, str]:
     import fsspec
 
     scheme = root.partition("://")[0]
-    extra = {"s3": "s3", "gs": "gcs"}.get(scheme)
+    extra = EXTRAS.get(scheme)
     if extra is None:
         raise BadInput(f"{root}: {scheme}:// is not a storage Headway knows", "use s3:// or gs://")
     try:

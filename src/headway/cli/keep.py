@@ -1,0 +1,40 @@
+"""headway keep: what the coordinator's pod runs."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from headway.cli.output import say
+
+
+def keep() -> None:
+    """Keep a run going, in the pod that headway run --on has made for it; you need not.
+
+    Its run is in HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY."""
+    from headway.clock import SystemClock, stamp
+    from headway.kube.client import Kube
+    from headway.launch.keeper import Keeper
+    from headway.spec.resolve import Resolved
+    from headway.state.rundir import RunDirectory
+
+    clock = SystemClock()
+    resolved = Resolved.model_validate_json(Path(os.environ["HEADWAY_SPEC"]).read_bytes())
+    label, _, value = os.environ.get("HEADWAY_SPOT_LABEL", "").partition("=")
+    keeper = Keeper(
+        Kube.inside(),
+        resolved,
+        RunDirectory.create(os.environ["HEADWAY_RUN_DIRECTORY"], clock),
+        Path(os.environ["HEADWAY_KEY"]),
+        (label, value) if label else None,
+        clock,
+        lambda text: say(f"{stamp(clock.now())} {text}"),
+    )
+
+    def stop(*_: object) -> None:
+        keeper.is_stopping = True
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    keeper.run()

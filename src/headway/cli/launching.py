@@ -1,0 +1,194 @@
+"""headway run --on TARGET: what the run needs is brought there, its objects are made, and it is
+waited for until it trains."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from headway.cli.on_target import digests_here, fitted, placing_on, warn_of_keys
+from headway.cli.output import hint, say
+from headway.cli.target_run import RUNS, TargetRun, note_started_on
+from headway.errors import BadInput, HeadwayError, RunFailed, SpecError, StillRunning
+from headway.kube.delivery import TRAIN, Key, Layout, Place, local_places, model_files
+from headway.kube.manifests import manifests
+from headway.launch.delivering import deliver, is_there
+from headway.member.keys import new_key
+from headway.spec.load import load_target
+from headway.spec.resolve import run_name
+from headway.state.code import code_files
+from headway.state.rundir import RunDirectory
+from headway.state.store import Store
+
+if TYPE_CHECKING:
+    from headway.cli.sets import Sets
+    from headway.launch.delivering import Files
+    from headway.spec.load import Loaded
+    from headway.spec.resolve import Resolved
+
+
+def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
+    from headway.cli.run import is_finished, require_fitting_sets
+    from headway.cli.sets import sets_of
+
+    found = load_target(on, loaded.folder)
+    run = TargetRun(run_name(loaded), on, found.target, loaded.folder)
+    _refuse_active(run)
+    _refuse_mixture(loaded)
+    warn_of_keys(loaded)
+    with placing_on(found):
+        layout = Layout.of(loaded.run, found.target)
+    places = local_places(loaded, lambda path: path.is_dir())
+    digests_here(loaded, places)  # what is missing is said before anything is prepared
+    with ExitStack() as nothing_in_the_background:
+        sets = sets_of(loaded, nothing_in_the_background)
+    require_fitting_sets(loaded, sets)
+    places = [*(place for place in places if place.kind != "sets"), *_set_places(sets)]
+    digests = digests_here(loaded, places)
+    resolved = fitted(loaded, found, nodes, layout, places, digests)
+    storage = Store(run.storage)
+    location = f"{run.storage}/{RUNS}/{run.name}"
+    if RunDirectory.exists(location) and (before := RunDirectory.open(location)).has_spec():
+        _refuse_other(before, resolved, extend)
+        if is_finished(before) and not extend:
+            say(f"run {run.name} has finished already on {on}")
+            hint("--extend with a longer train_for goes on; another name starts anew")
+            return
+    _deliver(storage, places, digests)
+    cluster = run.cluster
+    if cluster.job() is not None:
+        cluster.delete(say)  # stopped or ended: its pods may not change, so it is made anew
+    cluster.launch(manifests(resolved, found.target, new_key()))
+    note_started_on(loaded.folder, run.name, on)
+    _wait(run)
+
+
+def resume_on(run: TargetRun, nodes: int | None) -> None:
+    """A stopped run as it was."""
+    cluster = run.cluster
+    shape = cluster.on_cluster(cluster.require_job())
+    if shape.state == "active":
+        raise StillRunning(f"run {run.name} goes on already", "headway status")
+    if shape.state != "suspended":
+        raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
+    cluster.resume()
+    if nodes is not None and nodes != shape.nodes:
+        cluster.scale(nodes)
+    _wait(run)
+
+
+def delete_on(run: TargetRun, yes: bool) -> None:
+    """Its objects, and everything it has saved."""
+    job = run.cluster.job()
+    if job is not None and run.cluster.on_cluster(job).state == "active":
+        raise StillRunning(f"run {run.name} goes on", f"headway stop {run.name}")
+    location = f"{run.storage}/{RUNS}/{run.name}"
+    is_saved = RunDirectory.exists(location)
+    what = f"run {run.name} on {run.on}" + (" with all it has saved" if is_saved else "")
+    if not yes:
+        typer.confirm(f"delete {what}?", abort=True, err=True)
+    run.cluster.delete(say)
+    if is_saved:
+        RunDirectory(location).store.remove("")
+    note_started_on(run.folder, run.name, None)
+    say(f"deleted {what}")
+
+
+def _wait(run: TargetRun) -> None:
+    try:
+        status = run.cluster.wait_until_it_trains(say)
+    except KeyboardInterrupt:
+        say(f"run {run.name} goes on, or will, on {run.on}")
+        hint("headway status, headway stop")
+        raise typer.Exit(0) from None
+    except RunFailed as error:
+        _clean_up(run)
+        raise RunFailed(error.message, error.hint or "nothing of it is left there") from None
+    say(f"run {run.name} trains on {run.on}: step {status['step']}")
+    hint("headway status, headway logs -f, headway scale --nodes N, headway stop")
+
+
+def _clean_up(run: TargetRun) -> None:
+    """After a start that cannot succeed. A run that has trained before is kept as it is."""
+    try:
+        run.cluster.delete(say)
+    except HeadwayError as error:
+        say(str(error))
+
+
+def _refuse_active(run: TargetRun) -> None:
+    job = run.cluster.job()
+    if job is None or run.cluster.on_cluster(job).state != "active":
+        return
+    if run.cluster.has_coordinator():
+        raise StillRunning(
+            f"run {run.name} goes on already on {run.on}", "headway status; headway stop"
+        )
+
+
+def _refuse_mixture(loaded: Loaded) -> None:
+    datasets = {TRAIN: loaded.run.data.train} | {
+        ("data", "validation", name): dataset
+        for name, dataset in loaded.run.data.validation.items()
+    }
+    for key, dataset in datasets.items():
+        if dataset is not None and dataset.mixture is not None:
+            raise SpecError(
+                f"{'.'.join(key)}.mixture: mixtures cannot be brought to a target yet",
+                str(loaded.located.mark((*key, "mixture"))),
+                "one set, or sets in the bucket that the mixture names by their addresses",
+            )
+
+
+def _refuse_other(before: RunDirectory, resolved: Resolved, extend: bool) -> None:
+    from headway.cli.run import refuse_changes
+    from headway.spec.changes import changed_identity
+
+    refuse_changes(before, changed_identity(before.read_spec().run, resolved.run), extend)
+
+
+def _set_places(sets: Sets) -> list[Place]:
+    named: dict[Key, str] = {TRAIN: sets.train}
+    named |= {("data", "validation", name): place for name, place in sets.validation.items()}
+    return [Place(key, "sets", Path(place)) for key, place in named.items() if "://" not in place]
+
+
+def _deliver(storage: Store, places: list[Place], digests: dict[Key, str]) -> None:
+    for place in places:
+        if place.kind == "tokenizers":
+            continue
+        name = f"{place.kind}/{digests[place.key]}"
+        if is_there(storage, name):
+            continue
+        what = f"{'.'.join(place.key)} to {storage.location(name)}"
+        shown = _Progress(what)
+        deliver(storage, name, _files(place), shown)
+        say(f"brought {what}")
+
+
+class _Progress:
+    """A line each tenth."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._tenths = 0
+
+    def __call__(self, sent: int, total: int) -> None:
+        tenths = 10 * sent // total if total else 10
+        if tenths > self._tenths and tenths < 10:
+            self._tenths = tenths
+            say(f"{self._what}: {tenths}0 %")
+
+
+def _files(place: Place) -> Files:
+    match place.kind:
+        case "code":
+            paths = code_files(place.path)
+        case "models":
+            paths = model_files(place.path)
+        case _:
+            paths = [path for path in place.path.rglob("*") if path.is_file()]
+    return {str(path.relative_to(place.path)): path for path in paths}

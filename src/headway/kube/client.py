@@ -1,0 +1,300 @@
+"""Every call to the API server: by selector, in pages, with a deadline; and in words what went
+wrong. The rest of Headway knows neither HTTP nor status codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import httpx2
+from lightkube import ApiError, Client, KubeConfig
+from lightkube.codecs import from_dict
+from lightkube.config.client_adapter import Client as http_client
+from lightkube.config.client_adapter import ConnectionParams
+from lightkube.core.exceptions import ConfigError
+from lightkube.core.resource import NamespacedResource
+from lightkube.models.meta_v1 import Status
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import ConfigMap, Event, Pod, Secret
+from lightkube.types import CascadeType, PatchType
+
+from headway.errors import BadInput, HeadwayError, NotFound
+from headway.kube.names import GATE, Object
+
+FIELD_MANAGER = "headway"
+CALL_SECONDS = 20.0
+PAGE = 500
+WATCH_SECONDS = 240
+"""After which the server ends a watch and a new one is begun: one that has silently died is not
+waited on for ever."""
+GATES = "/spec/schedulingGates"
+AFFINITY_TERM = (
+    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0"
+)
+Found = TypeVar("Found")
+Selector = Mapping[str, Any]
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+
+
+class ClusterAway(HeadwayError, OSError):
+    """The API server does not answer now. It may in a moment."""
+
+
+class Refused(BadInput):
+    """The API server will not do it, and says why."""
+
+
+class Conflict(Refused):
+    """Another one has changed or made it first."""
+
+
+class Kube:
+    """The calls, in one namespace."""
+
+    def __init__(self, client: Client, http: httpx2.Client, namespace: str) -> None:
+        self.namespace = namespace
+        self._client = client
+        self._http = http
+
+    @classmethod
+    def at(cls, context: str | None, namespace: str) -> Kube:
+        """As the user's kubeconfig says."""
+        try:
+            config = KubeConfig.from_env().get(context_name=context)
+        except ConfigError as error:
+            raise BadInput(
+                f"no way to a cluster: {error}", "KUBECONFIG names the file; kubectl config view"
+            ) from None
+        if config is None:
+            raise BadInput("there is no kubeconfig", "KUBECONFIG names the file")
+        return cls._of(config, namespace)
+
+    @classmethod
+    def inside(cls) -> Kube:
+        """From a pod, with its token."""
+        namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
+        return cls._of(KubeConfig.from_service_account().get(), namespace)
+
+    @classmethod
+    def _of(cls, config: Any, namespace: str) -> Kube:
+        client = Client(config=config, namespace=namespace, field_manager=FIELD_MANAGER)
+        connection = ConnectionParams(timeout=httpx2.Timeout(CALL_SECONDS))
+        return cls(client, http_client(config, connection), namespace)
+
+    # Objects
+
+    def apply(self, manifest: Object, dry_run: bool = False) -> Any:
+        """Makes it, or makes it so."""
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        with _words(f"{kind} {name}"):
+            made = cast(NamespacedResource, from_dict(manifest))
+            return self._client.apply(made, force=True, dry_run=dry_run)
+
+    def job(self, name: str) -> Job | None:
+        with _words(f"Job {name}"):
+            return _or_none(lambda: self._client.get(Job, name))
+
+    def jobs(self, selector: Selector) -> list[Job]:
+        with _words("Jobs"):
+            return list(self._client.list(Job, labels=dict(selector), chunk_size=PAGE))
+
+    def patch_job(self, name: str, patch: Object) -> Job:
+        with _words(f"Job {name}"):
+            return self._client.patch(Job, name, patch, patch_type=PatchType.MERGE)
+
+    def delete_job(self, name: str) -> bool:
+        """And all that it owns. Whether it was there."""
+        with _words(f"Job {name}"):
+            try:
+                self._client.delete(Job, name, cascade=CascadeType.BACKGROUND)
+            except ApiError as error:
+                if error.status.code == 404:
+                    return False
+                raise
+            return True
+
+    def secret(self, name: str) -> Secret | None:
+        with _words(f"Secret {name}"):
+            return _or_none(lambda: self._client.get(Secret, name))
+
+    def config_map(self, name: str) -> ConfigMap | None:
+        with _words(f"ConfigMap {name}"):
+            return _or_none(lambda: self._client.get(ConfigMap, name))
+
+    def replace_config_map(self, config_map: ConfigMap) -> bool:
+        """If it is still as it was when it was read."""
+        assert config_map.metadata is not None
+        with _words(f"ConfigMap {config_map.metadata.name}"):
+            try:
+                self._client.replace(config_map)
+            except ApiError as error:
+                if error.status.code == 409:
+                    return False
+                raise
+            return True
+
+    # Pods
+
+    def pods(self, selector: Selector) -> tuple[list[Pod], str]:
+        """And the version from which on to watch them."""
+        with _words("pods"):
+            listing = self._client.list(Pod, labels=dict(selector), chunk_size=PAGE)
+            pods = list(listing)
+            return pods, listing.resourceVersion
+
+    def first_pods(
+        self, selector: Selector, most: int, fields: Selector | None = None
+    ) -> list[Pod]:
+        """At most so many, in one call."""
+        with _words("pods"):
+            pods = []
+            for pod in self._client.list(
+                Pod, labels=dict(selector), fields=dict(fields) if fields else None, chunk_size=most
+            ):
+                pods.append(pod)
+                if len(pods) == most:
+                    break
+            return pods
+
+    def pod(self, name: str) -> Pod | None:
+        with _words(f"pod {name}"):
+            return _or_none(lambda: self._client.get(Pod, name))
+
+    def watch_pods(self, selector: Selector, version: str) -> Iterator[tuple[str, Pod]]:
+        """(what happened, pod) until the server ends it; StaleVersion when it is too late to begin
+        from there."""
+        with _words("pods"):
+            yield from self._client.watch(
+                Pod, labels=dict(selector), resource_version=version, server_timeout=WATCH_SECONDS
+            )
+
+    def release_pod(self, name: str) -> None:
+        """Takes off what keeps it from being deleted: the Job's finalizer."""
+        patch = {"metadata": {"finalizers": None}}
+        with _words(f"pod {name}"):
+            _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.MERGE))
+
+    def lift_gate(
+        self, name: str, not_on: Sequence[str], not_labelled: tuple[str, str] | None
+    ) -> None:
+        """The pod may be placed, but on none of these machines, nor on one with that label.
+
+        The pod template has one term of node affinity, so that there is something to add to: that
+        is all that may be changed in a pod that waits."""
+        patch: list[Object] = [{"op": "test", "path": f"{GATES}/0/name", "value": GATE}]
+        if not_on:
+            # Of a field, Kubernetes takes one value at a time.
+            fields = [
+                {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in not_on
+            ]
+            patch.append({"op": "add", "path": f"{AFFINITY_TERM}/matchFields", "value": fields})
+        if not_labelled is not None:
+            key, value = not_labelled
+            expression = {"key": key, "operator": "NotIn", "values": [value]}
+            path = f"{AFFINITY_TERM}/matchExpressions/-"
+            patch.append({"op": "add", "path": path, "value": expression})
+        patch.append({"op": "remove", "path": f"{GATES}/0"})
+        with _words(f"pod {name}"):
+            _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.JSON))
+
+    def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
+        with _words(f"pod {name}"):
+            _or_none(lambda: self._client.delete(Pod, name, grace_period=grace_seconds))
+
+    def events_of(self, uid: str) -> list[Event]:
+        """What Kubernetes said about one object, the newest last."""
+        with _words("events"):
+            found = self._client.list(Event, fields={"involvedObject.uid": uid}, chunk_size=PAGE)
+            return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime))
+
+    def log_lines(self, pod: str, follow: bool, since: str | None) -> Iterator[tuple[str, str]]:
+        """(the kubelet's time, line) of the pod's only container, from `since` on."""
+        path = f"api/v1/namespaces/{self.namespace}/pods/{pod}/log"
+        parameters = {"timestamps": "true", "follow": "true" if follow else "false"}
+        if since is not None:
+            parameters["sinceTime"] = since
+        timeout = httpx2.Timeout(CALL_SECONDS, read=None if follow else CALL_SECONDS)
+        with (
+            _words(f"log of {pod}"),
+            self._http.stream("GET", path, params=parameters, timeout=timeout) as response,
+        ):
+            _require_success(response)
+            for line in response.iter_lines():
+                time, _, text = line.partition(" ")
+                yield time, text
+
+    # Through the API server's proxy
+
+    def ask_pod(
+        self,
+        pod: str,
+        port: int,
+        path: str,
+        method: str = "GET",
+        content: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> bytes:
+        """What it answers over HTTP, with the user's own rights."""
+        where = f"api/v1/namespaces/{self.namespace}/pods/{pod}:{port}/proxy{path}"
+        with _words(f"pod {pod}"):
+            response = self._http.request(method, where, content=content, headers=headers)
+            _require_success(response)
+            return response.content
+
+
+class StaleVersion(ClusterAway):
+    """What happened since then is no longer known: everything has to be listed anew."""
+
+
+def _or_none(call: Callable[[], Found]) -> Found | None:
+    """None if it is not there."""
+    try:
+        return call()
+    except ApiError as error:
+        if error.status.code == 404:
+            return None
+        raise
+
+
+def _require_success(response: httpx2.Response) -> None:
+    if response.is_error:
+        response.read()
+        try:
+            status = cast(Status, Status.from_dict(response.json()))
+        except ValueError:
+            text = response.text.strip()[:500] or response.reason_phrase
+            status = Status(code=response.status_code, message=text)
+        raise ApiError(status=status)
+
+
+@contextmanager
+def _words(what: str) -> Iterator[None]:
+    try:
+        yield
+    except ApiError as error:
+        raise _refusal(what, error.status) from None
+    except httpx2.HTTPStatusError as error:
+        code = error.response.status_code
+        raise _refusal(what, Status(code=code, message=error.response.reason_phrase)) from None
+    except httpx2.TransportError as error:
+        raise ClusterAway(f"the API server does not answer: {error}") from None
+
+
+def _refusal(what: str, status: Status) -> HeadwayError:
+    message = status.message or status.reason or "no reason given"
+    if status.code == 404:
+        return NotFound(f"{what}: {message}")
+    if status.code == 409:
+        return Conflict(f"{what}: {message}")
+    if status.code == 410:
+        return StaleVersion(f"{what}: {message}")
+    if status.code == 401:
+        return Refused(f"{what}: the cluster does not know you", "log in anew; kubectl get pods")
+    if status.code == 403 and "exceeded quota" not in message and "violates" not in message:
+        return Refused(f"{what}: {message}", "ask whoever gave you the namespace for that right")
+    if status.code is not None and (status.code >= 500 or status.code == 429):
+        return ClusterAway(f"{what}: the API server answers {status.code}: {message}")
+    return Refused(f"{what}: {message}")

@@ -1,0 +1,141 @@
+"""What Kubernetes says of a run's pods, in words: why they wait, how they ended. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lightkube.models.batch_v1 import JobCondition
+from lightkube.models.core_v1 import ContainerStatus, PodStatus
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Pod
+
+from headway.kube.names import GATE
+
+HOPELESS = {
+    "ErrImagePull": "the image cannot be pulled",
+    "ImagePullBackOff": "the image cannot be pulled",
+    "InvalidImageName": "the image has no valid name",
+    "ErrImageNeverPull": "the image is not there, and may not be pulled",
+    "CreateContainerConfigError": "the container cannot be made",
+    "CreateContainerError": "the container cannot be made",
+}
+"""Of a container that waits. Kubernetes tries again and again; nothing changes by itself."""
+LACKS = re.compile(r"(\d+) Insufficient ([\w./-]+)")
+QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)")
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Why something does not start."""
+
+    words: str
+    pods: int
+    """How many wait for this."""
+    is_hopeless: bool = False
+    """It will not change by itself."""
+
+
+def waiting(
+    job: Job, pods: Sequence[Pod], events: Sequence[Event], num_ready: int = 0
+) -> list[Waiting]:
+    """Why pods do not run, what concerns most of them first. `pods` are those that wait, `events`
+    the Job's."""
+    found = [*_of_job(job, len(pods) + num_ready, events)]
+    reasons = Counter(reason for pod in pods if (reason := _of_pod(pod)) is not None)
+    found += [Waiting(words, count, hopeless) for (words, hopeless), count in reasons.items()]
+    return sorted(found, key=lambda one: (not one.is_hopeless, -one.pods))
+
+
+def _of_job(job: Job, num_made: int, events: Sequence[Event]) -> Iterable[Waiting]:
+    assert job.spec is not None
+    missing = (job.spec.parallelism or 0) - num_made
+    if job.spec.suspend:
+        yield Waiting("it is suspended: stopped, or in a queue", missing)
+        return
+    if missing <= 0:
+        return
+    for event in reversed(events):
+        if event.reason == "FailedCreate" and event.message:
+            yield _not_made(event.message, missing)
+            return
+
+
+def _not_made(message: str, pods: int) -> Waiting:
+    if quota := QUOTA.search(message):
+        return Waiting(f"quota {quota[1]} is used up: {quota[2]}", pods)
+    _, _, why = message.partition("Error creating: ")
+    is_policy = "violates PodSecurity" in message or "denied the request" in message
+    words = why or message
+    return Waiting(f"rejected by policy: {words}" if is_policy else words, pods, is_policy)
+
+
+def _of_pod(pod: Pod) -> tuple[str, bool] | None:
+    """In words, and whether it is hopeless; None if it runs or has ended."""
+    status = pod.status
+    if status is None or status.phase != "Pending":
+        return None
+    assert pod.spec is not None
+    if any(gate.name == GATE for gate in pod.spec.schedulingGates or ()):
+        return "waits for the coordinator to place it", False
+    for container in status.containerStatuses or ():
+        if words := _of_container(container):
+            return words
+    for condition in status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return _unplaced(condition.message or condition.reason or "not placed yet"), False
+    return ("pulling the image" if _is_placed(status) else "not placed yet"), False
+
+
+def _is_placed(status: PodStatus) -> bool:
+    conditions = status.conditions or ()
+    return any(one.type == "PodScheduled" and one.status == "True" for one in conditions)
+
+
+def _of_container(container: ContainerStatus) -> tuple[str, bool] | None:
+    waits = container.state.waiting if container.state is not None else None
+    if waits is None or waits.reason in (None, "PodInitializing"):
+        return None
+    if waits.reason == "ContainerCreating":
+        return "pulling the image, or mounting what it needs", False
+    if waits.reason in HOPELESS:
+        return f"{HOPELESS[waits.reason]}: {waits.message or container.image}", True
+    return f"{waits.reason}: {waits.message or ''}".rstrip(": "), False
+
+
+def _unplaced(message: str) -> str:
+    """The scheduler's words count machines by what each lacks."""
+    lacks = [what for _, what in LACKS.findall(message)]
+    if lacks:
+        return f"no capacity: not enough {', '.join(sorted(set(lacks)))} ({message})"
+    return f"no machine fits: {message}"
+
+
+def job_end(job: Job) -> JobCondition | None:
+    """Complete or Failed, if it has ended."""
+    assert job.status is not None
+    for condition in job.status.conditions or ():
+        if condition.status == "True" and condition.type in ("Complete", "Failed"):
+            return condition
+    return None
+
+
+def last_words(pod: Pod) -> str | None:
+    """What it left in its termination log."""
+    for container in (pod.status.containerStatuses if pod.status else None) or ():
+        ended = container.state.terminated if container.state is not None else None
+        if ended is not None and ended.message:
+            return ended.message
+    return None
+
+
+def how_it_ended(pod: Pod) -> str | None:
+    """None while it runs."""
+    for container in (pod.status.containerStatuses if pod.status else None) or ():
+        ended = container.state.terminated if container.state is not None else None
+        if ended is not None:
+            memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
+            return f"ended with exit code {ended.exitCode}{memory}"
+    return None

@@ -1,0 +1,257 @@
+"""A run on Kubernetes from where the user sits: made, waited for, scaled, stopped, deleted. Nothing
+of the run depends on this process; each of these is a few calls, whatever the run's size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.clock import Clock
+from headway.errors import NotFound, RunFailed, StillRunning
+from headway.kube.client import ClusterAway, Kube
+from headway.kube.manifests import owned_by
+from headway.kube.names import HTTP_PORT, INSTANCE, Object, coordinator_object, labels, run_object
+from headway.kube.views import Waiting, job_end, last_words, waiting
+
+LOOK_SECONDS = 1.0
+HOPELESS_SECONDS = 10.0
+"""An image that cannot be pulled is tried again once or twice before it is given up."""
+STOP_SECONDS = 400.0
+"""For a save, and beyond the grace that pods have."""
+GONE_SECONDS = 150.0
+LOOKED_AT = 50
+"""Pods that are asked why they wait: of thousands the others wait for the same."""
+
+JobState = Literal["active", "suspended", "finished", "failed"]
+
+
+@dataclass(frozen=True)
+class OnCluster:
+    """A run as its Job tells."""
+
+    name: str
+    state: JobState
+    nodes: int
+    ready: int
+    """Pods that are up."""
+    why: str | None = None
+    """Of a failed one."""
+
+
+class ClusterRun:
+    def __init__(self, kube: Kube, name: str, clock: Clock) -> None:
+        self.kube = kube
+        self.name = name
+        self.clock = clock
+        self._coordinator = ""
+
+    # Making it
+
+    def launch(self, objects: Sequence[Object]) -> None:
+        """The owner first: what a launch that was cut off has made, the next one completes."""
+        owner = self.kube.apply(objects[0])
+        for one in owned_by(objects, owner.metadata.uid)[1:]:
+            self.kube.apply(one)
+
+    def has_coordinator(self) -> bool:
+        return self.kube.job(coordinator_object(self.name)) is not None
+
+    def wait_until_it_trains(self, say: Callable[[str], None]) -> dict[str, Any]:
+        """Its status once a step was committed. Raises when something is in the way that will not
+        go away by itself."""
+        hopeless_since: float | None = None
+        said = ""
+        while True:
+            status = self.status()
+            if status is not None and status["step"] > 0 and status["state"] == "running":
+                return status
+            job = self.require_job()
+            self._require_no_end(job)
+            reasons = self.reasons(job)
+            words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
+            if words != said:
+                said = words
+                say(words)
+            now = self.clock.monotonic()
+            if not (reasons and reasons[0].is_hopeless):
+                hopeless_since = None
+            elif hopeless_since is None:
+                hopeless_since = now
+            elif now - hopeless_since > HOPELESS_SECONDS:
+                raise RunFailed(reasons[0].words)
+            self.clock.sleep(LOOK_SECONDS)
+
+    def reasons(self, job: Job) -> list[Waiting]:
+        """Why pods do not run, those of the coordinator first."""
+        assert job.metadata is not None
+        assert job.metadata.uid is not None
+        found: list[Waiting] = []
+        own = self.kube.job(coordinator_object(self.name))
+        for one, component in ((own, "coordinator"), (job, "worker")):
+            if one is None:
+                continue
+            assert one.metadata is not None
+            assert one.metadata.uid is not None
+            pods = self.kube.first_pods(
+                labels(self.name, component),  # type: ignore[arg-type]
+                LOOKED_AT,
+                {"status.phase": "Pending"},
+            )
+            running = self._ready(one)
+            events = self.kube.events_of(one.metadata.uid)
+            found += [
+                Waiting(f"{component}: {each.words}", each.pods, each.is_hopeless)
+                for each in waiting(one, pods, events, running)
+            ]
+        return sorted(found, key=lambda each: not each.is_hopeless)
+
+    def _require_no_end(self, job: Job) -> None:
+        end = job_end(job)
+        if end is None:
+            return
+        if end.type == "Failed":
+            raise RunFailed(self._why_it_failed(end.message or end.reason or "no reason given"))
+
+    def _why_it_failed(self, message: str) -> str:
+        """The last words of a pod that failed, if it is still there."""
+        failed = self.kube.first_pods(
+            labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
+        )
+        words = next((said for pod in failed if (said := last_words(pod))), None)
+        return f"{words}\n{message}" if words else message
+
+    # Looking at it
+
+    def job(self) -> Job | None:
+        return self.kube.job(run_object(self.name))
+
+    def require_job(self) -> Job:
+        job = self.job()
+        if job is None:
+            raise NotFound(
+                f"run {self.name} is not in namespace {self.kube.namespace}",
+                "headway list shows what there is",
+            )
+        return job
+
+    def on_cluster(self, job: Job) -> OnCluster:
+        assert job.spec is not None
+        end = job_end(job)
+        state: JobState = "suspended" if job.spec.suspend else "active"
+        if end is not None:
+            state = "finished" if end.type == "Complete" else "failed"
+        why = (end.message or end.reason) if end is not None and state == "failed" else None
+        return OnCluster(self.name, state, job.spec.parallelism or 0, self._ready(job), why)
+
+    def _ready(self, job: Job) -> int:
+        return (job.status.ready or 0) if job.status is not None else 0
+
+    def status(self) -> dict[str, Any] | None:
+        """As its coordinator has it; None while there is none that answers."""
+        answer = self.ask("/status")
+        if answer is None:
+            return None
+        found: dict[str, Any] = json.loads(answer)["status"]
+        return found
+
+    def ask(self, path: str) -> bytes | None:
+        """The coordinator, through the API server's proxy."""
+        for _ in range(2):
+            if not self._coordinator and not self._find_coordinator():
+                return None
+            try:
+                return self.kube.ask_pod(self._coordinator, HTTP_PORT, path)
+            except (ClusterAway, NotFound):
+                self._coordinator = ""  # it may have been replaced
+        return None
+
+    def _find_coordinator(self) -> bool:
+        running = {"status.phase": "Running"}
+        for pod in self.kube.first_pods(labels(self.name, "coordinator"), 3, running):
+            assert pod.metadata is not None
+            if pod.metadata.deletionTimestamp is None:
+                self._coordinator = pod.metadata.name or ""
+                return True
+        return False
+
+    # Changing it
+
+    def scale(self, nodes: int) -> int:
+        """One call. How many there were before."""
+        job = self.require_job()
+        shape = self.on_cluster(job)
+        if shape.state != "active":
+            raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to scale")
+        self.kube.patch_job(
+            run_object(self.name), {"spec": {"parallelism": nodes, "completions": nodes}}
+        )
+        return shape.nodes
+
+    def stop(self, say: Callable[[str], None]) -> None:
+        """Pods are told to go, so workers leave one after the other, and the last ones save."""
+        job = self.require_job()
+        if self.on_cluster(job).state == "active":
+            self.kube.patch_job(run_object(self.name), {"spec": {"suspend": True}})
+        self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
+        if self.has_coordinator():
+            self.kube.patch_job(coordinator_object(self.name), {"spec": {"suspend": True}})
+
+    def resume(self) -> None:
+        for name in (coordinator_object(self.name), run_object(self.name)):
+            self.kube.patch_job(name, {"spec": {"suspend": False}})
+
+    def delete(self, say: Callable[[str], None]) -> bool:
+        """All of its objects, by one call. Whether there were any."""
+        there = self.kube.delete_job(run_object(self.name))
+        self._wait_for("its objects to go", self._has_nothing, GONE_SECONDS, say)
+        return there
+
+    def _has_no_workers(self) -> bool:
+        return not self.kube.first_pods(labels(self.name, "worker"), 1)
+
+    def _has_nothing(self) -> bool:
+        return not self.kube.jobs(labels(self.name)) and not self.kube.first_pods(
+            labels(self.name), 1
+        )
+
+    def _wait_for(
+        self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]
+    ) -> None:
+        deadline, said = self.clock.monotonic() + seconds, False
+        while not is_so():
+            if not said:
+                said = True
+                say(f"waiting for {what}")
+            if self.clock.monotonic() > deadline:
+                raise RunFailed(
+                    f"waited {seconds:.0f} s for {what}",
+                    f"kubectl get pods -n {self.kube.namespace}",
+                )
+            self.clock.sleep(LOOK_SECONDS)
+
+
+def runs_of(kube: Kube, clock: Clock) -> Iterator[OnCluster]:
+    """All runs of the namespace."""
+    for job in kube.jobs({key: value for key, value in labels("", "worker").items() if value}):
+        assert job.metadata is not None
+        name = (job.metadata.labels or {}).get(INSTANCE)
+        if name:
+            yield ClusterRun(kube, name, clock).on_cluster(job)
+
+
+def _counted(reason: Waiting) -> str:
+    return f"{reason.words} ({reason.pods} pods)" if reason.pods > 1 else reason.words
+
+
+def _stage(status: dict[str, Any] | None, job: Job) -> str:
+    assert job.spec is not None
+    ready = (job.status.ready or 0) if job.status is not None else 0
+    up = f"{ready} of {job.spec.parallelism} pods are up"
+    if status is None:
+        return f"{up}; the coordinator starts"
+    return f"{up}; workers import, read data and meet"

@@ -1,0 +1,279 @@
+"""The launcher of a run on Kubernetes, in the coordinator's pod: what `launch.local` does on a
+laptop, with pods in the place of processes.
+
+It keeps the coordinator alive, lets pods be placed, has lost ones replaced, notes what happens, and
+ends with the Job of the workers. Nothing it does is needed for the next step: while it or the API
+server is away, training goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+from urllib.request import urlopen
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.clock import Clock
+from headway.errors import HeadwayError, StillRunning
+from headway.kube.client import ClusterAway, Kube
+from headway.kube.coordinator_job import coordinator_arguments
+from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object, run_object
+from headway.launch.coordinator import Coordinator
+from headway.launch.podwatch import PodWatch
+from headway.launch.replacing import Action, Keeping, Place, Replace
+from headway.launch.serving import Server
+from headway.member.nodes import node_of
+from headway.spec.resolve import Resolved
+from headway.state.generations import next_generation
+from headway.state.rundir import Journal, RunDirectory
+from headway.state.status import read_status
+
+LOOK_SECONDS = 0.5
+JOB_SECONDS = 2.0
+"""Between two looks at the Job: whether it has ended, and how many nodes are wanted."""
+CALLS_AT_ONCE = 8
+"""Thousands of pods are placed at the start, one call each."""
+ANSWER_SECONDS = 2.0
+SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
+"""Events that `headway status` tells of..."""
+MOST_EVENTS = 200
+"""... and how many of them at most."""
+
+
+class Keeper:
+    def __init__(
+        self,
+        kube: Kube,
+        resolved: Resolved,
+        directory: RunDirectory,
+        key: Path,
+        spot_label: tuple[str, str] | None,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        """`spot_label`: what machines carry that are no place for the fewest nodes of the run."""
+        self.kube = kube
+        self.resolved = resolved
+        self.directory = directory
+        self.clock = clock
+        self.keeping = Keeping()
+        self.is_stopping = False
+        self._journal = Journal(directory.launcher, clock)
+        self._key = key
+        self._spot_label = spot_label
+        self._say = say
+        self._watch = PodWatch(kube, resolved.name, say)
+        self._calls = ThreadPoolExecutor(CALLS_AT_ONCE)
+        self._under_way: set[str] = set()
+        self._nodes: int | None = None
+        self._away = ""
+        self._looked_at_job = 0.0
+
+    def run(self) -> None:
+        """Until the Job of the workers has ended or is gone, or `is_stopping`."""
+        with ExitStack() as stack:
+            with suppress(StillRunning):  # the one before, on a machine that does not answer
+                stack.enter_context(self.directory.held())
+            job = self._job_at_start()
+            if job is None:
+                return
+            after = self._note_launch(job)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-")))
+            coordinator = self._coordinator(folder)
+            coordinator.start(*([] if after is None else ["--after", str(after)]))
+            stack.enter_context(coordinator)
+            coordinator.wait()
+            server = stack.enter_context(Server(("0.0.0.0", HTTP_PORT), self._pages(coordinator)))
+            server.start()
+            self._watch.start()
+            stack.callback(self._watch.stop)
+            stack.callback(self._flush)
+            self._keep(coordinator)
+
+    def _coordinator(self, folder: Path) -> Coordinator:
+        return Coordinator(
+            self.resolved.name,
+            f"kube:{record_object(self.resolved.name)}",
+            folder,
+            [*coordinator_arguments(self.resolved), "--http", "127.0.0.1:0"],
+            self.clock,
+            key=self._key,
+            address=f"0.0.0.0:{SESSION_PORT}",
+        )
+
+    def _job_at_start(self) -> Job | None:
+        """Nothing is known before it: waits as long as the API server is away."""
+        while not self.is_stopping:
+            try:
+                return self.kube.job(run_object(self.resolved.name))
+            except ClusterAway as error:
+                self._note_away(error)
+                self.clock.sleep(JOB_SECONDS)
+        return None
+
+    def _note_launch(self, job: Job) -> int | None:
+        """The generation behind which this launch begins; None: it began before, and only the
+        coordinator is new."""
+        assert job.status is not None
+        assert job.metadata is not None
+        launch = f"{job.metadata.uid} {job.status.startTime}"
+        launched = [one for one in self.directory.launcher.read()[0] if one["event"] == "launched"]
+        if launched and launched[-1].get("launch") == launch:
+            self._journal.note("coordinator_lost", how="its pod was replaced")
+            return None
+        resolved = self.resolved
+        self.directory.write_spec(resolved)
+        generation = next_generation(self.directory)
+        self._journal.note(
+            "launched",
+            launch=launch,
+            generation=generation,
+            nodes=resolved.nodes,
+            workers=resolved.num_workers,
+            device=resolved.device,
+            mode="live" if resolved.is_live else "restart",
+            cluster=self.kube.namespace,
+        )
+        self._flush()
+        return generation - 1
+
+    # Keeping
+
+    def _keep(self, coordinator: Coordinator) -> None:
+        is_known = False
+        while not self.is_stopping:
+            if how := coordinator.keep_alive():
+                self._journal.note("coordinator_lost", how=how)
+            if self._has_ended():
+                return
+            state = self._state(coordinator)
+            if state is not None and self._watch.is_complete.is_set():
+                now = self.clock.now()
+                if not is_known:
+                    is_known = True
+                    members = (pod for d in state["generation"]["domains"] for pod in d["pods"])
+                    self.keeping.expect(set(_pods(members)), now)
+                sessions = (name for name, pod in state["pods"].items() if pod["session"])
+                for action in self.keeping.look(self._watch.pods(), set(_pods(sessions)), now):
+                    self._do(action)
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _state(self, coordinator: Coordinator) -> dict[str, Any] | None:
+        try:
+            found: dict[str, Any] = json.loads(_asked(coordinator, "/state"))
+        except OSError:
+            return None  # it is just being started
+        return found
+
+    def _do(self, action: Action) -> None:
+        """Once at a time for each pod; what failed is tried again at the next look."""
+        if action.pod in self._under_way:
+            return
+        self._under_way.add(action.pod)
+        if isinstance(action, Replace):
+            self._note_lost(action)
+        work = self._replace if isinstance(action, Replace) else self._place
+        future = self._calls.submit(work, action)  # type: ignore[arg-type]
+        future.add_done_callback(lambda done: self._done(action, done.exception()))
+
+    def _done(self, action: Action, error: BaseException | None) -> None:
+        if error is not None:
+            self._say(f"{action.pod}: {error}")
+            self._under_way.discard(action.pod)
+        elif isinstance(action, Replace):
+            self._watch.forget(action.pod)
+
+    def _note_lost(self, action: Replace) -> None:
+        self._say(f"{action.pod} is lost; {action.node} gets no pods for a while")
+        for local_rank in range(self.resolved.ranks_per_node):
+            how = f"does not answer any more ({action.pod} on {action.node})"
+            self._journal.note("lost", node=action.index, local_rank=local_rank, how=how)
+
+    def _replace(self, action: Replace) -> None:
+        """The Job waits for its own finalizer before it makes another, and the API server for a
+        kubelet that will not answer."""
+        self.kube.release_pod(action.pod)
+        self.kube.delete_pod(action.pod, grace_seconds=0)
+
+    def _place(self, action: Place) -> None:
+        is_of_the_fewest = action.index < self.resolved.run.resources.nodes.minimum
+        not_labelled = self._spot_label if is_of_the_fewest else None
+        self.kube.lift_gate(action.pod, action.not_on, not_labelled)
+
+    # The Job
+
+    def _has_ended(self) -> bool:
+        now = self.clock.monotonic()
+        if now - self._looked_at_job < JOB_SECONDS:
+            return False
+        self._looked_at_job = now
+        try:
+            job = self.kube.job(run_object(self.resolved.name))
+        except ClusterAway as error:
+            self._note_away(error)
+            return False
+        except HeadwayError as error:
+            self._say(str(error))
+            return False
+        self._away = ""
+        if job is None:
+            return True
+        assert job.spec is not None
+        assert job.status is not None
+        self._note_scaling(job.spec.parallelism or 0)
+        for condition in job.status.conditions or ():
+            if condition.status == "True" and condition.type in ("Complete", "Failed"):
+                if condition.type == "Failed":
+                    self._note_failed(condition.message or condition.reason or "")
+                return True
+        return False
+
+    def _note_scaling(self, nodes: int) -> None:
+        if self._nodes is not None and nodes != self._nodes:
+            self._journal.note("scaled", nodes=nodes, before=self._nodes)
+        self._nodes = nodes
+
+    def _note_failed(self, why: str) -> None:
+        events = self.directory.history()
+        if not any(event["event"] == "failed" for event in events[-3:]):
+            self._journal.note("failed", rank=0, node=0, local_rank=0, how=why, words=why)
+
+    def _note_away(self, error: ClusterAway) -> None:
+        if error.message != self._away:
+            self._away = error.message
+            self._say(f"{self._away}; training goes on meanwhile")
+
+    def _flush(self) -> None:
+        with suppress(OSError):
+            self.directory.launcher.flush()
+
+    # To be looked at
+
+    def _pages(self, coordinator: Coordinator) -> dict[str, Callable[[], bytes]]:
+        def status() -> bytes:
+            found = read_status(self.directory, self.clock.now())
+            events = [event for event in self.directory.history() if event["event"] in SHOWN]
+            known = {"status": found.as_json(), "events": events[-MOST_EVENTS:]}
+            return json.dumps(known).encode() + b"\n"
+
+        def page(path: str) -> Callable[[], bytes]:
+            return lambda: _asked(coordinator, path)
+
+        own = {path: page(path) for path in ("/state", "/history", "/metrics", "/healthz")}
+        return {"/status": status, **own}
+
+
+def _asked(coordinator: Coordinator, path: str) -> bytes:
+    with urlopen(f"http://{coordinator.http}{path}", timeout=ANSWER_SECONDS) as answer:
+        return bytes(answer.read())
+
+
+def _pods(workers: Iterable[str]) -> list[str]:
+    """Names of workers are POD.START/RANK."""
+    return [node_of(worker).rpartition(".")[0] for worker in workers]

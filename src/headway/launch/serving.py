@@ -1,0 +1,201 @@
+"""HTTP in threads, for the API server's proxy: pages in the coordinator's pod, and in another one
+the files of a claim. Files need the key; what may be seen by anyone in the namespace does not.
+
+    GET     /files/PATH   a file; a Range gives part of it
+    GET     /find/PATH    every file below, as {name: size}
+    PUT     /files/PATH   a file; with `?create` only if there is none (409), with `?at=N` a piece
+                          of a large one, which is there after `?size=N` without content
+    DELETE  /files/PATH   it, or everything below
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from collections.abc import Callable, Mapping
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path, PurePosixPath
+from threading import Thread
+from typing import Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+from headway.state.store import Store
+
+KEY_HEADER = "X-Headway-Key"
+"""The API server takes Authorization for itself."""
+READ_SECONDS = 60.0
+MAX_PIECE_BYTES = 2**26
+RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+Pages = Mapping[str, Callable[[], bytes]]
+
+
+class Server:
+    """Pages are made anew each time they are asked for; `files` is the folder that is served, with
+    the key for it."""
+
+    def __init__(
+        self, address: tuple[str, int], pages: Pages, files: tuple[Path, str] | None = None
+    ) -> None:
+        served = None if files is None else _Files(*files)
+        self._server = ThreadingHTTPServer(address, _handler(pages, served))
+        self._server.daemon_threads = True
+        self.port = int(self._server.server_address[1])
+
+    def start(self) -> None:
+        Thread(target=self._server.serve_forever, name="pages", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+class _Refused(Exception):
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class _Files:
+    def __init__(self, root: Path, key: str) -> None:
+        self.root = root
+        self.store = Store(root)
+        self.key = key.encode()
+
+    def name(self, path: str) -> str:
+        """Inside the root, whatever the path says."""
+        name = unquote(path).strip("/")
+        if ".." in PurePosixPath(name).parts or not (self.root / name).resolve().is_relative_to(
+            self.root.resolve()
+        ):
+            raise _Refused(400, f"{name} is not in here")
+        return name
+
+    def require(self, key: str | None) -> None:
+        if key is None or not hmac.compare_digest(key.encode(), self.key):
+            raise _Refused(403, "this needs the key")
+
+    def read(self, name: str, wanted: str | None) -> bytes:
+        try:
+            if wanted is None:
+                return self.store.read(name)
+            if (found := RANGE.fullmatch(wanted)) is None:
+                raise _Refused(416, "one range, with both ends")
+            start, end = int(found[1]), int(found[2]) + 1
+            return self.store.read_range(name, start, end - start)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise _Refused(404, f"no file {name}") from None
+
+    def find(self, name: str) -> bytes:
+        if (size := self.store.size(name)) is not None and (self.root / name).is_file():
+            return json.dumps({name: size}).encode()
+        if not (self.root / name).is_dir():
+            raise _Refused(404, f"no folder {name}")
+        facts = self.store.facts(name)
+        return json.dumps({each: one.size for each, one in facts.items()}).encode()
+
+    def write(self, name: str, content: bytes, options: Mapping[str, list[str]]) -> None:
+        if "create" in options:
+            if not self.store.create(name, content):
+                raise _Refused(409, f"{name} is there already")
+        elif "at" in options:
+            self._write_piece(name, content, int(options["at"][0]))
+        elif "size" in options:
+            self._finish(name, int(options["size"][0]))
+        else:
+            self.store.write(name, content)
+
+    def _write_piece(self, name: str, content: bytes, at: int) -> None:
+        """Again at the same place, if the answer was lost."""
+        partial = self._partial(name)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("r+b" if at else "wb") as file:
+            file.seek(at)
+            file.write(content)
+
+    def _finish(self, name: str, size: int) -> None:
+        partial = self._partial(name)
+        if not partial.exists() and self.store.size(name) == size:
+            return
+        if not partial.exists() or partial.stat().st_size != size:
+            raise _Refused(409, f"not all of {name} has come")
+        self.store.adopt(partial, name)
+
+    def _partial(self, name: str) -> Path:
+        path = self.root / name
+        return path.with_name(f".{path.name}.partial-sent")
+
+    def remove(self, name: str) -> None:
+        if not name:
+            raise _Refused(400, "not all of it")
+        self.store.remove(name)
+
+
+def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        timeout = READ_SECONDS
+        protocol_version = "HTTP/1.1"
+
+        def do_GET(self) -> None:
+            self._try(self._get)
+
+        def do_PUT(self) -> None:
+            self._try(self._put)
+
+        def do_DELETE(self) -> None:
+            self._try(self._delete)
+
+        def _get(self) -> bytes:
+            path = urlsplit(self.path).path
+            if (make := pages.get(path)) is not None:
+                return make()
+            kind, served, name = self._file()
+            if kind == "find":
+                return served.find(name)
+            return served.read(name, self.headers.get("Range"))
+
+        def _put(self) -> bytes:
+            length = int(self.headers.get("Content-Length") or 0)
+            if length > MAX_PIECE_BYTES:
+                self.close_connection = True
+                raise _Refused(413, f"at most {MAX_PIECE_BYTES} bytes at once")
+            content = self.rfile.read(length)
+            _, served, name = self._file()
+            served.write(name, content, parse_qs(urlsplit(self.path).query, True))
+            return b""
+
+        def _delete(self) -> bytes:
+            _, served, name = self._file()
+            served.remove(name)
+            return b""
+
+        def _file(self) -> tuple[str, _Files, str]:
+            _, kind, path = (*urlsplit(self.path).path.split("/", 2), "")[:3]
+            if files is None or kind not in ("files", "find"):
+                raise _Refused(404, f"there is: {' '.join(sorted(pages))}")
+            files.require(self.headers.get(KEY_HEADER))
+            return kind, files, files.name(path)
+
+        def _try(self, work: Callable[[], bytes]) -> None:
+            try:
+                self._answer(200, work())
+            except _Refused as refused:
+                self._answer(refused.code, f"{refused}\n".encode())
+            except OSError as error:
+                self._answer(503, f"{error}\n".encode())
+
+        def _answer(self, code: int, content: bytes) -> None:
+            self.send_response(code)
+            self.send_header("Content-Length", str(len(content)))
+            self.send_header("Cache-Control", "no-store")
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *_: object) -> None:
+            """A line for each question would be most of the log."""
+
+    return Handler

@@ -1,0 +1,161 @@
+"""A claim that is served is a store like any other: files over real HTTP on the loopback."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.errors import NotFound
+from headway.kube.claim import PIECE_BYTES, Taken, register
+from headway.launch.serving import KEY_HEADER, Server
+from headway.state.rundir import RunDirectory
+from headway.state.store import Store
+
+KEY = "k" * 64
+
+
+class Direct:
+    """Asks the server itself, where the API server's proxy would."""
+
+    def __init__(self, port: int, key: str = KEY) -> None:
+        self.port = port
+        self.key = key
+
+    def ask(self, path: str, method: str, content: bytes | None, headers: dict[str, str]) -> bytes:
+        code, answer = self.asked(path, method, content, headers)
+        if code == 404:
+            raise NotFound(path)
+        if code == 409:
+            raise Taken(path)
+        if code != 200:
+            raise OSError(f"{code}: {answer!r}")
+        return answer
+
+    def asked(
+        self, path: str, method: str = "GET", content: bytes | None = None, headers: object = None
+    ) -> tuple[int, bytes]:
+        connection = HTTPConnection("127.0.0.1", self.port, timeout=10)
+        given = headers if isinstance(headers, dict) else {}
+        connection.request(method, path, content, {KEY_HEADER: self.key, **given})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    folder = tmp_path / "claim"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def served(root: Path) -> Iterator[Direct]:
+    pages = {"/hello": lambda: b"hello"}
+    with Server(("127.0.0.1", 0), pages, (root, KEY)) as server:
+        server.start()
+        direct = Direct(server.port)
+        register(lambda target: {"lab": direct}[target])
+        yield direct
+
+
+@pytest.fixture
+def store(served: Direct) -> Store:
+    return Store("claim://lab/runs")
+
+
+def test_files_go_there_and_come_back(store: Store, root: Path) -> None:
+    store.write("it/spec.json", b"{}")
+    assert (root / "runs/it/spec.json").read_bytes() == b"{}"
+    assert store.read("it/spec.json") == b"{}"
+    assert store.size("it/spec.json") == 2
+    assert store.size("it/none.json") is None
+    assert store.names("it") == ["it/spec.json"]
+    assert store.names("nowhere") == []
+    assert store.names_one_below("spec.json") == ["it/spec.json"]
+    assert store.read_range("it/spec.json", 1, 1) == b"}"
+    with pytest.raises(FileNotFoundError):
+        store.read("it/none.json")
+
+
+def test_a_file_is_made_once(store: Store) -> None:
+    assert store.create("it/run.json", b"mine")
+    assert not store.create("it/run.json", b"yours")
+    assert store.create("it/run.json", b"mine"), "ours, and the answer was lost"
+    assert store.read("it/run.json") == b"mine"
+
+
+def test_a_large_file_comes_in_pieces(store: Store, root: Path, tmp_path: Path) -> None:
+    large = bytes(range(256)) * (PIECE_BYTES // 256) + b"and more"
+    (tmp_path / "large").write_bytes(large)
+    store.adopt(tmp_path / "large", "large")
+    assert (root / "runs/large").read_bytes() == large
+    with store.writing("second") as file:
+        file.write(large)
+    assert (root / "runs/second").read_bytes() == large
+    with store.reading("second") as file:
+        file.seek(PIECE_BYTES)
+        assert file.read() == b"and more"
+    assert [path.name for path in (root / "runs").iterdir() if "partial" in path.name] == []
+
+
+def test_half_a_file_is_none(store: Store, served: Direct, root: Path) -> None:
+    assert served.asked("/files/runs/half?at=0", "PUT", b"first")[0] == 200
+    assert served.asked("/files/runs/half?size=10", "PUT", b"")[0] == 409
+    assert store.size("half") is None
+    assert store.names("") == []
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE_BYTES])
+def test_of_any_size(store: Store, tmp_path: Path, size: int) -> None:
+    (tmp_path / "file").write_bytes(b"x" * size)
+    store.adopt(tmp_path / "file", "file")
+    assert store.size("file") == size
+
+
+def test_what_is_removed_is_gone(store: Store) -> None:
+    store.write("it/a", b"1")
+    store.write("it/b/c", b"2")
+    store.remove("it")
+    assert store.names("") == []
+
+
+def test_a_run_directory_is_found_there(store: Store) -> None:
+    made = RunDirectory.create("claim://lab/runs/it", SystemClock())
+    assert RunDirectory.open("claim://lab/runs/it").name == made.name == "it"
+    with pytest.raises(NotFound):
+        RunDirectory.open("claim://lab/runs/other")
+
+
+@pytest.mark.parametrize("path", ["/files/runs/a", "/find/runs", "/files/a?create"])
+def test_nothing_without_the_key(served: Direct, root: Path, path: str) -> None:
+    (root / "runs").mkdir()
+    (root / "runs" / "a").write_text("secret")
+    stranger = Direct(served.port, key="guessed")
+    for method in ("GET", "PUT", "DELETE"):
+        code, answer = stranger.asked(path, method, b"")
+        assert code == 403
+        assert b"secret" not in answer
+    assert (root / "runs" / "a").read_text() == "secret"
+
+
+@pytest.mark.parametrize("path", ["../outside", "a/../../outside", "%2e%2e/outside", "link/x"])
+def test_nothing_outside_the_claim(served: Direct, root: Path, path: str) -> None:
+    (root.parent / "outside").write_text("secret")
+    (root / "link").symlink_to("/etc")
+    for method in ("GET", "PUT", "DELETE"):
+        code, answer = served.asked(f"/files/{path}", method, b"")
+        assert code in (400, 404)
+        assert b"secret" not in answer
+    assert (root.parent / "outside").read_text() == "secret"
+
+
+def test_pages_need_no_key_and_others_are_not_there(served: Direct) -> None:
+    stranger = Direct(served.port, key="")
+    assert stranger.asked("/hello") == (200, b"hello")
+    assert stranger.asked("/other")[0] == 404
+    assert served.asked("/files/", "DELETE")[0] == 400
+    assert served.asked("/files/x", "GET", None, {"Range": "bytes=5-"})[0] in (404, 416)
