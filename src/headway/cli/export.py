@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import RunStepArgument
+from headway.cli.options import OnOption, RunStepArgument
 from headway.cli.output import say, warn
 
 
@@ -16,14 +16,16 @@ def export(
     into: Annotated[
         Path | None, typer.Option("--into", help="A new folder. Left out: NAME-step-N here.")
     ] = None,
+    on: OnOption = None,
 ) -> None:
     """Write a trained model and its tokenizer in the Hugging Face format."""
+    from headway.cli.target_run import directory_of
     from headway.errors import needs_train
     from headway.state.checkpoints import steps_saved
-    from headway.state.find import find_run, split_step
+    from headway.state.find import split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
-    directory = find_run(reference, Path.cwd())
+    directory = directory_of(reference, on, Path.cwd())
     try:
         from headway.train import export as exporting
     except ImportError as error:

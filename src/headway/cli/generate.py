@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import RunStepArgument
+from headway.cli.options import OnOption, RunStepArgument
 
 
 def generate(
@@ -18,13 +18,15 @@ def generate(
     temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.8,
     top_k: Annotated[int, typer.Option(help="Draw among so many likeliest tokens.", min=1)] = 50,
     seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
+    on: OnOption = None,
 ) -> None:
     """Continue a prompt with a trained model, on the CPU."""
+    from headway.cli.target_run import directory_of
     from headway.errors import needs_train
-    from headway.state.find import find_run, split_step
+    from headway.state.find import split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
-    directory = find_run(reference, Path.cwd())
+    directory = directory_of(reference, on, Path.cwd())
     try:
         from headway.train import generate as generation
     except ImportError as error:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import typer
 
-from headway.cli.options import JsonOption, RunArgument
+from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import print_json
 
 app = typer.Typer(help="Prove which samples a run consumed.", no_args_is_help=True)
@@ -19,14 +19,14 @@ def _group() -> None:
 
 
 @app.command("verify")
-def verify(run: RunArgument = None, json_: JsonOption = False) -> None:
+def verify(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
     """Prove from the ledger alone that every sample was consumed once, in order."""
+    from headway.cli.target_run import directory_of
     from headway.errors import CheckFailed
     from headway.state.checkpoints import steps_saved
-    from headway.state.find import find_run
     from headway.state.ledger import verify_ledger
 
-    directory = find_run(run, Path.cwd())
+    directory = directory_of(run, on, Path.cwd())
     forked = directory.record().get("forked_from")
     base = forked["step"] if forked else 0
     verdict = verify_ledger(directory.ledger.read()[0], base)

@@ -76,6 +76,14 @@ def target_run(reference: str | None, on: str | None, folder: Path) -> TargetRun
     return TargetRun(name, on, load_target(on, folder).target, folder)
 
 
+def directory_of(reference: str | None, on: str | None, folder: Path) -> RunDirectory:
+    """Of a run here or on a target, to be read."""
+    from headway.state.find import find_run
+
+    there = target_run(reference, on, folder)
+    return find_run(reference, folder) if there is None else there.directory()
+
+
 def started_on(folder: Path, name: str) -> str | None:
     """The target on which the run was started last from this folder."""
     try:

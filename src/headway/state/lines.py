@@ -1,6 +1,7 @@
 """Records, one JSON object a line, by one writer; readable while they grow.
 
-In a folder a log is one file that is appended to. Object stores have no append: there a log is a
+In a folder a log is one file that is appended to, also where it is served from elsewhere and only
+read. Object stores have no append: there a log is a
 row of numbered segments, sent every minute and at each checkpoint, and its writer also keeps a
 file on its own machine, so that what happens can be followed there without a delay.
 
@@ -55,6 +56,8 @@ class Log(Protocol):
 def open_log(store: Store, local: Path, name: str) -> Log:
     if store.is_local:
         return FileLog(store.path(f"{name}.jsonl"))
+    if store.is_served:
+        return ServedLog(store, f"{name}.jsonl")
     return SegmentLog(store, name, FileLog(local / f"{name}.jsonl"))
 
 
@@ -178,6 +181,35 @@ class FileLog:
     def forget(self) -> None:
         with self._lock:
             self._pending.clear()
+
+
+class ServedLog:
+    """The file of a folder elsewhere, to be read only: whoever writes it has it as a `FileLog`."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        self.store = store
+        self.name = name
+
+    def append(self, *records: Record) -> None:
+        raise NotImplementedError(f"{self.store.location(self.name)} is written elsewhere")
+
+    def flush(self) -> None:
+        pass
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        size = self.store.size(self.name) or 0
+        if size <= position:
+            return [], position
+        data = self.store.read_range(self.name, position, size - position)
+        whole = data[: data.rfind(b"\n") + 1]
+        return _records(whole), position + len(whole)
+
+    def last(self) -> Record | None:
+        records = in_time(self.read()[0])
+        return records[-1] if records else None
+
+    def forget(self) -> None:
+        pass
 
 
 class SegmentLog:

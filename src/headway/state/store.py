@@ -43,6 +43,8 @@ class Store:
         """`anonymous`: a public bucket, asked without credentials."""
         self.root = str(root).rstrip("/")
         self.is_local = "://" not in self.root
+        self.is_served = self.root.startswith("claim://")
+        """A folder elsewhere: its files are those of a local one."""
         if not self.is_local:
             self._remote, self._prefix = _open_remote(self.root, anonymous)
 

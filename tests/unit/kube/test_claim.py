@@ -130,6 +130,19 @@ def test_a_run_directory_is_found_there(store: Store) -> None:
         RunDirectory.open("claim://lab/runs/other")
 
 
+def test_what_workers_there_note_is_read_here(store: Store, root: Path) -> None:
+    RunDirectory.create("claim://lab/runs/it", SystemClock())
+    there = RunDirectory(root / "runs" / "it")
+    assert RunDirectory.open("claim://lab/runs/it").steps() == []
+    there.metrics.append({"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.0})
+    here = RunDirectory.open("claim://lab/runs/it")
+    assert [line["step"] for line in here.steps()] == [1, 2]
+    assert here.metrics.last() == {"step": 2, "loss": 1.0}
+    _, position = here.metrics.read()
+    there.metrics.append({"step": 3, "loss": 0.5})
+    assert here.metrics.read(position)[0] == [{"step": 3, "loss": 0.5}]
+
+
 @pytest.mark.parametrize("path", ["/files/runs/a", "/find/runs", "/files/a?create"])
 def test_nothing_without_the_key(served: Direct, root: Path, path: str) -> None:
     (root / "runs").mkdir()
