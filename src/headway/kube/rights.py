@@ -37,11 +37,10 @@ def role(run: str, target: Target) -> Object:
                 "verbs": ["list", "watch", "patch", "delete"],
             },
             {
-                # With a name, list and watch are allowed if they ask for metadata.name alone.
                 "apiGroups": ["batch"],
                 "resources": ["jobs"],
                 "resourceNames": [run_object(run)],
-                "verbs": ["get", "list", "watch"],
+                "verbs": ["get"],
             },
             {
                 "apiGroups": [""],

@@ -202,7 +202,8 @@ class ClusterRun:
             self.kube.patch_job(coordinator_object(self.name), {"spec": {"suspend": True}})
 
     def resume(self) -> None:
-        for name in (coordinator_object(self.name), run_object(self.name)):
+        # In this order: the coordinator tells one start of the workers from the next.
+        for name in (run_object(self.name), coordinator_object(self.name)):
             self.kube.patch_job(name, {"spec": {"suspend": False}})
 
     def delete(self, say: Callable[[str], None]) -> bool:

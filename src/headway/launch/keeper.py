@@ -24,6 +24,7 @@ from headway.errors import HeadwayError, StillRunning
 from headway.kube.client import ClusterAway, Kube
 from headway.kube.coordinator_job import coordinator_arguments
 from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object, run_object
+from headway.kube.views import job_end
 from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Replace
@@ -37,6 +38,8 @@ from headway.state.status import read_status
 LOOK_SECONDS = 0.5
 JOB_SECONDS = 2.0
 """Between two looks at the Job: whether it has ended, and how many nodes are wanted."""
+LOOKED_AT = "127.0.0.1:7462"
+"""Where the coordinator answers this process, also after it was started again."""
 CALLS_AT_ONCE = 8
 """Thousands of pods are placed at the start, one call each."""
 ANSWER_SECONDS = 2.0
@@ -101,20 +104,23 @@ class Keeper:
             self.resolved.name,
             f"kube:{record_object(self.resolved.name)}",
             folder,
-            [*coordinator_arguments(self.resolved), "--http", "127.0.0.1:0"],
+            [*coordinator_arguments(self.resolved), "--http", LOOKED_AT],
             self.clock,
             key=self._key,
             address=f"0.0.0.0:{SESSION_PORT}",
         )
 
     def _job_at_start(self) -> Job | None:
-        """Nothing is known before it: waits as long as the API server is away."""
+        """Once it has been started, for each start is another launch: None if it was deleted."""
         while not self.is_stopping:
             try:
-                return self.kube.job(run_object(self.resolved.name))
+                job = self.kube.job(run_object(self.resolved.name))
             except ClusterAway as error:
                 self._note_away(error)
-                self.clock.sleep(JOB_SECONDS)
+            else:
+                if job is None or (job.status is not None and job.status.startTime is not None):
+                    return job
+            self.clock.sleep(LOOK_SECONDS)
         return None
 
     def _note_launch(self, job: Job) -> int | None:
@@ -227,12 +233,10 @@ class Keeper:
         assert job.spec is not None
         assert job.status is not None
         self._note_scaling(job.spec.parallelism or 0)
-        for condition in job.status.conditions or ():
-            if condition.status == "True" and condition.type in ("Complete", "Failed"):
-                if condition.type == "Failed":
-                    self._note_failed(condition.message or condition.reason or "")
-                return True
-        return False
+        end = job_end(job)
+        if end is not None and end.type == "Failed":
+            self._note_failed(end.message or end.reason or "")
+        return end is not None
 
     def _note_scaling(self, nodes: int) -> None:
         if self._nodes is not None and nodes != self._nodes:
