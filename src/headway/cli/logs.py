@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.events import print_events
 from headway.cli.options import JsonOption, OnOption, RunArgument
-from headway.cli.output import print_json, say
+from headway.cli.output import say
 
 if TYPE_CHECKING:
     from headway.cli.target_run import TargetRun
@@ -45,7 +46,7 @@ def logs(
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
     if events or json_:
-        _print_events(directory.history(), json_)
+        print_events(directory.history(), json_)
         return
     if not directory.logs():
         directory.fetch_logs()
@@ -97,15 +98,6 @@ def _print_pods(run: TargetRun, node: int | None, all_: bool, follow: bool) -> N
             print(f"node-{index}: {line}" if all_ else line, flush=True)
     if follow:
         say("the run has ended")
-
-
-def _print_events(events: list[dict[str, Any]], as_json: bool) -> None:
-    if as_json:
-        print_json(events)
-        return
-    for event in events:
-        facts = "  ".join(f"{k}={v}" for k, v in event.items() if k not in ("time", "event"))
-        print(f"{event['time']}  {event['event']:<12} {facts}")
 
 
 def _worker_that_matters(directory: RunDirectory) -> tuple[int, int]:

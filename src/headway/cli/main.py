@@ -13,6 +13,7 @@ from headway.cli import (
     coordinator,
     data,
     delete,
+    events,
     export,
     fork,
     generate,
@@ -50,6 +51,7 @@ app.command("fork")(fork.fork)
 app.command("delete")(delete.delete)
 app.command("status")(status.status)
 app.command("logs")(logs.logs)
+app.command("events")(events.events)
 app.command("list")(list_runs.list_runs)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event
 
-from headway.clock import Clock
+from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
 from headway.kube.client import ClusterAway, Kube
 from headway.kube.manifests import owned_by
@@ -179,6 +180,28 @@ class ClusterRun:
                 return True
         return False
 
+    def events(self) -> list[dict[str, Any]]:
+        """What Kubernetes says of its Jobs, and of pods that wait or have failed."""
+        uids = []
+        for name in (run_object(self.name), coordinator_object(self.name)):
+            job = self.kube.job(name)
+            if job is not None and job.metadata is not None:
+                uids.append(job.metadata.uid)
+        for phase in ("Pending", "Failed"):
+            found = self.kube.first_pods(labels(self.name), LOOKED_AT, {"status.phase": phase})
+            uids += [pod.metadata.uid for pod in found if pod.metadata is not None]
+        return [
+            {
+                "time": stamp(_time(event)),
+                "event": event.reason or "",
+                "about": event.involvedObject.name or "",
+                "words": event.message or "",
+            }
+            for uid in uids
+            if uid is not None
+            for event in self.kube.events_of(uid)
+        ]
+
     # Changing it
 
     def scale(self, nodes: int) -> int:
@@ -243,6 +266,11 @@ def runs_of(kube: Kube, clock: Clock) -> Iterator[OnCluster]:
         name = (job.metadata.labels or {}).get(INSTANCE)
         if name:
             yield ClusterRun(kube, name, clock).on_cluster(job)
+
+
+def _time(event: Event) -> float:
+    time = event.lastTimestamp or event.eventTime or event.firstTimestamp
+    return time.timestamp() if time is not None else 0.0
 
 
 def _counted(reason: Waiting) -> str:

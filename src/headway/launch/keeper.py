@@ -47,6 +47,7 @@ SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
 """Events that `headway status` tells of..."""
 MOST_EVENTS = 200
 """... and how many of them at most."""
+MOST_HISTORY = 5000
 
 
 class Keeper:
@@ -266,11 +267,14 @@ class Keeper:
             known = {"status": found.as_json(), "events": events[-MOST_EVENTS:]}
             return json.dumps(known).encode() + b"\n"
 
+        def events() -> bytes:
+            return json.dumps(self.directory.history()[-MOST_HISTORY:]).encode() + b"\n"
+
         def page(path: str) -> Callable[[], bytes]:
             return lambda: _asked(coordinator, path)
 
         own = {path: page(path) for path in ("/state", "/history", "/metrics", "/healthz")}
-        return {"/status": status, **own}
+        return {"/status": status, "/events": events, **own}
 
 
 def _asked(coordinator: Coordinator, path: str) -> bytes:

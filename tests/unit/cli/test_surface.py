@@ -34,6 +34,7 @@ SURFACE = {
     "delete": ["RUN", "--yes", "--on"],
     "status": ["RUN", "--on", "--json"],
     "logs": ["RUN", "--node", "--rank", "--all", "--follow", "-f", "--events", "--on", "--json"],
+    "events": ["RUN", "--on", "--json"],
     "list": ["--on", "--json"],
     "generate": [
         "RUN[@STEP]",

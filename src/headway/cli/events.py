@@ -1,0 +1,39 @@
+"""headway events: what happened to a run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.options import JsonOption, OnOption, RunArgument
+from headway.cli.output import print_json
+
+if TYPE_CHECKING:
+    from headway.cli.target_run import TargetRun
+
+
+def events(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
+    """Show what happened to a run: starts, losses, joins, saves; on a target, also what Kubernetes
+    says of it."""
+    from headway.cli.target_run import target_run
+    from headway.state.find import find_run
+
+    there = target_run(run, on, Path.cwd())
+    found = find_run(run, Path.cwd()).history() if there is None else _on_target(there)
+    print_events(found, json_)
+
+
+def print_events(events: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        print_json(events)
+        return
+    for event in events:
+        facts = "  ".join(f"{k}={v}" for k, v in event.items() if k not in ("time", "event"))
+        print(f"{event['time']}  {event['event']:<12} {facts}")
+
+
+def _on_target(run: TargetRun) -> list[dict[str, Any]]:
+    answer = run.cluster.ask("/events")
+    own = json.loads(answer) if answer is not None else run.directory().history()
+    return sorted([*own, *run.cluster.events()], key=lambda event: str(event["time"]))
