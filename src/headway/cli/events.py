@@ -21,10 +21,10 @@ def events(run: RunArgument = None, on: OnOption = None, json_: JsonOption = Fal
 
     there = target_run(run, on, Path.cwd())
     found = find_run(run, Path.cwd()).history() if there is None else _on_target(there)
-    print_events(found, json_)
+    _print(found, json_)
 
 
-def print_events(events: list[dict[str, Any]], as_json: bool) -> None:
+def _print(events: list[dict[str, Any]], as_json: bool) -> None:
     if as_json:
         print_json(events)
         return

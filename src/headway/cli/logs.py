@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.events import print_events
-from headway.cli.options import JsonOption, OnOption, RunArgument
+from headway.cli.options import OnOption, RunArgument
 from headway.cli.output import say
 
 if TYPE_CHECKING:
@@ -29,11 +28,7 @@ def logs(
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
     ] = False,
-    events: Annotated[
-        bool, typer.Option("--events", help="What happened to the run instead of what it printed.")
-    ] = False,
     on: OnOption = None,
-    json_: JsonOption = False,
 ) -> None:
     """Print what the worker that matters printed: the one that failed, else the first."""
     from headway.cli.target_run import target_run
@@ -41,13 +36,10 @@ def logs(
     from headway.state.find import find_run
 
     there = target_run(run, on, Path.cwd())
-    if there is not None and not events and not json_ and there.cluster.job() is not None:
+    if there is not None and there.cluster.job() is not None:
         _print_pods(there, node, all_, follow)
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
-    if events or json_:
-        print_events(directory.history(), json_)
-        return
     if not directory.logs():
         directory.fetch_logs()
     if all_:

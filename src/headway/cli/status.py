@@ -112,7 +112,7 @@ def _lines(
         lines += _members(found.workers, found.generation, start, there)
     lines += _happened(as_typed, events, found, start)
     if found.skipped_steps:
-        lines.append(("skipped", f"{found.skipped_steps} steps (headway logs --events shows why)"))
+        lines.append(("skipped", f"{found.skipped_steps} steps (headway events shows why)"))
     if found.checkpoint_step is not None:
         age = found.checkpoint_age_seconds
         ago = f", {short_time(age)} ago" if age is not None else ""

@@ -101,7 +101,7 @@ def test_commands_that_only_read(headway: Commands, tmp_path: Path) -> None:
         ("list",): "it ",
         ("list", "--json"): '"name": "it"',
         ("logs", "it"): "hello\n",
-        ("logs", "it", "--events"): "",
+        ("events", "it"): "",
     }
     for (arguments, words), said in zip(expected.items(), headway(list(expected)), strict=True):
         assert (said["code"], said["err"]) == (0, ""), arguments

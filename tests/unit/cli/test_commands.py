@@ -326,9 +326,9 @@ def test_logs_that_are_not_there(headway: Headway, folder: Path, directory: RunD
 
 
 def test_events(headway: Headway, directory: RunDirectory) -> None:
-    lines = headway("logs", "--events").out.splitlines()
+    lines = headway("events").out.splitlines()
     assert [line.split()[1] for line in lines] == ["launched", "started", "failed"]
-    assert [event["event"] for event in json.loads(headway("logs", "--json").out)] == [
+    assert [event["event"] for event in json.loads(headway("events", "--json").out)] == [
         "launched",
         "started",
         "failed",

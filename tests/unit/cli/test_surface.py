@@ -33,7 +33,7 @@ SURFACE = {
     "fork": ["RUN[@STEP]", "NEW", "--set"],
     "delete": ["RUN", "--yes", "--on"],
     "status": ["RUN", "--on", "--json"],
-    "logs": ["RUN", "--node", "--rank", "--all", "--follow", "-f", "--events", "--on", "--json"],
+    "logs": ["RUN", "--node", "--rank", "--all", "--follow", "-f", "--on"],
     "events": ["RUN", "--on", "--json"],
     "list": ["--on", "--json"],
     "generate": [
