@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from headway.cli.output import say
 
 if TYPE_CHECKING:
     from headway.kube.client import Kube
+    from headway.launch.claim_pod import ClaimPod
     from headway.launch.cluster import ClusterRun
     from headway.spec.target import Target
     from headway.state.rundir import RunDirectory
@@ -104,15 +105,19 @@ def note_started_on(folder: Path, name: str, on: str | None) -> None:
 
 def serve_claims(folder: Path) -> None:
     """Lets `claim://TARGET/...` be opened like a bucket: a pod serves it as long as it is used."""
+    from headway.kube.claim import register
+
+    register(lambda name: _claim_pod(name, folder))
+
+
+@cache
+def _claim_pod(name: str, folder: Path) -> ClaimPod:
+    """One for each target: it takes seconds to start, and lasts as long as this process."""
     from headway.clock import SystemClock
-    from headway.kube.claim import Serving, register
     from headway.kube.client import Kube
     from headway.launch.claim_pod import ClaimPod
     from headway.spec.load import load_target
 
-    def opened(name: str) -> Serving:
-        target = load_target(name, folder).target
-        kube = Kube.at(target.kube.context, target.kube.namespace)
-        return ClaimPod(kube, target, SystemClock(), say).start()
-
-    register(opened)
+    target = load_target(name, folder).target
+    kube = Kube.at(target.kube.context, target.kube.namespace)
+    return ClaimPod(kube, target, SystemClock(), say).start()
