@@ -13,8 +13,7 @@ from headway.errors import Exit
 from headway.spec.load import preset_names
 from headway.state.rundir import Journal, RunDirectory
 from support.fake_s3 import fake_s3
-
-from .conftest import Headway
+from support.in_process import Headway
 
 RUN_FILE = """\
 version: 1

@@ -25,9 +25,8 @@ from headway.data.tiny import stories
 from headway.data.tokenizer import TokenizerSource, load_tokenizer
 from headway.errors import Exit
 from support.fake_s3 import fake_s3
+from support.in_process import Headway
 from support.token_sets import copy_to, write_set
-
-from .conftest import Headway
 
 STORIES = list(stories(12_000, 1))
 END = "<|endoftext|>"

@@ -16,8 +16,7 @@ from headway.member.generation import Domain, Generation
 from headway.member.records import NOTHING, Entry, StoreRecord
 from headway.state.rundir import Journal, RunDirectory
 from headway.state.store import Store
-
-from .conftest import Headway
+from support.in_process import Headway
 
 TOKEN = "0123456789abcdef"
 

@@ -15,8 +15,7 @@ from headway.errors import Exit
 from headway.spec.load import load_run
 from headway.spec.resolve import Machine, resolve
 from headway.state.rundir import Journal, RunDirectory
-
-from .conftest import Headway
+from support.in_process import Headway
 
 NOON = 1_700_049_600.0
 """12:00:00 in UTC."""

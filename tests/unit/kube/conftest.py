@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from headway.cli.main import main
 from headway.cli.on_target import rendered
 from headway.kube.manifests import without_key
 from headway.spec.load import load_run
@@ -39,12 +36,10 @@ lab:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    (tmp_path / "run.yaml").write_text(RUN)
-    (tmp_path / "targets.yaml").write_text(TARGET)
-    return tmp_path
+def folder(folder: Path) -> Path:
+    (folder / "run.yaml").write_text(RUN)
+    (folder / "targets.yaml").write_text(TARGET)
+    return folder
 
 
 @pytest.fixture
@@ -55,26 +50,3 @@ def render(folder: Path) -> Render:
         return without_key(rendered(load_run(None, list(overrides)), "lab", nodes, KEY))
 
     return objects
-
-
-@dataclass(frozen=True)
-class Said:
-    exit_code: int
-    out: str
-    err: str
-
-
-Headway = Callable[..., Said]
-
-
-@pytest.fixture
-def headway(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Headway:
-    def command(*arguments: str) -> Said:
-        monkeypatch.setattr(sys, "argv", ["headway", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Said(int(ended.value.code or 0), *capsys.readouterr())
-
-    return command

@@ -1,25 +1,14 @@
-"""The command line in this process: quick, and with its exit code and both streams."""
+"""The command line in this process, in a folder of its own."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from headway.cli.main import main
-
-
-@dataclass(frozen=True)
-class Said:
-    exit_code: int
-    out: str
-    err: str
-
-
-Headway = Callable[..., Said]
+from support.in_process import Headway, Said
 
 
 @pytest.fixture
