@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -27,15 +26,11 @@ from headway.kube.overrides import Unfit
 from headway.kube.placing import placed
 from headway.member.keys import new_key
 from headway.spec.load import load_target
-from headway.spec.located import Located
 from headway.state.code import code_digest
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.resolve import Resolved
-
-ACTED_ON = (("resources", "nodes"), ("resources", "spot"))
-"""Keys that do something only on a target."""
 
 
 def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: str | None) -> None:
@@ -54,7 +49,7 @@ def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: str | N
 
 
 def warn_of_keys(loaded: Loaded) -> None:
-    warn_of_later_keys(_without(loaded, ACTED_ON))
+    warn_of_later_keys(loaded)
     warn_of_long_warmup(loaded)
 
 
@@ -190,9 +185,3 @@ def _refuse_stream(loaded: Loaded) -> None:
             str(loaded.located.mark(("data", "train", "stream"))),
             "leave it out, and the set is prepared first",
         )
-
-
-def _without(loaded: Loaded, paths: Sequence[tuple[str, ...]]) -> Loaded:
-    located = loaded.located
-    keys = {path: mark for path, mark in located.keys.items() if path not in paths}
-    return replace(loaded, located=Located(located.value, keys, located.values))

@@ -105,6 +105,10 @@ class Kube:
         with _words(f"Job {name}"):
             return self._client.patch(Job, name, patch, patch_type=PatchType.MERGE)
 
+    def suspend_job(self, name: str, suspended: bool = True) -> None:
+        """Its pods are told to go; or made again."""
+        self.patch_job(name, {"spec": {"suspend": suspended}})
+
     def delete_job(self, name: str) -> bool:
         """And all that it owns. Whether it was there."""
         with _words(f"Job {name}"):

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from headway.kube.names import HTTP_PORT, Object, labels, record_object, run_object
+from headway.kube.names import (
+    HTTP_PORT,
+    Object,
+    coordinator_object,
+    labels,
+    record_object,
+    run_object,
+)
 from headway.kube.pods import metadata
 from headway.spec.target import Target
 
@@ -39,8 +46,9 @@ def role(run: str, target: Target) -> Object:
             {
                 "apiGroups": ["batch"],
                 "resources": ["jobs"],
-                "resourceNames": [run_object(run)],
-                "verbs": ["get"],
+                # To see that the run has ended, and to stop it when its budget is used up.
+                "resourceNames": [run_object(run), coordinator_object(run)],
+                "verbs": ["get", "patch"],
             },
             {
                 "apiGroups": [""],

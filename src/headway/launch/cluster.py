@@ -216,18 +216,17 @@ class ClusterRun:
         return shape.nodes
 
     def stop(self, say: Callable[[str], None]) -> None:
-        """Pods are told to go, so workers leave one after the other, and the last ones save."""
+        """One call. Pods are told to go, so workers leave one after the other, and the last ones
+        save; the coordinator goes when they have."""
         job = self.require_job()
         if self.on_cluster(job).state == "active":
-            self.kube.patch_job(run_object(self.name), {"spec": {"suspend": True}})
+            self.kube.suspend_job(run_object(self.name))
         self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
-        if self.has_coordinator():
-            self.kube.patch_job(coordinator_object(self.name), {"spec": {"suspend": True}})
 
     def resume(self) -> None:
         # In this order: the coordinator tells one start of the workers from the next.
         for name in (run_object(self.name), coordinator_object(self.name)):
-            self.kube.patch_job(name, {"spec": {"suspend": False}})
+            self.kube.suspend_job(name, suspended=False)
 
     def delete(self, say: Callable[[str], None]) -> bool:
         """All of its objects, by one call. Whether there were any."""

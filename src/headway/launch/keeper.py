@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -23,7 +23,13 @@ from headway.clock import Clock
 from headway.errors import HeadwayError, StillRunning
 from headway.kube.client import ClusterAway, Kube
 from headway.kube.coordinator_job import coordinator_arguments
-from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object, run_object
+from headway.kube.names import (
+    HTTP_PORT,
+    SESSION_PORT,
+    coordinator_object,
+    record_object,
+    run_object,
+)
 from headway.kube.views import job_end
 from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
@@ -38,6 +44,7 @@ from headway.state.status import read_status
 LOOK_SECONDS = 0.5
 JOB_SECONDS = 2.0
 """Between two looks at the Job: whether it has ended, and how many nodes are wanted."""
+BUDGET_SECONDS = 30.0
 LOOKED_AT = "127.0.0.1:7462"
 """Where the coordinator answers this process, also after it was started again."""
 CALLS_AT_ONCE = 8
@@ -78,6 +85,7 @@ class Keeper:
         self._nodes: int | None = None
         self._away = ""
         self._looked_at_job = 0.0
+        self._looked_at_budget = 0.0
 
     def run(self) -> None:
         """Until the Job of the workers has ended or is gone, or `is_stopping`."""
@@ -234,10 +242,42 @@ class Keeper:
         assert job.spec is not None
         assert job.status is not None
         self._note_scaling(job.spec.parallelism or 0)
+        if job.spec.suspend and self._watch.is_complete.is_set() and not self._watch.pods():
+            self._sleep()
+        elif not job.spec.suspend:
+            self._keep_to_budget()
         end = job_end(job)
         if end is not None and end.type == "Failed":
             self._note_failed(end.message or end.reason or "")
         return end is not None
+
+    def _sleep(self) -> None:
+        """The run was stopped, and its pods have gone: nothing is to be kept until it is resumed.
+        Kubernetes ends this pod then."""
+        self._flush()
+        with self._saying_what_fails():
+            self.kube.suspend_job(coordinator_object(self.resolved.name))
+
+    def _keep_to_budget(self) -> None:
+        hours = self.resolved.run.budget.hours
+        now = self.clock.monotonic()
+        if hours is None or now - self._looked_at_budget < BUDGET_SECONDS:
+            return
+        self._looked_at_budget = now
+        spent = read_status(self.directory, self.clock.now()).goodput
+        if spent is None or spent.total_seconds < 3600 * hours:
+            return
+        self._say(f"{hours:g} hours are used up: the run saves and stops")
+        self._journal.note("budget", hours=hours, spent_hours=round(spent.total_seconds / 3600, 3))
+        with self._saying_what_fails():
+            self.kube.suspend_job(run_object(self.resolved.name))
+
+    @contextmanager
+    def _saying_what_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except HeadwayError as error:
+            self._say(str(error))  # tried again at the next look
 
     def _note_scaling(self, nodes: int) -> None:
         if self._nodes is not None and nodes != self._nodes:

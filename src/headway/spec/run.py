@@ -461,10 +461,10 @@ class Resources(Section):
 
     accelerators: AcceleratorsField | None = None
     """Device and its number a node: `H100:8`. `cpu:2` runs two workers a node on the CPU."""
-    nodes: NodeRangeField = later(NodeRange(1, 1))
-    """A number, or a range to be elastic in."""
-    spot: Literal["all", "above_min", "none"] = later("none")
-    """Which nodes may be spot machines."""
+    nodes: NodeRangeField = NodeRange(1, 1)
+    """On a target: a number, or a range to be elastic in."""
+    spot: Literal["all", "above_min", "none"] = "none"
+    """On a target: which nodes may be spot machines."""
 
 
 class Budget(Section):
@@ -472,8 +472,8 @@ class Budget(Section):
 
     usd: float | None = Field(default=None, gt=0, json_schema_extra={"not_yet": True})
     """Money."""
-    hours: float | None = Field(default=None, gt=0, json_schema_extra={"not_yet": True})
-    """Wall-clock time over all restarts."""
+    hours: float | None = Field(default=None, gt=0)
+    """On a target: wall-clock time over all restarts."""
 
 
 class RunFile(Section):

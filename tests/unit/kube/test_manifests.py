@@ -207,7 +207,7 @@ def test_the_role_allows_this_and_no_more(render: Render) -> None:
     }
     assert allowed == {
         *(("pods", verb) for verb in ("list", "watch", "patch", "delete")),
-        ("jobs", "get", "headway-wiki"),
+        *(("jobs", verb, "headway-wiki", "headway-wiki-coordinator") for verb in ("get", "patch")),
         *(("configmaps", verb, "headway-wiki-record") for verb in ("get", "update")),
     }
 
