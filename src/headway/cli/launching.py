@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import typer
@@ -12,7 +13,7 @@ import typer
 from headway.cli.on_target import digests_here, fitted, placing_on, warn_of_keys
 from headway.cli.output import hint, say
 from headway.cli.target_run import RUNS, TargetRun, note_started_on
-from headway.errors import BadInput, HeadwayError, RunFailed, SpecError, StillRunning
+from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
 from headway.kube.delivery import TRAIN, Key, Layout, Place, local_places, model_files
 from headway.kube.manifests import manifests
 from headway.launch.delivering import deliver, is_there
@@ -31,22 +32,32 @@ if TYPE_CHECKING:
 
 
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
+    with TemporaryDirectory(prefix="headway-") as scratch:
+        run = _launch(loaded, on, nodes, extend, Path(scratch))
+    if run is not None:
+        _wait(run)
+
+
+def _launch(
+    loaded: Loaded, on: str, nodes: int | None, extend: bool, scratch: Path
+) -> TargetRun | None:
+    """None if it has finished already."""
     from headway.cli.run import is_finished, require_fitting_sets
     from headway.cli.sets import sets_of
 
     found = load_target(on, loaded.folder)
     run = TargetRun(run_name(loaded), on, found.target, loaded.folder)
     _refuse_active(run)
-    _refuse_mixture(loaded)
     warn_of_keys(loaded)
     with placing_on(found):
         layout = Layout.of(loaded.run, found.target)
     places = local_places(loaded, lambda path: path.is_dir())
-    digests_here(loaded, places)  # what is missing is said before anything is prepared
+    # What is missing or does not fit is said before anything is prepared.
+    fitted(loaded, found, nodes, layout, places, digests_here(loaded, places))
     with ExitStack() as nothing_in_the_background:
         sets = sets_of(loaded, nothing_in_the_background)
     require_fitting_sets(loaded, sets)
-    places = [*(place for place in places if place.kind != "sets"), *_set_places(sets)]
+    places = [*(place for place in places if place.kind != "sets"), *_set_places(sets, scratch)]
     digests = digests_here(loaded, places)
     resolved = fitted(loaded, found, nodes, layout, places, digests)
     storage = Store(run.storage)
@@ -56,14 +67,14 @@ def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
         if is_finished(before) and not extend:
             say(f"run {run.name} has finished already on {on}")
             hint("--extend with a longer train_for goes on; another name starts anew")
-            return
+            return None
     _deliver(storage, places, digests)
     cluster = run.cluster
     if cluster.job() is not None:
         cluster.delete(say)  # stopped or ended: its pods may not change, so it is made anew
     cluster.launch(manifests(resolved, found.target, new_key()))
     note_started_on(loaded.folder, run.name, on)
-    _wait(run)
+    return run
 
 
 def resume_on(run: TargetRun, nodes: int | None) -> None:
@@ -129,20 +140,6 @@ def _refuse_active(run: TargetRun) -> None:
         )
 
 
-def _refuse_mixture(loaded: Loaded) -> None:
-    datasets = {TRAIN: loaded.run.data.train} | {
-        ("data", "validation", name): dataset
-        for name, dataset in loaded.run.data.validation.items()
-    }
-    for key, dataset in datasets.items():
-        if dataset is not None and dataset.mixture is not None:
-            raise SpecError(
-                f"{'.'.join(key)}.mixture: mixtures cannot be brought to a target yet",
-                str(loaded.located.mark((*key, "mixture"))),
-                "one set, or sets in the bucket that the mixture names by their addresses",
-            )
-
-
 def _refuse_other(before: RunDirectory, resolved: Resolved, extend: bool) -> None:
     from headway.cli.run import refuse_changes
     from headway.spec.changes import changed_identity
@@ -150,10 +147,31 @@ def _refuse_other(before: RunDirectory, resolved: Resolved, extend: bool) -> Non
     refuse_changes(before, changed_identity(before.read_spec().run, resolved.run), extend)
 
 
-def _set_places(sets: Sets) -> list[Place]:
+def _set_places(sets: Sets, scratch: Path) -> list[Place]:
+    """Sets on this machine. A mixture goes there with its members, and finds them beside it."""
     named: dict[Key, str] = {TRAIN: sets.train}
     named |= {("data", "validation", name): place for name, place in sets.validation.items()}
-    return [Place(key, "sets", Path(place)) for key, place in named.items() if "://" not in place]
+    here = {key: Path(place) for key, place in named.items() if "://" not in place}
+    return [place for key, path in here.items() for place in _with_members(key, path, scratch)]
+
+
+def _with_members(key: Key, path: Path, scratch: Path) -> list[Place]:
+    from headway.data.reading.mixture import MIXTURE, read_mixture
+
+    if not (path / MIXTURE).is_file():
+        return [Place(key, "sets", path)]
+    mixture = read_mixture(path)
+    places, members = [], []
+    for member in mixture.members:
+        if "://" not in member.location:
+            places.append(Place((*key, "mixture", member.name), "sets", path / member.location))
+            member = member.model_copy(update={"location": f"../{member.digest}"})
+        members.append(member)
+    there = scratch / "-".join(key)
+    there.mkdir()
+    moved = mixture.model_copy(update={"members": tuple(members)})
+    (there / MIXTURE).write_text(moved.model_dump_json(indent=2, exclude_none=True) + "\n")
+    return [*places, Place(key, "sets", there)]
 
 
 def _deliver(storage: Store, places: list[Place], digests: dict[Key, str]) -> None:
