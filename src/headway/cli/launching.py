@@ -85,10 +85,12 @@ def resume_on(run: TargetRun, nodes: int | None) -> None:
         raise StillRunning(f"run {run.name} goes on already", "headway status")
     if shape.state != "suspended":
         raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
+    if nodes is not None:
+        run.require_scalable(nodes)
     cluster.resume()
     if nodes is not None and nodes != shape.nodes:
         cluster.scale(nodes)
-    _wait(run)
+    _wait(run, is_new=False)
 
 
 def delete_on(run: TargetRun, yes: bool) -> None:
@@ -108,22 +110,28 @@ def delete_on(run: TargetRun, yes: bool) -> None:
     say(f"deleted {what}")
 
 
-def _wait(run: TargetRun) -> None:
+def _wait(run: TargetRun, is_new: bool = True) -> None:
     try:
         status = run.cluster.wait_until_it_trains(say)
     except KeyboardInterrupt:
         say(f"run {run.name} goes on, or will, on {run.on}")
         hint("headway status, headway stop")
-        raise typer.Exit(0) from None
+        raise typer.Exit(130) from None
     except RunFailed as error:
-        _clean_up(run)
-        raise RunFailed(error.message, error.hint or "nothing of it is left there") from None
+        if is_new:
+            _clean_up(run)
+        left = "its objects are deleted, what it had saved is kept" if is_new else None
+        raise RunFailed(error.message, error.hint or left) from None
+    if status.get("state") != "running":
+        say(f"run {run.name} has finished on {run.on}")
+        hint("headway status, headway export")
+        return
     say(f"run {run.name} trains on {run.on}: step {status['step']}")
     hint("headway status, headway logs -f, headway scale --nodes N, headway stop")
 
 
 def _clean_up(run: TargetRun) -> None:
-    """After a start that cannot succeed. A run that has trained before is kept as it is."""
+    """After a start that cannot succeed."""
     try:
         run.cluster.delete(say)
     except HeadwayError as error:

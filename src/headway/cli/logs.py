@@ -36,8 +36,8 @@ def logs(
     from headway.state.find import find_run
 
     there = target_run(run, on, Path.cwd())
-    if there is not None and there.cluster.job() is not None:
-        _print_pods(there, node, all_, follow)
+    if there is not None and _has_pods(there):
+        _print_pods(there, node, rank, all_, follow)
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
     if not directory.logs():
@@ -59,7 +59,14 @@ def logs(
     _print(chosen, directory, follow, with_names=len(chosen) > 1)
 
 
-def _print_pods(run: TargetRun, node: int | None, all_: bool, follow: bool) -> None:
+def _has_pods(run: TargetRun) -> bool:
+    job = run.cluster.job()
+    return job is not None and run.cluster.on_cluster(job).state != "suspended"
+
+
+def _print_pods(
+    run: TargetRun, node: int | None, rank: int | None, all_: bool, follow: bool
+) -> None:
     """Of a run whose pods are there: through the API server."""
     from queue import Queue
     from threading import Thread
@@ -69,7 +76,11 @@ def _print_pods(run: TargetRun, node: int | None, all_: bool, follow: bool) -> N
 
     job = run.cluster.require_job()
     count = run.cluster.on_cluster(job).nodes
-    indexes = range(count) if all_ else [node or 0]
+    if node is None:
+        node = run.cluster.failed_node() or 0
+    indexes = range(count) if all_ else [node]
+    # Where a node has several ranks, its lines begin with which of them.
+    wanted = "" if rank is None else f".rank-{rank}: "
     lines: Queue[tuple[int, str | None]] = Queue()
 
     def read(index: int) -> None:
@@ -86,7 +97,7 @@ def _print_pods(run: TargetRun, node: int | None, all_: bool, follow: bool) -> N
         index, line = lines.get()
         if line is None:
             left -= 1
-        else:
+        elif wanted in line:
             print(f"node-{index}: {line}" if all_ else line, flush=True)
     if follow:
         say("the run has ended")

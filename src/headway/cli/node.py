@@ -28,7 +28,7 @@ def node() -> None:
     Its place is in HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY, HEADWAY_POD and
     JOB_COMPLETION_INDEX."""
     from headway.clock import SystemClock
-    from headway.errors import RunFailed
+    from headway.errors import Exit, HeadwayError
     from headway.launch.node import NodeRun, Place
 
     place = Place(
@@ -48,18 +48,27 @@ def node() -> None:
 
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
-    resolved, directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"])
-    _fetch(resolved)
-    run = NodeRun(resolved, directory, place, SystemClock(), _say)
-    if asked:
-        run.leave()
     try:
+        resolved, directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"])
+        _fetch(resolved)
+        run = NodeRun(resolved, directory, place, SystemClock(), _say)
+        if asked:
+            run.leave()
         code = run.run()
-    except RunFailed as failed:
-        with suppress(OSError):
-            TERMINATION_LOG.write_bytes(str(failed).encode()[-TERMINATION_BYTES:])
+    except OSError as error:
+        # Of this pod's storage or network: another pod may have a better one.
+        _leave_words(str(error))
+        _say(str(error))
+        code = Exit.PEER_LOST
+    except HeadwayError as error:
+        _leave_words(str(error))
         raise
     raise typer.Exit(int(code))
+
+
+def _leave_words(words: str) -> None:
+    with suppress(OSError):
+        TERMINATION_LOG.write_bytes(words.encode()[-TERMINATION_BYTES:])
 
 
 def _opened(location: str) -> tuple[Resolved, RunDirectory]:
@@ -77,7 +86,7 @@ def _opened(location: str) -> tuple[Resolved, RunDirectory]:
             return directory.read_spec(), directory
         except (BadInput, NotFound, OSError) as error:
             if clock.monotonic() > deadline:
-                raise
+                raise OSError(f"waited {STORAGE_SECONDS:.0f} s for {location}: {error}") from None
             if str(error) != said:
                 said = str(error)
                 _say(f"waiting for the run directory: {said}")

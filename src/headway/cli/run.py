@@ -29,7 +29,7 @@ def run(
         int | None,
         typer.Option(
             help="Play so many nodes on this machine. Left out: 1, or what headway scale asked for "
-            "last. With --on: so many there, else the fewest of resources.nodes.",
+            "last. With --on: so many there, else as resources.nodes says.",
             min=1,
         ),
     ] = None,

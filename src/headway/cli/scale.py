@@ -22,6 +22,7 @@ def scale(
     from headway.state.find import find_run
 
     if (there := target_run(run, on, Path.cwd())) is not None:
+        there.require_scalable(nodes)
         before = there.cluster.scale(nodes)
         say(f"asked for {nodes} nodes instead of {before}; headway status shows when it has them")
         return

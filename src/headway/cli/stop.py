@@ -23,8 +23,9 @@ def stop(run: RunArgument = None, on: OnOption = None) -> None:
     from headway.state.find import find_run
 
     if (there := target_run(run, on, Path.cwd())) is not None:
-        there.cluster.stop(say)
-        say(f"stopped {there.name} on {there.on}; headway resume goes on with it")
+        step = there.cluster.stop(say)
+        saved_up_to = f"; saved up to step {step}" if step is not None else ""
+        say(f"stopped {there.name} on {there.on}{saved_up_to}; headway resume goes on with it")
         return
     directory = find_run(run, Path.cwd())
     clock = SystemClock()

@@ -52,6 +52,25 @@ class TargetRun:
         serve_claims(self.folder)
         return f"claim://{self.on}"
 
+    def require_scalable(self, nodes: int) -> None:
+        """To so many nodes, as the run was launched."""
+        from headway.errors import BadInput
+        from headway.kube.names import run_object
+        from headway.spec.resolve import Resolved
+
+        found = self.kube.config_map(run_object(self.name))
+        if found is None or not found.data:
+            return
+        resolved = Resolved.model_validate_json(found.data["spec.json"])
+        if not resolved.is_live and nodes > 1:
+            raise BadInput(f"run {self.name} starts anew when its nodes change: it stays at one")
+        wanted = resolved.run.resources.nodes
+        if wanted.minimum < wanted.maximum and not wanted.minimum <= nodes <= wanted.maximum:
+            raise BadInput(
+                f"{nodes} nodes are not within resources.nodes, {wanted}",
+                "stop it, and start it with another range: it goes on from where it was",
+            )
+
     def directory(self) -> RunDirectory:
         """Read from the storage itself: also when nothing of the run is left on the cluster."""
         from headway.state.rundir import RunDirectory

@@ -55,11 +55,18 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
         "--min": _fewest_domains(resolved),
         # More is for `scale` to ask for; the Job has as many pods as it was told.
         "--max": MAX_PODS // ranks,
-        "--first": resolved.num_workers // ranks,
+        "--first": _first_domains(resolved),
         "--domain-pods": ranks,
         "--node-pods": ranks,
     }
     return [word for option, number in numbers.items() for word in (option, str(number))]
+
+
+def _first_domains(resolved: Resolved) -> int:
+    """A run with a range begins when it has the fewest; others join."""
+    wanted = resolved.run.resources.nodes
+    is_range = wanted.minimum < wanted.maximum
+    return _fewest_domains(resolved) if is_range else resolved.num_workers // resolved.domain_ranks
 
 
 def _fewest_domains(resolved: Resolved) -> int:

@@ -14,6 +14,8 @@ Object = dict[str, Any]
 INSTANCE = "app.kubernetes.io/instance"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
+INDEX = "batch.kubernetes.io/job-completion-index"
+"""Of a worker's pod, label and annotation: which node it is. From Kubernetes."""
 
 SESSION_PORT = 7460
 """Of the coordinator, for workers; with the run's key."""

@@ -34,10 +34,11 @@ def placed(
     places: Sequence[Place],
     digests: Mapping[Key, str],
 ) -> Resolved:
-    """The run as it is on the target. `nodes` as the user asked for; None: the fewest."""
+    """The run as it is on the target. `nodes` as the user asked for; None: as the run
+    file says."""
     loaded = replace(loaded, run=with_defaults(loaded.run, target))
     run = loaded.run
-    nodes = _nodes(loaded, nodes)
+    nodes = _nodes(loaded, nodes, is_queued=target.queue is not None)
     require_target(run, target)
     train, validation = sets_there(run, layout, digests)
     resolved = resolve(
@@ -108,10 +109,12 @@ def require_target(run: RunFile, target: Target) -> None:
         )
 
 
-def _nodes(loaded: Loaded, asked: int | None) -> int:
+def _nodes(loaded: Loaded, asked: int | None, is_queued: bool) -> int:
+    """Of a range the most: it begins with the fewest, and takes what the cluster has for it. In a
+    queue the fewest, for all that are asked for are waited for there."""
     wanted = loaded.run.resources.nodes
     if asked is None:
-        return wanted.minimum
+        return wanted.minimum if is_queued else wanted.maximum
     is_range = wanted.minimum < wanted.maximum
     if is_range and not wanted.minimum <= asked <= wanted.maximum:
         raise BadInput(

@@ -23,6 +23,7 @@ HOPELESS = {
     "CreateContainerError": "the container cannot be made",
 }
 """Of a container that waits. Kubernetes tries again and again; nothing changes by itself."""
+HOPELESS_RESTARTS = 3
 LACKS = re.compile(r"(\d+) Insufficient ([\w./-]+)")
 QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)")
 
@@ -75,9 +76,11 @@ def _not_made(message: str, pods: int) -> Waiting:
 def _of_pod(pod: Pod) -> tuple[str, bool] | None:
     """In words, and whether it is hopeless; None if it runs or has ended."""
     status = pod.status
-    if status is None or status.phase != "Pending":
+    if status is None or status.phase not in ("Pending", "Running"):
         return None
     assert pod.spec is not None
+    if status.phase == "Running":
+        return next(filter(None, map(_crashing, status.containerStatuses or ())), None)
     if any(gate.name == GATE for gate in pod.spec.schedulingGates or ()):
         return "waits for the coordinator to place it", False
     for container in status.containerStatuses or ():
@@ -87,6 +90,17 @@ def _of_pod(pod: Pod) -> tuple[str, bool] | None:
         if condition.type == "PodScheduled" and condition.status == "False":
             return _unplaced(condition.message or condition.reason or "not placed yet"), False
     return ("pulling the image" if _is_placed(status) else "not placed yet"), False
+
+
+def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
+    """One that Kubernetes starts again and again."""
+    waits = container.state.waiting if container.state is not None else None
+    if waits is None or waits.reason != "CrashLoopBackOff":
+        return None
+    ended = container.lastState.terminated if container.lastState is not None else None
+    code = f"exit code {ended.exitCode}" if ended is not None else "no reason given"
+    words = f": {ended.message.strip()}" if ended is not None and ended.message else ""
+    return f"it ends again and again ({code}){words}", container.restartCount >= HOPELESS_RESTARTS
 
 
 def _is_placed(status: PodStatus) -> bool:

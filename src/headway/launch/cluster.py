@@ -16,7 +16,15 @@ from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
 from headway.kube.client import ClusterAway, Kube
 from headway.kube.manifests import owned_by
-from headway.kube.names import HTTP_PORT, INSTANCE, Object, coordinator_object, labels, run_object
+from headway.kube.names import (
+    HTTP_PORT,
+    INDEX,
+    INSTANCE,
+    Object,
+    coordinator_object,
+    labels,
+    run_object,
+)
 from headway.kube.views import Waiting, job_end, last_words, waiting
 
 LOOK_SECONDS = 1.0
@@ -63,8 +71,8 @@ class ClusterRun:
         return self.kube.job(coordinator_object(self.name)) is not None
 
     def wait_until_it_trains(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Its status once a step was committed. Raises when something is in the way that will not
-        go away by itself."""
+        """Its status once a step was committed, or it has finished. Raises when something is in the
+        way that will not go away by itself."""
         hopeless_since: float | None = None
         said = ""
         while True:
@@ -72,14 +80,17 @@ class ClusterRun:
             if status is not None and status["step"] > 0 and status["state"] == "running":
                 return status
             job = self.require_job()
-            self._require_no_end(job)
+            if self._has_finished(job):
+                return status or {}
             reasons = self.reasons(job)
             words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
             if words != said:
                 said = words
                 say(words)
             now = self.clock.monotonic()
-            if not (reasons and reasons[0].is_hopeless):
+            # Where some pods are up, others may be on machines that have trouble of their own.
+            is_hopeless = any(reason.is_hopeless for reason in reasons)
+            if not is_hopeless or (status is not None and self._ready(job)):
                 hopeless_since = None
             elif hopeless_since is None:
                 hopeless_since = now
@@ -98,10 +109,12 @@ class ClusterRun:
                 continue
             assert one.metadata is not None
             assert one.metadata.uid is not None
+            # A coordinator that crashes is running, for Kubernetes.
+            only = {"status.phase": "Pending"} if component == "worker" else None
             pods = self.kube.first_pods(
                 labels(self.name, component),  # type: ignore[arg-type]
                 LOOKED_AT,
-                {"status.phase": "Pending"},
+                only,
             )
             running = self._ready(one)
             events = self.kube.events_of(one.metadata.uid)
@@ -111,12 +124,11 @@ class ClusterRun:
             ]
         return sorted(found, key=lambda each: not each.is_hopeless)
 
-    def _require_no_end(self, job: Job) -> None:
+    def _has_finished(self, job: Job) -> bool:
         end = job_end(job)
-        if end is None:
-            return
-        if end.type == "Failed":
+        if end is not None and end.type == "Failed":
             raise RunFailed(self._why_it_failed(end.message or end.reason or "no reason given"))
+        return end is not None
 
     def _why_it_failed(self, message: str) -> str:
         """The last words of a pod that failed, if it is still there."""
@@ -215,13 +227,27 @@ class ClusterRun:
         )
         return shape.nodes
 
-    def stop(self, say: Callable[[str], None]) -> None:
+    def failed_node(self) -> int | None:
+        """The node whose pod has failed, if one has."""
+        for pod in self.kube.first_pods(
+            labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
+        ):
+            if last_words(pod) and pod.metadata is not None:
+                return int((pod.metadata.labels or {}).get(INDEX, 0))
+        return None
+
+    def stop(self, say: Callable[[str], None]) -> int | None:
         """One call. Pods are told to go, so workers leave one after the other, and the last ones
-        save; the coordinator goes when they have."""
-        job = self.require_job()
-        if self.on_cluster(job).state == "active":
+        save; the coordinator goes when they have. The newest saved step, if it can still be
+        asked."""
+        shape = self.on_cluster(self.require_job())
+        if shape.state in ("finished", "failed"):
+            raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to stop")
+        if shape.state == "active":
             self.kube.suspend_job(run_object(self.name))
         self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
+        status = self.status()
+        return None if status is None else status["checkpoint_step"]
 
     def resume(self) -> None:
         # In this order: the coordinator tells one start of the workers from the next.
@@ -235,7 +261,11 @@ class ClusterRun:
         return there
 
     def _has_no_workers(self) -> bool:
-        return not self.kube.first_pods(labels(self.name, "worker"), 1)
+        """None that has not ended."""
+        return not any(
+            self.kube.first_pods(labels(self.name, "worker"), 1, {"status.phase": phase})
+            for phase in ("Pending", "Running")
+        )
 
     def _has_nothing(self) -> bool:
         return not self.kube.jobs(labels(self.name)) and not self.kube.first_pods(

@@ -18,10 +18,9 @@ from lightkube.resources.core_v1 import Pod
 from headway.clock import Clock
 from headway.errors import HeadwayError
 from headway.kube.client import ClusterAway, Kube
-from headway.kube.names import labels, run_object
+from headway.kube.names import INDEX, labels, run_object
 from headway.kube.views import job_end
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 LOOK_SECONDS = 1.0
 FEW = 20
 """Pods of a node that are still known to Kubernetes."""

@@ -242,7 +242,8 @@ class Keeper:
         assert job.spec is not None
         assert job.status is not None
         self._note_scaling(job.spec.parallelism or 0)
-        if job.spec.suspend and self._watch.is_complete.is_set() and not self._watch.pods():
+        has_seen = self._watch.is_complete.is_set()
+        if job.spec.suspend and has_seen and all(pod.has_ended for pod in self._watch.pods()):
             self._sleep()
         elif not job.spec.suspend:
             self._keep_to_budget()

@@ -11,10 +11,9 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.errors import HeadwayError
 from headway.kube.client import ClusterAway, Kube, StaleVersion
-from headway.kube.names import GATE, labels
+from headway.kube.names import GATE, INDEX, labels
 from headway.launch.replacing import PodFacts
 
-INDEX = "batch.kubernetes.io/job-completion-index"
 RETRY_SECONDS = 1.0
 
 

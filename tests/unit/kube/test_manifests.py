@@ -231,8 +231,8 @@ def test_the_network_policy_holds_for_all_pods_of_the_run(render: Render) -> Non
     [
         ("4", None, 1, 8),  # it goes on with three while the fourth is replaced
         ("2..16", None, 4, 4),
-        ("2..16", 8, 4, 16),
-        ("1..16", 8, 2, 16),
+        ("2..16", 8, 4, 4),
+        ("1..16", 8, 2, 2),
     ],
 )
 def test_how_many_workers_make_a_run(
@@ -253,7 +253,7 @@ def test_how_many_make_one_that_is_sharded_over_nodes(render: Render) -> None:
     assert options_of(render(*run, nodes=3)) == {
         "--min": 2,
         "--max": MAX_PODS // 4,
-        "--first": 3,
+        "--first": 2,
         "--domain-pods": 4,
         "--node-pods": 4,
     }

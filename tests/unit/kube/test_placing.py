@@ -53,7 +53,7 @@ def test_gpus_of_one_node_restart_in_their_pod(render: Render) -> None:
 
 @pytest.mark.parametrize(
     ("nodes", "asked", "found"),
-    [("3", None, 3), ("2..16", None, 2), ("2..16", 16, 16), ("3", 5, 5)],
+    [("3", None, 3), ("2..16", None, 16), ("2..16", 16, 16), ("3", 5, 5)],
 )
 def test_nodes(render: Render, nodes: str, asked: int | None, found: int) -> None:
     assert placed(render(f"resources.nodes={nodes}", nodes=asked)).nodes == found
