@@ -1,0 +1,70 @@
+"""One cluster for all tests here, and a namespace for each.
+
+Somebody's, by HEADWAY_TEST_KUBECONFIG; else the one that `make cluster-up` has brought up, which
+stays; else one of our own, which is taken down at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_tool import cluster as tool
+from cluster_tool.cluster import Cluster, GivenCluster
+from support.lab import Lab
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[GivenCluster]:
+    named = os.environ.get("HEADWAY_TEST_KUBECONFIG")
+    if named:
+        yield Cluster.given(Path(named))
+        return
+    if os.geteuid() != 0:
+        pytest.skip("a test cluster needs root, or HEADWAY_TEST_KUBECONFIG")
+    found = Cluster.found()
+    if found is not None and found.api.answers():
+        found.repair()
+        yield found
+        return
+    tool.take_down()
+    made = Cluster.up()
+    yield made
+    made.down()
+
+
+@pytest.fixture
+def own_cluster(cluster: GivenCluster) -> Cluster:
+    """For faults, which need the machine that the cluster is on."""
+    if not isinstance(cluster, Cluster):
+        pytest.skip("the cluster of HEADWAY_TEST_KUBECONFIG is not ours to break")
+    return cluster
+
+
+@pytest.fixture
+def namespace(cluster: GivenCluster, request: pytest.FixtureRequest) -> Iterator[str]:
+    """Faults that a test leaves are repaired before it goes."""
+    words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
+    # The name of one that is still going cannot be had again.
+    with cluster.namespace(f"{words[:50].strip('-')}-{secrets.token_hex(3)}") as name:
+        try:
+            yield name
+        finally:
+            if isinstance(cluster, Cluster):
+                cluster.repair()
+
+
+@pytest.fixture
+def lab(
+    own_cluster: Cluster, namespace: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Lab:
+    """A folder with a run, and a target to run it on."""
+    monkeypatch.setenv("KUBECONFIG", str(own_cluster.kubeconfig))
+    made = Lab(own_cluster, namespace, tmp_path)
+    made.write_run()
+    return made

@@ -1,0 +1,118 @@
+"""Machines of a cluster without power, taken back, cut off, and a run that loses no ground."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from cluster_tool import faults
+from support.lab import Lab
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PLUGS = int(os.environ.get("PLUGS", "3"))
+NEXT_STEP_SECONDS = 5.0
+HEALED_SECONDS = 45.0
+LEFT_SECONDS = 90.0
+NOTICE_SECONDS = 30.0
+
+
+@contextmanager
+def running(lab: Lab, nodes: int = 3) -> Iterator[Lab]:
+    lab.headway("run", "--on", "lab", "--nodes", str(nodes))
+    lab.wait_for_workers(nodes)
+    lab.wait_for_step(lab.step() + 5)
+    yield lab
+    lab.headway("stop")
+    lab.require_exact()
+
+
+def away_from_the_coordinator(lab: Lab) -> dict[str, object]:
+    keeper = lab.node_of(lab.pods("coordinator")[0]).name
+    return next(pod for pod in lab.pods() if lab.node_of(pod).name != keeper)
+
+
+def test_without_power(lab: Lab) -> None:
+    with running(lab):
+        for _ in range(PLUGS):
+            victim = away_from_the_coordinator(lab)
+            node, before = lab.node_of(victim), lab.step()
+            faults.pull_plug(node)
+            struck = time.monotonic()
+            lab.wait_for_step(before + 2)
+            assert time.monotonic() - struck < NEXT_STEP_SECONDS
+            lab.wait_for_workers(2, NEXT_STEP_SECONDS)
+            lab.wait_for_workers(3, HEALED_SECONDS)
+            assert time.monotonic() - struck < HEALED_SECONDS
+            assert node.name not in {lab.node_of(pod).name for pod in lab.pods()}
+            faults.put_back(node, lab.cluster.api)
+
+
+def test_the_coordinators_machine_without_power(lab: Lab) -> None:
+    with running(lab):
+        coordinator = lab.pods("coordinator")[0]
+        node = lab.node_of(coordinator)
+        with_it = [pod for pod in lab.pods() if lab.node_of(pod).name == node.name]
+        faults.pull_plug(node)
+        struck = time.monotonic()
+        left = 3 - len(with_it)
+        lab.wait_for_workers(left, LEFT_SECONDS)
+        assert time.monotonic() - struck < LEFT_SECONDS
+        lab.wait_for_workers(3, 2 * LEFT_SECONDS)
+
+
+def test_taken_back_with_notice(lab: Lab) -> None:
+    with running(lab):
+        victim = away_from_the_coordinator(lab)
+        faults.reclaim(lab.node_of(victim), lab.cluster.api, NOTICE_SECONDS)
+        lab.wait_for_workers(3, 2 * HEALED_SECONDS)
+        changes = [one for one in lab.directory().history() if one["event"] == "changed"]
+        assert not any(change["discarded"] for change in changes)
+
+
+def test_cut_off_and_mended(lab: Lab) -> None:
+    with running(lab):
+        victim = away_from_the_coordinator(lab)
+        node, before = lab.node_of(victim), lab.step()
+        faults.cut_network(node)
+        lab.wait_for_step(before + 5, 2 * NEXT_STEP_SECONDS)
+        time.sleep(60)
+        faults.mend_network(node)
+        lab.wait_for_workers(3, 2 * HEALED_SECONDS)
+        assert not [one for one in lab.directory().history() if one["event"] == "diverged"]
+
+
+def test_training_does_not_notice_that_the_api_server_is_away(lab: Lab) -> None:
+    with running(lab):
+        before = lab.generation()
+        faults.stop_api(lab.cluster.control_plane)
+        began, step = time.monotonic(), lab.step()
+        while time.monotonic() - began < 60:
+            lab.wait_for_step(step + 1, NEXT_STEP_SECONDS)
+            step = lab.step()
+        faults.start_api(lab.cluster.control_plane, lab.cluster.api)
+        assert lab.generation() == before
+
+
+def test_all_pods_lost_at_once(lab: Lab) -> None:
+    with running(lab):
+        saves = [one for one in lab.directory().history() if one["event"] == "saved"]
+        wait_for("a save", lambda: saves or lab.directory().history()[-1]["event"] == "saved", 60)
+        for pod in lab.pods():
+            for pid in lab.node_of(pod).pod_pids(pod["metadata"]["uid"]):
+                os.kill(pid, 9)
+        starts = len([one for one in lab.directory().history() if one["event"] == "started"])
+        wait_for(
+            "another start",
+            lambda: (
+                len([one for one in lab.directory().history() if one["event"] == "started"])
+                > starts
+            ),
+            2 * LEFT_SECONDS,
+        )
+        lab.wait_for_step(lab.step() + 5)

@@ -1,0 +1,61 @@
+"""A run on a real Kubernetes of three nodes, as typed: the whole way, and scaled."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from support.lab import Lab
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+
+
+def test_scaled_while_it_trains(lab: Lab) -> None:
+    lab.headway("run", "--on", "lab", "--nodes", "2")
+    lab.wait_for_workers(2)
+    first = lab.training_pids()
+    assert [len(pids) for pids in first.values()] == [1, 1]
+    for nodes in (3, 1, 3):
+        kept = dict(sorted(lab.training_pids().items())[:1])
+        lab.headway("scale", "--nodes", str(nodes))
+        lab.wait_for_workers(nodes)
+        now = lab.training_pids()
+        assert all(now[pod] == pids for pod, pids in kept.items()), "never restarted"
+    lab.headway("stop")
+    lab.require_exact()
+    assert not [event for event in lab.directory().history() if event["event"] == "lost"]
+
+
+def test_the_whole_way(lab: Lab) -> None:
+    (lab.folder / "run.yaml").unlink()
+    lab.headway("init", "tiny", "my-run")
+    targets = (lab.folder / "targets.yaml").read_text()
+    lab.folder = lab.folder / "my-run"
+    (lab.folder / "targets.yaml").write_text(targets)
+    run_file = lab.folder / "run.yaml"
+    run_file.write_text(run_file.read_text() + "\ntrain_for: 60 steps\n")
+    lab.headway("run", "--on", "lab", "--nodes", "2")
+    assert lab.status()["state"] in ("running", "finished")
+    said = lab.headway("logs", "-f")
+    assert "the run has ended" in said.stderr
+    wait_for("the end", lambda: lab.status()["state"] == "finished", 60)
+    lab.headway("export", "--into", "exported")
+    text = lab.headway("generate", "--prompt", "Once", "--max-tokens", "20").stdout
+    assert text.startswith("Once")
+    lab.require_exact("my-run")
+    lab.headway("delete", "my-run", "--yes")
+    wait_for("nothing to be left", lambda: lab.objects() == [], 60)
+
+
+def test_what_cannot_heal_is_given_up_with_its_reason(lab: Lab) -> None:
+    targets = lab.folder / "targets.yaml"
+    image = lab.cluster.image
+    assert image is not None
+    targets.write_text(targets.read_text().replace(image, f"localhost/none@sha256:{'0' * 64}"))
+    began = time.monotonic()
+    said = lab.headway("run", "--on", "lab", "--nodes", "2", expect=1).stderr
+    assert "the image cannot be pulled" in said
+    assert time.monotonic() - began < 60
+    assert lab.objects() == [], "nothing of it is left"

@@ -1,0 +1,141 @@
+"""A target on the test cluster, a folder with a run for it, and a look at both from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cluster_tool.cluster import Cluster
+from cluster_tool.node import Node
+from headway.data.tiny import stories
+from headway.state.ledger import verify_ledger
+from headway.state.lines import stands_at
+from headway.state.rundir import RunDirectory
+from support import commands, live
+from support.waiting import wait_for
+
+RUN_FILE = live.RUN_FILE + "checkpoint: {every: 20s}\n"
+START_SECONDS = 180.0
+RECOVER_SECONDS = 60.0
+
+
+class Lab:
+    """Commands are typed in `folder`; KUBECONFIG is set by whoever made this."""
+
+    def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.folder = folder
+        self.shared = cluster.folder / "shared" / namespace
+        """The claim's files, on this machine."""
+        parts = cluster.lend(namespace)
+        target = {
+            "kube": {"namespace": namespace},
+            "image": cluster.image,
+            "storage": {"claim": parts.claim},
+            "pod": {
+                "resources": {"cpu": "1", "memory": "2Gi"},
+                "shared_memory": "64Mi",
+                "volumes": parts.volumes,
+                "mounts": parts.mounts,
+                "env": {**parts.environment, "OMP_NUM_THREADS": "1"},
+            },
+            "coordinator": {"resources": {"cpu": "500m", "memory": "512Mi"}},
+        }
+        (folder / "targets.yaml").write_text(yaml.safe_dump({"lab": target}))
+
+    def write_run(self, run_file: str = RUN_FILE) -> None:
+        (self.folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
+        (self.folder / "run.yaml").write_text(run_file)
+
+    def headway(
+        self, *arguments: str, expect: int = 0, seconds: float = START_SECONDS
+    ) -> subprocess.CompletedProcess[str]:
+        return commands.headway(*arguments, folder=self.folder, expect=expect, seconds=seconds)
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.headway("status", "--json").stdout)
+        return found
+
+    # From outside
+
+    def directory(self, name: str = "it") -> RunDirectory:
+        return RunDirectory(self.shared / "runs" / name)
+
+    def step(self, name: str = "it") -> int:
+        return stands_at(self.directory(name).metrics.last() or {"rewind": 0})
+
+    def wait_for_step(self, step: int, seconds: float = RECOVER_SECONDS) -> None:
+        wait_for(f"step {step}", lambda: self.step() >= step, seconds)
+
+    def generation(self) -> Mapping[str, Any]:
+        events = self.directory().history()
+        changes = [event for event in events if event["event"] in ("started", "changed")]
+        return max(changes, key=lambda event: event["generation"]) if changes else {}
+
+    def wait_for_workers(self, workers: int, seconds: float = RECOVER_SECONDS) -> None:
+        wait_for(f"{workers} workers", lambda: self.generation().get("workers") == workers, seconds)
+
+    def pods(self, component: str = "worker") -> list[dict[str, Any]]:
+        selector = f"app.kubernetes.io/component={component}"
+        found = self.cluster.api.items(
+            f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector
+        )
+        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+
+    def node_of(self, pod: Mapping[str, Any]) -> Node:
+        return self.cluster.node(pod["spec"]["nodeName"])
+
+    def training_pids(self) -> dict[str, set[int]]:
+        """Processes that train, by the pod they are in: those that the warm parent has forked."""
+        found = {}
+        for pod in self.pods():
+            if "nodeName" not in pod["spec"]:
+                continue
+            pids = self.node_of(pod).pod_pids(pod["metadata"]["uid"])
+            found[pod["metadata"]["name"]] = {pid for pid in pids if _is_forked(pid)}
+        return found
+
+    def objects(self) -> list[str]:
+        """Everything of Headway that is in the namespace."""
+        kinds = {
+            "/api/v1": ["pods", "services", "configmaps", "secrets", "serviceaccounts"],
+            "/apis/batch/v1": ["jobs"],
+            "/apis/networking.k8s.io/v1": ["networkpolicies"],
+            "/apis/rbac.authorization.k8s.io/v1": ["roles", "rolebindings"],
+        }
+        selector = "app.kubernetes.io/managed-by=headway"
+        return [
+            f"{kind}/{one['metadata']['name']}"
+            for group, names in kinds.items()
+            for kind in names
+            for one in self.cluster.api.items(
+                f"{group}/namespaces/{self.namespace}/{kind}", labelSelector=selector
+            )
+        ]
+
+    def require_exact(self, name: str = "it") -> None:
+        """Every sample once: the ledger, and one line of metrics for each step."""
+        directory = self.directory(name)
+        verdict = verify_ledger(directory.ledger.read()[0])
+        assert verdict.breach is None, verdict
+        steps = [line["step"] for line in directory.steps()]
+        assert steps == list(range(1, len(steps) + 1))
+        assert verdict.steps == len(steps)
+
+
+def _is_forked(pid: int) -> bool:
+    """Whether its parent has the same command: a worker, forked from the warm one."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        status = Path(f"/proc/{pid}/status").read_text()
+        parent = next(line for line in status.splitlines() if line.startswith("PPid:"))
+        above = Path(f"/proc/{parent.split()[1]}/cmdline").read_bytes()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return b"headway.train.warm" in words and words == above
