@@ -36,7 +36,7 @@ from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member
 from support.waiting import until
 
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "3"))
 FUZZ_CASES = int(os.environ.get("FUZZ_CASES", "2000"))
 HALF_OPEN = 600
 CHANGE_SECONDS = 1.0

@@ -13,7 +13,7 @@ from support.workers import resolved_run, train
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(400)]
 
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "3"))
 STEPS = 80 * KILLS
 
 

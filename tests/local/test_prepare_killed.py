@@ -14,7 +14,7 @@ from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, 
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
-KILLS = int(os.environ.get("KILLS", "4"))
+KILLS = int(os.environ.get("KILLS", "3"))
 NUM_BYTES = 6_000_000
 PARTS = 7
 

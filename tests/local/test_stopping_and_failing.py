@@ -16,7 +16,7 @@ from support.commands import headway, start
 from support.live import is_alive, write_run
 from support.waiting import wait_for
 
-pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
 RUN_FILE = """\
 version: 1
@@ -123,6 +123,7 @@ def test_stop_resume_fork_and_delete(folder: Path) -> None:
     headway("status", "warmer", folder=folder, expect=3)
 
 
+@pytest.mark.chaos
 def test_with_one_node_a_killed_worker_starts_again_from_the_checkpoint(folder: Path) -> None:
     going = start("run", "--set", "checkpoint.every=20 steps", folder=folder)
     wait_for("some steps", lambda: len(metrics(folder)) >= 25, seconds=90)
@@ -144,6 +145,7 @@ def test_with_one_node_a_killed_worker_starts_again_from_the_checkpoint(folder: 
     assert "exact" in headway("ledger", "verify", folder=folder).stdout
 
 
+@pytest.mark.chaos
 def test_a_worker_that_is_killed_again_and_again_ends_the_run(folder: Path) -> None:
     """As when there is too little memory: three times without a new step."""
     (folder / "mine.py").write_text(
@@ -156,6 +158,7 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run(folder: Path) -> N
     assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "failed"
 
 
+@pytest.mark.chaos
 def test_workers_do_not_outlive_a_killed_launcher(folder: Path) -> None:
     """And as long as one is alive, nobody else may train in the same folder."""
     going = start("run", folder=folder)
