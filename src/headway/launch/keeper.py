@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -50,6 +50,8 @@ LOOKED_AT = "127.0.0.1:7462"
 CALLS_AT_ONCE = 8
 """Thousands of pods are placed at the start, one call each."""
 ANSWER_SECONDS = 2.0
+SILENT_SECONDS = 2.5
+"""Workers say something each second."""
 SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
 """Events that `headway status` tells of..."""
 MOST_EVENTS = 200
@@ -174,8 +176,7 @@ class Keeper:
                     is_known = True
                     members = (pod for d in state["generation"]["domains"] for pod in d["pods"])
                     self.keeping.expect(set(_pods(members)), now)
-                sessions = (name for name, pod in state["pods"].items() if pod["session"])
-                for action in self.keeping.look(self._watch.pods(), set(_pods(sessions)), now):
+                for action in self.keeping.look(self._watch.pods(), present(state), now):
                     self._do(action)
             self.clock.sleep(LOOK_SECONDS)
 
@@ -316,6 +317,18 @@ class Keeper:
 
         own = {path: page(path) for path in ("/state", "/history", "/metrics", "/healthz")}
         return {"/status": status, "/events": events, **own}
+
+
+def present(state: Mapping[str, Any]) -> set[str]:
+    """Pods with a worker that is heard of. A session may stay open for long after a machine has
+    gone: nobody is there to close it."""
+    return set(
+        _pods(
+            name
+            for name, pod in state["pods"].items()
+            if pod["session"] is not None and (pod["silent_seconds"] or 0.0) < SILENT_SECONDS
+        )
+    )
 
 
 def _asked(coordinator: Coordinator, path: str) -> bytes:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-LOST_SECONDS = 4.0
+LOST_SECONDS = 3.0
 """A worker that was killed is back in its pod within two."""
 ALONE_SECONDS = 20.0
 """When nobody is heard of: then it may be the coordinator's own network."""
