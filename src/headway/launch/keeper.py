@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -83,7 +83,8 @@ class Keeper:
         self._say = say
         self._watch = PodWatch(kube, resolved.name, say)
         self._calls = ThreadPoolExecutor(CALLS_AT_ONCE)
-        self._under_way: set[str] = set()
+        self._begun: set[tuple[type[Action], str]] = set()
+        """What is being done, or was, by pod."""
         self._nodes: int | None = None
         self._away = ""
         self._looked_at_job = 0.0
@@ -176,8 +177,13 @@ class Keeper:
                     is_known = True
                     members = (pod for d in state["generation"]["domains"] for pod in d["pods"])
                     self.keeping.expect(set(_pods(members)), now)
-                for action in self.keeping.look(self._watch.pods(), present(state), now):
+                pods = self._watch.pods()
+                for action in self.keeping.look(pods, present(state), now):
                     self._do(action)
+                names = {pod.name for pod in pods}
+                self._begun.intersection_update(
+                    [key for key in list(self._begun) if key[1] in names]
+                )
             self.clock.sleep(LOOK_SECONDS)
 
     def _state(self, coordinator: Coordinator) -> dict[str, Any] | None:
@@ -188,21 +194,27 @@ class Keeper:
         return found
 
     def _do(self, action: Action) -> None:
-        """Once at a time for each pod; what failed is tried again at the next look."""
-        if action.pod in self._under_way:
+        """Once for each pod; what failed is tried again at the next look."""
+        key = (type(action), action.pod)
+        if key in self._begun:
             return
-        self._under_way.add(action.pod)
-        if isinstance(action, Replace):
-            self._note_lost(action)
+        self._begun.add(key)
         work = self._replace if isinstance(action, Replace) else self._place
         future = self._calls.submit(work, action)  # type: ignore[arg-type]
         future.add_done_callback(lambda done: self._done(action, done.exception()))
 
+    def _forget_begun(self, known: Set[str]) -> None:
+        """Of pods that are gone. Calls that end meanwhile change it, too."""
+        for key in list(self._begun):
+            if key[1] not in known:
+                self._begun.discard(key)
+
     def _done(self, action: Action, error: BaseException | None) -> None:
         if error is not None:
             self._say(f"{action.pod}: {error}")
-            self._under_way.discard(action.pod)
+            self._begun.discard((type(action), action.pod))
         elif isinstance(action, Replace):
+            self._note_lost(action)
             self._watch.forget(action.pod)
 
     def _note_lost(self, action: Replace) -> None:
