@@ -20,20 +20,33 @@ from support.lab import Lab
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[GivenCluster]:
+def machine() -> Iterator[None]:
+    """This one, for a cluster on it."""
+    if os.environ.get("HEADWAY_TEST_KUBECONFIG"):
+        pytest.skip("a cluster is given by HEADWAY_TEST_KUBECONFIG: none is made here")
+    if os.geteuid() != 0:
+        pytest.skip("a test cluster needs root, or HEADWAY_TEST_KUBECONFIG")
+    with tool.sole_use():
+        yield
+
+
+@pytest.fixture(scope="session")
+def cluster(request: pytest.FixtureRequest) -> Iterator[GivenCluster]:
     named = os.environ.get("HEADWAY_TEST_KUBECONFIG")
     if named:
         yield Cluster.given(Path(named))
         return
-    if os.geteuid() != 0:
-        pytest.skip("a test cluster needs root, or HEADWAY_TEST_KUBECONFIG")
+    request.getfixturevalue("machine")
     found = Cluster.found()
-    if found is not None and found.api.answers():
+    # A session that was killed has left its mark, and its cluster.
+    mark = tool.FOLDER / "of-a-session"
+    if found is not None and not mark.exists() and found.api.answers():
         found.repair()
         yield found
         return
     tool.take_down()
     made = Cluster.up()
+    mark.touch()
     yield made
     made.down()
 

@@ -58,4 +58,4 @@ def test_what_cannot_heal_is_given_up_with_its_reason(lab: Lab) -> None:
     said = lab.headway("run", "--on", "lab", "--nodes", "2", expect=1).stderr
     assert "the image cannot be pulled" in said
     assert time.monotonic() - began < 60
-    assert lab.objects() == [], "nothing of it is left"
+    wait_for("nothing to be left", lambda: lab.objects() == [], 30)

@@ -8,21 +8,23 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from cluster_tool import cluster
+from cluster_tool import cluster, network
 from cluster_tool.cluster import Cluster
 from cluster_tool.readiness import is_ready
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cluster_tool", description=__doc__)
-    parser.add_argument("--folder", type=Path, default=cluster.FOLDER, help="its work folder")
+    parser.add_argument(
+        "--folder", type=Path, help="its work folder; left out: that of one that is up"
+    )
     commands = parser.add_subparsers(dest="command", required=True)
     up = commands.add_parser("up", help="bring it up; prints the path of its kubeconfig")
     up.add_argument("--nodes", type=int, default=3)
     commands.add_parser("status", help="what of it is there, and which nodes are ready")
     commands.add_parser("down", help="take away all that was made for it")
     options = parser.parse_args()
-    folder = options.folder.resolve()
+    folder = (options.folder or network.folder_of_cluster() or cluster.FOLDER).resolve()
     started = time.monotonic()
     try:
         if options.command == "up":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -90,7 +91,7 @@ class Cluster(GivenCluster):
         folder.mkdir(parents=True, exist_ok=True)
         others = {path.name for path in folder.iterdir()} - {LOGS}
         assert not others, f"{folder} is not empty: is there a cluster already, or something else?"
-        network.make_bridge()
+        network.make_bridge(folder)
         shutil.rmtree(folder / LOGS, ignore_errors=True)
         made = [str(path) for path in MOUNT_POINTS if not path.exists()]
         facts = {"nodes": nodes, "image": images[1].reference, "made": made}
@@ -129,12 +130,12 @@ class Cluster(GivenCluster):
         if self.dns.is_slow:
             faults.quick_dns(self.dns)
         for node in self.nodes:
-            if node.is_on:
+            faults.uncordon(node, self.api)
+            if node.is_whole:
                 faults.mend_network(node)
                 faults.free_disk(node)
-                faults.uncordon(node, self.api)
             else:
-                faults.uncordon(node, self.api)
+                node.power_off()
                 faults.put_back(node, self.api)
         self.wait_ready()
 
@@ -189,6 +190,18 @@ class Cluster(GivenCluster):
             node.join()
         cluster.wait_ready()
         return cluster
+
+
+@contextmanager
+def sole_use() -> Iterator[None]:
+    """For one test session at a time: each would undo the other's faults."""
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with (CACHE / "cluster.lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise AssertionError("another test session has the test cluster") from None
+        yield
 
 
 def take_down(folder: Path = FOLDER) -> None:

@@ -39,14 +39,25 @@ def _hardware(node: int) -> str:
     return f"02:00:0a:5a:00:{node:02x}"
 
 
-def make_bridge() -> None:
+def make_bridge(folder: Path) -> None:
+    """Of which there is one: it tells in which folder the cluster is."""
     made = try_to("ip", "link", "add", BRIDGE, "address", _hardware(0), "type", "bridge")
     assert made, (
-        f"there is a device {BRIDGE} already: one test cluster at a time, "
+        f"a test cluster is up already, in {folder_of_cluster()}: "
         "`python -m cluster_tool down` takes it away"
     )
+    run("ip", "link", "set", BRIDGE, "alias", folder)
     run("ip", "address", "add", f"{HOST}/24", "dev", BRIDGE)
     run("ip", "link", "set", BRIDGE, "up")
+
+
+def folder_of_cluster() -> Path | None:
+    """Of the one that is up on this machine."""
+    try:
+        alias = Path("/sys/class/net", BRIDGE, "ifalias").read_text().strip()
+    except FileNotFoundError:
+        return None
+    return Path(alias) if alias else None
 
 
 def remove_bridge() -> None:

@@ -24,6 +24,8 @@ DISK_BYTES = 4 << 30
 """As the node sees it: the file is sparse. Small enough to be filled in a moment."""
 MOUNT_POINTS = (Path("/var/lib/kubelet"), Path("/var/lib/cni"))
 """Fixed in the programs, so each node mounts its own there; made on the host if missing."""
+INSIDE = ("kubelet", "proxy", "containerd")
+"""What runs in the machine."""
 
 BOOT = """
 set -e
@@ -97,7 +99,7 @@ class Node:
             ticks = start_ticks(machine)
             if ticks is not None:
                 kill(machine, ticks)
-        for name in ("kubelet", "proxy", "containerd", "machine"):
+        for name in (*INSIDE, "machine"):
             self._processes.end(f"{self.name}-{name}")
         network.remove_node(self.number)
         cgroups.remove(network.namespace(self.number))
@@ -106,6 +108,13 @@ class Node:
     @property
     def is_on(self) -> bool:
         return self._machine() is not None
+
+    @property
+    def is_whole(self) -> bool:
+        """On, and all of it runs."""
+        return self.is_on and all(
+            self._processes.pid(f"{self.name}-{name}") for name in (*INSIDE, "machine")
+        )
 
     @property
     def disk(self) -> Path:

@@ -39,7 +39,8 @@ class Lab:
             "image": cluster.image,
             "storage": {"claim": parts.claim},
             "pod": {
-                "resources": {"cpu": "1", "memory": "2Gi"},
+                # One node has room for three workers and the coordinator.
+                "resources": {"cpu": "450m", "memory": "2Gi"},
                 "shared_memory": "64Mi",
                 "volumes": parts.volumes,
                 "mounts": parts.mounts,

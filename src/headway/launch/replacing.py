@@ -17,8 +17,9 @@ ALONE_SECONDS = 20.0
 """When nobody is heard of: then it may be the coordinator's own network."""
 BACK_SECONDS = 6.0
 """What members have to come back after the coordinator was started anew."""
-SUSPECT_SECONDS = 600.0
-"""How long nothing is placed on a machine that has lost a pod without a goodbye."""
+SUSPECT_SECONDS = 90.0
+"""How long nothing is placed on a machine that has lost a pod without a goodbye. Kubernetes knows
+after 50 s whether it is gone; and one that is back shall be used."""
 START_SECONDS = 60.0
 """For a pod on such a machine to be heard of at all."""
 LATE_SECONDS = 5.0
