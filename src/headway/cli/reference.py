@@ -59,8 +59,8 @@ An editor that knows JSON Schema completes and checks keys with
 _TARGET_INTRODUCTION = """\
 `targets.yaml` says where runs can go: a mapping of names to the keys below. It is read beside the
 run file, then in the user's config folder (`~/.config/headway`). `headway run --on NAME` runs there
-([Your first cluster run](../guides/first-cluster-run.md)); with `--dry-run` it shows what would be made
-([Objects on Kubernetes](../concepts/kubernetes-objects.md)).
+([Your first cluster run](../guides/first-cluster-run.md)); with `--dry-run` it shows what would be
+made ([Objects on Kubernetes](../concepts/kubernetes-objects.md)).
 """
 
 
