@@ -76,6 +76,10 @@ class Resolved(Section):
         return self.ranks_per_node if self.sharded else 1
 
     @property
+    def tokens_per_step(self) -> int:
+        return self.global_batch * self.run.data.sequence_length
+
+    @property
     def is_live(self) -> bool:
         """Whether workers come and go while the run goes on."""
         several = self.num_workers > self.domain_ranks
@@ -183,12 +187,6 @@ def resolve(
             "precision: fp16 needs a GPU",
             str(loaded.located.mark(("precision",))),
             "use bf16 or fp32 on the CPU",
-        )
-    if not on_cpu and run.elastic == "live":
-        raise SpecError(
-            "elastic: live has not run on GPUs yet",
-            str(loaded.located.mark(("elastic",))),
-            "elastic: restart, or auto, which takes it",
         )
     large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
     global_batch = run.batch.global_.sequences(run.data.sequence_length)

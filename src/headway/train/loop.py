@@ -81,6 +81,7 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     run.validation_loss = None
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))
+    run.telling.step(result)
     run.watchdog.feed()
     if recorder.leads and result.skipped:
         run.journal.note("skipped", step=result.step, reason=result.skipped)
@@ -154,6 +155,7 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
     mean = sum(losses.values()) / len(losses)
     run.validation_loss = mean if math.isfinite(mean) else None
     run.recorder.evaluation(training.step, results)
+    run.telling.evaluation(training.step, results)
     if run.recorder.leads:
         run.journal.note(
             "evaluated",

@@ -20,7 +20,7 @@ class Meter:
     ) -> None:
         run = resolved.run
         self.clock = clock
-        self.tokens_per_step = resolved.global_batch * run.data.sequence_length
+        self.tokens_per_step = resolved.tokens_per_step
         self.num_devices = 1
         """As many as there are workers at present."""
         self.precision = run.precision

@@ -36,7 +36,7 @@ class Recorder:
         self.clock = clock
         self.facts = facts
         self.batch = resolved.global_batch
-        self.tokens_per_step = self.batch * resolved.run.data.sequence_length
+        self.tokens_per_step = resolved.tokens_per_step
         self._world: World | None = None
         self._metrics: deque[Record] = deque(maxlen=KEPT_LINES)
         self._evaluations: deque[Record] = deque(maxlen=KEPT_LINES)

@@ -28,6 +28,7 @@ from headway.train.record import Recorder
 from headway.train.restore import restore_newest
 from headway.train.save import Saver, SaveTimes
 from headway.train.step import Training
+from headway.train.telling import Telling
 from headway.train.watchdog import Watchdog
 from headway.train.world import Place, World
 from headway.train.worlds import Worlds
@@ -50,6 +51,7 @@ class WorkerRun:
     saver: Saver
     saves: SaveTimes
     recorder: Recorder
+    telling: Telling
     activations: ActivationWatch
     clock: Clock
     watchdog: Watchdog
@@ -93,6 +95,7 @@ def open_run(
         Saver(directory, journal, clock),
         SaveTimes(resolved.run.checkpoint, clock),
         Recorder(directory, resolved, _ledger_facts(training), clock),
+        Telling(training.total_steps, resolved.tokens_per_step, clock),
         ActivationWatch(training, built),
         clock,
         Watchdog(clock, hangs),
@@ -118,6 +121,7 @@ def begin(run: WorkerRun, world: World, worlds: Worlds) -> None:
     if not run.is_over:
         training.feed.expect(training.step, world.share(training.feed.num_slices))
     run.recorder.begin(world, training.step)
+    run.telling.begin(world, training.step)
     if world.is_first:
         _lead(run, world, run.clock.now(), LEAD_SECONDS if was_healed else 0.0)
     if world.is_first and not was_healed:
