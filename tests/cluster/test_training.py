@@ -25,6 +25,7 @@ def test_scaled_while_it_trains(lab: Lab) -> None:
         assert all(now[pod] == pids for pod, pids in kept.items()), "never restarted"
     lab.headway("stop")
     lab.require_exact()
+    lab.require_as_undisturbed()
     assert not [event for event in lab.directory().history() if event["event"] == "lost"]
 
 
@@ -35,12 +36,21 @@ def test_the_whole_way(lab: Lab) -> None:
     lab.folder = lab.folder / "my-run"
     (lab.folder / "targets.yaml").write_text(targets)
     run_file = lab.folder / "run.yaml"
-    run_file.write_text(run_file.read_text() + "\ntrain_for: 60 steps\n")
+    lab.headway("data", "prepare", "data/train.txt", "--into", "set", "--train-vocab", "500")
+    more = "data: {train: set}\ntrain_for: 150 steps\n"
+    run_file.write_text(run_file.read_text() + more)
     lab.headway("run", "--on", "lab", "--nodes", "2")
-    assert lab.status()["state"] in ("running", "finished")
+    assert lab.status()["state"] == "running"
+    lab.headway("scale", "--nodes", "1")
+    assert "saved" in lab.headway("stop").stderr
+    stopped_at = lab.status()["step"]
+    assert lab.status()["state"] == "stopped"
+    lab.headway("resume")
     said = lab.headway("logs", "-f")
+    assert "step 150/150" in said.stdout
     assert "the run has ended" in said.stderr
     wait_for("the end", lambda: lab.status()["state"] == "finished", 60)
+    assert 0 < stopped_at < lab.status()["step"] == 150
     lab.headway("export", "--into", "exported")
     text = lab.headway("generate", "--prompt", "Once", "--max-tokens", "20").stdout
     assert text.startswith("Once")

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from cluster_tool import cluster as tool
 from cluster_tool.cluster import Cluster
 from cluster_tool.node import Node
+from headway.clock import seconds_of
 from headway.data.tiny import stories
 from headway.state.ledger import verify_ledger
 from headway.state.lines import stands_at
@@ -22,6 +27,9 @@ from support.waiting import wait_for
 RUN_FILE = live.RUN_FILE + "checkpoint: {every: 20s}\n"
 START_SECONDS = 180.0
 RECOVER_SECONDS = 60.0
+MOST_COMPARED = 2000
+TOLERANCE = 1e-5
+STEP_SECONDS = 5.0
 
 
 class Lab:
@@ -54,6 +62,14 @@ class Lab:
         (self.folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
         (self.folder / "run.yaml").write_text(run_file)
 
+    def change_target(self, pod: Mapping[str, Any] | None = None, **keys: Any) -> None:
+        """Other values of the target's keys, and of those below `pod`."""
+        path = self.folder / "targets.yaml"
+        content = yaml.safe_load(path.read_text())
+        content["lab"].update(keys)
+        content["lab"]["pod"].update(pod or {})
+        path.write_text(yaml.safe_dump(content))
+
     def headway(
         self, *arguments: str, expect: int = 0, seconds: float = START_SECONDS
     ) -> subprocess.CompletedProcess[str]:
@@ -62,6 +78,10 @@ class Lab:
     def status(self) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.headway("status", "--json").stdout)
         return found
+
+    def typed(self, *arguments: str) -> commands.Typed:
+        """In the background."""
+        return commands.Typed(*arguments, folder=self.folder)
 
     # From outside
 
@@ -74,10 +94,23 @@ class Lab:
     def wait_for_step(self, step: int, seconds: float = RECOVER_SECONDS) -> None:
         wait_for(f"step {step}", lambda: self.step() >= step, seconds)
 
+    def require_steps(self, seconds: float) -> None:
+        """Nothing holds the training up for so long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.wait_for_step(self.step() + 1, STEP_SECONDS)
+
     def generation(self) -> Mapping[str, Any]:
         events = self.directory().history()
         changes = [event for event in events if event["event"] in ("started", "changed")]
         return max(changes, key=lambda event: event["generation"]) if changes else {}
+
+    def first_step_of(self, generation: int) -> float | None:
+        """When the first step of that generation or a newer one was committed."""
+        for line in self.directory().steps():
+            if line["generation"] >= generation:
+                return seconds_of(line["time"])
+        return None
 
     def wait_for_workers(self, workers: int, seconds: float = RECOVER_SECONDS) -> None:
         wait_for(f"{workers} workers", lambda: self.generation().get("workers") == workers, seconds)
@@ -128,6 +161,36 @@ class Lab:
         steps = [line["step"] for line in directory.steps()]
         assert steps == list(range(1, len(steps) + 1))
         assert verdict.steps == len(steps)
+
+    def require_as_undisturbed(self, name: str = "it") -> None:
+        """The same steps with the same losses as by one process that nobody touches."""
+        lines = self.directory(name).steps()[:MOST_COMPARED]
+        self.headway("run", "--set", "name=alone", "--set", f"train_for={len(lines)} steps")
+        alone = RunDirectory(self.folder / "runs" / "alone").steps()
+        assert len(alone) == len(lines)
+        odd = [
+            (mine["step"], mine["loss"], its["loss"])
+            for mine, its in zip(lines, alone, strict=True)
+            if abs(mine["loss"] - its["loss"]) > TOLERANCE
+        ]
+        assert not odd, odd[:5]
+
+
+@contextmanager
+def borrowed_lab(folder: Path) -> Iterator[Lab]:
+    """For a bench: on a cluster of its own, which is gone afterwards."""
+    with tool.sole_use():
+        tool.take_down()
+        cluster = Cluster.up()
+        os.environ["KUBECONFIG"] = str(cluster.kubeconfig)
+        try:
+            with cluster.namespace("bench") as namespace:
+                try:
+                    yield Lab(cluster, namespace, folder)
+                finally:
+                    cluster.repair()
+        finally:
+            cluster.down()
 
 
 def _is_forked(pid: int) -> bool:

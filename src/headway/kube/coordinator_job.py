@@ -10,6 +10,7 @@ from headway.kube.names import (
     SPEC_FOLDER,
     Object,
     coordinator_object,
+    labels,
     run_object,
 )
 from headway.kube.overrides import merged
@@ -121,6 +122,17 @@ def _template(resolved: Resolved, target: Target) -> Object:
             }
             for trouble in ("not-ready", "unreachable")
         ],
-        "affinity": affinity(target, is_off_spot=True),
+        "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run)},
     }
     return template(run, "coordinator", target, coordinator, volumes, spec)
+
+
+def _apart(run: str) -> Object:
+    """A worker that is lost together with the coordinator is left only once there is another. Said
+    here, it also keeps the workers' pods away, and the scheduler has one such pod to think of."""
+    term = {
+        "labelSelector": {"matchLabels": labels(run, "worker")},
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}

@@ -22,6 +22,8 @@ SESSION_PORT = 7460
 HTTP_PORT = 7461
 """Of the coordinator, read-only, for the API server's proxy."""
 
+FINALIZER = "batch.kubernetes.io/job-tracking"
+"""Of a pod that its Job has still to count. From Kubernetes."""
 GATE = "headway/placed"
 """No pod of the workers is placed before the coordinator has said where not to."""
 

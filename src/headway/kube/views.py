@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lightkube.models.batch_v1 import JobCondition
-from lightkube.models.core_v1 import ContainerStatus, PodStatus
+from lightkube.models.core_v1 import ContainerStateTerminated, ContainerStatus, PodStatus
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
@@ -138,18 +138,28 @@ def job_end(job: Job) -> JobCondition | None:
 
 def last_words(pod: Pod) -> str | None:
     """What it left in its termination log."""
-    for container in (pod.status.containerStatuses if pod.status else None) or ():
-        ended = container.state.terminated if container.state is not None else None
-        if ended is not None and ended.message:
-            return ended.message
-    return None
+    ended = _end_of(pod)
+    return ended.message or None if ended is not None else None
 
 
-def how_it_ended(pod: Pod) -> str | None:
-    """None while it runs."""
+def exit_code(pod: Pod) -> int | None:
+    """None while it runs, or when it ended without one: its machine says so, or nobody."""
+    ended = _end_of(pod)
+    return ended.exitCode if ended is not None else None
+
+
+def how_it_ended(pod: Pod) -> str:
+    """Of one that has."""
+    ended = _end_of(pod)
+    if ended is None:
+        assert pod.status is not None
+        return f"was ended: {pod.status.message or pod.status.reason or 'no reason given'}"
+    memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
+    return f"ended with exit code {ended.exitCode}{memory}"
+
+
+def _end_of(pod: Pod) -> ContainerStateTerminated | None:
     for container in (pod.status.containerStatuses if pod.status else None) or ():
-        ended = container.state.terminated if container.state is not None else None
-        if ended is not None:
-            memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
-            return f"ended with exit code {ended.exitCode}{memory}"
+        if container.state is not None and container.state.terminated is not None:
+            return container.state.terminated
     return None

@@ -63,7 +63,9 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
             # Equal, so that both can be changed: that is how a run is scaled.
             "completions": resolved.nodes,
             "parallelism": resolved.nodes,
-            "backoffLimit": NO_LIMIT,
+            # By index: then a failed pod is kept until it is replaced, and if it is taken from the
+            # Job before it was counted, it is replaced at once. The keeper does that.
+            "backoffLimitPerIndex": NO_LIMIT,
             # Not while the pod before it may still write.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},

@@ -33,7 +33,7 @@ from headway.kube.names import (
 from headway.kube.views import job_end
 from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
-from headway.launch.replacing import Action, Keeping, Place, Replace
+from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
 from headway.launch.serving import Server
 from headway.member.nodes import node_of
 from headway.spec.resolve import Resolved
@@ -180,10 +180,7 @@ class Keeper:
                 pods = self._watch.pods()
                 for action in self.keeping.look(pods, present(state), now):
                     self._do(action)
-                names = {pod.name for pod in pods}
-                self._begun.intersection_update(
-                    [key for key in list(self._begun) if key[1] in names]
-                )
+                self._forget_begun({pod.name for pod in pods})
             self.clock.sleep(LOOK_SECONDS)
 
     def _state(self, coordinator: Coordinator) -> dict[str, Any] | None:
@@ -199,9 +196,22 @@ class Keeper:
         if key in self._begun:
             return
         self._begun.add(key)
-        work = self._replace if isinstance(action, Replace) else self._place
-        future = self._calls.submit(work, action)  # type: ignore[arg-type]
+        future = self._calls.submit(self._act, action)
         future.add_done_callback(lambda done: self._done(action, done.exception()))
+
+    def _act(self, action: Action) -> None:
+        match action:
+            case Place():
+                self._place(action)
+            case Replace():
+                # The Job waits for its own finalizer before it makes another, and the API server
+                # for a kubelet that will not answer.
+                self.kube.release_pod(action.pod)
+                self.kube.delete_pod(action.pod, grace_seconds=0)
+            case Release():
+                self.kube.release_pod(action.pod)
+            case Remove():
+                self.kube.delete_pod(action.pod, grace_seconds=0)
 
     def _forget_begun(self, known: Set[str]) -> None:
         """Of pods that are gone. Calls that end meanwhile change it, too."""
@@ -214,20 +224,16 @@ class Keeper:
             self._say(f"{action.pod}: {error}")
             self._begun.discard((type(action), action.pod))
         elif isinstance(action, Replace):
-            self._note_lost(action)
+            self._say(f"{action.pod} is lost; {action.node} gets no pods for a while")
+            self._note_lost(action.index, f"does not answer any more ({action.pod})")
             self._watch.forget(action.pod)
+        elif isinstance(action, Release) and action.how is not None:
+            self._say(f"{action.pod} {action.how}")
+            self._note_lost(action.index, f"{action.how} ({action.pod})")
 
-    def _note_lost(self, action: Replace) -> None:
-        self._say(f"{action.pod} is lost; {action.node} gets no pods for a while")
+    def _note_lost(self, node: int, how: str) -> None:
         for local_rank in range(self.resolved.ranks_per_node):
-            how = f"does not answer any more ({action.pod} on {action.node})"
-            self._journal.note("lost", node=action.index, local_rank=local_rank, how=how)
-
-    def _replace(self, action: Replace) -> None:
-        """The Job waits for its own finalizer before it makes another, and the API server for a
-        kubelet that will not answer."""
-        self.kube.release_pod(action.pod)
-        self.kube.delete_pod(action.pod, grace_seconds=0)
+            self._journal.note("lost", node=node, local_rank=local_rank, how=how)
 
     def _place(self, action: Place) -> None:
         is_of_the_fewest = action.index < self.resolved.run.resources.nodes.minimum

@@ -9,9 +9,11 @@ from threading import Event, Lock, Thread
 
 from lightkube.resources.core_v1 import Pod
 
-from headway.errors import HeadwayError
+from headway.errors import Exit, HeadwayError
 from headway.kube.client import ClusterAway, Kube, StaleVersion
-from headway.kube.names import GATE, INDEX, labels
+from headway.kube.names import FINALIZER, GATE, INDEX, labels
+from headway.kube.views import exit_code, how_it_ended
+from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.replacing import PodFacts
 
 RETRY_SECONDS = 1.0
@@ -84,6 +86,8 @@ def facts_of(pod: Pod) -> PodFacts:
     assert spec is not None
     assert metadata.name is not None
     created, deleted = metadata.creationTimestamp, metadata.deletionTimestamp
+    code = exit_code(pod)
+    has_failed = status is not None and status.phase == "Failed" and code not in OWN_ERRORS
     return PodFacts(
         name=metadata.name,
         index=int((metadata.annotations or {}).get(INDEX, 0)),
@@ -92,6 +96,8 @@ def facts_of(pod: Pod) -> PodFacts:
         is_gated=any(gate.name == GATE for gate in spec.schedulingGates or ()),
         gone_by=_seconds(deleted) if deleted is not None else None,
         has_ended=status is not None and status.phase in ("Succeeded", "Failed"),
+        is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),
+        how=how_it_ended(pod) if has_failed and code != Exit.STOPPED else None,
     )
 
 

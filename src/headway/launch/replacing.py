@@ -24,6 +24,8 @@ START_SECONDS = 60.0
 """For a pod on such a machine to be heard of at all."""
 LATE_SECONDS = 5.0
 """Beyond its grace, for a pod that was told to go."""
+KEPT = 20
+"""Failed pods whose logs can still be read. A run of months has many."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,10 @@ class PodFacts:
     gone_by: float | None
     """It was told to go, and its grace ends then."""
     has_ended: bool
+    is_uncounted: bool = False
+    """It has failed, by no error of the run's own, and its Job has not counted that yet."""
+    how: str | None = None
+    """It has ended; None: it runs, or has left as it was asked to."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +63,24 @@ class Replace:
     node: str | None
 
 
-Action = Place | Replace
+@dataclass(frozen=True)
+class Release:
+    """Has failed. Its Job makes another one later and later, the more it has counted; one that is
+    taken from it before is no failure, and is replaced at once."""
+
+    pod: str
+    index: int
+    how: str | None
+
+
+@dataclass(frozen=True)
+class Remove:
+    """Has failed long ago: others are there to be looked at."""
+
+    pod: str
+
+
+Action = Place | Replace | Release | Remove
 
 
 @dataclass
@@ -86,8 +109,12 @@ class Keeping:
                 self.suspects[pod.node] = now + SUSPECT_SECONDS
             self.heard.pop(pod.name, None)
         suspects = tuple(sorted(self.suspects))
-        placed = [Place(pod.name, pod.index, suspects) for pod in pods if pod.is_gated]
-        return [*(Replace(pod.name, pod.index, pod.node) for pod in lost), *placed]
+        return [
+            *(Replace(pod.name, pod.index, pod.node) for pod in lost),
+            *(Release(pod.name, pod.index, pod.how) for pod in pods if pod.is_uncounted),
+            *(Remove(pod.name) for pod in _looked_at(pods)[:-KEPT]),
+            *(Place(pod.name, pod.index, suspects) for pod in pods if pod.is_gated),
+        ]
 
     def _is_lost(self, pod: PodFacts, present: Set[str], now: float) -> bool:
         if pod.has_ended or pod.is_gated or pod.node is None or pod.name in present:
@@ -99,3 +126,9 @@ class Keeping:
         if heard is None:
             return suspected and now > pod.created + START_SECONDS
         return now > heard + (LOST_SECONDS if present else ALONE_SECONDS)
+
+
+def _looked_at(pods: Sequence[PodFacts]) -> list[PodFacts]:
+    """Those that have failed, the oldest first."""
+    failed = [pod for pod in pods if pod.has_ended and pod.how and not pod.is_uncounted]
+    return sorted(failed, key=lambda pod: pod.created)

@@ -11,7 +11,7 @@ from lightkube.models.meta_v1 import LabelSelector
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
-from headway.kube.views import Waiting, how_it_ended, job_end, last_words, waiting
+from headway.kube.views import Waiting, exit_code, how_it_ended, job_end, last_words, waiting
 
 
 def pod(status: dict[str, Any], spec: dict[str, Any] | None = None) -> Pod:
@@ -168,6 +168,13 @@ def test_how_a_pod_ended() -> None:
     state = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "KeyError: x"}}
     ended = pod({"phase": "Failed", "containerStatuses": [{**container("x"), "state": state}]})
     assert how_it_ended(ended) == "ended with exit code 137 (out of memory)"
-    assert last_words(ended) == "KeyError: x"
+    assert (exit_code(ended), last_words(ended)) == (137, "KeyError: x")
     running = pod({"phase": "Running", "containerStatuses": [container("x")]})
-    assert (how_it_ended(running), last_words(running)) == (None, None)
+    assert (exit_code(running), last_words(running)) == (None, None)
+
+
+def test_a_pod_that_its_machine_has_ended() -> None:
+    words = "The node was low on resource: memory."
+    evicted = pod({"phase": "Failed", "reason": "Evicted", "message": words})
+    assert exit_code(evicted) is None
+    assert how_it_ended(evicted) == f"was ended: {words}"

@@ -9,6 +9,7 @@ import pytest
 from headway.launch.replacing import (
     ALONE_SECONDS,
     BACK_SECONDS,
+    KEPT,
     LATE_SECONDS,
     LOST_SECONDS,
     START_SECONDS,
@@ -16,6 +17,8 @@ from headway.launch.replacing import (
     Keeping,
     Place,
     PodFacts,
+    Release,
+    Remove,
     Replace,
 )
 
@@ -106,3 +109,21 @@ def test_after_a_restart_of_the_coordinator_members_come_back_first() -> None:
 def test_what_is_gone_is_forgotten(keeping: Keeping) -> None:
     keeping.look([A], {A.name}, 1.0)
     assert set(keeping.heard) == {A.name}
+
+
+def test_a_failed_pod_is_taken_from_its_job_before_it_counts(keeping: Keeping) -> None:
+    failed = replace(B, has_ended=True, is_uncounted=True, how="ended with exit code 137")
+    others = NAMES - {B.name}
+    assert keeping.look([A, failed, C], others, 1.0) == [
+        Release(B.name, 1, "ended with exit code 137")
+    ]
+    released = replace(failed, is_uncounted=False)
+    assert keeping.look([A, released, C], others, 1000.0) == []
+
+
+def test_the_newest_failed_pods_are_kept_to_be_looked_at(keeping: Keeping) -> None:
+    failed = [
+        replace(B, name=f"it-1-{number}", created=float(number), has_ended=True, how="ended")
+        for number in range(KEPT + 2)
+    ]
+    assert keeping.look([*ALL, *failed], NAMES, 1.0) == [Remove("it-1-0"), Remove("it-1-1")]

@@ -1,0 +1,66 @@
+"""`make bench-plugs PLUGS=10`: a machine of three loses its power while a run trains on them; how
+long until the next step, and until the lost workers are back elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from support.lab import Lab, borrowed_lab
+from support.plugs import Lost, pull_the_plug
+
+PLUGS = int(os.environ.get("PLUGS", "10"))
+TARGET = 5.0
+HEALED_TARGET = 45.0
+NODES = 3
+
+
+def main() -> int:
+    with (
+        tempfile.TemporaryDirectory(prefix="headway-plugs-") as scratch,
+        borrowed_lab(Path(scratch)) as lab,
+    ):
+        lab.write_run()
+        found = [one_plug(lab, number) for number in range(1, PLUGS + 1)]
+    next_steps = sorted(lost.next_step for lost in found)
+    healed = sorted(lost.healed for lost in found)
+    figure = statistics.median(next_steps)
+    line = {
+        "name": "bench-plugs",
+        "figure": round(figure, 2),
+        "target": TARGET,
+        "pass": figure <= TARGET and healed[-1] <= HEALED_TARGET,
+        "spread": {
+            "next_step_seconds": [round(seconds, 2) for seconds in next_steps],
+            "healed_seconds": [round(seconds, 1) for seconds in healed],
+        },
+    }
+    print(json.dumps(line))
+    return 0
+
+
+def one_plug(lab: Lab, number: int) -> Lost:
+    lab.headway("run", "--on", "lab", "--nodes", str(NODES))
+    lab.wait_for_workers(NODES)
+    lab.wait_for_step(lab.step() + 5)
+    lost = pull_the_plug(lab)
+    print(
+        f"{number} of {PLUGS}: {lost.next_step:.2f} s, healed {lost.healed:.1f} s",
+        file=sys.stderr,
+        flush=True,
+    )
+    lab.headway("stop")
+    lab.require_exact()
+    lab.cluster.repair()
+    lab.headway("delete", "it", "--yes")
+    return lost
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,40 @@
+"""A machine of a run on the test cluster loses its power, and how long it takes to go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cluster_tool import faults
+from support.lab import RECOVER_SECONDS, Lab
+from support.waiting import wait_for
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Seconds since the plug was pulled."""
+
+    next_step: float
+    healed: float
+    """All workers are members again, none of them on that machine."""
+
+
+def away_from_the_coordinator(lab: Lab) -> Mapping[str, Any]:
+    """A worker's pod."""
+    keeper = lab.node_of(lab.pods("coordinator")[0]).name
+    return next(pod for pod in lab.pods() if lab.node_of(pod).name != keeper)
+
+
+def pull_the_plug(lab: Lab) -> Lost:
+    """Of a machine with workers and without the coordinator. It stays off."""
+    num_workers = len(lab.pods())
+    node, before = lab.node_of(away_from_the_coordinator(lab)), lab.generation()["generation"]
+    faults.pull_plug(node)
+    struck = time.time()
+    stepped = wait_for("the next step", lambda: lab.first_step_of(before + 1), RECOVER_SECONDS)
+    lab.wait_for_workers(num_workers, RECOVER_SECONDS)
+    healed = time.time()
+    assert node.name not in {lab.node_of(pod).name for pod in lab.pods()}
+    return Lost(stepped - struck, healed - struck)
