@@ -3,6 +3,7 @@ waited for until it trains."""
 
 from __future__ import annotations
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,10 +11,11 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headway.cli.on_target import digests_here, fitted, placing_on, warn_of_keys
-from headway.cli.output import hint, say
-from headway.cli.target_run import RUNS, TargetRun, note_started_on
-from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
+from headway.cli.on_target import digests_here, fitted, placing_on, warn_of_keys, warn_of_placing
+from headway.cli.output import hint, say, warn
+from headway.cli.target_run import TargetRun, bucket_of, note_started_on
+from headway.clock import SystemClock
+from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
 from headway.kube.delivery import TRAIN, Key, Layout, Place, local_places, model_files
 from headway.kube.manifests import manifests
 from headway.launch.delivering import deliver, is_there
@@ -27,7 +29,7 @@ from headway.state.store import Store
 if TYPE_CHECKING:
     from headway.cli.sets import Sets
     from headway.launch.delivering import Files
-    from headway.spec.load import Loaded
+    from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.resolve import Resolved
 
 
@@ -46,14 +48,17 @@ def _launch(
     from headway.cli.sets import sets_of
 
     found = load_target(on, loaded.folder)
-    run = TargetRun(run_name(loaded), on, found.target, loaded.folder)
+    run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
     _refuse_active(run)
     warn_of_keys(loaded)
     with placing_on(found):
         layout = Layout.of(loaded.run, found.target)
     places = local_places(loaded, lambda path: path.is_dir())
     # What is missing or does not fit is said before anything is prepared.
-    fitted(loaded, found, nodes, layout, places, digests_here(loaded, places))
+    warn_of_placing(
+        loaded, found, fitted(loaded, found, nodes, layout, places, digests_here(loaded, places))
+    )
+    _warn_of_one_machine(run, found)
     with ExitStack() as nothing_in_the_background:
         sets = sets_of(loaded, nothing_in_the_background)
     require_fitting_sets(loaded, sets)
@@ -61,8 +66,7 @@ def _launch(
     digests = digests_here(loaded, places)
     resolved = fitted(loaded, found, nodes, layout, places, digests)
     storage = Store(run.storage)
-    location = f"{run.storage}/{RUNS}/{run.name}"
-    if RunDirectory.exists(location) and (before := RunDirectory.open(location)).has_spec():
+    if RunDirectory.exists(run.location) and (before := run.directory()).has_spec():
         _refuse_other(before, resolved, extend)
         if is_finished(before) and not extend:
             say(f"run {run.name} has finished already on {on}")
@@ -73,7 +77,7 @@ def _launch(
     if cluster.job() is not None:
         cluster.delete(say)  # stopped or ended: its pods may not change, so it is made anew
     cluster.launch(manifests(resolved, found.target, new_key()))
-    note_started_on(loaded.folder, run.name, on)
+    note_started_on(loaded.folder, run.name, on, run.bucket)
     return run
 
 
@@ -83,6 +87,8 @@ def resume_on(run: TargetRun, nodes: int | None) -> None:
     shape = cluster.on_cluster(cluster.require_job())
     if shape.state == "active":
         raise StillRunning(f"run {run.name} goes on already", "headway status")
+    if shape.state == "queued":
+        raise StillRunning(f"run {run.name} waits {shape.why}", "headway status")
     if shape.state != "suspended":
         raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
     if nodes is not None:
@@ -98,16 +104,41 @@ def delete_on(run: TargetRun, yes: bool) -> None:
     job = run.cluster.job()
     if job is not None and run.cluster.on_cluster(job).state == "active":
         raise StillRunning(f"run {run.name} goes on", f"headway stop {run.name}")
-    location = f"{run.storage}/{RUNS}/{run.name}"
-    is_saved = RunDirectory.exists(location)
-    what = f"run {run.name} on {run.on}" + (" with all it has saved" if is_saved else "")
+    what, saved = f"run {run.name} on {run.on}", "with all it has saved"
     if not yes:
-        typer.confirm(f"delete {what}?", abort=True, err=True)
-    run.cluster.delete(say)
-    if is_saved:
-        RunDirectory(location).store.remove("")
+        typer.confirm(f"delete {what} {saved}?", abort=True, err=True)
+    was_there = run.cluster.delete(say)
+    try:
+        was_saved = _delete_saved(run)
+    except (HeadwayError, OSError) as error:
+        why = error.message if isinstance(error, HeadwayError) else str(error)
+        stays = f"what it has saved stays {_kept(run)}: {why}"
+        if not was_there:
+            raise RunFailed(f"{what} has no objects; {stays}") from None
+        warn(f"deleted the objects of {what}; {stays}")
+        hint(f"headway delete {run.name} --on {run.on}, once the storage can be reached")
+        return
+    if not was_there and not was_saved:
+        raise NotFound(f"there is no {what}", f"headway list --on {run.on} shows what there is")
     note_started_on(run.folder, run.name, None)
-    say(f"deleted {what}")
+    say(f"deleted {what} {saved}" if was_saved else f"deleted {what}, which has saved nothing")
+
+
+def _delete_saved(run: TargetRun) -> bool:
+    """With what is kept of it on this machine. Whether there was anything."""
+    was_saved = RunDirectory.exists(run.location)
+    directory = RunDirectory(run.location)
+    directory.store.remove("")
+    shutil.rmtree(directory.local, ignore_errors=True)
+    return was_saved
+
+
+def _kept(run: TargetRun) -> str:
+    """Where its directory is, for somebody who looks for it without Headway."""
+    storage = run.target.storage
+    if run.bucket is None and storage is not None and storage.claim is not None:
+        return f"in claim {storage.claim} of namespace {run.kube.namespace}, below runs/{run.name}"
+    return f"in {run.location}"
 
 
 def _wait(run: TargetRun, is_new: bool = True) -> None:
@@ -138,14 +169,33 @@ def _clean_up(run: TargetRun) -> None:
         say(str(error))
 
 
+def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
+    """A warning, for all pods may be on one machine: where there is one only, or by luck."""
+    claim = run.target.storage.claim if run.target.storage is not None else None
+    modes = run.kube.claim_modes(claim) if claim is not None else None
+    if modes and "ReadWriteMany" not in modes:
+        warn(
+            f"{found.mark(('storage', 'claim'))}: claim {claim} is {' and '.join(modes)}: one "
+            "machine at a time can write to it, and the run's pods wait if they are on several"
+        )
+        hint("a claim with accessModes: [ReadWriteMany], or storage: s3://BUCKET/PREFIX")
+
+
 def _refuse_active(run: TargetRun) -> None:
     job = run.cluster.job()
-    if job is None or run.cluster.on_cluster(job).state != "active":
+    shape = run.cluster.on_cluster(job) if job is not None else None
+    if shape is None or shape.state not in ("active", "queued"):
         return
-    if run.cluster.has_coordinator():
+    if not run.cluster.has_coordinator():
+        return  # a launch that was cut off
+    if shape.state == "queued":
         raise StillRunning(
-            f"run {run.name} goes on already on {run.on}", "headway status; headway stop"
+            f"run {run.name} waits already on {run.on}, {shape.why}",
+            f"headway status; headway delete {run.name} takes it out of the queue",
         )
+    raise StillRunning(
+        f"run {run.name} goes on already on {run.on}", "headway status; headway stop"
+    )
 
 
 def _refuse_other(before: RunDirectory, resolved: Resolved, extend: bool) -> None:
@@ -191,7 +241,7 @@ def _deliver(storage: Store, places: list[Place], digests: dict[Key, str]) -> No
             continue
         what = f"{'.'.join(place.key)} to {storage.location(name)}"
         shown = _Progress(what)
-        deliver(storage, name, _files(place), shown)
+        deliver(storage, name, _files(place), shown, say, SystemClock())
         say(f"brought {what}")
 
 

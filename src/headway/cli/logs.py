@@ -40,7 +40,8 @@ def logs(
         _print_pods(there, node, rank, all_, follow)
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
-    if not directory.logs():
+    # What was fetched of a run elsewhere may have grown since.
+    if there is not None or not directory.logs():
         directory.fetch_logs()
     if all_:
         chosen = directory.logs()
@@ -61,7 +62,7 @@ def logs(
 
 def _has_pods(run: TargetRun) -> bool:
     job = run.cluster.job()
-    return job is not None and run.cluster.on_cluster(job).state != "suspended"
+    return job is not None and run.cluster.on_cluster(job).state not in ("suspended", "queued")
 
 
 def _print_pods(

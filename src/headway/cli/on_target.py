@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
-from headway.cli.output import print_json, say
+from headway.cli.check import (
+    parameters_of,
+    warn_of_later_keys,
+    warn_of_live_gpus,
+    warn_of_long_warmup,
+)
+from headway.cli.output import hint, print_json, say, warn
 from headway.errors import BadInput, NotFound, SpecError, needs_train
 from headway.kube.delivery import (
     Key,
@@ -62,6 +67,7 @@ def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Obj
     places = local_places(loaded, lambda path: path.is_dir())
     digests = digests_here(loaded, places)
     resolved = fitted(loaded, found, nodes, layout, places, digests)
+    warn_of_placing(loaded, found, resolved)
     for place in places:
         if place.kind != "tokenizers":
             kept = layout.kept(place.kind, digests[place.key])
@@ -108,6 +114,22 @@ def fitted(
         )
         manifests(resolved, found.target, NOT_SHOWN)
     return resolved
+
+
+def warn_of_placing(loaded: Loaded, found: LoadedTarget, resolved: Resolved) -> None:
+    """What can be, and may not be what is wanted."""
+    warn_of_live_gpus(loaded, resolved)
+    resources = resolved.run.resources
+    is_written = "spot" in resources.model_fields_set
+    if is_written and resources.spot == "none" and not found.target.spot_label:
+        key = ("resources", "spot")
+        is_of_run = "spot" in loaded.run.resources.model_fields_set
+        where = loaded.located.mark(key) if is_of_run else found.mark(key)
+        warn(
+            f"{where}: `spot: none` keeps no pod off spot machines: {found.name} has no spot_label "
+            "to tell them by"
+        )
+        hint("spot_label: {karpenter.sh/capacity-type: spot}, or what such machines carry here")
 
 
 def digests_here(loaded: Loaded, places: Sequence[Place]) -> dict[Key, str]:

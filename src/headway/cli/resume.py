@@ -15,7 +15,8 @@ def resume(
     nodes: Annotated[
         int | None,
         typer.Option(
-            help="So many nodes, here played by this machine. Left out: as before.", min=1
+            help="So many nodes; here this machine plays them. Left out: as before.",
+            min=1,
         ),
     ] = None,
     on: OnOption = None,

@@ -1,4 +1,4 @@
-"""headway run: train here, from the run file."""
+"""headway run: train from the run file, here or on a target."""
 
 from __future__ import annotations
 
@@ -49,7 +49,9 @@ def run(
         bool, typer.Option("--extend", help="Allow another train_for than the run began with.")
     ] = False,
 ) -> None:
-    """Train here. Prepares the data if needed; Ctrl-C saves; the same command goes on."""
+    """Train here, or on a target. Prepares the data if needed; the same command goes on.
+
+    Here Ctrl-C saves. With --on it is waited for until it trains; Ctrl-C leaves it as it is."""
     from headway.errors import BadInput
     from headway.spec.load import load_run
     from headway.spec.resolve import require_complete
@@ -81,7 +83,12 @@ def start(
     """Prepares, resolves and trains; leaves with the run's exit code. `location` is the run
     directory, where it is another than the run file says. Without `nodes` there are as many as
     `headway scale` asked for last, `else_nodes` if it never did."""
-    from headway.cli.check import parameters_of, warn_of_later_keys, warn_of_long_warmup
+    from headway.cli.check import (
+        parameters_of,
+        warn_of_later_keys,
+        warn_of_live_gpus,
+        warn_of_long_warmup,
+    )
     from headway.cli.sets import sets_of
     from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
@@ -119,6 +126,7 @@ def start(
             validation_sets=sets.validation,
         ).model_copy(update={"run_directory": location})
         warn_of_missing_device(resolved)
+        warn_of_live_gpus(loaded, resolved)
         directory = RunDirectory.create(location, SystemClock())
         note_started_on(loaded.folder, resolved.name, None)
         code = _train(resolved, directory)

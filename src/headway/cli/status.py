@@ -58,10 +58,13 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     cluster = run.cluster
     job = cluster.job()
     on_cluster = cluster.on_cluster(job) if job is not None else None
-    is_active = on_cluster is not None and on_cluster.state == "active"
+    is_active = on_cluster is not None and on_cluster.state in ("active", "queued")
+    is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
     answer = None
-    if job is not None and is_active:
+    if on_cluster is not None and is_queued:
+        reasons = [on_cluster.why or ""]
+    elif job is not None and is_active:
         reasons = [reason.words for reason in cluster.reasons(job)]
         answer = cluster.ask("/status")
     found: Status | None = None
@@ -85,11 +88,27 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     where = f"{run.on}, namespace {run.kube.namespace}"
     up = f": {on_cluster.ready} of {on_cluster.nodes} pods up" if on_cluster is not None else ""
     lines = [("on", f"{where}{up}"), *(("waiting", reason) for reason in reasons)]
+    if not is_active:
+        lines += _budget(events, run.on)
     if found is None:
-        _print([("run", run.name), ("state", "starting"), *lines])
+        _print([("run", run.name), ("state", "queued" if is_queued else "starting"), *lines])
         return
     shown = _lines(run.name, events, found, newest_start(events), [])
     _print([*shown[:2], *lines, *shown[2:]])
+
+
+def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:
+    """Of a run whose newest start was ended by it."""
+    last = [event for event in events if event["event"] in ("launched", "budget")][-1:]
+    return [
+        (
+            "budget",
+            f"{event['spent_hours']:g} of {event['hours']:g} hours are used up, and it stops again "
+            f"when it is resumed: raise budget.hours, then headway run --on {on}",
+        )
+        for event in last
+        if event["event"] == "budget"
+    ]
 
 
 def _lines(

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from headway.kube.client import Kube
     from headway.launch.claim_pod import ClaimPod
     from headway.launch.cluster import ClusterRun
+    from headway.spec.load import Loaded
     from headway.spec.target import Target
     from headway.state.rundir import RunDirectory
 
@@ -28,6 +29,8 @@ class TargetRun:
     target: Target
     folder: Path
     """Of the run file, where targets are looked for."""
+    bucket: str | None = None
+    """The parent of its directory, where the run file has named one itself."""
 
     @cached_property
     def kube(self) -> Kube:
@@ -44,13 +47,26 @@ class TargetRun:
 
     @property
     def storage(self) -> str:
-        """Address of the target's storage from here."""
+        """Address, from here, of where things are brought: as `kube.delivery` has it for pods."""
+        from headway.errors import NotFound
+
         storage = self.target.storage
-        assert storage is not None
+        if storage is None:
+            if self.bucket is not None:
+                return self.bucket
+            raise NotFound(
+                f"nothing says where run {self.name} is kept: target {self.on} has no storage",
+                f"name it by its address, as in s3://BUCKET/PREFIX/{self.name}",
+            )
         if storage.url is not None:
             return storage.url.rstrip("/")
         serve_claims(self.folder)
         return f"claim://{self.on}"
+
+    @property
+    def location(self) -> str:
+        """Address of its directory from here."""
+        return f"{self.bucket or f'{self.storage}/{RUNS}'}/{self.name}"
 
     def require_scalable(self, nodes: int) -> None:
         """To so many nodes, as the run was launched."""
@@ -75,25 +91,38 @@ class TargetRun:
         """Read from the storage itself: also when nothing of the run is left on the cluster."""
         from headway.state.rundir import RunDirectory
 
-        return RunDirectory.open(f"{self.storage}/{RUNS}/{self.name}")
+        return RunDirectory.open(self.location)
 
 
 def target_run(reference: str | None, on: str | None, folder: Path) -> TargetRun | None:
-    """None: it is a run on this machine."""
+    """None: it is a run on this machine. Its directory is where it was when it was started from
+    this folder; else where the run file here has it, if that is what is asked for."""
     from headway.spec.load import RUN_FILE, load_run, load_target
     from headway.spec.resolve import run_name
 
     if reference is not None and ("/" in reference or (folder / reference).is_dir()):
-        name = None
-    else:
-        is_here = reference is None and (folder / RUN_FILE).is_file()
-        name = run_name(load_run(folder / RUN_FILE)) if is_here else reference
+        return None
+    name, bucket = reference, None
+    if reference is None and (folder / RUN_FILE).is_file():
+        loaded = load_run(folder / RUN_FILE)
+        name, bucket = run_name(loaded), bucket_of(loaded)
     if name is None:
         return None
-    on = on or started_on(folder, name)
+    noted_on, noted_bucket = started_on(folder, name)
+    on = on or noted_on
     if on is None:
         return None
-    return TargetRun(name, on, load_target(on, folder).target, folder)
+    if on == noted_on:
+        bucket = noted_bucket
+    return TargetRun(name, on, load_target(on, folder).target, folder, bucket)
+
+
+def bucket_of(loaded: Loaded) -> str | None:
+    """The parent of run directories, if the run file names one that is not on this machine."""
+    from headway.spec.resolve import runs_location
+
+    location = runs_location(loaded)
+    return location if "://" in location else None
 
 
 def directory_of(reference: str | None, on: str | None, folder: Path) -> RunDirectory:
@@ -104,22 +133,24 @@ def directory_of(reference: str | None, on: str | None, folder: Path) -> RunDire
     return find_run(reference, folder) if there is None else there.directory()
 
 
-def started_on(folder: Path, name: str) -> str | None:
-    """The target on which the run was started last from this folder."""
+def started_on(folder: Path, name: str) -> tuple[str | None, str | None]:
+    """The target on which the run was started last from this folder, and `TargetRun.bucket`."""
     try:
-        return (folder / RUNS / f"{name}{SUFFIX}").read_text().strip() or None
+        lines = (folder / RUNS / f"{name}{SUFFIX}").read_text().split()
     except FileNotFoundError:
-        return None
+        lines = []
+    on, bucket = (*lines, None, None)[:2]
+    return on, bucket
 
 
-def note_started_on(folder: Path, name: str, on: str | None) -> None:
+def note_started_on(folder: Path, name: str, on: str | None, bucket: str | None = None) -> None:
     """None: on this machine."""
     note = folder / RUNS / f"{name}{SUFFIX}"
     if on is None:
         note.unlink(missing_ok=True)
         return
     note.parent.mkdir(exist_ok=True)
-    note.write_text(f"{on}\n")
+    note.write_text("".join(f"{line}\n" for line in (on, bucket) if line is not None))
 
 
 def serve_claims(folder: Path) -> None:

@@ -17,7 +17,7 @@ from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap, Event, Pod, Secret
+from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim, Pod, Secret
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
@@ -123,6 +123,16 @@ class Kube:
     def secret(self, name: str) -> Secret | None:
         with _words(f"Secret {name}"):
             return _or_none(lambda: self._client.get(Secret, name))
+
+    def claim_modes(self, name: str) -> list[str] | None:
+        """How a PersistentVolumeClaim may be mounted; None if there is none, or nobody has let us
+        ask."""
+        try:
+            with _words(f"PersistentVolumeClaim {name}"):
+                found = _or_none(lambda: self._client.get(PersistentVolumeClaim, name))
+        except Refused:
+            return None
+        return None if found is None or found.spec is None else found.spec.accessModes
 
     def config_map(self, name: str) -> ConfigMap | None:
         with _words(f"ConfigMap {name}"):

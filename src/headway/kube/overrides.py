@@ -24,6 +24,8 @@ RESTRICTED_VOLUMES = frozenset(
 )
 """Kinds that Kubernetes' own restricted pod security lets through."""
 OURS = "HEADWAY_"
+FOR_USERS = frozenset({"HEADWAY_CACHE", "HEADWAY_CACHE_BYTES"})
+"""Of ours: where sets of a bucket are cached in a pod, and how much of them."""
 SET_BY_KUBERNETES = frozenset({"JOB_COMPLETION_INDEX"})
 
 
@@ -81,7 +83,7 @@ def _extend(into: Object, key: str, added: list[dict[str, Any]]) -> None:
 def _add_environment(container: Object, added: Mapping[str, str]) -> None:
     there = {variable["name"] for variable in container["env"]} | SET_BY_KUBERNETES
     for name in added:
-        if name in there or name.startswith(OURS):
+        if name in there or (name.startswith(OURS) and name not in FOR_USERS):
             raise Unfit(f"{name} is set by Headway", ("pod", "env", name), "leave it out")
     _extend(container, "env", [{"name": name, "value": value} for name, value in added.items()])
 

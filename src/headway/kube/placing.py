@@ -40,6 +40,7 @@ def placed(
     run = loaded.run
     nodes = _nodes(loaded, nodes, is_queued=target.queue is not None)
     require_target(run, target)
+    _require_credentials(loaded, target)
     train, validation = sets_there(run, layout, digests)
     resolved = resolve(
         loaded,
@@ -109,6 +110,21 @@ def require_target(run: RunFile, target: Target) -> None:
         )
 
 
+def _require_credentials(loaded: Loaded, target: Target) -> None:
+    """For a bucket that the run file names. The coordinator writes there, too, and gets no
+    `secrets` of the run."""
+    bucket = loaded.run.storage
+    has_claim = target.storage is not None and target.storage.claim is not None
+    if "://" in bucket and has_claim and not target.service_account.annotations:
+        raise SpecError(
+            f"storage: {bucket} is a bucket, and nothing gives the pods of a target whose storage "
+            "is a claim credentials for it",
+            str(loaded.located.mark(("storage",))),
+            "leave it out: run directories go to the claim; or write it in the target: "
+            f"storage: {{url: {bucket}, secret: NAME}}",
+        )
+
+
 def _nodes(loaded: Loaded, asked: int | None, is_queued: bool) -> int:
     """Of a range the most: it begins with the fewest, and takes what the cluster has for it. In a
     queue the fewest, for all that are asked for are waited for there."""
@@ -126,7 +142,7 @@ def _nodes(loaded: Loaded, asked: int | None, is_queued: bool) -> int:
 
 def _require_live(loaded: Loaded, resolved: Resolved) -> None:
     """Pods come and go while the others train on. A run whose workers have to start anew together
-    can do that inside one pod only."""
+    can do that inside one pod only. GPUs do unless the run file says otherwise."""
     if resolved.nodes == 1:
         return
     if resolved.run.elastic == "restart":
@@ -135,10 +151,10 @@ def _require_live(loaded: Loaded, resolved: Resolved) -> None:
             str(loaded.located.mark(("elastic",))),
             "elastic: auto or live, or --nodes 1",
         )
-    if resolved.device == "cuda":
+    if resolved.device == "cuda" and resolved.run.elastic != "live":
         raise SpecError(
             f"resources: {resolved.nodes} nodes with GPUs have to restart together when one is "
             "lost, which pods cannot do yet",
             str(loaded.located.mark(("resources",))),
-            "--nodes 1",
+            "--nodes 1; or elastic: live, which has run on CPUs only so far",
         )

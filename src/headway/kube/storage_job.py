@@ -6,7 +6,8 @@ import base64
 
 from headway.kube.names import HTTP_PORT, KEY, STORAGE, Object
 from headway.kube.overrides import merged
-from headway.kube.pods import container, metadata, template, variable
+from headway.kube.pods import affinity, container, metadata, template, variable
+from headway.kube.rights import network_policy
 from headway.spec.target import Target
 
 MOST_SECONDS = 6 * 3600
@@ -16,8 +17,9 @@ RESOURCES = {"cpu": "250m", "memory": "256Mi"}
 
 
 def storage_objects(session: str, target: Target, key: str) -> list[Object]:
-    """The Job, and the Secret with its key, which goes away with it. `session` tells it from those
-    of others."""
+    """The Job, and what goes away with it: the Secret with its key, and who may reach it. `session`
+    tells it from those of others. It is placed as the coordinator is: off spot machines, and off
+    the workers' where the target says so."""
     name, namespace = f"storage-{session}", target.kube.namespace
     served = container(
         "storage",
@@ -31,8 +33,13 @@ def storage_objects(session: str, target: Target, key: str) -> list[Object]:
         "httpGet": {"path": "/healthz", "port": HTTP_PORT},
         "periodSeconds": 1,
     }
-    spec = {"restartPolicy": "Never", "automountServiceAccountToken": False}
-    pod = merged(template(name, "storage", target, served, [], spec), target.pod, {})
+    spec = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "affinity": affinity(target, is_off_spot=True),
+    }
+    made = template(name, "storage", target, served, [], spec)
+    pod = merged(made, target.pod, target.coordinator.node_selector)
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -51,4 +58,4 @@ def storage_objects(session: str, target: Target, key: str) -> list[Object]:
         "type": "Opaque",
         "data": {"key": base64.b64encode(key.encode()).decode()},
     }
-    return [job, secret]
+    return [job, secret, network_policy(name, target)]

@@ -19,8 +19,10 @@ from headway.launch.serving import KEY_HEADER
 from headway.member.keys import new_key
 from headway.spec.target import Target
 
-START_SECONDS = 120.0
-LOOK_SECONDS = 0.3
+START_SECONDS = 900.0
+"""The first pull of an image with torch in it takes minutes on a slow network."""
+LOOK_SECONDS, LOOK_SHARE = 0.3, 0.05
+"""Between two looks, which are three calls; of a long wait this share of it."""
 
 
 class ClaimPod:
@@ -28,6 +30,8 @@ class ClaimPod:
         self, kube: Kube, target: Target, clock: Clock, say: Callable[[str], None]
     ) -> None:
         self._kube = kube
+        assert target.storage is not None
+        self._claim = target.storage.claim
         self._clock = clock
         self._say = say
         self._session = uuid4().hex[:8]
@@ -57,7 +61,7 @@ class ClaimPod:
             raise Taken(error.message) from None
 
     def _wait(self) -> None:
-        deadline, said = self._clock.monotonic() + START_SECONDS, ""
+        began, said = self._clock.monotonic(), ""
         name = run_object(f"storage-{self._session}")
         while True:
             pods = self._kube.first_pods(labels(f"storage-{self._session}", "storage"), most=3)
@@ -78,8 +82,16 @@ class ClaimPod:
             if words != said:
                 said = words
                 self._say(f"a pod that serves the claim: {words}")
-            is_hopeless = bool(reasons) and reasons[0].is_hopeless
-            if is_hopeless or self._clock.monotonic() > deadline:
+            if reasons and reasons[0].is_hopeless:
                 self.end()
-                raise RunFailed(f"the pod that serves the claim did not start: {words}")
-            self._clock.sleep(LOOK_SECONDS)
+                raise RunFailed(f"the pod that serves claim {self._claim} cannot start: {words}")
+            waited = self._clock.monotonic() - began
+            if waited > START_SECONDS:
+                self.end()
+                raise RunFailed(
+                    f"the pod that serves claim {self._claim} did not start within "
+                    f"{START_SECONDS / 60:.0f} min: {words}",
+                    f"kubectl get events -n {self._kube.namespace}; an image on the machines "
+                    "already, or free room there, makes it start sooner",
+                )
+            self._clock.sleep(max(LOOK_SECONDS, LOOK_SHARE * waited))

@@ -26,6 +26,7 @@ from headway.kube.names import (
     run_object,
 )
 from headway.kube.views import Waiting, job_end, last_words, waiting
+from headway.kube.worker_job import QUEUE
 
 LOOK_SECONDS = 1.0
 HOPELESS_SECONDS = 10.0
@@ -36,7 +37,7 @@ GONE_SECONDS = 150.0
 LOOKED_AT = 50
 """Pods that are asked why they wait: of thousands the others wait for the same."""
 
-JobState = Literal["active", "suspended", "finished", "failed"]
+JobState = Literal["active", "queued", "suspended", "finished", "failed"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class OnCluster:
     ready: int
     """Pods that are up."""
     why: str | None = None
-    """Of a failed one."""
+    """Of a failed one; of a queued one, in which queue."""
 
 
 class ClusterRun:
@@ -154,11 +155,14 @@ class ClusterRun:
 
     def on_cluster(self, job: Job) -> OnCluster:
         assert job.spec is not None
-        end = job_end(job)
+        end, queue = job_end(job), _queue(job)
         state: JobState = "suspended" if job.spec.suspend else "active"
+        why = None
         if end is not None:
             state = "finished" if end.type == "Complete" else "failed"
-        why = (end.message or end.reason) if end is not None and state == "failed" else None
+            why = (end.message or end.reason) if state == "failed" else None
+        elif queue is not None:
+            state, why = "queued", f"in queue {queue}"
         return OnCluster(self.name, state, job.spec.parallelism or 0, self._ready(job), why)
 
     def _ready(self, job: Job) -> int:
@@ -243,6 +247,11 @@ class ClusterRun:
         shape = self.on_cluster(self.require_job())
         if shape.state in ("finished", "failed"):
             raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to stop")
+        if shape.state == "queued":
+            raise StillRunning(
+                f"run {self.name} waits {shape.why}: there is nothing to stop",
+                f"headway delete {self.name} takes it out of the queue",
+            )
         if shape.state == "active":
             self.kube.suspend_job(run_object(self.name))
         self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
@@ -295,6 +304,17 @@ def runs_of(kube: Kube, clock: Clock) -> Iterator[OnCluster]:
         name = (job.metadata.labels or {}).get(INSTANCE)
         if name:
             yield ClusterRun(kube, name, clock).on_cluster(job)
+
+
+def _queue(job: Job) -> str | None:
+    """In which it waits to be started. A Job that was stopped has a start; Kueue takes it off one
+    that has to wait again."""
+    assert job.spec is not None
+    assert job.metadata is not None
+    started = job.status.startTime if job.status is not None else None
+    if not job.spec.suspend or started is not None:
+        return None
+    return (job.metadata.labels or {}).get(QUEUE)
 
 
 def _time(event: Event) -> float:

@@ -139,6 +139,7 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
     class Handler(BaseHTTPRequestHandler):
         timeout = READ_SECONDS
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # one packet: the body would wait 40 ms for the header's receipt
 
         def do_GET(self) -> None:
             self._try(self._get)

@@ -15,7 +15,7 @@ from headway.errors import BadInput, NotFound, SpecError
 from headway.spec.located import Located, Mark, merge, read_yaml
 from headway.spec.names import keys_at, suggestion
 from headway.spec.run import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, RunFile
-from headway.spec.target import NAMESPACE_PATTERN, OBJECT_PATTERN, Target, TargetFile
+from headway.spec.target import IMAGE_PATTERN, NAMESPACE_PATTERN, OBJECT_PATTERN, Target, TargetFile
 
 RUN_FILE = "run.yaml"
 TARGET_FILE = "targets.yaml"
@@ -28,6 +28,8 @@ FORMS = {
     VARIABLE_PATTERN: "is not the name of an environment variable",
     OBJECT_PATTERN: "is no name in Kubernetes: lower-case letters, digits, dashes and dots",
     NAMESPACE_PATTERN: "is no namespace: lower-case letters, digits and dashes, at most 63",
+    IMAGE_PATTERN: "has no digest, and a tag can change under a run; write ADDRESS@sha256:... with "
+    "what `docker buildx imagetools inspect IMAGE` or `crane digest IMAGE` says",
 }
 """What a pattern asks for, in words."""
 

@@ -27,6 +27,7 @@ from headway.spec.run import (
 
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+IMAGE_PATTERN = r"@sha256:[0-9a-f]{64}$"
 AMOUNT = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 
 ObjectName = Annotated[str, Field(pattern=OBJECT_PATTERN)]
@@ -158,7 +159,7 @@ class Target(Section):
 
     kube: Kube = Kube()
     """Which cluster."""
-    image: str | None = Field(default=None, pattern=r"@sha256:[0-9a-f]{64}$")
+    image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of the pods, by digest: a tag can change under a run."""
     storage: Annotated[Storage, Shorthand("url")] | None = None
     """Where run directories and data live."""

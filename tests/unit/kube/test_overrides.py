@@ -63,6 +63,15 @@ def test_a_target_that_adds_nothing_changes_nothing() -> None:
     assert merged(TEMPLATE, Pod(), {}) == TEMPLATE
 
 
+def test_the_cache_is_the_users_to_set() -> None:
+    made = merged(TEMPLATE, Pod(env={"HEADWAY_CACHE_BYTES": "1", "HEADWAY_CACHE": "/c"}), {})
+    added = made["spec"]["containers"][0]["env"][1:]
+    assert added == [
+        {"name": "HEADWAY_CACHE_BYTES", "value": "1"},
+        {"name": "HEADWAY_CACHE", "value": "/c"},
+    ]
+
+
 def test_the_template_itself_stays_as_it_is() -> None:
     before = deepcopy(TEMPLATE)
     made = merged(TEMPLATE, Pod(env={"A": "b"}, labels={"c": "d"}, volumes=[CLAIM]), {})

@@ -46,6 +46,56 @@ def test_a_run_on_the_cpu_is_always_live(render: Render) -> None:
     assert placed(render("elastic=restart", nodes=1)).run.elastic == "restart"
 
 
+def test_gpus_of_several_nodes_are_live_where_that_is_said(
+    render: Render, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = placed(render("resources.accelerators=H100:8", "elastic=live"))
+    assert (found.device, found.nodes, found.is_live) == ("cuda", 2, True)
+    assert capsys.readouterr().err == (
+        "warning: --set elastic: elastic: live has run on CPUs (gloo) only so far, never on GPUs\n"
+    )
+
+
+def test_a_bucket_beside_a_claim_that_the_pods_own_identity_opens(
+    render: Render, folder: Path
+) -> None:
+    with (folder / "targets.yaml").open("a") as targets:
+        targets.write("  service_account: {annotations: {eks.amazonaws.com/role-arn: it}}\n")
+    assert placed(render("storage=s3://mine/runs")).run_directory == "s3://mine/runs/wiki"
+
+
+@pytest.mark.parametrize(
+    ("override", "added", "says"),
+    [
+        ("resources.spot=none", "", "--set resources.spot"),
+        ("batch.global=16", "  resources: {spot: none}\n", "targets.yaml:7:15"),
+        ("resources.spot=none", "  spot_label: {spot: yes}\n", None),
+        ("resources.spot=all", "", None),
+        ("batch.global=16", "", None),
+    ],
+)
+def test_nothing_is_kept_off_spot_machines_that_have_no_label(
+    render: Render,
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    override: str,
+    added: str,
+    says: str | None,
+) -> None:
+    with (folder / "targets.yaml").open("a") as targets:
+        targets.write(added)
+    render(override)
+    said = capsys.readouterr().err
+    if says is None:
+        assert said == ""
+    else:
+        assert said == (
+            f"warning: {says}: `spot: none` keeps no pod off spot machines: lab has no spot_label "
+            "to tell them by\nhint: spot_label: {karpenter.sh/capacity-type: spot}, or what such "
+            "machines carry here\n"
+        )
+
+
 def test_gpus_of_one_node_restart_in_their_pod(render: Render) -> None:
     found = placed(render("resources={accelerators: H100:8}", nodes=1))
     assert (found.device, found.ranks_per_node, found.is_live) == ("cuda", 8, False)
@@ -202,7 +252,16 @@ def test_what_a_run_may_not_ask_for(
             "resources.accelerators=H100:8",
             None,
             "run.yaml:6:1: resources: 2 nodes with GPUs have to restart together when one is lost, "
-            "which pods cannot do yet\nhint: --nodes 1",
+            "which pods cannot do yet\nhint: --nodes 1; or elastic: live, which has run on CPUs "
+            "only so far",
+        ),
+        (
+            "storage=s3://mine/runs",
+            None,
+            "--set storage: storage: s3://mine/runs is a bucket, and nothing gives the pods of a "
+            "target whose storage is a claim credentials for it\nhint: leave it out: run "
+            "directories go to the claim; or write it in the target: storage: "
+            "{url: s3://mine/runs, secret: NAME}",
         ),
         (
             "resources.spot=above_min",

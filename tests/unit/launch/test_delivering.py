@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from headway.errors import NotFound
+from headway.errors import NotFound, RunFailed
 from headway.launch.delivering import Files, deliver, fetch, is_there
 from headway.state.store import Store
+from support.clock import Patient
 
 NAME = "sets/d1ge57"
 
@@ -29,21 +30,32 @@ def storage(tmp_path: Path) -> Store:
 
 
 class Dying(Store):
-    """Its connection breaks with the second file."""
+    """Its connection breaks with the second file, and so many times."""
 
     sent = 0
+    breaks = 10**6
 
     def send(self, path: Path, name: str) -> None:
         self.sent += 1
-        if self.sent == 2:
+        if self.sent > 1 and self.breaks:
+            self.breaks -= 1
             raise OSError("connection lost")
         super().send(path, name)
 
 
-def test_it_arrives_and_comes_back(storage: Store, files: Files, tmp_path: Path) -> None:
+def delivered(
+    storage: Store, files: Files, clock: Patient | None = None, said: list[str] | None = None
+) -> list[tuple[int, int]]:
+    """What was shown meanwhile."""
     shown: list[tuple[int, int]] = []
+    words = [] if said is None else said
+    deliver(storage, NAME, files, lambda *of: shown.append(of), words.append, clock or Patient())
+    return shown
+
+
+def test_it_arrives_and_comes_back(storage: Store, files: Files, tmp_path: Path) -> None:
     assert not is_there(storage, NAME)
-    deliver(storage, NAME, files, lambda sent, total: shown.append((sent, total)))
+    shown = delivered(storage, files)
     assert is_there(storage, NAME)
     assert shown[-1] == (1002, 1002)
     fetch(storage, NAME, tmp_path / "pod" / "sets")
@@ -53,24 +65,52 @@ def test_it_arrives_and_comes_back(storage: Store, files: Files, tmp_path: Path)
 
 def test_cut_off_it_is_not_there_and_goes_on(files: Files, tmp_path: Path) -> None:
     dying = Dying(tmp_path / "there")
-    with pytest.raises(OSError, match="connection lost"):
-        deliver(dying, NAME, files, lambda *_: None)
+    with pytest.raises(RunFailed) as caught:
+        delivered(dying, files)
+    assert str(caught.value) == (
+        f"{dying.location(NAME)}/manifest.json cannot be written, tried 4 times: connection lost\n"
+        "hint: the same command goes on with what is missing"
+    )
     assert not is_there(dying, NAME)
     with pytest.raises(NotFound, match="is not there"):
         fetch(dying, NAME, tmp_path / "pod")
-    deliver(dying, NAME, files, lambda *_: None)
+    dying.sent, dying.breaks = 1, 0
+    delivered(dying, files)
     assert is_there(dying, NAME)
-    assert dying.sent == 4, "what had arrived is not sent again"
+    assert dying.sent == 3, "what had arrived is not sent again"
+
+
+def test_a_connection_that_comes_back_is_no_end(files: Files, tmp_path: Path) -> None:
+    dying, clock, said = Dying(tmp_path / "there"), Patient(), list[str]()
+    dying.breaks = 2
+    delivered(dying, files, clock, said)
+    assert is_there(dying, NAME)
+    assert clock.slept == [2, 10]
+    assert said == [
+        f"{dying.location(NAME)}/manifest.json: connection lost; again in {seconds} s"
+        for seconds in (2, 10)
+    ]
+
+
+def test_what_is_forbidden_is_not_tried_again(files: Files, tmp_path: Path) -> None:
+    class Closed(Store):
+        def send(self, path: Path, name: str) -> None:
+            raise PermissionError("AccessDenied")
+
+    clock = Patient()
+    with pytest.raises(RunFailed, match="cannot be written: AccessDenied"):
+        delivered(Closed(tmp_path / "there"), files, clock)
+    assert clock.slept == []
 
 
 def test_a_file_of_another_size_is_sent_again(storage: Store, files: Files) -> None:
     storage.write(f"{NAME}/shards/000.bin", b"half")
-    deliver(storage, NAME, files, lambda *_: None)
+    delivered(storage, files)
     assert storage.size(f"{NAME}/shards/000.bin") == 1000
 
 
 def test_what_was_fetched_is_fetched_once(storage: Store, files: Files, tmp_path: Path) -> None:
-    deliver(storage, NAME, files, lambda *_: None)
+    delivered(storage, files)
     fetch(storage, NAME, tmp_path / "pod")
     storage.remove("sets")
     fetch(storage, NAME, tmp_path / "pod")

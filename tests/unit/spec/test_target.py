@@ -71,6 +71,13 @@ def test_what_is_no_amount(written: object) -> None:
         ("lab: {pod: {user: 0}}\n", "lab.pod.user: input should be greater than or equal to 1"),
         ("lab: {pod: {env: {A-B: c}}}\n", "is not the name of an environment variable"),
         ("lab: {pod: {nodeSelector: {}}}\n", "did you mean node_selector?"),
+        (
+            "lab:\n  image: registry.example/headway:1.0\n",
+            "targets.yaml:2:3: lab.image: 'registry.example/headway:1.0' has no digest, and a tag "
+            "can change under a run; write ADDRESS@sha256:... with what `docker buildx imagetools "
+            "inspect IMAGE` or `crane digest IMAGE` says",
+        ),
+        ("lab: {image: 'registry.example/headway@sha256:12'}", "has no digest, and a tag can"),
         ("lab: {spot_labels: {}}\n", "did you mean spot_label?"),
         ("lab: {spot_label: {a: b, c: d}}\n", "lab.spot_label: give one label (found a, c)"),
     ],

@@ -1,0 +1,104 @@
+"""The pod that serves a claim: where it may be, who may reach it, and how long it is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import RunFailed
+from headway.kube.client import Kube
+from headway.kube.storage_job import storage_objects
+from headway.launch.claim_pod import START_SECONDS, ClaimPod
+from headway.spec.target import Target
+from support.clock import Patient
+from support.fake_kube import READY, FakeKube, fake_kube
+
+TARGET = Target.model_validate(
+    {
+        "kube": {"namespace": "ml"},
+        "image": "registry.example/headway@sha256:" + "0" * 64,
+        "storage": {"claim": "fs"},
+        "spot_label": {"karpenter.sh/capacity-type": "spot"},
+        "coordinator": {"node_selector": {"pool": "small"}},
+        "pod": {"node_selector": {"pool": "gpu"}},
+    }
+)
+
+
+@pytest.fixture
+def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKube]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with fake_kube(tmp_path) as kube:
+        yield kube
+
+
+def pending(reason: str, message: str = "") -> dict[str, Any]:
+    container = {
+        "name": "storage",
+        "image": "it",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"waiting": {"reason": reason, "message": message}},
+    }
+    return {"phase": "Pending", "containerStatuses": [container]}
+
+
+def started(clock: Patient, said: list[str]) -> ClaimPod:
+    return ClaimPod(Kube.at(None, "ml"), TARGET, clock, said.append).start()
+
+
+def test_a_long_pull_is_waited_for_and_said(kube: FakeKube) -> None:
+    kube.storage_pod = pending("ContainerCreating")
+
+    def meanwhile() -> None:
+        if clock.passed > START_SECONDS - 60:
+            kube.objects["/api/v1/namespaces/ml/pods/serving"]["status"] = READY
+
+    clock, said = Patient(meanwhile), list[str]()
+    started(clock, said).end()
+    assert said == ["a pod that serves the claim: pulling the image, or mounting what it needs"]
+    assert kube.named("jobs") == []
+
+
+def test_but_not_for_ever(kube: FakeKube) -> None:
+    kube.storage_pod = pending("ContainerCreating")
+    clock = Patient()
+    with pytest.raises(RunFailed) as caught:
+        started(clock, [])
+    assert str(caught.value) == (
+        "the pod that serves claim fs did not start within 15 min: pulling the image, or mounting "
+        "what it needs\nhint: kubectl get events -n ml; an image on the machines already, or free "
+        "room there, makes it start sooner"
+    )
+    assert START_SECONDS < clock.passed < 1.1 * START_SECONDS
+    assert kube.named("jobs") == []
+
+
+def test_what_is_hopeless_is_not_waited_for(kube: FakeKube) -> None:
+    kube.storage_pod = pending("ErrImagePull", "no such image")
+    clock = Patient()
+    with pytest.raises(RunFailed) as caught:
+        started(clock, [])
+    assert caught.value.message == (
+        "the pod that serves claim fs cannot start: the image cannot be pulled: no such image"
+    )
+    assert clock.passed < 5
+
+
+def test_it_is_kept_off_spot_and_from_strangers_as_the_coordinator_is() -> None:
+    job, secret, policy = storage_objects("abc", TARGET, "key")
+    pod = job["spec"]["template"]
+    assert pod["spec"]["nodeSelector"] == {"pool": "small"}
+    node = pod["spec"]["affinity"]["nodeAffinity"]
+    (term,) = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    spot = {"key": "karpenter.sh/capacity-type", "operator": "NotIn", "values": ["spot"]}
+    assert spot in term["matchExpressions"]
+    assert secret["kind"] == "Secret"
+    assert (policy["kind"], policy["metadata"]["name"]) == ("NetworkPolicy", "headway-storage-abc")
+    selected = policy["spec"]["podSelector"]["matchLabels"]
+    assert selected.items() <= pod["metadata"]["labels"].items()
+    assert policy["spec"]["ingress"][-1] == {"ports": [{"protocol": "TCP", "port": 7461}]}
