@@ -31,6 +31,7 @@ from headway.kube.names import (
     run_object,
 )
 from headway.kube.views import job_end
+from headway.kube.worker_job import QUEUE
 from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
@@ -262,10 +263,12 @@ class Keeper:
         assert job.status is not None
         self._note_scaling(job.spec.parallelism or 0)
         has_seen = self._watch.is_complete.is_set()
-        if job.spec.suspend and has_seen and all(pod.has_ended for pod in self._watch.pods()):
-            self._sleep()
-        elif not job.spec.suspend:
+        is_queued = QUEUE in ((job.metadata and job.metadata.labels) or {})
+        if not job.spec.suspend:
             self._keep_to_budget()
+        # A queue suspends and resumes the workers as it likes, and knows nothing of this pod.
+        elif not is_queued and has_seen and all(pod.has_ended for pod in self._watch.pods()):
+            self._sleep()
         end = job_end(job)
         if end is not None and end.type == "Failed":
             self._note_failed(end.message or end.reason or "")
