@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from support.guide_rights import users_kubeconfig
 from support.lab import Lab
 from support.waiting import wait_for
 
@@ -29,7 +30,10 @@ def test_scaled_while_it_trains(lab: Lab) -> None:
     assert not [event for event in lab.directory().history() if event["event"] == "lost"]
 
 
-def test_the_whole_way(lab: Lab) -> None:
+def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By somebody who may do what the guide says and no more."""
+    kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     (lab.folder / "run.yaml").unlink()
     lab.headway("init", "tiny", "my-run")
     targets = (lab.folder / "targets.yaml").read_text()

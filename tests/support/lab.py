@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
@@ -154,13 +155,17 @@ class Lab:
         ]
 
     def require_exact(self, name: str = "it") -> None:
-        """Every sample once: the ledger, and one line of metrics for each step."""
-        directory = self.directory(name)
+        """Every sample once: the ledger, and one line of metrics for each step. What is not so can
+        be looked at in `folder` afterwards."""
+        copy = self.folder / f"{name}-as-it-was"
+        shutil.copytree(self.directory(name).location, copy)
+        directory = RunDirectory(copy)
         verdict = verify_ledger(directory.ledger.read()[0])
         assert verdict.breach is None, verdict
         steps = [line["step"] for line in directory.steps()]
         assert steps == list(range(1, len(steps) + 1))
-        assert verdict.steps == len(steps)
+        assert verdict.steps == len(steps), copy
+        shutil.rmtree(copy)
 
     def require_as_undisturbed(self, name: str = "it") -> None:
         """The same steps with the same losses as by one process that nobody touches."""
