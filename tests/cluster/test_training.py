@@ -41,7 +41,7 @@ def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     (lab.folder / "targets.yaml").write_text(targets)
     run_file = lab.folder / "run.yaml"
     lab.headway("data", "prepare", "data/train.txt", "--into", "set", "--train-vocab", "500")
-    more = "data: {train: set}\ntrain_for: 150 steps\n"
+    more = "data: {train: set}\ntrain_for: 90 steps\n"
     run_file.write_text(run_file.read_text() + more)
     lab.headway("run", "--on", "lab", "--nodes", "2")
     assert lab.status()["state"] == "running"
@@ -51,10 +51,10 @@ def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert lab.status()["state"] == "stopped"
     lab.headway("resume")
     said = lab.headway("logs", "-f")
-    assert "step 150/150" in said.stdout
+    assert "step 90/90" in said.stdout
     assert "the run has ended" in said.stderr
     wait_for("the end", lambda: lab.status()["state"] == "finished", 60)
-    assert 0 < stopped_at < lab.status()["step"] == 150
+    assert 0 < stopped_at < lab.status()["step"] == 90
     lab.headway("export", "--into", "exported")
     text = lab.headway("generate", "--prompt", "Once", "--max-tokens", "20").stdout
     assert text.startswith("Once")

@@ -123,6 +123,13 @@ class Lab:
         )
         return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
 
+    def is_kept(self, elsewhere_than: str) -> bool:
+        """Whether a coordinator is up, and not on that machine."""
+        return any(
+            pod["spec"].get("nodeName") not in (None, elsewhere_than) and is_ready(pod)
+            for pod in self.pods("coordinator")
+        )
+
     def node_of(self, pod: Mapping[str, Any]) -> Node:
         return self.cluster.node(pod["spec"]["nodeName"])
 
@@ -196,6 +203,11 @@ def borrowed_lab(folder: Path) -> Iterator[Lab]:
                     cluster.repair()
         finally:
             cluster.down()
+
+
+def is_ready(pod: Mapping[str, Any]) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
 
 
 def _is_forked(pid: int) -> bool:

@@ -8,12 +8,14 @@ import select
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
 from headway.clock import Clock
 from headway.errors import RunFailed
 from headway.member.keys import new_key
+from headway.member.nodes import GONE
 
 COMMAND = (sys.executable, "-m", "headway.cli.main", "coordinator")
 START_SECONDS = 30.0
@@ -47,6 +49,8 @@ class Coordinator:
         ]
         self._clock = clock
         self._started_at = 0.0
+        self._gone: dict[str, None] = {}
+        """In the order in which they went."""
 
     def start(self, *once: str) -> Self:
         """`once`: options of this start only."""
@@ -59,7 +63,20 @@ class Coordinator:
                 stderr=output,
                 start_new_session=True,
             )
+        self._order(*self._gone)
         return self
+
+    def dismiss(self, place: str) -> None:
+        """Whoever comes from there is not let in any more, also after another start."""
+        if place not in self._gone:
+            self._gone[place] = None
+            self._order(place)
+
+    def _order(self, *gone: str) -> None:
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # it has just died, and is told when it is started again
+            self._process.stdin.write("".join(f"{GONE} {place}\n" for place in gone).encode())
+            self._process.stdin.flush()
 
     def wait(self) -> Self:
         """Until workers can open their sessions. Afterwards it keeps its address."""

@@ -36,7 +36,7 @@ from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
 from headway.launch.serving import Server
-from headway.member.nodes import node_of
+from headway.member.nodes import place_of
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.rundir import Journal, RunDirectory
@@ -178,10 +178,16 @@ class Keeper:
                     is_known = True
                     members = (pod for d in state["generation"]["domains"] for pod in d["pods"])
                     self.keeping.expect(set(_pods(members)), now)
-                pods = self._watch.pods()
-                for action in self.keeping.look(pods, present(state), now):
+                pods, here = self._watch.pods(), present(state)
+                known = {pod.name for pod in pods}
+                for action in self.keeping.look(pods, here, now):
                     self._do(action)
-                self._forget_begun({pod.name for pod in pods})
+                    if isinstance(action, Replace):
+                        coordinator.dismiss(action.pod)
+                for stranger in here - known:
+                    # Kubernetes has others for them, or wants none: they were only cut off.
+                    coordinator.dismiss(stranger)
+                self._forget_begun(known)
             self.clock.sleep(LOOK_SECONDS)
 
     def _state(self, coordinator: Coordinator) -> dict[str, Any] | None:
@@ -358,5 +364,4 @@ def _asked(coordinator: Coordinator, path: str) -> bytes:
 
 
 def _pods(workers: Iterable[str]) -> list[str]:
-    """Names of workers are POD.START/RANK."""
-    return [node_of(worker).rpartition(".")[0] for worker in workers]
+    return [place_of(worker) for worker in workers]

@@ -12,6 +12,9 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+GONE = "gone"
+"""What a coordinator is told on its stdin, with a place: those who were in it are replaced."""
+
 
 class Node(NamedTuple):
     """Fields in the order by which nodes are taken."""
@@ -25,6 +28,11 @@ class Node(NamedTuple):
 
 def node_of(pod: str) -> str:
     return pod.partition("/")[0]
+
+
+def place_of(pod: str) -> str:
+    """What stays when workers are started again: NAME of NAME.START/RANK."""
+    return node_of(pod).rpartition(".")[0]
 
 
 def whole_nodes(pods: Iterable[tuple[float, str]], node_pods: int) -> list[Node]:

@@ -15,6 +15,7 @@ from typing import Any
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, NotFound
+from headway.member.nodes import GONE
 from headway.member.records import Record
 from headway.member.rules import Rules
 from headway.member.server import Server, claim
@@ -36,6 +37,37 @@ class Settings:
     """Ends with stdin."""
 
 
+class Orders:
+    """Lines of stdin, from whoever has started this process: `gone PLACE`. Its end ends it."""
+
+    def __init__(self, ended: Callable[[], None], source: int = 0) -> None:
+        self._ended = ended
+        self._source = source
+        self._dismiss: Callable[[str], None] | None = None
+        self._rest = b""
+
+    def obey(self, dismiss: Callable[[str], None]) -> None:
+        """From now on, and what was said before."""
+        self._dismiss = dismiss
+        self._act()
+
+    def read(self) -> None:
+        data = os.read(self._source, 4096)
+        if not data:
+            self._ended()
+        self._rest += data
+        self._act()
+
+    def _act(self) -> None:
+        if self._dismiss is None:
+            return
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            order, _, place = line.decode().partition(" ")
+            if order == GONE and place:
+                self._dismiss(place)
+
+
 async def run_coordinator(
     settings: Settings,
     listening: socket.socket,
@@ -50,13 +82,9 @@ async def run_coordinator(
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    orders = Orders(stop.set)
     if settings.until_eof:
-
-        def read() -> None:
-            if not os.read(0, 4096):
-                stop.set()
-
-        loop.add_reader(0, read)
+        loop.add_reader(0, orders.read)
     clock = SystemClock()
     record = settings.record
     claiming = loop.create_task(claim(record, clock, log, settings.after))
@@ -71,6 +99,7 @@ async def run_coordinator(
     server = Server(
         settings.run, settings.key, settings.rules, record, claimed, clock, log, binding
     )
+    orders.obey(server.dismiss)
     if watching is not None:
         # Imported by who wants it: 0.1 s of the start, and 3 MB.
         from headway.member.http import MAX_CONNECTIONS, Http

@@ -51,6 +51,7 @@ from headway.member.messages import (
 )
 from headway.member.messages import Goodbye as GoodbyeMessage
 from headway.member.news import News
+from headway.member.nodes import place_of
 from headway.member.records import Entry, Record
 from headway.member.rendezvous import Rendezvous
 from headway.member.rules import Rules
@@ -67,6 +68,7 @@ BETWEEN_LOOKS = 3
 """Times what a look took, before the next one: it goes through all members, and with thousands of
 them, all of which have something to say after a change, it would take half of the time."""
 TIMEOUTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
+REPLACED = "its place was given to another"
 FAREWELL_SECONDS = 2.0
 """For a session to take the last message."""
 
@@ -159,6 +161,8 @@ class Server:
         self._entry = claimed
         self._log = log
         self._num_connections = 0
+        self._gone: set[str] = set()
+        """Places of those who have been replaced."""
         self._closing: dict[Connection, float] = {}
         """Until when they may take their last message."""
         self._loop = asyncio.get_running_loop()
@@ -391,6 +395,9 @@ class Server:
         self.news.share()
 
     def _open(self, connection: Connection, status: Status) -> None:
+        if place_of(connection.pod) in self._gone:
+            self._end(connection, REPLACED)
+            return
         assert self.door is not None
         self.door.forget(connection)
         self.counts["opened"] += 1
@@ -400,6 +407,14 @@ class Server:
         connection.seen = status.seen
         self.news.add(connection)
         self.handle(Opened(connection.pod, connection.number, status))
+
+    def dismiss(self, place: str) -> None:
+        """Others are there for those who were in this place. They may only have been cut off: if
+        they are heard of again, they are not let in."""
+        self._gone.add(place)
+        for connection in list(self.sessions.values()):
+            if place_of(connection.pod) == place:
+                self._end(connection, REPLACED)
 
     def _ask(self, connection: Connection, request: StoreRequest) -> None:
         self.counts["requests"] += 1

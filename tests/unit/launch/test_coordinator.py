@@ -56,9 +56,9 @@ def process() -> psutil.Process:
 
 
 @contextmanager
-def session(coordinator: Coordinator) -> Iterator[Session]:
+def session(coordinator: Coordinator, name: str = "node-0.1/0") -> Iterator[Session]:
     key = read_key(coordinator.key)
-    with Session(coordinator.address, key, coordinator.run, "node-0.1/0") as session:
+    with Session(coordinator.address, key, coordinator.run, name) as session:
         session.wait_for("a connection", lambda view: view.connected, LONG)
         yield session
 
@@ -110,6 +110,33 @@ def test_when_all_members_have_ended_the_next_ones_begin_at_once(coordinator: Co
             view = second.wait_for("a place", lambda view: view.domain is not None, 10.0)
             assert list(view.generation.pods()) == [second.pod]
             assert view.generation.number == 2
+
+
+def test_one_whose_place_was_given_to_another_is_not_let_in_again(
+    tmp_path: Path, clock: Patient
+) -> None:
+    """It was only cut off; and the run may have been stopped meanwhile."""
+    coordinator = make(tmp_path, clock, "--max", "2", "--first", "2")
+    with (
+        coordinator.start("--after", "0").wait(),
+        session(coordinator, "pod-a.1/0") as stays,
+        session(coordinator, "pod-b.1/0") as goes,
+    ):
+        stays.be_ready()
+        goes.be_ready()
+
+        def members() -> list[str]:
+            return sorted(stays.view.generation.pods())
+
+        wait_for("both", lambda: members() == [stays.pod, goes.pod], LONG)
+        coordinator.dismiss("pod-b")
+        wait_for("it to be left", lambda: members() == [stays.pod], LONG)
+        process().kill()
+        stays.wait_for("its end", lambda view: not view.connected, LONG)
+        clock.passed += RESTART_SECONDS
+        wait_for("another start", coordinator.keep_alive, LONG)
+        stays.wait_for("the next one", lambda view: view.incarnation == 2, LONG)
+        assert goes.view.incarnation == 1, "it was never welcomed by that one"
 
 
 LAUNCHER = """

@@ -31,6 +31,7 @@ BATCH, LENGTH = 4, 8
 FACTS = {"batch": BATCH, "samples": 100, "length": LENGTH, "data": "d", "code": None}
 RESOLVED = SimpleNamespace(
     global_batch=BATCH,
+    tokens_per_step=BATCH * LENGTH,
     run=SimpleNamespace(data=SimpleNamespace(sequence_length=LENGTH), track=[]),
 )
 
