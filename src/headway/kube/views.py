@@ -24,8 +24,10 @@ HOPELESS = {
 }
 """Of a container that waits. Kubernetes tries again and again; nothing changes by itself."""
 HOPELESS_RESTARTS = 3
-LACKS = re.compile(r"(\d+) Insufficient ([\w./-]+)")
+LACKS = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
 QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)")
+WHICH_POD = re.compile(r'^pods "[^"]+" is forbidden: ')
+"""Another one at each attempt, and the reason is the same."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ def _not_made(message: str, pods: int) -> Waiting:
         return Waiting(f"quota {quota[1]} is used up: {quota[2]}", pods)
     _, _, why = message.partition("Error creating: ")
     is_policy = "violates PodSecurity" in message or "denied the request" in message
-    words = why or message
+    words = WHICH_POD.sub("", why or message)
     return Waiting(f"rejected by policy: {words}" if is_policy else words, pods, is_policy)
 
 

@@ -129,6 +129,10 @@ class Keeping:
 
 
 def _looked_at(pods: Sequence[PodFacts]) -> list[PodFacts]:
-    """Those that have failed, the oldest first."""
-    failed = [pod for pod in pods if pod.has_ended and pod.how and not pod.is_uncounted]
+    """Those that have failed, the oldest first. Whoever was told to go goes by itself."""
+    failed = [
+        pod
+        for pod in pods
+        if pod.has_ended and pod.how and not pod.is_uncounted and pod.gone_by is None
+    ]
     return sorted(failed, key=lambda pod: pod.created)
