@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test cluster-up cluster-down simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test cluster-up cluster-down simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -65,7 +65,7 @@ cluster-down: install ## takes it away again
 test-simulations: install  ## thousands of random histories of the membership
 	$(BIN)/pytest tests/simulations -m simulation
 
-test: test-unit test-simulations test-local test-chaos ## everything CI runs after `check`
+test: test-unit test-simulations test-local test-chaos test-cluster ## everything CI runs after `check`
 
 kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
 	$(BIN)/python bench/kill_resume.py
@@ -123,6 +123,15 @@ bench-replicate: install ## two workers over DistributedDataParallel; what membe
 
 bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about 90 minutes
 	FAULTS=$${FAULTS:-5} $(BIN)/python bench/compare
+
+bench-plugs: install ## on the test cluster, as root: a machine without power, PLUGS=10 times
+	PLUGS=$${PLUGS:-10} $(BIN)/python bench/plugs.py
+
+cluster-storm: install ## on the test cluster: FAULTS=30 by SEED=1, one in two minutes; an hour
+	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BIN)/python bench/cluster_storm.py
+
+bench-kwok: install  ## 5,000 simulated nodes: objects and calls counted, time and memory of status
+	NODES=$${NODES:-5000} $(BIN)/python bench/kwok.py
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py

@@ -14,6 +14,8 @@ from cluster_tool.cluster import Cluster
 
 STAGES = Path(__file__).parent / "kwok_stages.yaml"
 LABEL = "headway-test/simulated"
+ADDRESSES = "10.128.0.0/9"
+"""Of pods on simulated nodes: nobody is there."""
 CONNECTIONS = 8
 """5,000 nodes in 17 s; more are no faster on two cores."""
 LEASE_SECONDS = 160
@@ -25,6 +27,17 @@ def simulated_nodes(
     cluster: Cluster, num_nodes: int, labels: dict[str, str] | None = None
 ) -> Iterator[list[str]]:
     """Their names; all are ready. They are gone afterwards."""
+    try:
+        yield simulate_nodes(cluster, num_nodes, labels)
+    finally:
+        cluster.api.delete("/api/v1/nodes", labelSelector=f"{LABEL}=true")
+        cluster.processes.end("kwok")
+
+
+def simulate_nodes(
+    cluster: Cluster, num_nodes: int, labels: dict[str, str] | None = None
+) -> list[str]:
+    """The same, to go with the cluster: to delete thousands takes minutes."""
     names = [f"simulated-{number:05d}" for number in range(num_nodes)]
     cluster.processes.start(
         "kwok",
@@ -32,7 +45,7 @@ def simulated_nodes(
             *(binary("kwok"), f"--kubeconfig={cluster.kubeconfig}", f"--config={STAGES}"),
             f"--manage-nodes-with-label-selector={LABEL}=true",
             f"--node-lease-duration-seconds={LEASE_SECONDS}",
-            "--cidr=10.128.0.0/9",
+            f"--cidr={ADDRESSES}",
         ],
     )
     api = Api(cluster.kubeconfig, connections=CONNECTIONS)
@@ -40,11 +53,9 @@ def simulated_nodes(
         with ThreadPoolExecutor(CONNECTIONS) as threads:
             list(threads.map(lambda name: _make(api, name, labels or {}), names))
         _wait_ready(api, num_nodes)
-        yield names
     finally:
-        api.delete("/api/v1/nodes", labelSelector=f"{LABEL}=true")
-        cluster.processes.end("kwok")
         api.close()
+    return names
 
 
 def _make(api: Api, name: str, labels: dict[str, str]) -> None:

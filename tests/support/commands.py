@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
+
+from support.waiting import wait_for
 
 HEADWAY = [sys.executable, "-m", "headway.cli.main"]
 
@@ -29,3 +33,44 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
+
+
+class Typed:
+    """A command that goes on while a test looks at what it says."""
+
+    def __init__(self, *arguments: str, folder: Path) -> None:
+        self.process = start(*arguments, folder=folder)
+        self.output = ""
+        self._reader = Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+
+    def __enter__(self) -> Typed:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+    def wait_for(self, words: str, seconds: float) -> None:
+        def is_said() -> bool:
+            has_ended = self.process.poll() is not None
+            assert words in self.output or not has_ended, f"no {words!r} in {self.output}"
+            return words in self.output
+
+        wait_for(f"{words!r}", is_said, seconds)
+
+    def interrupt(self, seconds: float = 30.0) -> int:
+        """As by Ctrl-C: its exit code."""
+        self.process.send_signal(signal.SIGINT)
+        return self.end(seconds)
+
+    def end(self, seconds: float) -> int:
+        code = self.process.wait(seconds)
+        self._reader.join(seconds)
+        return code

@@ -1,4 +1,4 @@
-"""A real S3 server for tests: versitygw over a folder, on the loopback."""
+"""A real S3 server for tests: versitygw over a folder."""
 
 from __future__ import annotations
 
@@ -48,44 +48,50 @@ def versitygw() -> Path:
     return binary
 
 
-def free_port() -> int:
+LOOPBACK = "127.0.0.1"
+KEYS = ("test", "test-secret")
+
+
+def free_port(address: str = LOOPBACK) -> int:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind((address, 0))
         return int(probe.getsockname()[1])
 
 
-def _answers(port: int) -> bool:
+def _answers(address: str, port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(0.2)
-        return probe.connect_ex(("127.0.0.1", port)) == 0
+        return probe.connect_ex((address, port)) == 0
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[int]:
-    """Its port. Credentials are `test` and `test-secret`; the bucket `bucket` is there."""
+def s3_server(folder: Path, address: str = LOOPBACK, keys: tuple[str, str] = KEYS) -> Iterator[int]:
+    """Its port. It takes these keys, and the bucket `bucket` is there."""
     (folder / "bucket").mkdir(parents=True)
-    port = free_port()
+    port = free_port(address)
+    access, secret = keys
     process = subprocess.Popen(
         [
             str(versitygw()),
-            *("--access", "test", "--secret", "test-secret", "--port", f"127.0.0.1:{port}"),
+            *("--access", access, "--secret", secret, "--port", f"{address}:{port}"),
             *("posix", str(folder)),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for("the S3 server", lambda: _answers(port), seconds=20)
+        wait_for("the S3 server", lambda: _answers(address, port), seconds=20)
         yield port
     finally:
         process.terminate()
         process.wait(timeout=10)
 
 
-def credentials(port: int) -> dict[str, str]:
+def credentials(port: int, address: str = LOOPBACK, keys: tuple[str, str] = KEYS) -> dict[str, str]:
+    access, secret = keys
     return {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test-secret",
+        "AWS_ACCESS_KEY_ID": access,
+        "AWS_SECRET_ACCESS_KEY": secret,
         "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{port}",
+        "AWS_ENDPOINT_URL": f"http://{address}:{port}",
     }

@@ -65,8 +65,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     if on_cluster is not None and is_queued:
         reasons = [on_cluster.why or ""]
     elif job is not None and is_active:
-        reasons = [reason.words for reason in cluster.reasons(job)]
         answer = cluster.ask("/status")
+        reasons = [reason.words for reason in cluster.reasons(job, is_kept=answer is not None)]
     found: Status | None = None
     events: list[Event] = []
     if answer is not None:

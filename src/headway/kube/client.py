@@ -80,8 +80,9 @@ class Kube:
 
     @classmethod
     def _of(cls, config: Any, namespace: str) -> Kube:
-        client = Client(config=config, namespace=namespace, field_manager=FIELD_MANAGER)
-        connection = ConnectionParams(timeout=httpx2.Timeout(CALL_SECONDS))
+        timeout = httpx2.Timeout(CALL_SECONDS)
+        client = Client(config, namespace, timeout=timeout, field_manager=FIELD_MANAGER)
+        connection = ConnectionParams(timeout=timeout)
         return cls(client, http_client(config, connection), namespace)
 
     # Objects
@@ -152,12 +153,24 @@ class Kube:
 
     # Pods
 
-    def pods(self, selector: Selector) -> tuple[list[Pod], str]:
-        """And the version from which on to watch them."""
+    def pods(self, selector: Selector, taken: Callable[[Pod], Found]) -> tuple[list[Found], str]:
+        """What is `taken` of each, and the version from which on to watch them. Of thousands, only
+        a page is held at a time."""
         with _words("pods"):
             listing = self._client.list(Pod, labels=dict(selector), chunk_size=PAGE)
-            pods = list(listing)
-            return pods, listing.resourceVersion
+            return [taken(pod) for pod in listing], listing.resourceVersion
+
+    def few_pods(self, selector: Selector) -> list[Pod]:
+        """All of them, as the API server remembers, which may be a second ago: to be asked exactly
+        it goes through all pods of the namespace."""
+        path = f"api/v1/namespaces/{self.namespace}/pods"
+        labels = ",".join(f"{key}={value}" for key, value in selector.items())
+        with _words("pods"):
+            response = self._http.get(
+                path, params={"labelSelector": labels, "resourceVersion": "0"}
+            )
+            _require_success(response)
+            return [cast(Pod, Pod.from_dict(one)) for one in response.json()["items"]]
 
     def first_pods(
         self, selector: Selector, most: int, fields: Selector | None = None

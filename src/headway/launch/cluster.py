@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import Event
+from lightkube.resources.core_v1 import Event, Pod
 
 from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
@@ -20,6 +20,7 @@ from headway.kube.names import (
     HTTP_PORT,
     INDEX,
     INSTANCE,
+    Component,
     Object,
     coordinator_object,
     labels,
@@ -34,9 +35,12 @@ HOPELESS_SECONDS = 10.0
 STOP_SECONDS = 400.0
 """For a save, and beyond the grace that pods have."""
 GONE_SECONDS = 150.0
+AWAY_SECONDS = 120.0
+"""For an API server that does not answer while something is waited for."""
 LOOKED_AT = 50
 """Pods that are asked why they wait: of thousands the others wait for the same."""
 
+Found = TypeVar("Found")
 JobState = Literal["active", "queued", "suspended", "finished", "failed"]
 
 
@@ -77,13 +81,9 @@ class ClusterRun:
         hopeless_since: float | None = None
         said = ""
         while True:
-            status = self.status()
-            if status is not None and status["step"] > 0 and status["state"] == "running":
-                return status
-            job = self.require_job()
-            if self._has_finished(job):
+            status, job, reasons = self._patiently(self._seen, say)
+            if job is None:
                 return status or {}
-            reasons = self.reasons(job)
             words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
             if words != said:
                 said = words
@@ -99,31 +99,43 @@ class ClusterRun:
                 raise RunFailed(reasons[0].words)
             self.clock.sleep(LOOK_SECONDS)
 
-    def reasons(self, job: Job) -> list[Waiting]:
-        """Why pods do not run, those of the coordinator first."""
+    def _seen(self) -> tuple[dict[str, Any] | None, Job | None, list[Waiting]]:
+        """Its status; and while it does not train yet, its Job and what is in the way."""
+        status = self.status()
+        if status is not None and status["step"] > 0 and status["state"] == "running":
+            return status, None, []
+        job = self.require_job()
+        if self._has_finished(job):
+            return status, None, []
+        return status, job, self.reasons(job, is_kept=status is not None)
+
+    def reasons(self, job: Job, is_kept: bool) -> list[Waiting]:
+        """Why pods do not run. `is_kept`: the coordinator does, and is not looked at. Nor are the
+        workers when all are up: to find those that wait, the API server goes through all of them.
+        """
+        assert job.spec is not None
+        found = [] if is_kept else self._reasons_of_coordinator()
+        if self._ready(job) < (job.spec.parallelism or 0):
+            waits = {"status.phase": "Pending"}
+            pods = self.kube.first_pods(labels(self.name, "worker"), LOOKED_AT, waits)
+            found += self._waiting(job, "worker", pods)
+        return sorted(found, key=lambda each: not each.is_hopeless)
+
+    def _reasons_of_coordinator(self) -> list[Waiting]:
+        job = self.kube.job(coordinator_object(self.name))
+        if job is None:
+            return []
+        # One that crashes is running, for Kubernetes.
+        return self._waiting(job, "coordinator", self._coordinators())
+
+    def _waiting(self, job: Job, component: Component, pods: Sequence[Pod]) -> list[Waiting]:
         assert job.metadata is not None
         assert job.metadata.uid is not None
-        found: list[Waiting] = []
-        own = self.kube.job(coordinator_object(self.name))
-        for one, component in ((own, "coordinator"), (job, "worker")):
-            if one is None:
-                continue
-            assert one.metadata is not None
-            assert one.metadata.uid is not None
-            # A coordinator that crashes is running, for Kubernetes.
-            only = {"status.phase": "Pending"} if component == "worker" else None
-            pods = self.kube.first_pods(
-                labels(self.name, component),  # type: ignore[arg-type]
-                LOOKED_AT,
-                only,
-            )
-            running = self._ready(one)
-            events = self.kube.events_of(one.metadata.uid)
-            found += [
-                Waiting(f"{component}: {each.words}", each.pods, each.is_hopeless)
-                for each in waiting(one, pods, events, running)
-            ]
-        return sorted(found, key=lambda each: not each.is_hopeless)
+        events = self.kube.events_of(job.metadata.uid)
+        return [
+            Waiting(f"{component}: {each.words}", each.pods, each.is_hopeless)
+            for each in waiting(job, pods, events, self._ready(job))
+        ]
 
     def _has_finished(self, job: Job) -> bool:
         end = job_end(job)
@@ -188,13 +200,17 @@ class ClusterRun:
         return None
 
     def _find_coordinator(self) -> bool:
-        running = {"status.phase": "Running"}
-        for pod in self.kube.first_pods(labels(self.name, "coordinator"), 3, running):
+        for pod in self._coordinators():
             assert pod.metadata is not None
-            if pod.metadata.deletionTimestamp is None:
+            is_running = pod.status is not None and pod.status.phase == "Running"
+            if is_running and pod.metadata.deletionTimestamp is None:
                 self._coordinator = pod.metadata.name or ""
                 return True
         return False
+
+    def _coordinators(self) -> list[Pod]:
+        """One, or also those before it."""
+        return self.kube.few_pods(labels(self.name, "coordinator"))
 
     def events(self) -> list[dict[str, Any]]:
         """What Kubernetes says of its Jobs, and of pods that wait or have failed."""
@@ -285,7 +301,7 @@ class ClusterRun:
         self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]
     ) -> None:
         deadline, said = self.clock.monotonic() + seconds, False
-        while not is_so():
+        while not self._patiently(is_so, say):
             if not said:
                 said = True
                 say(f"waiting for {what}")
@@ -295,6 +311,21 @@ class ClusterRun:
                     f"kubectl get pods -n {self.kube.namespace}",
                 )
             self.clock.sleep(LOOK_SECONDS)
+
+    def _patiently(self, look: Callable[[], Found], say: Callable[[str], None]) -> Found:
+        """An API server that does not answer now may in a moment."""
+        deadline: float | None = None
+        while True:
+            try:
+                return look()
+            except ClusterAway as error:
+                now = self.clock.monotonic()
+                if deadline is None:
+                    deadline = now + AWAY_SECONDS
+                    say(f"{error.message}; asking again")
+                elif now > deadline:
+                    raise
+                self.clock.sleep(LOOK_SECONDS)
 
 
 def runs_of(kube: Kube, clock: Clock) -> Iterator[OnCluster]:

@@ -50,9 +50,9 @@ class PodWatch:
         while not self._stop.is_set():
             try:
                 if not version:
-                    pods, version = self._kube.pods(self._labels)
+                    pods, version = self._kube.pods(self._labels, facts_of)
                     with self._lock:
-                        self._pods = {facts.name: facts for facts in map(facts_of, pods)}
+                        self._pods = {facts.name: facts for facts in pods}
                     self.is_complete.set()
                     said = ""
                 for what, pod in self._kube.watch_pods(self._labels, version):

@@ -81,7 +81,7 @@ UNSCHEDULABLE = (
                     {"type": "PodScheduled", "status": "False", "message": UNSCHEDULABLE},
                 ]
             ),
-            "no capacity: not enough nvidia.com/gpu",
+            "no capacity: not enough nvidia.com/gpu (",
             False,
         ),
         (
@@ -127,7 +127,7 @@ POLICY = (
     ("message", "says", "is_hopeless"),
     [
         (QUOTA, "quota team is used up: requested: requests.cpu=2, used", False),
-        (POLICY, "rejected by policy: pods", True),
+        (POLICY, "rejected by policy: violates PodSecurity", True),
         ("Error creating: something else", "something else", False),
     ],
 )

@@ -1,0 +1,130 @@
+"""A run whose storage is a bucket: pods and the user reach the same server, each with keys that
+nobody else gets to see."""
+
+from __future__ import annotations
+
+import base64
+import json
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cluster_tool import network
+from cluster_tool.api import Api
+from support.lab import RUN_FILE, Lab
+from support.s3 import credentials, s3_server
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
+
+STEPS = 40
+TOKEN = "SOME_TOKEN"
+KEY_NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+RUN = RUN_FILE.replace("100000 steps", f"{STEPS} steps") + f"secrets: [{TOKEN}]\n"
+
+
+@pytest.fixture
+def bucket(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Its files. The target's pods get its keys from a Secret, the user's commands from here."""
+    keys = (secrets.token_hex(10), secrets.token_hex(20))
+    with s3_server(tmp_path / "s3", network.HOST, keys) as port:
+        variables = credentials(port, network.HOST, keys)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        _make_secret(lab, "bucket", variables)
+        lab.change_target(storage={"url": "s3://bucket/team", "secret": "bucket"}, secret="ours")
+        yield tmp_path / "s3" / "bucket" / "team"
+
+
+def _make_secret(lab: Lab, name: str, values: dict[str, str]) -> None:
+    path = f"/api/v1/namespaces/{lab.namespace}/secrets"
+    lab.cluster.api.create(path, {"metadata": {"name": name}, "stringData": values})
+
+
+def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
+    lab.folder = lab.folder / "mine"
+    lab.folder.mkdir()
+    (lab.folder.parent / "targets.yaml").rename(lab.folder / "targets.yaml")
+    lab.write_run(RUN)
+    token = secrets.token_hex(20)
+    _make_secret(lab, "ours", {TOKEN: token})
+
+    with lab.typed("run", "--on", "lab", "--nodes", "2") as launch:
+        inside = wait_for("workers", lambda: _environments(lab, 2), 90)
+        assert all(f"{TOKEN}={token}".encode() in variables for variables in inside)
+        key = _value(lab, "headway-it", "key")
+        assert launch.end(90) == 0, launch.output
+    wait_for("the end", lambda: lab.status()["state"] == "finished", 60)
+    status = lab.status()
+    assert (status["step"], status["checkpoint_step"]) == (STEPS, STEPS)
+    verified = lab.headway("ledger", "verify")
+    assert str(STEPS) in verified.stdout + verified.stderr
+
+    access, secret = (_value(lab, "bucket", name) for name in KEY_NAMES)
+    said = {
+        "run": launch.output,
+        "status": lab.headway("status").stdout,
+        "logs": lab.headway("logs", "--all").stdout,
+        "events": lab.headway("events", "--json").stdout,
+        **_pod_logs(lab),
+        **_objects(lab.cluster.api, lab.namespace),
+        **_files(lab.folder),
+        **_files(bucket),
+    }
+    # All of it was looked at: what is no secret is found.
+    assert _mentions(said, TOKEN) >= {"jobs headway-it", "configmaps headway-it"}
+    assert str(bucket / "runs/it/spec.json") in _mentions(said, TOKEN)
+    assert {"events", "pods", "log"} <= {place.partition(" ")[0] for place in said}
+    for name, value in {"access": access, "secret": secret, "token": token, "key": key}.items():
+        for form in (value, base64.b64encode(value.encode()).decode()):
+            assert not _mentions(said, form), name
+
+    lab.headway("delete", "it", "--yes")
+    wait_for("nothing to be left", lambda: lab.objects() == [], 60)
+    assert not _files(bucket / "runs")
+    assert _files(bucket / "sets"), "other runs may use them"
+    assert {_value(lab, "ours", TOKEN), _value(lab, "bucket", KEY_NAMES[0])} == {token, access}
+
+
+def _mentions(texts: dict[str, str], word: str) -> set[str]:
+    return {place for place, text in texts.items() if word in text}
+
+
+def _environments(lab: Lab, nodes: int) -> list[bytes]:
+    """Of a training process in each pod; none as long as one has none."""
+    by_pod = lab.training_pids()
+    if len(by_pod) < nodes or not all(by_pod.values()):
+        return []
+    return [Path(f"/proc/{min(pids)}/environ").read_bytes() for pids in by_pod.values()]
+
+
+def _value(lab: Lab, name: str, key: str) -> str:
+    path = f"/api/v1/namespaces/{lab.namespace}/secrets/{name}"
+    return base64.b64decode(lab.cluster.api.get(path)["data"][key]).decode()
+
+
+def _pod_logs(lab: Lab) -> dict[str, str]:
+    """The coordinator's, too."""
+    path = f"/api/v1/namespaces/{lab.namespace}/pods"
+    names = [pod["metadata"]["name"] for pod in lab.cluster.api.items(path)]
+    return {f"log {name}": lab.cluster.api.text(f"{path}/{name}/log") for name in names}
+
+
+def _objects(api: Api, namespace: str) -> dict[str, str]:
+    """All that is in the namespace, as JSON, but for Secrets."""
+    groups = [group["preferredVersion"]["groupVersion"] for group in api.get("/apis")["groups"]]
+    found = {}
+    for group in ("/api/v1", *(f"/apis/{name}" for name in groups)):
+        for kind in api.get(group)["resources"]:
+            if not kind["namespaced"] or "list" not in kind["verbs"] or kind["name"] == "secrets":
+                continue
+            for one in api.items(f"{group}/namespaces/{namespace}/{kind['name']}"):
+                found[f"{kind['name']} {one['metadata']['name']}"] = json.dumps(one)
+    return found
+
+
+def _files(folder: Path) -> dict[str, str]:
+    paths = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): path.read_bytes().decode("latin-1") for path in paths}

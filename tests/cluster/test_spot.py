@@ -1,0 +1,66 @@
+"""Spot machines get the workers above the minimum, and nothing without which the run stands
+still."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from cluster_tool.cluster import Cluster
+from headway.kube.names import INDEX
+from support.lab import RUN_FILE, Lab
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+LABEL, SPOT = "headway-test/capacity-type", "spot"
+
+
+@pytest.fixture
+def spot(own_cluster: Cluster) -> Iterator[set[str]]:
+    """Names of machines that carry the label: all but one."""
+    names = [node.name for node in own_cluster.nodes[1:]]
+
+    def label(value: str | None) -> None:
+        for name in names:
+            own_cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL: value}}})
+
+    label(SPOT)
+    try:
+        yield set(names)
+    finally:
+        label(None)
+
+
+def _by_index(lab: Lab) -> dict[int, dict[str, Any]]:
+    """Worker pods that have a machine."""
+    placed = [pod for pod in lab.pods() if "nodeName" in pod["spec"]]
+    return {int(pod["metadata"]["labels"][INDEX]): pod for pod in placed}
+
+
+def test_the_fewest_are_never_on_spot_machines(lab: Lab, spot: set[str]) -> None:
+    lab.write_run(RUN_FILE + "resources: {nodes: 2..3, spot: above_min}\n")
+    # The machine that stays has room for two of them and the coordinator, not for three.
+    lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}}, spot_label={LABEL: SPOT})
+    lab.headway("run", "--on", "lab", "--nodes", "3")
+    wait_for("three pods", lambda: len(_by_index(lab)) == 3)
+    pods = _by_index(lab)
+    on = {index: lab.node_of(pod).name for index, pod in pods.items()}
+    assert not {on[0], on[1]} & spot
+    assert on[2] in spot, "it may be there, and there is room nowhere else"
+    assert lab.node_of(lab.pods("coordinator")[0]).name not in spot
+
+    # Nor are those that replace them.
+    before = pods[0]["metadata"]
+    path = f"/api/v1/namespaces/{lab.namespace}/pods/{before['name']}"
+    lab.cluster.api.delete(path)
+    other = wait_for("another", lambda: _other_than(before["uid"], lab))
+    assert other is not None
+    assert lab.node_of(other).name not in spot
+
+
+def _other_than(uid: str, lab: Lab) -> dict[str, Any] | None:
+    found = _by_index(lab).get(0)
+    return None if found is None or found["metadata"]["uid"] == uid else found

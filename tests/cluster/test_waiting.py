@@ -1,0 +1,86 @@
+"""`headway run --on` says what it waits for, and does not wait for what will never come."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from support.commands import Typed
+from support.lab import Lab
+from support.waiting import wait_for
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
+
+SAID_SECONDS = 60.0
+GIVEN_UP_SECONDS = 30.0
+
+
+def _leave(lab: Lab, command: Typed) -> None:
+    """Ctrl-C leaves the run waiting; after it the user takes it away."""
+    assert command.interrupt() == 130, command.output
+    assert "run it goes on, or will, on lab" in command.output
+    assert "headway stop" in command.output
+    assert "jobs/headway-it" in lab.objects()
+
+
+def _take_away(lab: Lab) -> None:
+    lab.headway("stop")
+    lab.headway("delete", "it", "--yes")
+    wait_for("nothing to be left", lambda: lab.objects() == [], 30)
+    assert not (lab.shared / "runs" / "it").exists()
+
+
+def test_no_machine_has_so_much(lab: Lab) -> None:
+    lab.change_target({"resources": {"cpu": "64", "memory": "2Gi"}})
+    with lab.typed("run", "--on", "lab", "--nodes", "2") as command:
+        command.wait_for("worker: no capacity: not enough cpu (", SAID_SECONDS)
+        _leave(lab, command)
+    status = lab.status()
+    assert any("not enough cpu" in str(reason) for reason in status["waiting"]), status
+    _take_away(lab)
+
+
+def test_a_quota_that_is_used_up(lab: Lab) -> None:
+    # Enough for the pod that serves the claim and for the coordinator.
+    lab.cluster.api.create(
+        f"/api/v1/namespaces/{lab.namespace}/resourcequotas",
+        {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "800m"}}},
+    )
+    lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}})
+    with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
+        command.wait_for("worker: quota team is used up: ", SAID_SECONDS)
+        assert "requests.cpu=600m" in command.output
+        _leave(lab, command)
+    _take_away(lab)
+
+
+def test_pods_that_policy_rejects(lab: Lab) -> None:
+    """Of the workers only: an RDMA device comes with a capability that the namespace forbids."""
+    resources = {"cpu": "450m", "memory": "2Gi", "rdma/hca": "1"}
+    lab.change_target({"resources": resources}, security="baseline")
+    with lab.typed("run", "--on", "lab", "--nodes", "2") as command:
+        command.wait_for("worker: rejected by policy: ", SAID_SECONDS)
+        began = time.monotonic()
+        assert command.end(GIVEN_UP_SECONDS) == 1, command.output
+        assert time.monotonic() - began < GIVEN_UP_SECONDS
+    assert "violates PodSecurity" in command.output
+    assert "IPC_LOCK" in command.output
+    # The Job tries another pod each second: it is not said each time.
+    assert 'pods "headway-it' not in command.output
+    wait_for("nothing to be left", lambda: lab.objects() == [], 10)
+
+
+def test_a_pod_for_the_claim_that_policy_rejects(lab: Lab) -> None:
+    """All pods of the run have the volume, so the first of them does not start either."""
+    added = {
+        "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
+        "mounts": [{"name": "host", "mountPath": "/host"}],
+    }
+    lab.change_target(added, security="baseline")
+    began = time.monotonic()
+    said = lab.headway("run", "--on", "lab", "--nodes", "2", expect=1).stderr
+    assert time.monotonic() - began < GIVEN_UP_SECONDS
+    assert "rejected by policy" in said
+    assert "hostPath" in said
+    wait_for("nothing to be left", lambda: lab.objects() == [], 10)
