@@ -115,6 +115,8 @@ class ControlPlane:
             f"--service-account-private-key-file={self._keys}/tokens.key",
             f"--root-ca-file={self._keys}/ca.crt",
             "--use-service-account-credentials",
+            # A claim that was seen before its volume is looked at again after that.
+            "--pvclaimbinder-sync-period=1s",
             *("--bind-address=127.0.0.1", "--leader-elect=false"),
         ]
 

@@ -13,7 +13,7 @@ import typer
 
 from headway.cli.on_target import digests_here, fitted, placing_on, warn_of_keys, warn_of_placing
 from headway.cli.output import hint, say, warn
-from headway.cli.target_run import TargetRun, bucket_of, note_started_on
+from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
 from headway.kube.delivery import TRAIN, Key, Layout, Place, local_places, model_files
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
     with TemporaryDirectory(prefix="headway-") as scratch:
         run = _launch(loaded, on, nodes, extend, Path(scratch))
+    end_claim_pods()
     if run is not None:
         _wait(run)
 

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 from typing import Annotated
+
+if os.getpid() == 1:
+    # The first process of a pod has no default handler. Whoever is told to go while it is still
+    # importing shall not have to be killed minutes later.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 import typer
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -49,7 +50,10 @@ def node() -> None:
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     try:
-        resolved, directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"])
+        opened = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
+        if opened is None:
+            raise typer.Exit(int(Exit.STOPPED))
+        resolved, directory = opened
         _fetch(resolved)
         run = NodeRun(resolved, directory, place, SystemClock(), _say)
         if asked:
@@ -71,8 +75,9 @@ def _leave_words(words: str) -> None:
         TERMINATION_LOG.write_bytes(words.encode()[-TERMINATION_BYTES:])
 
 
-def _opened(location: str) -> tuple[Resolved, RunDirectory]:
-    """Storage that is not there yet, or not now, is no error of the run."""
+def _opened(location: str, asked: Sequence[int]) -> tuple[Resolved, RunDirectory] | None:
+    """Storage that is not there yet, or not now, is no error of the run. None when the node is
+    `asked` to leave meanwhile."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, NotFound
     from headway.state.rundir import RunDirectory
@@ -90,6 +95,8 @@ def _opened(location: str) -> tuple[Resolved, RunDirectory]:
             if str(error) != said:
                 said = str(error)
                 _say(f"waiting for the run directory: {said}")
+            if asked:
+                return None
             clock.sleep(LOOK_SECONDS)
 
 

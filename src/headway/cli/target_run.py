@@ -160,6 +160,9 @@ def serve_claims(folder: Path) -> None:
     register(lambda name: _claim_pod(name, folder))
 
 
+_started: list[ClaimPod] = []
+
+
 @cache
 def _claim_pod(name: str, folder: Path) -> ClaimPod:
     """One for each target: it takes seconds to start, and lasts as long as this process."""
@@ -170,4 +173,13 @@ def _claim_pod(name: str, folder: Path) -> ClaimPod:
 
     target = load_target(name, folder).target
     kube = Kube.at(target.kube.context, target.kube.namespace)
-    return ClaimPod(kube, target, SystemClock(), say).start()
+    made = ClaimPod(kube, target, SystemClock(), say).start()
+    _started.append(made)
+    return made
+
+
+def end_claim_pods() -> None:
+    """They count against a quota, which a run may need for itself."""
+    while _started:
+        _started.pop().end()
+    _claim_pod.cache_clear()
