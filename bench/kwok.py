@@ -115,8 +115,7 @@ class Audit:
         policy.write_text(yaml.safe_dump(content | {"omitStages": ["RequestReceived"]}))
         plane = cluster.control_plane
         plane.stop_api()
-        options = (f"--audit-policy-file={policy}", f"--audit-log-path={self.log}")
-        cluster.processes.start("api", [*plane._api(), *options])
+        plane.start_api(f"--audit-policy-file={policy}", f"--audit-log-path={self.log}")
         plane.wait_ready(cluster.api)
 
     @property

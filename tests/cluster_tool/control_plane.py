@@ -58,8 +58,8 @@ class ControlPlane:
         self._processes.start("manager", self._manager())
         self._processes.start("scheduler", self._scheduler())
 
-    def start_api(self) -> None:
-        self._processes.start("api", self._api())
+    def start_api(self, *options: str) -> None:
+        self._processes.start("api", [*self._api(), *options])
 
     def stop_api(self) -> None:
         """Without a word, as when its machine dies."""

@@ -26,6 +26,7 @@ from headway.kube.names import GATE, Object
 FIELD_MANAGER = "headway"
 CALL_SECONDS = 20.0
 PAGE = 500
+FEW = 20
 WATCH_SECONDS = 240
 """After which the server ends a watch and a new one is begun: one that has silently died is not
 waited on for ever."""
@@ -166,9 +167,8 @@ class Kube:
         path = f"api/v1/namespaces/{self.namespace}/pods"
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
         with _words("pods"):
-            response = self._http.get(
-                path, params={"labelSelector": labels, "resourceVersion": "0"}
-            )
+            asked = {"labelSelector": labels, "resourceVersion": "0", "limit": str(FEW)}
+            response = self._http.get(path, params=asked)
             _require_success(response)
             return [cast(Pod, Pod.from_dict(one)) for one in response.json()["items"]]
 
