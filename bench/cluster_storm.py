@@ -170,7 +170,7 @@ class Storm:
     def _machine(self) -> Node:
         """Any, unless all workers are on it: then the run goes back to a checkpoint, as it should,
         and that is another test."""
-        workers = {pod["spec"]["nodeName"] for pod in self.lab.pods() if "nodeName" in pod["spec"]}
+        workers = self.lab.machines_of_workers()
         return self.chance.choice(
             [node for node in self._machines() if workers.difference({node.name})]
         )

@@ -73,7 +73,7 @@ def calls_of(kube: Kube) -> Calls:
         return kube.replace_config_map(_record(kube))
 
     return {
-        ("pods", "list"): lambda: kube.pods(labels(RUN, "worker")),
+        ("pods", "list"): lambda: kube.pods(labels(RUN, "worker"), lambda pod: pod),
         ("pods", "watch"): lambda: next(iter(kube.watch_pods(labels(RUN, "worker"), "0"))),
         ("pods", "patch"): lambda: kube.release_pod("waits"),
         ("pods", "delete"): lambda: kube.delete_pod("nobody", grace_seconds=0),

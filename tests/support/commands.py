@@ -32,7 +32,13 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=_heed_ctrl_c,
     )
+
+
+def _heed_ctrl_c() -> None:
+    """Tests that are themselves started in the background ignore it, and so would their children."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Typed:

@@ -133,6 +133,9 @@ class Lab:
     def node_of(self, pod: Mapping[str, Any]) -> Node:
         return self.cluster.node(pod["spec"]["nodeName"])
 
+    def machines_of_workers(self) -> set[str]:
+        return {pod["spec"]["nodeName"] for pod in self.pods() if "nodeName" in pod["spec"]}
+
     def training_pids(self) -> dict[str, set[int]]:
         """Processes that train, by the pod they are in: those that the warm parent has forked."""
         found = {}

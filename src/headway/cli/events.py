@@ -34,6 +34,15 @@ def _print(events: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _on_target(run: TargetRun) -> list[dict[str, Any]]:
-    answer = run.cluster.ask("/events")
-    own = json.loads(answer) if answer is not None else run.directory().history()
-    return sorted([*own, *run.cluster.events()], key=lambda event: str(event["time"]))
+    """Its own as its coordinator has them, or of one that has ended from the storage. While it
+    starts there are none, and what Kubernetes says is what matters."""
+    cluster = run.cluster
+    job = cluster.job()
+    answer = cluster.ask("/events") if job is not None else None
+    if answer is not None:
+        own = json.loads(answer)
+    elif job is not None and cluster.on_cluster(job).state in ("active", "queued"):
+        own = []
+    else:
+        own = run.directory().history()
+    return sorted([*own, *cluster.events()], key=lambda event: str(event["time"]))

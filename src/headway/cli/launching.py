@@ -155,6 +155,11 @@ def _wait(run: TargetRun, is_new: bool = True) -> None:
         left = "its objects are deleted, what it had saved is kept" if is_new else None
         raise RunFailed(error.message, error.hint or left) from None
     if status.get("state") != "running":
+        job = run.cluster.job()
+        if job is not None and run.cluster.on_cluster(job).state == "suspended":
+            say(f"run {run.name} was stopped on {run.on} before it trained")
+            hint("headway status says why, if its budget is used up; headway resume")
+            return
         say(f"run {run.name} has finished on {run.on}")
         hint("headway status, headway export")
         return

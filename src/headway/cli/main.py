@@ -41,7 +41,7 @@ from headway.errors import HeadwayError
 
 app = typer.Typer(
     name="headway",
-    help="Train language models from one run file: here, or on spot machines.",
+    help="Train language models from one run file: here, or on Kubernetes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

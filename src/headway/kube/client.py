@@ -21,7 +21,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim,
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
-from headway.kube.names import GATE, Object
+from headway.kube.names import FINALIZER, GATE, Object
 
 FIELD_MANAGER = "headway"
 CALL_SECONDS = 20.0
@@ -199,10 +199,10 @@ class Kube:
             )
 
     def release_pod(self, name: str) -> None:
-        """Takes off what keeps it from being deleted: the Job's finalizer."""
-        patch = {"metadata": {"finalizers": None}}
+        """Takes off its Job's finalizer, which keeps it from being deleted."""
+        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
         with _words(f"pod {name}"):
-            _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.MERGE))
+            _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
 
     def lift_gate(
         self, name: str, not_on: Sequence[str], not_labelled: tuple[str, str] | None

@@ -87,6 +87,8 @@ def container(
         **_credentials(target),
         "env": [{"name": "HOME", "value": HOME}, *environment],
         "resources": {"requests": dict(resources), "limits": dict(resources)},
+        # So that why it ends again and again can be said after its log is gone.
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
             "readOnlyRootFilesystem": True,

@@ -26,8 +26,8 @@ from headway.kube.names import (
     labels,
     run_object,
 )
-from headway.kube.views import Waiting, job_end, last_words, waiting
-from headway.kube.worker_job import QUEUE
+from headway.kube.views import Waiting, exit_code, job_end, last_words, waiting
+from headway.kube.worker_job import OWN_ERRORS, QUEUE
 
 LOOK_SECONDS = 1.0
 HOPELESS_SECONDS = 10.0
@@ -76,8 +76,8 @@ class ClusterRun:
         return self.kube.job(coordinator_object(self.name)) is not None
 
     def wait_until_it_trains(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Its status once a step was committed, or it has finished. Raises when something is in the
-        way that will not go away by itself."""
+        """Its status once a step was committed, or it has finished or was stopped. Raises when
+        something is in the way that will not go away by itself."""
         hopeless_since: float | None = None
         said = ""
         while True:
@@ -105,7 +105,7 @@ class ClusterRun:
         if status is not None and status["step"] > 0 and status["state"] == "running":
             return status, None, []
         job = self.require_job()
-        if self._has_finished(job):
+        if self._has_finished(job) or self.on_cluster(job).state == "suspended":
             return status, None, []
         return status, job, self.reasons(job, is_kept=status is not None)
 
@@ -145,11 +145,16 @@ class ClusterRun:
 
     def _why_it_failed(self, message: str) -> str:
         """The last words of a pod that failed, if it is still there."""
+        words = next((said for pod in self._failed_pods() if (said := last_words(pod))), None)
+        return f"{words}\n{message}" if words else message
+
+    def _failed_pods(self) -> list[Pod]:
+        """By an error of the run's own, the newest first: others have failed and were replaced."""
         failed = self.kube.first_pods(
             labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
         )
-        words = next((said for pod in failed if (said := last_words(pod))), None)
-        return f"{words}\n{message}" if words else message
+        to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
+        return sorted(to_blame, key=lambda pod: str(pod.metadata.creationTimestamp), reverse=True)  # type: ignore[union-attr]
 
     # Looking at it
 
@@ -249,11 +254,9 @@ class ClusterRun:
 
     def failed_node(self) -> int | None:
         """The node whose pod has failed, if one has."""
-        for pod in self.kube.first_pods(
-            labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
-        ):
-            if last_words(pod) and pod.metadata is not None:
-                return int((pod.metadata.labels or {}).get(INDEX, 0))
+        for pod in self._failed_pods():
+            assert pod.metadata is not None
+            return int((pod.metadata.labels or {}).get(INDEX, 0))
         return None
 
     def stop(self, say: Callable[[str], None]) -> int | None:

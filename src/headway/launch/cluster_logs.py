@@ -22,8 +22,8 @@ from headway.kube.names import INDEX, labels, run_object
 from headway.kube.views import job_end
 
 LOOK_SECONDS = 1.0
-FEW = 20
-"""Pods of a node that are still known to Kubernetes."""
+FEW = 50
+"""Pods of a node that are still known to Kubernetes: more than are kept to be looked at."""
 
 
 @dataclass

@@ -316,7 +316,8 @@ class Keeper:
     def _note_failed(self, why: str) -> None:
         events = self.directory.history()
         if not any(event["event"] == "failed" for event in events[-3:]):
-            self._journal.note("failed", rank=0, node=0, local_rank=0, how=why, words=why)
+            node = next((pod.index for pod in self._watch.pods() if pod.is_to_blame), 0)
+            self._journal.note("failed", rank=0, node=node, local_rank=0, how=why, words=why)
 
     def _note_away(self, error: ClusterAway) -> None:
         if error.message != self._away:

@@ -87,7 +87,8 @@ def facts_of(pod: Pod) -> PodFacts:
     assert metadata.name is not None
     created, deleted = metadata.creationTimestamp, metadata.deletionTimestamp
     code = exit_code(pod)
-    has_failed = status is not None and status.phase == "Failed" and code not in OWN_ERRORS
+    is_failed = status is not None and status.phase == "Failed"
+    has_failed = is_failed and code not in OWN_ERRORS
     return PodFacts(
         name=metadata.name,
         index=int((metadata.annotations or {}).get(INDEX, 0)),
@@ -96,6 +97,8 @@ def facts_of(pod: Pod) -> PodFacts:
         is_gated=any(gate.name == GATE for gate in spec.schedulingGates or ()),
         gone_by=_seconds(deleted) if deleted is not None else None,
         has_ended=status is not None and status.phase in ("Succeeded", "Failed"),
+        has_failed=has_failed,
+        is_to_blame=is_failed and not has_failed,
         is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),
         how=how_it_ended(pod) if has_failed and code != Exit.STOPPED else None,
     )

@@ -39,10 +39,14 @@ class PodFacts:
     gone_by: float | None
     """It was told to go, and its grace ends then."""
     has_ended: bool
+    has_failed: bool = False
+    """By no error of the run's own."""
     is_uncounted: bool = False
-    """It has failed, by no error of the run's own, and its Job has not counted that yet."""
+    """And its Job has not counted that yet."""
+    is_to_blame: bool = False
+    """It has failed by an error of the run's own."""
     how: str | None = None
-    """It has ended; None: it runs, or has left as it was asked to."""
+    """It has failed; None: it has left as it was asked to."""
 
 
 @dataclass(frozen=True)
@@ -131,8 +135,6 @@ class Keeping:
 def _looked_at(pods: Sequence[PodFacts]) -> list[PodFacts]:
     """Those that have failed, the oldest first. Whoever was told to go goes by itself."""
     failed = [
-        pod
-        for pod in pods
-        if pod.has_ended and pod.how and not pod.is_uncounted and pod.gone_by is None
+        pod for pod in pods if pod.has_failed and not pod.is_uncounted and pod.gone_by is None
     ]
     return sorted(failed, key=lambda pod: pod.created)

@@ -186,6 +186,8 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
                 self._answer(200, work())
             except _Refused as refused:
                 self._answer(refused.code, f"{refused}\n".encode())
+            except PermissionError as error:
+                self._answer(403, f"{error}\n".encode())
             except OSError as error:
                 self._answer(503, f"{error}\n".encode())
 

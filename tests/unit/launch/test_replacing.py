@@ -112,7 +112,9 @@ def test_what_is_gone_is_forgotten(keeping: Keeping) -> None:
 
 
 def test_a_failed_pod_is_taken_from_its_job_before_it_counts(keeping: Keeping) -> None:
-    failed = replace(B, has_ended=True, is_uncounted=True, how="ended with exit code 137")
+    failed = replace(
+        B, has_ended=True, has_failed=True, is_uncounted=True, how="ended with exit code 137"
+    )
     others = NAMES - {B.name}
     assert keeping.look([A, failed, C], others, 1.0) == [
         Release(B.name, 1, "ended with exit code 137")
@@ -123,7 +125,7 @@ def test_a_failed_pod_is_taken_from_its_job_before_it_counts(keeping: Keeping) -
 
 def test_the_newest_failed_pods_are_kept_to_be_looked_at(keeping: Keeping) -> None:
     failed = [
-        replace(B, name=f"it-1-{number}", created=float(number), has_ended=True, how="ended")
+        replace(B, name=f"it-1-{number}", created=float(number), has_ended=True, has_failed=True)
         for number in range(KEPT + 2)
     ]
     assert keeping.look([*ALL, *failed], NAMES, 1.0) == [Remove("it-1-0"), Remove("it-1-1")]
