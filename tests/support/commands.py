@@ -37,7 +37,7 @@ def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
 
 
 def _heed_ctrl_c() -> None:
-    """Tests that are themselves started in the background ignore it, and so would their children."""
+    """Tests that were started in the background ignore it, and so would their children."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
