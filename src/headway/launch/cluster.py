@@ -154,7 +154,7 @@ class ClusterRun:
             labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
         )
         to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
-        return sorted(to_blame, key=lambda pod: str(pod.metadata.creationTimestamp), reverse=True)  # type: ignore[union-attr]
+        return sorted(to_blame, key=_created, reverse=True)
 
     # Looking at it
 
@@ -349,6 +349,11 @@ def _queue(job: Job) -> str | None:
     if not job.spec.suspend or started is not None:
         return None
     return (job.metadata.labels or {}).get(QUEUE)
+
+
+def _created(pod: Pod) -> str:
+    assert pod.metadata is not None
+    return str(pod.metadata.creationTimestamp)
 
 
 def _time(event: Event) -> float:
