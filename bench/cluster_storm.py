@@ -108,8 +108,8 @@ class Storm:
         faults.reclaim(node, api, NOTICE_SECONDS)
 
         def undo() -> None:
-            faults.put_back(node, api)
             faults.uncordon(node, api)
+            faults.put_back(node, api)
 
         return undo
 
