@@ -16,6 +16,7 @@ import pytest
 
 from cluster_tool import cluster as tool
 from cluster_tool.cluster import Cluster, GivenCluster
+from cluster_tool.commands import try_to
 from support.lab import Lab
 
 
@@ -26,6 +27,8 @@ def machine() -> Iterator[None]:
         pytest.skip("a cluster is given by HEADWAY_TEST_KUBECONFIG: none is made here")
     if os.geteuid() != 0:
         pytest.skip("a test cluster needs root, or HEADWAY_TEST_KUBECONFIG")
+    if not try_to("unshare", "--mount", "--net", "true"):
+        pytest.skip("root may not make namespaces here: HEADWAY_TEST_KUBECONFIG names a cluster")
     with tool.sole_use():
         yield
 
