@@ -95,6 +95,8 @@ class Storm:
 
     def _pull_plug(self) -> Callable[[], None]:
         node = self._machine()
+        if node is None:
+            return self._kill_pod()
         faults.pull_plug(node)
         return lambda: faults.put_back(node, self.lab.cluster.api)
 
@@ -115,6 +117,8 @@ class Storm:
 
     def _cut(self) -> Callable[[], None]:
         node = self._machine()
+        if node is None:
+            return self._kill_worker()
         faults.cut_network(node)
         return lambda: faults.mend_network(node)
 
@@ -167,13 +171,12 @@ class Storm:
         names = {pod["spec"]["nodeName"] for pod in pods if "nodeName" in pod["spec"]}
         return [self.lab.cluster.node(name) for name in sorted(names)]
 
-    def _machine(self) -> Node:
+    def _machine(self) -> Node | None:
         """Any, unless all workers are on it: then the run goes back to a checkpoint, as it should,
-        and that is another test."""
+        and that is another test. None: they are."""
         workers = self.lab.machines_of_workers()
-        return self.chance.choice(
-            [node for node in self._machines() if workers.difference({node.name})]
-        )
+        others = [node for node in self._machines() if workers.difference({node.name})]
+        return self.chance.choice(others) if others else None
 
 
 def nothing() -> None:
