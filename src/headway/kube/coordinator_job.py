@@ -18,6 +18,7 @@ from headway.kube.pods import (
     affinity,
     container,
     metadata,
+    soon_elsewhere,
     template,
     variable,
 )
@@ -112,16 +113,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         "restartPolicy": "OnFailure",
         "serviceAccountName": run_object(run),
         "automountServiceAccountToken": True,
-        "tolerations": [
-            {
-                "key": f"node.kubernetes.io/{trouble}",
-                "operator": "Exists",
-                "effect": "NoExecute",
-                # Kubernetes' default is five minutes, in which nobody could be replaced.
-                "tolerationSeconds": 0,
-            }
-            for trouble in ("not-ready", "unreachable")
-        ],
+        "tolerations": soon_elsewhere(),
         "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run)},
     }
     return template(run, "coordinator", target, coordinator, volumes, spec)

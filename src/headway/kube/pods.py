@@ -124,6 +124,20 @@ def affinity(target: Target, is_off_spot: bool) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
+def soon_elsewhere() -> list[Object]:
+    """For a pod that there is only one of: when its machine is gone, there shall be another at
+    once. Kubernetes' default is five minutes."""
+    return [
+        {
+            "key": f"node.kubernetes.io/{trouble}",
+            "operator": "Exists",
+            "effect": "NoExecute",
+            "tolerationSeconds": 0,
+        }
+        for trouble in ("not-ready", "unreachable")
+    ]
+
+
 def _credentials(target: Target) -> Object:
     if target.storage is None or target.storage.secret is None:
         return {}

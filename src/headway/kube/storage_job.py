@@ -6,7 +6,7 @@ import base64
 
 from headway.kube.names import HTTP_PORT, KEY, STORAGE, Object
 from headway.kube.overrides import merged
-from headway.kube.pods import affinity, container, metadata, template, variable
+from headway.kube.pods import affinity, container, metadata, soon_elsewhere, template, variable
 from headway.kube.rights import network_policy
 from headway.spec.target import Target
 
@@ -37,6 +37,7 @@ def storage_objects(session: str, target: Target, key: str) -> list[Object]:
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "affinity": affinity(target, is_off_spot=True),
+        "tolerations": soon_elsewhere(),
     }
     made = template(name, "storage", target, served, [], spec)
     pod = merged(made, target.pod, target.coordinator.node_selector)

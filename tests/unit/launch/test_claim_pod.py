@@ -93,6 +93,7 @@ def test_it_is_kept_off_spot_and_from_strangers_as_the_coordinator_is() -> None:
     job, secret, policy = storage_objects("abc", TARGET, "key")
     pod = job["spec"]["template"]
     assert pod["spec"]["nodeSelector"] == {"pool": "small"}
+    assert {one["tolerationSeconds"] for one in pod["spec"]["tolerations"]} == {0}
     node = pod["spec"]["affinity"]["nodeAffinity"]
     (term,) = node["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     spot = {"key": "karpenter.sh/capacity-type", "operator": "NotIn", "values": ["spot"]}
