@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from cluster_tool import faults
-from support.lab import Lab
+from support.lab import Lab, is_ready
 from support.plugs import away_from_the_coordinator, pull_the_plug
 from support.waiting import wait_for
 
@@ -62,6 +62,23 @@ def test_the_coordinators_machine_without_power(lab: Lab) -> None:
         faults.pull_plug(node)
         lab.wait_for_workers(1, LEFT_SECONDS)
         lab.wait_for_workers(2, LEFT_SECONDS)
+
+
+def test_the_coordinator_is_told_to_move(lab: Lab) -> None:
+    """By a drain, or because Kubernetes has doubts about its machine."""
+    with running(lab, nodes=2):
+        before = lab.pods("coordinator")[0]["metadata"]
+        assert faults.evict(lab.cluster.api, lab.namespace, before["name"])
+        wait_for(
+            "another coordinator",
+            lambda: any(
+                pod["metadata"]["uid"] != before["uid"] and is_ready(pod)
+                for pod in lab.pods("coordinator")
+            ),
+            LEFT_SECONDS,
+        )
+        lab.headway("scale", "--nodes", "3")
+        lab.wait_for_workers(3)
 
 
 def test_taken_back_with_notice(lab: Lab) -> None:

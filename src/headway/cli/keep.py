@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import typer
+
 from headway.cli.output import say
 
 
@@ -14,6 +16,7 @@ def keep() -> None:
 
     Its run is in HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY."""
     from headway.clock import SystemClock, stamp
+    from headway.errors import Exit
     from headway.kube.client import Kube
     from headway.launch.keeper import Keeper
     from headway.spec.resolve import Resolved
@@ -38,3 +41,6 @@ def keep() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     keeper.run()
+    if keeper.is_stopping:
+        # Evicted or told to move: with 0 its Job would be complete, and there would be no other.
+        raise typer.Exit(int(Exit.STOPPED))
