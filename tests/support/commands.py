@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 from threading import Thread
+from typing import Self
 
 from support.waiting import wait_for
 
@@ -41,8 +42,9 @@ def _heed_ctrl_c() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-class Typed:
-    """A command that goes on while a test looks at what it says."""
+class Started:
+    """A command that goes on; what it prints is read all the time, since it may be more than a pipe
+    holds."""
 
     def __init__(self, *arguments: str, folder: Path) -> None:
         self.process = start(*arguments, folder=folder)
@@ -55,13 +57,17 @@ class Typed:
         for line in self.process.stdout:
             self.output += line
 
-    def __enter__(self) -> Typed:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.process.poll() is None:
             self.process.kill()
             self.process.wait()
+
+
+class Typed(Started):
+    """One whose words are waited for."""
 
     def wait_for(self, words: str, seconds: float) -> None:
         def is_said() -> bool:

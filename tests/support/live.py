@@ -5,12 +5,10 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from threading import Thread
 from typing import Any, TypeVar
 
 import psutil
@@ -21,7 +19,7 @@ from headway.state.ledger import verify_ledger
 from headway.state.lines import stands_at
 from headway.state.rundir import RunDirectory
 from headway.state.store import Store
-from support.commands import start
+from support.commands import Started
 from support.waiting import wait_for
 
 RUN_FILE = """\
@@ -55,32 +53,13 @@ def write_run(folder: Path, text: Path, run_file: str = RUN_FILE) -> Path:
     return folder
 
 
-class LiveRun:
+class LiveRun(Started):
     """`headway run` in a process of its own, looked at from outside."""
 
     def __init__(self, folder: Path, name: str, nodes: int, *options: str) -> None:
+        super().__init__("run", "--nodes", str(nodes), *options, folder=folder)
         self.folder = folder
         self.directory = RunDirectory(folder / "runs" / name)
-        self.process: subprocess.Popen[str] = start(
-            "run", "--nodes", str(nodes), *options, folder=folder
-        )
-        self.output = ""
-        # All the time: a long run prints more than a pipe holds.
-        self._reader = Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            self.output += line
-
-    def __enter__(self) -> LiveRun:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait()
 
     @property
     def step(self) -> int:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli.options import OnOption
-from headway.cli.output import say
+from headway.cli.output import hint, say, warn
+
+if TYPE_CHECKING:
+    from headway.cli.target_run import TargetRun
+    from headway.state.rundir import RunDirectory
 
 
 def delete(
@@ -26,9 +30,7 @@ def delete(
     from headway.state.status import read_status
 
     if (there := target_run(run, on, Path.cwd())) is not None:
-        from headway.cli.launching import delete_on
-
-        delete_on(there, yes)
+        _delete_on(there, yes)
         return
     directory = find_run(run, Path.cwd())
     if read_status(directory, SystemClock().now()).state in ("starting", "running"):
@@ -37,6 +39,56 @@ def delete(
     what = f"{directory.location} with checkpoints of steps {', '.join(map(str, saved)) or 'none'}"
     if not yes:
         typer.confirm(f"delete {what}?", abort=True, err=True)
+    _remove(directory)
+    say(f"deleted {what}")
+
+
+def _remove(directory: RunDirectory) -> None:
+    """With what is kept of it on this machine."""
     directory.store.remove("")
     shutil.rmtree(directory.local, ignore_errors=True)
-    say(f"deleted {what}")
+
+
+def _delete_on(run: TargetRun, yes: bool) -> None:
+    """Its objects, and everything it has saved."""
+    from headway.cli.target_run import note_started_on
+    from headway.errors import HeadwayError, NotFound, RunFailed, StillRunning
+
+    job = run.cluster.job()
+    if job is not None and run.cluster.on_cluster(job).state == "active":
+        raise StillRunning(f"run {run.name} goes on", f"headway stop {run.name}")
+    what, saved = f"run {run.name} on {run.on}", "with all it has saved"
+    if not yes:
+        typer.confirm(f"delete {what} {saved}?", abort=True, err=True)
+    was_there = run.cluster.delete(say)
+    try:
+        was_saved = _delete_saved(run)
+    except (HeadwayError, OSError) as error:
+        why = error.message if isinstance(error, HeadwayError) else str(error)
+        stays = f"what it has saved stays {_kept(run)}: {why}"
+        if not was_there:
+            raise RunFailed(f"{what} has no objects; {stays}") from None
+        warn(f"deleted the objects of {what}; {stays}")
+        hint(f"headway delete {run.name} --on {run.on}, once the storage can be reached")
+        return
+    if not was_there and not was_saved:
+        raise NotFound(f"there is no {what}", f"headway list --on {run.on} shows what there is")
+    note_started_on(run.folder, run.name, None)
+    say(f"deleted {what} {saved}" if was_saved else f"deleted {what}, which has saved nothing")
+
+
+def _delete_saved(run: TargetRun) -> bool:
+    """Whether there was anything."""
+    from headway.state.rundir import RunDirectory
+
+    was_saved = RunDirectory.exists(run.location)
+    _remove(RunDirectory(run.location))
+    return was_saved
+
+
+def _kept(run: TargetRun) -> str:
+    """Where its directory is, for somebody who looks for it without Headway."""
+    storage = run.target.storage
+    if run.bucket is None and storage is not None and storage.claim is not None:
+        return f"in claim {storage.claim} of namespace {run.kube.namespace}, below runs/{run.name}"
+    return f"in {run.location}"

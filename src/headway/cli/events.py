@@ -41,7 +41,7 @@ def _on_target(run: TargetRun) -> list[dict[str, Any]]:
     answer = cluster.ask("/events") if job is not None else None
     if answer is not None:
         own = json.loads(answer)
-    elif job is not None and cluster.on_cluster(job).state in ("active", "queued"):
+    elif job is not None and cluster.on_cluster(job).is_to_go_on:
         own = []
     else:
         own = run.directory().history()

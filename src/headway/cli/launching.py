@@ -3,7 +3,6 @@ waited for until it trains."""
 
 from __future__ import annotations
 
-import shutil
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,7 +14,7 @@ from headway.cli.on_target import digests_here, fitted, placing_on, warn_of_keys
 from headway.cli.output import hint, say, warn
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
-from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
+from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
 from headway.kube.delivery import TRAIN, Key, Layout, Place, local_places, model_files
 from headway.kube.manifests import manifests
 from headway.launch.delivering import deliver, is_there
@@ -100,48 +99,6 @@ def resume_on(run: TargetRun, nodes: int | None) -> None:
     _wait(run, is_new=False)
 
 
-def delete_on(run: TargetRun, yes: bool) -> None:
-    """Its objects, and everything it has saved."""
-    job = run.cluster.job()
-    if job is not None and run.cluster.on_cluster(job).state == "active":
-        raise StillRunning(f"run {run.name} goes on", f"headway stop {run.name}")
-    what, saved = f"run {run.name} on {run.on}", "with all it has saved"
-    if not yes:
-        typer.confirm(f"delete {what} {saved}?", abort=True, err=True)
-    was_there = run.cluster.delete(say)
-    try:
-        was_saved = _delete_saved(run)
-    except (HeadwayError, OSError) as error:
-        why = error.message if isinstance(error, HeadwayError) else str(error)
-        stays = f"what it has saved stays {_kept(run)}: {why}"
-        if not was_there:
-            raise RunFailed(f"{what} has no objects; {stays}") from None
-        warn(f"deleted the objects of {what}; {stays}")
-        hint(f"headway delete {run.name} --on {run.on}, once the storage can be reached")
-        return
-    if not was_there and not was_saved:
-        raise NotFound(f"there is no {what}", f"headway list --on {run.on} shows what there is")
-    note_started_on(run.folder, run.name, None)
-    say(f"deleted {what} {saved}" if was_saved else f"deleted {what}, which has saved nothing")
-
-
-def _delete_saved(run: TargetRun) -> bool:
-    """With what is kept of it on this machine. Whether there was anything."""
-    was_saved = RunDirectory.exists(run.location)
-    directory = RunDirectory(run.location)
-    directory.store.remove("")
-    shutil.rmtree(directory.local, ignore_errors=True)
-    return was_saved
-
-
-def _kept(run: TargetRun) -> str:
-    """Where its directory is, for somebody who looks for it without Headway."""
-    storage = run.target.storage
-    if run.bucket is None and storage is not None and storage.claim is not None:
-        return f"in claim {storage.claim} of namespace {run.kube.namespace}, below runs/{run.name}"
-    return f"in {run.location}"
-
-
 def _wait(run: TargetRun, is_new: bool = True) -> None:
     try:
         status = run.cluster.wait_until_it_trains(say)
@@ -190,7 +147,7 @@ def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
 def _refuse_active(run: TargetRun) -> None:
     job = run.cluster.job()
     shape = run.cluster.on_cluster(job) if job is not None else None
-    if shape is None or shape.state not in ("active", "queued"):
+    if shape is None or not shape.is_to_go_on:
         return
     if not run.cluster.has_coordinator():
         return  # a launch that was cut off

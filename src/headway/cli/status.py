@@ -58,7 +58,7 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     cluster = run.cluster
     job = cluster.job()
     on_cluster = cluster.on_cluster(job) if job is not None else None
-    is_active = on_cluster is not None and on_cluster.state in ("active", "queued")
+    is_active = on_cluster is not None and on_cluster.is_to_go_on
     is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
     answer = None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -160,26 +160,24 @@ def serve_claims(folder: Path) -> None:
     register(lambda name: _claim_pod(name, folder))
 
 
-_started: list[ClaimPod] = []
+_claim_pods: dict[tuple[str, Path], ClaimPod] = {}
+"""One for each target: it takes seconds to start, and lasts as long as this process."""
 
 
-@cache
 def _claim_pod(name: str, folder: Path) -> ClaimPod:
-    """One for each target: it takes seconds to start, and lasts as long as this process."""
     from headway.clock import SystemClock
     from headway.kube.client import Kube
     from headway.launch.claim_pod import ClaimPod
     from headway.spec.load import load_target
 
-    target = load_target(name, folder).target
-    kube = Kube.at(target.kube.context, target.kube.namespace)
-    made = ClaimPod(kube, target, SystemClock(), say).start()
-    _started.append(made)
-    return made
+    if (name, folder) not in _claim_pods:
+        target = load_target(name, folder).target
+        kube = Kube.at(target.kube.context, target.kube.namespace)
+        _claim_pods[name, folder] = ClaimPod(kube, target, SystemClock(), say).start()
+    return _claim_pods[name, folder]
 
 
 def end_claim_pods() -> None:
     """They count against a quota, which a run may need for itself."""
-    while _started:
-        _started.pop().end()
-    _claim_pod.cache_clear()
+    while _claim_pods:
+        _claim_pods.popitem()[1].end()

@@ -161,13 +161,12 @@ class Kube:
             listing = self._client.list(Pod, labels=dict(selector), chunk_size=PAGE)
             return [taken(pod) for pod in listing], listing.resourceVersion
 
-    def few_pods(self, selector: Selector) -> list[Pod]:
+    def few_pods(self, selector: str) -> list[Pod]:
         """All of them, as the API server remembers, which may be a second ago: to be asked exactly
         it goes through all pods of the namespace."""
         path = f"api/v1/namespaces/{self.namespace}/pods"
-        labels = ",".join(f"{key}={value}" for key, value in selector.items())
         with _words("pods"):
-            asked = {"labelSelector": labels, "resourceVersion": "0", "limit": str(FEW)}
+            asked = {"labelSelector": selector, "resourceVersion": "0", "limit": str(FEW)}
             response = self._http.get(path, params=asked)
             _require_success(response)
             return [cast(Pod, Pod.from_dict(one)) for one in response.json()["items"]]

@@ -138,6 +138,12 @@ def job_end(job: Job) -> JobCondition | None:
     return None
 
 
+def created(pod: Pod) -> str:
+    """When, to put pods in order."""
+    assert pod.metadata is not None
+    return str(pod.metadata.creationTimestamp)
+
+
 def last_words(pod: Pod) -> str | None:
     """What it left in its termination log."""
     ended = _end_of(pod)

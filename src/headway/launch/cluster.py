@@ -25,8 +25,9 @@ from headway.kube.names import (
     coordinator_object,
     labels,
     run_object,
+    selector,
 )
-from headway.kube.views import Waiting, exit_code, job_end, last_words, waiting
+from headway.kube.views import Waiting, created, exit_code, job_end, last_words, waiting
 from headway.kube.worker_job import OWN_ERRORS, QUEUE
 
 LOOK_SECONDS = 1.0
@@ -55,6 +56,11 @@ class OnCluster:
     """Pods that are up."""
     why: str | None = None
     """Of a failed one; of a queued one, in which queue."""
+
+    @property
+    def is_to_go_on(self) -> bool:
+        """It goes on, or will when its queue lets it: nobody has to do anything."""
+        return self.state in ("active", "queued")
 
 
 class ClusterRun:
@@ -154,7 +160,7 @@ class ClusterRun:
             labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
         )
         to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
-        return sorted(to_blame, key=_created, reverse=True)
+        return sorted(to_blame, key=created, reverse=True)
 
     # Looking at it
 
@@ -215,7 +221,7 @@ class ClusterRun:
 
     def _coordinators(self) -> list[Pod]:
         """One, or also those before it."""
-        return self.kube.few_pods(labels(self.name, "coordinator"))
+        return self.kube.few_pods(selector(self.name, "coordinator"))
 
     def events(self) -> list[dict[str, Any]]:
         """What Kubernetes says of its Jobs, and of pods that wait or have failed."""
@@ -349,11 +355,6 @@ def _queue(job: Job) -> str | None:
     if not job.spec.suspend or started is not None:
         return None
     return (job.metadata.labels or {}).get(QUEUE)
-
-
-def _created(pod: Pod) -> str:
-    assert pod.metadata is not None
-    return str(pod.metadata.creationTimestamp)
 
 
 def _time(event: Event) -> float:

@@ -19,7 +19,7 @@ from headway.clock import Clock
 from headway.errors import HeadwayError
 from headway.kube.client import ClusterAway, Kube
 from headway.kube.names import INDEX, labels, run_object
-from headway.kube.views import job_end
+from headway.kube.views import created, job_end
 
 LOOK_SECONDS = 1.0
 FEW = 50
@@ -103,7 +103,7 @@ class NodeLog:
         except ClusterAway:
             return []
         begun = [pod for pod in pods if _has_begun(pod) and _name(pod) not in self._done]
-        return sorted(begun, key=lambda pod: str(pod.metadata and pod.metadata.creationTimestamp))
+        return sorted(begun, key=created)
 
     def _is_left(self, name: str) -> bool:
         """A silent pod: whether there is another one for its node by now, or it is gone."""

@@ -20,7 +20,6 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +29,7 @@ from headway.member.keys import read_key
 from headway.member.session import Session
 from headway.spec.resolve import Resolved
 from headway.state.rundir import RunDirectory
+from headway.train.saying import say
 
 if TYPE_CHECKING:
     from headway.train.preempt import StopRequest
@@ -73,10 +73,10 @@ def main(arguments: list[str]) -> int:
         worlds.close("done")
         return code
     except HeadwayError as error:
-        _say(str(error))
+        say(str(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
-        _say(traceback.format_exc())
+        say(traceback.format_exc())
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
 
 
@@ -125,11 +125,6 @@ def _place(
         int(os.environ["HEADWAY_GENERATION"]),
     )
     return world.place, OneWorld(world)
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):  # the log can be on a disk that is full
-        print(words, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -3,11 +3,9 @@ follows one worker sees the run go on."""
 
 from __future__ import annotations
 
-import sys
-from contextlib import suppress
-
 from headway.clock import Clock, stamp
 from headway.train.evaluate import EvaluationResult
+from headway.train.saying import say
 from headway.train.step import StepResult
 from headway.train.world import World
 
@@ -50,5 +48,4 @@ class Telling:
 
     def _say(self, words: str) -> None:
         if not self._is_silent:
-            with suppress(OSError):  # a full disk is no reason to stop
-                print(f"{stamp(self._clock.now())} {words}", file=sys.stderr, flush=True)
+            say(f"{stamp(self._clock.now())} {words}")

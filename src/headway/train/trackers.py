@@ -9,9 +9,7 @@ from __future__ import annotations
 import netrc
 import os
 import struct
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import urlsplit
@@ -22,6 +20,7 @@ from headway.errors import BadInput, HeadwayError
 from headway.spec.resolve import Resolved
 from headway.state.lines import settled
 from headway.state.rundir import RunDirectory
+from headway.train.saying import say
 
 WANDB_PROJECT = "headway"
 WANDB_BLOCK = 32 * 1024
@@ -108,7 +107,7 @@ class Unfailing:
 
     def _give_up(self, error: Exception) -> None:
         self.tracker = None
-        _say(f"{self.name} gets nothing more until the next start: {error!r}")
+        say(f"{self.name} gets nothing more until the next start: {error!r}")
 
 
 class TensorBoard:
@@ -169,7 +168,7 @@ class WandB:
                 self.wandb.teardown()  # otherwise the id counts as in use
         run = self._init({**facts, "mode": "offline", "resume": None})
         folder = Path(run.dir).parent
-        _say(f"wandb is offline: {reason}; `wandb sync {folder}` sends what was logged")
+        say(f"wandb is offline: {reason}; `wandb sync {folder}` sends what was logged")
         return run
 
     def _init(self, facts: dict[str, Any]) -> Any:
@@ -262,8 +261,3 @@ def _import_wandb() -> Any:
     except ImportError:
         raise BadInput("track: wandb is not installed", "pip install 'headway[wandb]'") from None
     return wandb
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):  # the log can be on the disk that is full
-        print(words, file=sys.stderr, flush=True)

@@ -41,6 +41,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from headway.clock import SystemClock
+from headway.train.saying import say
 
 if TYPE_CHECKING:
     from headway.spec.run import Model
@@ -127,12 +128,12 @@ class Parent:
         try:
             command = msgspec.json.decode(line, type=Start)
         except msgspec.DecodeError as error:
-            _say(f"no command: {line[:200]!r}: {error}")
+            say(f"no command: {line[:200]!r}: {error}")
             return
         try:
             pid = self._fork(command)
         except OSError as error:
-            _say(f"worker {command.start} cannot be forked: {error}")
+            say(f"worker {command.start} cannot be forked: {error}")
             self.answer(ended=command.start, pid=None, code=1)
             return
         self.answer(started=command.start, pid=pid)
@@ -206,7 +207,7 @@ def serve(entry: Callable[[list[str]], int], chores: Sequence[Callable[[], objec
         try:
             chore()
         except Exception as error:  # noqa: BLE001 - said
-            _say(f"warming up: {type(error).__name__}: {error}")
+            say(f"warming up: {type(error).__name__}: {error}")
     # Or a worker's first full collection would look at all that is imported: 0.35 s here, and
     # 110 MB of pages copied.
     gc.collect()
@@ -265,7 +266,7 @@ def told_by_a_child(look: Callable[[], list[str]]) -> list[str]:
         try:
             os.write(writing, json.dumps(look()).encode())
         except BaseException as error:  # noqa: BLE001 - said
-            _say(f"warming up: {type(error).__name__}: {error}")
+            say(f"warming up: {type(error).__name__}: {error}")
         finally:
             os._exit(0)
     os.close(writing)
@@ -279,11 +280,6 @@ def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(OSError):
             stream.flush()
-
-
-def _say(words: str) -> None:
-    with suppress(OSError):
-        print(words, file=sys.stderr, flush=True)
 
 
 def main(arguments: list[str]) -> None:
