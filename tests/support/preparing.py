@@ -10,8 +10,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import psutil
@@ -26,6 +29,7 @@ from headway.data.tokenizer import TokenizerSource
 from support.waiting import wait_for
 
 START_SECONDS = 60
+MOST_FILES = 90  # of the 100 that two megabytes make; a kill's share of the corpus
 
 
 def prepare_set(
@@ -86,30 +90,18 @@ def prepare_in_parts(job: Job, folders: list[str], into: Path) -> None:
 
 
 def kill_and_prepare(job: Job, kills: int, seed: int) -> int:
-    """Starts the preparation, kills it at a random moment, and again; then lets it come to its end.
-    How many kills found it at work."""
+    """Starts the preparation, which kills itself at a random moment of its work, and again; then
+    lets it come to its end. How many did not come to their end before."""
     moments = random.Random(seed)
-    into = Path(job.into)
     done = 0
     for _ in range(kills):
-        before = len(_records(into))
-        process = _start(job)
-        wait_for(
-            "a new shard",
-            lambda before=before, process=process: (
-                len(_records(into)) > before or process.poll() is not None
-            ),
-            START_SECONDS,
-        )
-        time.sleep(moments.uniform(0.0, 0.2))
-        if process.poll() is not None:
-            continue  # it had come to its end
-        done += 1
-        helpers = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        moment = {"files": moments.randint(1, MOST_FILES), "seconds": moments.uniform(0.0, 0.01)}
+        process = _start(job, moment)
+        code = process.wait(timeout=START_SECONDS)
+        assert code in (0, -signal.SIGKILL), f"exit code {code}"
+        done += code != 0
         # Those that tokenise notice by themselves that nobody wants their work any more.
-        wait_for("its processes to end", lambda h=helpers: not psutil.wait_procs(h, 0)[1], 20)
+        wait_for("its processes to end", lambda pid=process.pid: not _others_of(pid), 20)
     assert _start(job).wait(timeout=600) == 0
     return done
 
@@ -123,11 +115,17 @@ def shard_bytes(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _records(into: Path) -> list[Path]:
-    return list((into / SHARDS).glob("*.json"))
+def _others_of(pid: int) -> list[int]:
+    """Those that run in the process group of one that has ended."""
+    found = []
+    for other in psutil.pids():
+        with suppress(ProcessLookupError):
+            if os.getpgid(other) == pid:
+                found.append(other)
+    return found
 
 
-def _start(job: Job) -> subprocess.Popen[bytes]:
+def _start(job: Job, moment: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
     words = {
         "sources": list(job.sources),
         "tokenizer": job.tokenizer.load,
@@ -135,13 +133,32 @@ def _start(job: Job) -> subprocess.Popen[bytes]:
         "beside": str(job.beside),
         "settings": job.settings.model_dump(),
         "processes": job.processes,
+        "moment": moment,
     }
     tests = str(Path(__file__).parents[1])
     paths = [tests, *filter(None, [os.environ.get("PYTHONPATH")])]
     return subprocess.Popen(
         [sys.executable, "-m", "support.preparing", json.dumps(words)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        start_new_session=True,
     )
+
+
+def _kill_at(into: str, files: int, seconds: float) -> None:
+    """This process dies `seconds` after it has made, moved or removed its n-th file under `into`:
+    by its work and not by the clock, so that it is in the middle of it on any machine."""
+    moments = count(1)
+
+    def die() -> None:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def look(event: str, words: tuple[Any, ...]) -> None:
+        makes = event in ("os.rename", "os.remove") or (event == "open" and words[1] == "w")
+        if makes and str(words[0]).startswith(into) and next(moments) == files:
+            Thread(target=die, daemon=True).start()
+
+    sys.addaudithook(look)
 
 
 def main() -> None:
@@ -154,6 +171,8 @@ def main() -> None:
         Settings(**words["settings"]),
         processes=words["processes"],
     )
+    if words["moment"] is not None:
+        _kill_at(job.into, **words["moment"])
     prepare(job, lambda progress: None, SystemClock())
 
 
