@@ -10,7 +10,6 @@ server's own audit log. Ends with one line of JSON.
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import os
@@ -26,11 +25,8 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
 from pathlib import Path
-from threading import Event, Thread
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
 
 import psutil
 import yaml
@@ -40,10 +36,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 from cluster_tool import cluster as tool
 from cluster_tool import network
 from cluster_tool.api import Api, Object
+from cluster_tool.audit import Audit, Call
 from cluster_tool.cluster import Cluster
-from cluster_tool.commands import run as command
-from cluster_tool.commands import try_to
-from cluster_tool.kwok import ADDRESSES, LABEL, simulate_nodes
+from cluster_tool.kwok import LABEL, simulate_nodes
 from headway.data.tiny import stories
 from headway.errors import Exit
 from headway.kube.names import COMPONENT, INSTANCE, SESSION_PORT, run_object
@@ -51,9 +46,9 @@ from headway.member.keys import parse_key
 from support.commands import HEADWAY
 from support.guide_rights import USER, users_kubeconfig
 from support.lab import RUN_FILE
-from support.member_client import Member
 from support.s3 import credentials, s3_server
-from support.waiting import until, wait_for
+from support.sessions import Sessions
+from support.waiting import wait_for
 
 NODES = int(os.environ.get("NODES", "5000"))
 FEW = 10
@@ -64,92 +59,8 @@ REPEATS = 5
 TARGET_SECONDS = 2.0
 TARGET_MEGABYTES = 200.0
 UP_SECONDS = 120.0 + NODES / 5
-COMING_AT_ONCE = 250
-"""Sessions. More would be waited for by the coordinator for longer than it takes to open them."""
 CTRL_C = 130
 MOST_TRIES = 5
-READS = ("get", "list", "watch")
-
-
-@dataclass(frozen=True)
-class Call:
-    """As the API server has noted it."""
-
-    user: str
-    verb: str
-    resource: str
-    code: int
-    time: float
-    """Of its answer."""
-    seconds: float
-    """What that took the server."""
-    query: dict[str, list[str]]
-
-    @property
-    def is_write(self) -> bool:
-        return self.verb not in READS
-
-    @property
-    def words(self) -> str:
-        return f"{self.verb} {self.resource}"
-
-    @property
-    def is_unbounded(self) -> bool:
-        """It could be answered with everything there is of a kind."""
-        is_selected = "labelSelector" in self.query or "fieldSelector" in self.query
-        if self.verb == "watch":
-            return not is_selected
-        return self.verb == "list" and not (is_selected and "limit" in self.query)
-
-
-class Audit:
-    """What the API server was asked by whoever is watched."""
-
-    def __init__(self, cluster: Cluster, users: Sequence[str]) -> None:
-        """Starts it anew, with a log."""
-        self.log = cluster.folder / tool.LOGS / "audit.log"
-        policy = cluster.folder / "audit.yaml"
-        # Of a watch the answer's beginning is noted, too.
-        rules: list[Object] = [{"level": "Metadata", "users": list(users)}, {"level": "None"}]
-        content = {"apiVersion": "audit.k8s.io/v1", "kind": "Policy", "rules": rules}
-        policy.write_text(yaml.safe_dump(content | {"omitStages": ["RequestReceived"]}))
-        plane = cluster.control_plane
-        plane.stop_api()
-        plane.start_api(f"--audit-policy-file={policy}", f"--audit-log-path={self.log}")
-        plane.wait_ready(cluster.api)
-
-    @property
-    def position(self) -> int:
-        return self.log.stat().st_size if self.log.exists() else 0
-
-    def calls(self, user: str, since: int = 0) -> list[Call]:
-        """In the order of their answers."""
-        with self.log.open("rb") as file:
-            file.seek(since)
-            found = [_call(json.loads(line)) for line in file]
-        return [call for call in found if call is not None and call.user == user]
-
-
-def _call(event: Object) -> Call | None:
-    """None if its end is noted as well."""
-    verb = event["verb"]
-    if (event["stage"] == "ResponseStarted") != (verb == "watch"):
-        return None
-    what = event.get("objectRef", {})
-    kind = "/".join(filter(None, (what.get("resource"), what.get("subresource"))))
-    asked, answered = (
-        datetime.fromisoformat(event[key]).timestamp()
-        for key in ("requestReceivedTimestamp", "stageTimestamp")
-    )
-    return Call(
-        user=event["user"]["username"].rpartition(":")[2],
-        verb=verb,
-        resource=kind or event["requestURI"],
-        code=event["responseStatus"]["code"],
-        time=answered,
-        seconds=answered - asked,
-        query=parse_qs(urlsplit(event["requestURI"]).query),
-    )
 
 
 @dataclass(frozen=True)
@@ -323,9 +234,13 @@ class Run:
         selector = f"{INSTANCE}={self.name},{COMPONENT}={component}"
         return self.api.items(path, labelSelector=selector, resourceVersion="0")
 
-    def key(self) -> bytes:
+    def sessions(self) -> Sessions:
+        """Of all its pods."""
         path = f"/api/v1/namespaces/{self.desk.namespace}/secrets/{run_object(self.name)}"
-        return parse_key(base64.b64decode(self.api.get(path)["data"]["key"]), path)
+        key = parse_key(base64.b64decode(self.api.get(path)["data"]["key"]), path)
+        (pod,) = self.pods("coordinator")
+        pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in self.pods("worker")}
+        return Sessions((pod["status"]["podIP"], SESSION_PORT), key, self.name, pods)
 
     def coordinator(self) -> dict[str, Any]:
         """Its pod's processes, by what they are."""
@@ -348,70 +263,6 @@ class Run:
         stopped = self.desk.headway_until_done("stop", self.name)
         deleted = self.desk.headway_until_done("delete", self.name, "--yes")
         return {"stop": stopped, "delete": deleted}
-
-
-class Sessions:
-    """Of all pods of a run with its coordinator, each from its own address."""
-
-    def __init__(self, run: Run) -> None:
-        (pod,) = run.pods("coordinator")
-        self._address = (pod["status"]["podIP"], SESSION_PORT)
-        self._key, self._run = run.key(), run.name
-        self._pods = {pod["metadata"]["name"]: pod["status"]["podIP"] for pod in run.pods("worker")}
-        self._members: list[Member] = []
-        self._are_in, self._is_over = Event(), Event()
-        self._error: BaseException | None = None
-        self._thread = Thread(target=lambda: asyncio.run(self._live()), daemon=True)
-
-    @property
-    def lost(self) -> int:
-        return sum(len(member.lost) for member in self._members)
-
-    def __enter__(self) -> Sessions:
-        command("ip", "route", "add", "local", ADDRESSES, "dev", "lo")
-        self._thread.start()
-        try:
-            wait_for("the sessions", self._are_in.is_set, 60.0 + NODES / 10)
-            assert self._error is None, self._error
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._is_over.set()
-        self._thread.join(30)
-        try_to("ip", "route", "delete", "local", ADDRESSES, "dev", "lo")
-
-    async def _live(self) -> None:
-        try:
-            await self._come()
-        except BaseException as error:
-            self._error = error
-            raise
-        finally:
-            self._are_in.set()
-        while not self._is_over.is_set():
-            await asyncio.sleep(0.2)
-        for member in self._members:
-            await member.stop()
-
-    async def _come(self) -> None:
-        pods = list(self._pods.items())
-        for first in range(0, len(pods), COMING_AT_ONCE):
-            for name, address in pods[first : first + COMING_AT_ONCE]:
-                member = Member(self._address, self._key, self._run, f"{name}.1/0", source=address)
-                self._members.append(member.start())
-            await until(lambda: all(one.is_welcome for one in self._members), 60, "a welcome")
-        await until(self._form_one_group, 60, "a generation with all of them")
-
-    def _form_one_group(self) -> bool:
-        newest = self._members[0].follower.newest.number
-        return all(
-            member.follower.domain is not None
-            and member.follower.status.healed == member.follower.newest.number == newest
-            for member in self._members
-        )
 
 
 def main() -> int:
@@ -456,7 +307,7 @@ def measure(desk: Desk) -> dict[str, Any]:
     _say(f"{NODES} pods are up: {found['many']}")
     with ExitStack() as stack:
         if SESSIONS:
-            sessions = stack.enter_context(Sessions(many))
+            sessions = stack.enter_context(many.sessions())
             _say("they have sessions")
         asked = [desk.headway("status", many.name, "--json") for _ in range(REPEATS)]
         for command in asked:

@@ -173,6 +173,7 @@ Data goes to stdout, words to stderr. Reading commands write nothing and take `-
 | 4 | a check found a problem |
 | 5 | still running |
 | 6 | stopped as asked, and resumable |
+| 130 | left with Ctrl-C; a run on a target goes on without the command |
 """
 
 
