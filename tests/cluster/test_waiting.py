@@ -14,6 +14,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
 
 SAID_SECONDS = 60.0
 GIVEN_UP_SECONDS = 30.0
+TOO_OFTEN_SECONDS = 200.0
 
 
 def _leave(lab: Lab, command: Typed) -> None:
@@ -69,6 +70,17 @@ def test_pods_that_policy_rejects(lab: Lab) -> None:
     # The Job tries another pod each second: it is not said each time.
     assert 'pods "headway-it' not in command.output
     wait_for("nothing to be left", lambda: lab.objects() == [], 10)
+
+
+@pytest.mark.timeout(300)
+def test_pods_that_are_always_out_of_memory(lab: Lab) -> None:
+    """They may have been unlucky for two minutes, not for longer."""
+    lab.change_target({"resources": {"cpu": "450m", "memory": "160Mi"}})
+    with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
+        command.wait_for("node 0 was lost: its pod ended with exit code 137 (out of", SAID_SECONDS)
+        assert command.end(TOO_OFTEN_SECONDS) == 1, command.output
+    assert "times without a new step in between" in command.output
+    wait_for("nothing to be left", lambda: lab.objects() == [], 30)
 
 
 def test_a_pod_for_the_claim_that_policy_rejects(lab: Lab) -> None:

@@ -49,8 +49,6 @@ def _print(lines: list[tuple[str, str]]) -> None:
 
 def _show_on_target(run: TargetRun, json_: bool) -> None:
     """As its coordinator has it. Of one that has ended, from the storage."""
-    import json
-
     from headway.cli.members import newest_start
     from headway.clock import SystemClock
     from headway.state.status import Status, read_status
@@ -61,17 +59,17 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     is_active = on_cluster is not None and on_cluster.is_to_go_on
     is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
-    answer = None
+    known = None
     if on_cluster is not None and is_queued:
         reasons = [on_cluster.why or ""]
     elif job is not None and is_active:
-        answer = cluster.ask("/status")
-        reasons = [reason.words for reason in cluster.reasons(job, is_kept=answer is not None)]
+        known = cluster.known()
+        reasons = [reason.words for reason in cluster.reasons(job, is_kept=known is not None)]
     found: Status | None = None
     events: list[Event] = []
-    if answer is not None:
-        known = json.loads(answer)
+    if known is not None:
         found, events = Status.from_json(known["status"]), known["events"]
+        reasons += [known["loss"]] if known.get("loss") else []
     elif not is_active:
         directory = run.directory()
         found, events = read_status(directory, SystemClock().now()), [*directory.history()]

@@ -87,10 +87,12 @@ class ClusterRun:
         hopeless_since: float | None = None
         said = ""
         while True:
-            status, job, reasons = self._patiently(self._seen, say)
+            status, job, reasons, loss = self._patiently(self._seen, say)
             if job is None:
                 return status or {}
             words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
+            if loss:
+                words = f"{loss}; {words}"
             if words != said:
                 said = words
                 say(words)
@@ -105,15 +107,20 @@ class ClusterRun:
                 raise RunFailed(reasons[0].words)
             self.clock.sleep(LOOK_SECONDS)
 
-    def _seen(self) -> tuple[dict[str, Any] | None, Job | None, list[Waiting]]:
+    def _seen(self) -> tuple[dict[str, Any] | None, Job | None, list[Waiting], str | None]:
         """Its status; and while it does not train yet, its Job and what is in the way."""
-        status = self.status()
+        known = self.known()
+        status = known["status"] if known is not None else None
         if status is not None and status["step"] > 0 and status["state"] == "running":
-            return status, None, []
+            return status, None, [], None
         job = self.require_job()
-        if self._has_finished(job) or self.on_cluster(job).state == "suspended":
-            return status, None, []
-        return status, job, self.reasons(job, is_kept=status is not None)
+        has_finished = self._has_finished(job)
+        if status is not None and status["state"] == "failed":
+            raise RunFailed(status["failure"], "headway logs shows what its pods have said")
+        if has_finished or self.on_cluster(job).state == "suspended":
+            return status, None, [], None
+        loss = known.get("loss") if known is not None else None
+        return status, job, self.reasons(job, is_kept=status is not None), loss
 
     def reasons(self, job: Job, is_kept: bool) -> list[Waiting]:
         """Why pods do not run. `is_kept`: the coordinator does, and is not looked at. Nor are the
@@ -172,7 +179,7 @@ class ClusterRun:
         if job is None:
             raise NotFound(
                 f"run {self.name} is not in namespace {self.kube.namespace}",
-                "headway list shows what there is",
+                "headway list --on TARGET shows what there is",
             )
         return job
 
@@ -191,13 +198,11 @@ class ClusterRun:
     def _ready(self, job: Job) -> int:
         return (job.status.ready or 0) if job.status is not None else 0
 
-    def status(self) -> dict[str, Any] | None:
-        """As its coordinator has it; None while there is none that answers."""
+    def known(self) -> dict[str, Any] | None:
+        """What its coordinator knows: its status, what happened to it, and the loss of a worker
+        that it does not go on from yet. None while there is no coordinator that answers."""
         answer = self.ask("/status")
-        if answer is None:
-            return None
-        found: dict[str, Any] = json.loads(answer)["status"]
-        return found
+        return None if answer is None else dict(json.loads(answer))
 
     def ask(self, path: str) -> bytes | None:
         """The coordinator, through the API server's proxy."""
@@ -280,8 +285,8 @@ class ClusterRun:
         if shape.state == "active":
             self.kube.suspend_job(run_object(self.name))
         self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
-        status = self.status()
-        return None if status is None else status["checkpoint_step"]
+        known = self.known()
+        return None if known is None else known["status"]["checkpoint_step"]
 
     def resume(self) -> None:
         # In this order: the coordinator tells one start of the workers from the next.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -36,6 +37,7 @@ from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
 from headway.launch.serving import Server
+from headway.launch.units import Losses, step_seen
 from headway.member.nodes import place_of
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
@@ -86,6 +88,9 @@ class Keeper:
         self._calls = ThreadPoolExecutor(CALLS_AT_ONCE)
         self._begun: set[tuple[type[Action], str]] = set()
         """What is being done, or was, by pod."""
+        self._losses: defaultdict[int, Losses] = defaultdict(Losses)
+        """Of pods that have failed, by index."""
+        self._is_hopeless = False
         self._nodes: int | None = None
         self._away = ""
         self._looked_at_job = 0.0
@@ -237,6 +242,18 @@ class Keeper:
         elif isinstance(action, Release) and action.how is not None:
             self._say(f"{action.pod} {action.how}")
             self._note_lost(action.index, f"{action.how} ({action.pod})")
+            self._count_loss(action.index, action.how)
+
+    def _count_loss(self, index: int, how: str) -> None:
+        """A pod that is out of memory is so again, in the next one and at any hour."""
+        losses, now = self._losses[index], self.clock.monotonic()
+        count = losses.add(step_seen(self.directory), now)
+        if self._is_hopeless or not losses.are_too_many(now):
+            return
+        self._is_hopeless = True
+        words = f"its pod {how}, {count} times without a new step in between"
+        self._say(f"node {index}: {words}: the run stops")
+        self._note_failed(index, words)
 
     def _note_lost(self, node: int, how: str) -> None:
         for local_rank in range(self.resolved.ranks_per_node):
@@ -272,12 +289,15 @@ class Keeper:
         is_queued = QUEUE in ((job.metadata and job.metadata.labels) or {})
         if not job.spec.suspend:
             self._keep_to_budget()
+            if self._is_hopeless:
+                self._suspend()
         # A queue suspends and resumes the workers as it likes, and knows nothing of this pod.
         elif not is_queued and has_seen and all(pod.has_ended for pod in self._watch.pods()):
             self._sleep()
         end = job_end(job)
         if end is not None and end.type == "Failed":
-            self._note_failed(end.message or end.reason or "")
+            node = next((pod.index for pod in self._watch.pods() if pod.is_to_blame), 0)
+            self._note_failed(node, end.message or end.reason or "")
         return end is not None
 
     def _sleep(self) -> None:
@@ -298,6 +318,9 @@ class Keeper:
             return
         self._say(f"{hours:g} hours are used up: the run saves and stops")
         self._journal.note("budget", hours=hours, spent_hours=round(spent.total_seconds / 3600, 3))
+        self._suspend()
+
+    def _suspend(self) -> None:
         with self._saying_what_fails():
             self.kube.suspend_job(run_object(self.resolved.name))
 
@@ -313,10 +336,9 @@ class Keeper:
             self._journal.note("scaled", nodes=nodes, before=self._nodes)
         self._nodes = nodes
 
-    def _note_failed(self, why: str) -> None:
+    def _note_failed(self, node: int, why: str) -> None:
         events = self.directory.history()
         if not any(event["event"] == "failed" for event in events[-3:]):
-            node = next((pod.index for pod in self._watch.pods() if pod.is_to_blame), 0)
             self._journal.note("failed", rank=0, node=node, local_rank=0, how=why, words=why)
 
     def _note_away(self, error: ClusterAway) -> None:
@@ -333,8 +355,13 @@ class Keeper:
     def _pages(self, coordinator: Coordinator) -> dict[str, Callable[[], bytes]]:
         def status() -> bytes:
             found = read_status(self.directory, self.clock.now())
-            events = [event for event in self.directory.history() if event["event"] in SHOWN]
-            known = {"status": found.as_json(), "events": events[-MOST_EVENTS:]}
+            history = self.directory.history()
+            events = [event for event in history if event["event"] in SHOWN]
+            known = {
+                "status": found.as_json(),
+                "events": events[-MOST_EVENTS:],
+                "loss": newest_loss(history),
+            }
             return json.dumps(known).encode() + b"\n"
 
         def events() -> bytes:
@@ -357,6 +384,17 @@ def present(state: Mapping[str, Any]) -> set[str]:
             if pod["session"] is not None and (pod["silent_seconds"] or 0.0) < SILENT_SECONDS
         )
     )
+
+
+def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """Since the run was started, or went on without whoever was lost."""
+    ends = ("launched", "started", "changed")
+    for event in reversed(events):
+        if event["event"] in ends:
+            return None
+        if event["event"] == "lost":
+            return f"node {event['node']} was lost: its pod {event['how']}"
+    return None
 
 
 def _asked(coordinator: Coordinator, path: str) -> bytes:

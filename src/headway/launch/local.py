@@ -209,7 +209,7 @@ class LocalRun:
         how = describe_end(lost.code)
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         step = stands_at(self.directory.here().metrics.last() or {"rewind": 0})
-        if unit.count_loss(step) >= MOST_LOSSES:
+        if unit.losses.add(step, self.clock.monotonic()) >= MOST_LOSSES:
             self._fail(lost)
         if self._coordinator is None:
             self.generation = next_generation(self.directory)

@@ -20,25 +20,21 @@ from headway.clock import Clock
 from headway.errors import Exit, RunFailed
 from headway.launch.parent import COMMAND, ParentLost, WarmParent
 from headway.launch.units import (
-    MOST_LOSSES,
     Unit,
     Worker,
     describe_end,
     is_failure,
     last_words,
+    step_seen,
     units_of,
 )
 from headway.launch.workers import DEFAULTS, Workers
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
-from headway.state.lines import stands_at
 from headway.state.rundir import RunDirectory
 
 STRAGGLER_SECONDS = 10.0
 """Between the first worker that ends well and the last."""
-SEEN_SECONDS = 120.0
-"""After which a new step is certainly to be seen in the run directory: in an object store lines
-come a minute at a time. Losses that are closer together than this are no reason to give up."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +71,6 @@ class NodeRun:
         self._generation = 0
         self._printed: dict[Path, int] = {}
         """Bytes of each log."""
-        self._first_loss: dict[Unit, float] = {}
         self._over_at: float | None = None
 
     def run(self) -> Exit:
@@ -167,19 +162,11 @@ class NodeRun:
         assert lost.code is not None
         self._say(f"worker {lost.name} {describe_end(lost.code)}, and is started again")
         now = self.clock.monotonic()
-        losses = unit.count_loss(self._step())
-        first = self._first_loss[unit] = now if losses == 1 else self._first_loss[unit]
-        if losses >= MOST_LOSSES and now - first > SEEN_SECONDS:
+        losses = unit.losses.add(step_seen(self.directory), now)
+        if unit.losses.are_too_many(now):
             self._fail(lost, f", {losses} times without a new step in between")
         self._next_generation()
         self._start(unit)
-
-    def _step(self) -> int:
-        """Of the run, as far as can be seen from here."""
-        try:
-            return stands_at(self.directory.metrics.last() or {"rewind": 0})
-        except OSError:
-            return 0  # the store is away
 
     def _end_stragglers(self) -> None:
         """Nobody ends well before all is saved; who is there long after that stands still."""

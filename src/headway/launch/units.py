@@ -11,9 +11,15 @@ from pathlib import Path
 
 from headway.errors import Exit
 from headway.spec.resolve import Resolved
+from headway.state.lines import stands_at
+from headway.state.rundir import RunDirectory
 
 MOST_LOSSES = 3
 """Of one unit, without a new step of the run in between."""
+SEEN_SECONDS = 120.0
+"""After which a new step is certainly to be seen from another machine: in an object store lines
+come a minute at a time. Losses that are closer together than this are no reason to give up there.
+"""
 TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
 """torch puts the rank before each line once workers have met."""
 
@@ -37,6 +43,28 @@ class Worker:
                 os.kill(self.pid, number)
 
 
+@dataclass
+class Losses:
+    """In a row, without a new step of the run in between."""
+
+    count: int = 0
+    step: int = 0
+    """The highest that the run had reached at the last of them."""
+    since: float = 0.0
+    """When the first of them was."""
+
+    def add(self, step: int, now: float) -> int:
+        """How many it makes."""
+        self.count = 1 if step > self.step else self.count + 1
+        self.step = max(step, self.step)
+        self.since = now if self.count == 1 else self.since
+        return self.count
+
+    def are_too_many(self, now: float) -> bool:
+        """Where steps are seen late."""
+        return self.count >= MOST_LOSSES and now - self.since > SEEN_SECONDS
+
+
 @dataclass(eq=False)
 class Unit:
     """Workers that are started and lost together."""
@@ -45,10 +73,7 @@ class Unit:
     """(node, local rank) of each."""
     workers: list[Worker] = field(default_factory=list)
     starts: int = 0
-    losses: int = 0
-    """In a row, without a new step of the run in between."""
-    step: int = 0
-    """The highest that the run had reached when this unit was last lost."""
+    losses: Losses = field(default_factory=Losses)
     lost_at: float | None = None
     left_at: float | None = None
     """When all of it had left, without having been asked to by us."""
@@ -64,15 +89,17 @@ class Unit:
         lost = [worker for worker in self.workers if is_loss(worker.code)]
         return min(lost, key=lambda worker: worker.code or 0, default=None)
 
-    def count_loss(self, step: int) -> int:
-        """How often it was lost without a step beyond the one reached before."""
-        self.losses = 1 if step > self.step else self.losses + 1
-        self.step = max(step, self.step)
-        return self.losses
-
     def signal(self, number: int) -> None:
         for worker in self.workers:
             worker.signal(number)
+
+
+def step_seen(directory: RunDirectory) -> int:
+    """The run's newest, as far as can be seen from this machine."""
+    try:
+        return stands_at(directory.metrics.last() or {"rewind": 0})
+    except OSError:
+        return 0  # the store is away
 
 
 def units_of(resolved: Resolved, nodes: range) -> list[Unit]:
