@@ -60,10 +60,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
     known = None
-    if on_cluster is not None and is_queued:
-        reasons = [on_cluster.why or ""]
-    elif job is not None and is_active:
-        known = cluster.known()
+    if job is not None and is_active:
+        known = None if is_queued else cluster.known()
         reasons = [reason.words for reason in cluster.reasons(job, is_kept=known is not None)]
     found: Status | None = None
     events: list[Event] = []

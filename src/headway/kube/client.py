@@ -34,6 +34,7 @@ GATES = "/spec/schedulingGates"
 AFFINITY_TERM = (
     "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0"
 )
+QUEUE_VERSIONS = ("visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1")
 Found = TypeVar("Found")
 Selector = Mapping[str, Any]
 
@@ -152,6 +153,20 @@ class Kube:
                 raise
             return True
 
+    def ahead_in_queue(self, queue: str, job_uid: str) -> int | None:
+        """How many Kueue looks at before that Job, of all queues that share the same machines. None
+        if it does not say so, or not to us."""
+        for version in QUEUE_VERSIONS:
+            path = f"apis/{version}/namespaces/{self.namespace}/localqueues/{queue}"
+            with _words(f"queue {queue}"):
+                response = self._http.get(f"{path}/pendingworkloads")
+            if response.is_success:
+                for one in response.json()["items"]:
+                    owners = one["metadata"].get("ownerReferences", ())
+                    if any(owner["uid"] == job_uid for owner in owners):
+                        return int(one["positionInClusterQueue"])
+        return None
+
     # Pods
 
     def pods(self, selector: Selector, taken: Callable[[Pod], Found]) -> tuple[list[Found], str]:
@@ -200,6 +215,12 @@ class Kube:
     def release_pod(self, name: str) -> None:
         """Takes off its Job's finalizer, which keeps it from being deleted."""
         patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
+        with _words(f"pod {name}"):
+            _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
+
+    def give_back_pod(self, name: str) -> None:
+        """To its Job, which counts how it ends."""
+        patch = {"metadata": {"finalizers": [FINALIZER]}}
         with _words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
 

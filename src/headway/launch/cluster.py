@@ -127,12 +127,22 @@ class ClusterRun:
         workers when all are up: to find those that wait, the API server goes through all of them.
         """
         assert job.spec is not None
+        if (queue := _queue(job)) is not None:
+            return [Waiting(self._in_queue(queue, job), 1)]
         found = [] if is_kept else self._reasons_of_coordinator()
         if self._ready(job) < (job.spec.parallelism or 0):
             waits = {"status.phase": "Pending"}
             pods = self.kube.first_pods(labels(self.name, "worker"), LOOKED_AT, waits)
             found += self._waiting(job, "worker", pods)
         return sorted(found, key=lambda each: not each.is_hopeless)
+
+    def _in_queue(self, queue: str, job: Job) -> str:
+        assert job.metadata is not None
+        assert job.metadata.uid is not None
+        ahead = self.kube.ahead_in_queue(queue, job.metadata.uid)
+        if ahead is None:
+            return f"in queue {queue}"
+        return f"in queue {queue}, {f'behind {ahead} others' if ahead else 'the next one'}"
 
     def _reasons_of_coordinator(self) -> list[Waiting]:
         job = self.kube.job(coordinator_object(self.name))

@@ -243,6 +243,21 @@ def test_a_run_in_a_queue_is_not_a_stopped_one(
     assert "headway-it" not in kube.named("jobs")
 
 
+@pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
+@pytest.mark.parametrize(("place", "words"), [(3, "behind 3 others"), (0, "the next one")])
+def test_the_place_in_the_queue(
+    headway: Headway, kube: FakeKube, version: str, place: int, words: str
+) -> None:
+    kube.job("it", suspend=True, queue="research")
+    waits = [
+        {"metadata": {"ownerReferences": [{"uid": uid}]}, "positionInClusterQueue": at}
+        for uid, at in (("another", 7), ("/apis/batch/v1/namespaces/ml/jobs/headway-it", place))
+    ]
+    queue = f"/apis/visibility.kueue.x-k8s.io/{version}/namespaces/ml/localqueues/research"
+    kube.put(f"{queue}/pendingworkloads", {"metadata": {}, "items": waits})
+    assert shown(headway, "--on", "lab")["waiting"] == [f"in queue research, {words}"]
+
+
 def test_a_run_of_a_queue_that_was_stopped_is_stopped(
     headway: Headway, kube: FakeKube, folder: Path
 ) -> None:
