@@ -34,6 +34,8 @@ class FakeKube:
         """By path."""
         self.forbidden: set[str] = set()
         """Paths that begin so are answered with 403."""
+        self.others: tuple[str, ...] = ()
+        """Kinds that it knows besides."""
         self.job_status: Object = {}
         """Of Jobs that are made."""
         self.storage_pod: Object = READY
@@ -74,7 +76,7 @@ class FakeKube:
             return self._deleted(path)
         if (found := self.objects.get(path)) is not None:
             return 200, json.dumps(found).encode()
-        if path.rsplit("/", 1)[1] in ("jobs", "pods", "events"):
+        if path.rsplit("/", 1)[1] in ("jobs", "pods", "events", *self.others):
             return 200, self._listed(path, query)
         return self._status(404, f"{path} not found")
 
@@ -82,6 +84,9 @@ class FakeKube:
         there = self.objects.get(path)
         if there is not None:
             there["spec"] = there.get("spec", {}) | patch.get("spec", {})
+            annotations = patch.get("metadata", {}).get("annotations", {})
+            merged = there["metadata"].get("annotations", {}) | annotations
+            there["metadata"]["annotations"] = {k: v for k, v in merged.items() if v is not None}
             return there
         status = {"status": self.job_status} if patch["kind"] == "Job" else {}
         made = self.put(path, {**patch, **status})

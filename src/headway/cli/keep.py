@@ -14,7 +14,7 @@ from headway.cli.output import say
 def keep() -> None:
     """Keep a run going, in the pod that headway run --on has made for it; you need not.
 
-    Its run is in HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY."""
+    Its run is in HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY, its pod in HEADWAY_POD."""
     from headway.clock import SystemClock, stamp
     from headway.errors import Exit
     from headway.kube.client import Kube
@@ -30,6 +30,7 @@ def keep() -> None:
         resolved,
         RunDirectory.create(os.environ["HEADWAY_RUN_DIRECTORY"], clock),
         Path(os.environ["HEADWAY_KEY"]),
+        os.environ["HEADWAY_POD"],
         (label, value) if label else None,
         clock,
         lambda text: say(f"{stamp(clock.now())} {text}"),

@@ -3,6 +3,7 @@ wrong. The rest of Headway knows neither HTTP nor status codes."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -34,7 +35,6 @@ GATES = "/spec/schedulingGates"
 AFFINITY_TERM = (
     "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0"
 )
-QUEUE_VERSIONS = ("visibility.kueue.x-k8s.io/v1beta2", "visibility.kueue.x-k8s.io/v1beta1")
 Found = TypeVar("Found")
 Selector = Mapping[str, Any]
 
@@ -153,19 +153,14 @@ class Kube:
                 raise
             return True
 
-    def ahead_in_queue(self, queue: str, job_uid: str) -> int | None:
-        """How many Kueue looks at before that Job, of all queues that share the same machines. None
-        if it does not say so, or not to us."""
-        for version in QUEUE_VERSIONS:
-            path = f"apis/{version}/namespaces/{self.namespace}/localqueues/{queue}"
-            with _words(f"queue {queue}"):
-                response = self._http.get(f"{path}/pendingworkloads")
-            if response.is_success:
-                for one in response.json()["items"]:
-                    owners = one["metadata"].get("ownerReferences", ())
-                    if any(owner["uid"] == job_uid for owner in owners):
-                        return int(one["positionInClusterQueue"])
-        return None
+    def call(self, method: str, path: str, patch: Object | None = None) -> Object:
+        """For objects of others, which lightkube does not know. A patch is merged."""
+        headers = {"Content-Type": PatchType.MERGE.value} if patch is not None else {}
+        content = json.dumps(patch).encode() if patch is not None else None
+        with _words(path.partition("?")[0]):
+            response = self._http.request(method, path, content=content, headers=headers)
+            _require_success(response)
+            return dict(response.json())
 
     # Pods
 

@@ -21,6 +21,7 @@ from headway.kube.pods import (
     soon_elsewhere,
     template,
     variable,
+    variable_from_field,
 )
 from headway.kube.worker_job import KEPT_SECONDS, NO_LIMIT
 from headway.member.messages import MAX_PODS
@@ -86,6 +87,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
         variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_KEY", KEY),
+        variable_from_field("HEADWAY_POD", "metadata.name"),
     ]
     if resolved.run.resources.spot == "above_min":
         # It places the pods with an index below the minimum.

@@ -27,6 +27,11 @@ FINALIZER = "batch.kubernetes.io/job-tracking"
 GATE = "headway/placed"
 """No pod of the workers is placed before the coordinator has said where not to."""
 
+QUEUE = "kueue.x-k8s.io/queue-name"
+"""Label of a Job in a queue of Kueue."""
+ELASTIC = "kueue.x-k8s.io/elastic-job"
+"""Annotation of such a Job. Without it Kueue would suspend the whole run to change its size."""
+
 HEADWAY = "/headway"
 STORAGE = "/headway/storage"
 """Where a claim is mounted."""

@@ -15,6 +15,11 @@ from headway.spec.target import Target
 
 RBAC = "rbac.authorization.k8s.io"
 DNS_PORT = 53
+QUEUED: Object = {
+    "apiGroups": ["kueue.x-k8s.io"],
+    "resources": ["workloads"],
+    "verbs": ["list", "patch"],
+}
 
 
 def service_account(run: str, target: Target) -> Object:
@@ -56,6 +61,8 @@ def role(run: str, target: Target) -> Object:
                 "resourceNames": [record_object(run)],
                 "verbs": ["get", "update"],
             },
+            # The same, of a Job that Kueue would start again.
+            *([QUEUED] if target.queue is not None else []),
         ],
     }
 

@@ -156,6 +156,14 @@ def exit_code(pod: Pod) -> int | None:
     return ended.exitCode if ended is not None else None
 
 
+def is_cut_off(pod: Pod) -> bool:
+    """Kubernetes has heard nothing of its machine for so long that it wants the pod elsewhere."""
+    found = {one.type: one for one in (pod.status.conditions if pod.status else None) or ()}
+    told, ready = found.get("DisruptionTarget"), found.get("Ready")
+    is_told = told is not None and told.reason == "DeletionByTaintManager"
+    return is_told and ready is not None and ready.status != "True"
+
+
 def how_it_ended(pod: Pod) -> str:
     """Of one that has."""
     ended = _end_of(pod)

@@ -7,9 +7,11 @@ import re
 from headway.errors import Exit
 from headway.kube.delivery import Layout
 from headway.kube.names import (
+    ELASTIC,
     FETCHED,
     GATE,
     KEY,
+    QUEUE,
     SHARED_MEMORY,
     Object,
     coordinator_address,
@@ -42,8 +44,6 @@ OWN_ERRORS = (
     Exit.STILL_RUNNING,
 )
 """A pod that ends with one of these would do so again. In the order that Kubernetes wants."""
-QUEUE = "kueue.x-k8s.io/queue-name"
-ELASTIC = "kueue.x-k8s.io/elastic-job"
 FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
 """In the name of a device whose users lock memory. (AWS' EFA is used without that right.)"""
 
@@ -52,7 +52,6 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
     made = metadata(resolved.name, target.kube.namespace, component="worker")
     if target.queue is not None:
         made["labels"][QUEUE] = target.queue
-        # Without it Kueue would suspend the whole run to change its size.
         made["annotations"] = {ELASTIC: "true"}
     return {
         "apiVersion": "batch/v1",

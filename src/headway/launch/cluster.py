@@ -15,6 +15,7 @@ from lightkube.resources.core_v1 import Event, Pod
 from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
 from headway.kube.client import ClusterAway, Kube
+from headway.kube.kueue import ahead, queue_of, start_job, stop_job, was_stopped
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
     HTTP_PORT,
@@ -28,7 +29,7 @@ from headway.kube.names import (
     selector,
 )
 from headway.kube.views import Waiting, created, exit_code, job_end, last_words, waiting
-from headway.kube.worker_job import OWN_ERRORS, QUEUE
+from headway.kube.worker_job import OWN_ERRORS
 
 LOOK_SECONDS = 1.0
 HOPELESS_SECONDS = 10.0
@@ -137,12 +138,10 @@ class ClusterRun:
         return sorted(found, key=lambda each: not each.is_hopeless)
 
     def _in_queue(self, queue: str, job: Job) -> str:
-        assert job.metadata is not None
-        assert job.metadata.uid is not None
-        ahead = self.kube.ahead_in_queue(queue, job.metadata.uid)
-        if ahead is None:
+        place = ahead(self.kube, job, queue)
+        if place is None:
             return f"in queue {queue}"
-        return f"in queue {queue}, {f'behind {ahead} others' if ahead else 'the next one'}"
+        return f"in queue {queue}, {f'behind {place} others' if place else 'the next one'}"
 
     def _reasons_of_coordinator(self) -> list[Waiting]:
         job = self.kube.job(coordinator_object(self.name))
@@ -284,7 +283,8 @@ class ClusterRun:
         """One call. Pods are told to go, so workers leave one after the other, and the last ones
         save; the coordinator goes when they have. The newest saved step, if it can still be
         asked."""
-        shape = self.on_cluster(self.require_job())
+        job = self.require_job()
+        shape = self.on_cluster(job)
         if shape.state in ("finished", "failed"):
             raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to stop")
         if shape.state == "queued":
@@ -293,15 +293,15 @@ class ClusterRun:
                 f"headway delete {self.name} takes it out of the queue",
             )
         if shape.state == "active":
-            self.kube.suspend_job(run_object(self.name))
+            stop_job(self.kube, job)
         self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
         known = self.known()
         return None if known is None else known["status"]["checkpoint_step"]
 
     def resume(self) -> None:
         # In this order: the coordinator tells one start of the workers from the next.
-        for name in (run_object(self.name), coordinator_object(self.name)):
-            self.kube.suspend_job(name, suspended=False)
+        start_job(self.kube, self.require_job())
+        self.kube.suspend_job(coordinator_object(self.name), suspended=False)
 
     def delete(self, say: Callable[[str], None]) -> bool:
         """All of its objects, by one call. Whether there were any."""
@@ -362,14 +362,9 @@ def runs_of(kube: Kube, clock: Clock) -> Iterator[OnCluster]:
 
 
 def _queue(job: Job) -> str | None:
-    """In which it waits to be started. A Job that was stopped has a start; Kueue takes it off one
-    that has to wait again."""
+    """In which it waits to be started."""
     assert job.spec is not None
-    assert job.metadata is not None
-    started = job.status.startTime if job.status is not None else None
-    if not job.spec.suspend or started is not None:
-        return None
-    return (job.metadata.labels or {}).get(QUEUE)
+    return queue_of(job) if job.spec.suspend and not was_stopped(job) else None
 
 
 def _time(event: Event) -> float:

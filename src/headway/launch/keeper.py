@@ -24,6 +24,7 @@ from headway.clock import Clock
 from headway.errors import HeadwayError, StillRunning
 from headway.kube.client import ClusterAway, Kube
 from headway.kube.coordinator_job import coordinator_arguments
+from headway.kube.kueue import queue_of, stop_job, was_stopped
 from headway.kube.names import (
     HTTP_PORT,
     SESSION_PORT,
@@ -32,7 +33,6 @@ from headway.kube.names import (
     run_object,
 )
 from headway.kube.views import job_end
-from headway.kube.worker_job import QUEUE
 from headway.launch.coordinator import Coordinator
 from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
@@ -69,11 +69,13 @@ class Keeper:
         resolved: Resolved,
         directory: RunDirectory,
         key: Path,
+        pod: str,
         spot_label: tuple[str, str] | None,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        """`spot_label`: what machines carry that are no place for the fewest nodes of the run."""
+        """`pod`: the one this is in. `spot_label`: what machines carry that are no place for the
+        fewest nodes of the run."""
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
@@ -82,6 +84,8 @@ class Keeper:
         self.is_stopping = False
         self._journal = Journal(directory.launcher, clock)
         self._key = key
+        self._pod = pod
+        self._is_released = False
         self._spot_label = spot_label
         self._say = say
         self._watch = PodWatch(kube, resolved.name, say)
@@ -179,19 +183,19 @@ class Keeper:
             state = self._state(coordinator)
             if state is not None and self._watch.is_complete.is_set():
                 now = self.clock.now()
+                pods, here, members = self._watch.pods(), present(state), members_of(state)
                 if not is_known:
                     is_known = True
-                    members = (pod for d in state["generation"]["domains"] for pod in d["pods"])
-                    self.keeping.expect(set(_pods(members)), now)
-                pods, here = self._watch.pods(), present(state)
+                    self.keeping.expect(members, now)
                 known = {pod.name for pod in pods}
-                for action in self.keeping.look(pods, here, now):
+                for action in self.keeping.look(pods, here, members, now):
                     self._do(action)
                     if isinstance(action, Replace):
                         coordinator.dismiss(action.pod)
-                for stranger in here - known:
-                    # Kubernetes has others for them, or wants none: they were only cut off.
-                    coordinator.dismiss(stranger)
+                # They have ended; or Kubernetes has others for them, or wants none, and they were
+                # only cut off.
+                for gone in (here | members) - {pod.name for pod in pods if not pod.has_ended}:
+                    coordinator.dismiss(gone)
                 self._forget_begun(known)
             self.clock.sleep(LOOK_SECONDS)
 
@@ -281,24 +285,40 @@ class Keeper:
             return False
         self._away = ""
         if job is None:
-            return True
+            return self._is_given_back()
+        self._be_released()
         assert job.spec is not None
         assert job.status is not None
         self._note_scaling(job.spec.parallelism or 0)
         has_seen = self._watch.is_complete.is_set()
-        is_queued = QUEUE in ((job.metadata and job.metadata.labels) or {})
+        is_stopped = queue_of(job) is None or was_stopped(job)
         if not job.spec.suspend:
-            self._keep_to_budget()
-            if self._is_hopeless:
-                self._suspend()
+            if self._is_hopeless or self._is_budget_used():
+                with self._saying_what_fails():
+                    stop_job(self.kube, job)
         # A queue suspends and resumes the workers as it likes, and knows nothing of this pod.
-        elif not is_queued and has_seen and all(pod.has_ended for pod in self._watch.pods()):
+        elif is_stopped and has_seen and all(pod.has_ended for pod in self._watch.pods()):
             self._sleep()
         end = job_end(job)
         if end is not None and end.type == "Failed":
             node = next((pod.index for pod in self._watch.pods() if pod.is_to_blame), 0)
             self._note_failed(node, end.message or end.reason or "")
-        return end is not None
+        return end is not None and self._is_given_back()
+
+    def _be_released(self) -> None:
+        """From our own Job, which would wait before it makes another pod, longer each time this
+        one is lost."""
+        if not self._is_released:
+            with self._saying_what_fails():
+                self.kube.release_pod(self._pod)
+                self._is_released = True
+
+    def _is_given_back(self) -> bool:
+        """To our Job, which ends when it sees this pod end well."""
+        with self._saying_what_fails():
+            self.kube.give_back_pod(self._pod)
+            return True
+        return False
 
     def _sleep(self) -> None:
         """The run was stopped, and its pods have gone: nothing is to be kept until it is resumed.
@@ -307,22 +327,19 @@ class Keeper:
         with self._saying_what_fails():
             self.kube.suspend_job(coordinator_object(self.resolved.name))
 
-    def _keep_to_budget(self) -> None:
+    def _is_budget_used(self) -> bool:
+        """Looked at now and then."""
         hours = self.resolved.run.budget.hours
         now = self.clock.monotonic()
         if hours is None or now - self._looked_at_budget < BUDGET_SECONDS:
-            return
+            return False
         self._looked_at_budget = now
         spent = read_status(self.directory, self.clock.now()).goodput
         if spent is None or spent.total_seconds < 3600 * hours:
-            return
+            return False
         self._say(f"{hours:g} hours are used up: the run saves and stops")
         self._journal.note("budget", hours=hours, spent_hours=round(spent.total_seconds / 3600, 3))
-        self._suspend()
-
-    def _suspend(self) -> None:
-        with self._saying_what_fails():
-            self.kube.suspend_job(run_object(self.resolved.name))
+        return True
 
     @contextmanager
     def _saying_what_fails(self) -> Iterator[None]:
@@ -384,6 +401,11 @@ def present(state: Mapping[str, Any]) -> set[str]:
             if pod["session"] is not None and (pod["silent_seconds"] or 0.0) < SILENT_SECONDS
         )
     )
+
+
+def members_of(state: Mapping[str, Any]) -> set[str]:
+    """Pods that the run counts on."""
+    return set(_pods(pod for one in state["generation"]["domains"] for pod in one["pods"]))
 
 
 def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:

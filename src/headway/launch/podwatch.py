@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Pod
 from headway.errors import Exit, HeadwayError
 from headway.kube.client import ClusterAway, Kube, StaleVersion
 from headway.kube.names import FINALIZER, GATE, INDEX, labels
-from headway.kube.views import exit_code, how_it_ended
+from headway.kube.views import exit_code, how_it_ended, is_cut_off
 from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.replacing import PodFacts
 
@@ -97,6 +97,7 @@ def facts_of(pod: Pod) -> PodFacts:
         is_gated=any(gate.name == GATE for gate in spec.schedulingGates or ()),
         gone_by=_seconds(deleted) if deleted is not None else None,
         has_ended=status is not None and status.phase in ("Succeeded", "Failed"),
+        is_cut_off=is_cut_off(pod),
         has_failed=has_failed,
         is_to_blame=is_failed and not has_failed,
         is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),

@@ -2,8 +2,9 @@
 
 Kubernetes keeps a pod of a machine without power for minutes, and puts its successor on the same
 machine. The coordinator knows within seconds, for the pod's sessions are gone; but so they are
-while a worker is started again, and a cut network may be mended. So a pod is given up only when it
-was heard of before, is not any more for a while, and others are.
+while a worker is started again, and a cut network may be mended. So a pod is given up only when the
+coordinator goes on without it, and it was heard of before, is not any more for a while, and others
+are.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ from dataclasses import dataclass, field
 
 LOST_SECONDS = 3.0
 """A worker that was killed is back in its pod within two."""
-ALONE_SECONDS = 20.0
+ALONE_SECONDS = 90.0
 """When nobody is heard of: then it may be the coordinator's own network."""
-BACK_SECONDS = 6.0
-"""What members have to come back after the coordinator was started anew."""
 SUSPECT_SECONDS = 90.0
 """How long nothing is placed on a machine that has lost a pod without a goodbye. Kubernetes knows
 after 50 s whether it is gone; and one that is back shall be used."""
@@ -39,6 +38,8 @@ class PodFacts:
     gone_by: float | None
     """It was told to go, and its grace ends then."""
     has_ended: bool
+    is_cut_off: bool = False
+    """Its machine does not answer Kubernetes either, which has told it to go."""
     has_failed: bool = False
     """By no error of the run's own."""
     is_uncounted: bool = False
@@ -99,15 +100,18 @@ class Keeping:
     def expect(self, pods: Iterable[str], now: float) -> None:
         """Members of the generation that this coordinator found: they are to come back."""
         for name in pods:
-            self.heard.setdefault(name, now + BACK_SECONDS)
+            self.heard.setdefault(name, now)
 
-    def look(self, pods: Sequence[PodFacts], present: Set[str], now: float) -> list[Action]:
-        """`present`: names of the pods that have a session. Asked at least every second."""
+    def look(
+        self, pods: Sequence[PodFacts], present: Set[str], members: Set[str], now: float
+    ) -> list[Action]:
+        """`present`: names of the pods that have a session; `members`: of those that the run counts
+        on. Asked at least every second."""
         self.heard.update(dict.fromkeys(present, now))
         self.suspects = {node: until for node, until in self.suspects.items() if until > now}
         names = {pod.name for pod in pods}
         self.heard = {name: time for name, time in self.heard.items() if name in names}
-        lost = [pod for pod in pods if self._is_lost(pod, present, now)]
+        lost = [pod for pod in pods if self._is_lost(pod, present, members, now)]
         for pod in lost:
             if pod.node is not None:
                 self.suspects[pod.node] = now + SUSPECT_SECONDS
@@ -120,12 +124,14 @@ class Keeping:
             *(Place(pod.name, pod.index, suspects) for pod in pods if pod.is_gated),
         ]
 
-    def _is_lost(self, pod: PodFacts, present: Set[str], now: float) -> bool:
+    def _is_lost(self, pod: PodFacts, present: Set[str], members: Set[str], now: float) -> bool:
         if pod.has_ended or pod.is_gated or pod.node is None or pod.name in present:
             return False
         suspected = pod.node in self.suspects
         if pod.gone_by is not None:
-            return suspected or now > pod.gone_by + LATE_SECONDS
+            return suspected or pod.is_cut_off or now > pod.gone_by + LATE_SECONDS
+        if pod.name in members:
+            return False  # it trains, for all the coordinator knows, and may not have found it yet
         heard = self.heard.get(pod.name)
         if heard is None:
             return suspected and now > pod.created + START_SECONDS

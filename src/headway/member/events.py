@@ -69,6 +69,13 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
+class Dismissed:
+    """Whoever looks after the pods says that it is no more, or that another takes its place."""
+
+    pod: str
+
+
+@dataclass(frozen=True, slots=True)
 class Written:
     """The generation is in the record: it may be announced."""
 
@@ -82,7 +89,7 @@ class Refused:
     number: int
 
 
-Event = Opened | Told | Goodbye | Closed | Written | Refused
+Event = Opened | Told | Goodbye | Closed | Dismissed | Written | Refused
 
 
 @dataclass(frozen=True, slots=True)

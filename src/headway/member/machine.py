@@ -16,6 +16,7 @@ from headway.member.events import (
     Close,
     Closed,
     Decision,
+    Dismissed,
     Event,
     Go,
     Goodbye,
@@ -30,7 +31,7 @@ from headway.member.events import (
     Written,
 )
 from headway.member.generation import Domain, Generation
-from headway.member.nodes import Node, domains_of, whole_nodes
+from headway.member.nodes import Node, domains_of, seat_of, whole_nodes
 from headway.member.rules import Rules
 
 NOTHING = Status()
@@ -52,6 +53,11 @@ class Pod:
     gone: str = ""
     """Why it cannot stay, once that is certain."""
 
+    @property
+    def is_absent(self) -> bool:
+        """It was a member when the coordinator started, and has not come back yet."""
+        return self.session is None and self.closed == inf
+
 
 class Machine:
     def __init__(self, rules: Rules, incarnation: int, current: Generation, now: float) -> None:
@@ -61,6 +67,7 @@ class Machine:
         self.current = current
         self.pods = {name: Pod(name, None, heard=now) for name in current.pods()}
         self._members = frozenset(self.pods)
+        self._seats = _seats(self._members)
         self._silent: OrderedDict[str, None] = OrderedDict()
         """Pods with a session, the longest silent first."""
         self._entered: set[str] = set()
@@ -84,13 +91,13 @@ class Machine:
         """How often, and until when."""
         self._writing: Generation | None = None
         self._stepped_down = False
-        self._comeback = now + rules.comeback_seconds
-        self._came_back = now
+        self._absent = now + rules.absent_seconds
+        self._comeback = inf
+        self._came_back = inf
         """When the last member did."""
         self._asked = now
         self._unread_until = now
         self._changed = True
-        self._call(self._members if not current.sound else set(), now + rules.enter_seconds)
 
     @property
     def wake(self) -> float:
@@ -119,6 +126,9 @@ class Machine:
                 return self._step_down(f"generation {event.number} is there from somebody else")
             case Opened():
                 return self._opened(event, now)
+            case Dismissed():
+                self._lose(event.pod, "was replaced")
+                return []
         pod = self.pods.get(event.pod)
         if pod is None or pod.session != event.session:
             stray = isinstance(event, Told)
@@ -163,11 +173,29 @@ class Machine:
         decisions: list[Decision] = []
         if pod.session is not None:
             decisions.append(Close(pod.session, "replaced by a newer session of the same pod"))
+        is_back = pod.is_absent
         pod.session, pod.closed = event.session, inf
         self._silent[pod.name] = None
         if pod.name in self._members:
+            if is_back and len(self._recent) == 1:
+                self._call({pod.name}, now + self.rules.enter_seconds)
             self._came_back = now
+            self._comeback = min(self._comeback, now + self.rules.comeback_seconds)
+        self._replace_in_seat(pod.name)
         return [*decisions, Tell(event.session), *self._told(pod, event.status, now)]
+
+    def _replace_in_seat(self, name: str) -> None:
+        """A process that was started again: the one before it has ended, also if nobody said so."""
+        seat, start = seat_of(name)
+        before = self._seats.get(seat)
+        if before is not None and seat_of(before)[1] < start:
+            self._lose(before, "was started again")
+
+    def _lose(self, name: str, why: str) -> None:
+        pod = self.pods.get(name)
+        if pod is not None:
+            pod.gone = pod.gone or why
+            self._changed = True
 
     def _told(self, pod: Pod, status: Status, now: float) -> list[Decision]:
         pod.heard = now
@@ -251,6 +279,7 @@ class Machine:
             return
         self._asked = now
         self._unread_until = now + self.rules.pause_seconds
+        self._absent += pause
         self._comeback += pause
         self._came_back += pause
         for pod in self.pods.values():
@@ -268,12 +297,12 @@ class Machine:
         for pod in (self.pods[name] for name in self._members):
             if pod.session is not None:
                 deadline, why = pod.heard + patience, "silent"
-            elif pod.closed < inf:
+            elif not pod.is_absent:
                 wait = 0.0 if self._complained else rules.reconnect_seconds
                 deadline, why = pod.closed + wait, "its session closed"
             else:
-                lull = self._came_back + rules.lull_seconds if is_missed else inf
-                deadline = min(self._comeback, lull)
+                back = min(self._comeback, self._came_back + rules.lull_seconds)
+                deadline = min(self._absent, back) if is_missed else self._absent
                 why = "did not come back to the new coordinator"
             if alone:
                 deadline = max(deadline, pod.heard + rules.alone_seconds)
@@ -446,6 +475,7 @@ class Machine:
             return []
         before, self.current, self._writing = self._members, generation, None
         self._members = frozenset(generation.pods())
+        self._seats = _seats(self._members)
         self._entered, self._healed, self._went = set(), set(), False
         self._trouble, self._complained = inf, {}
         self._recent = {
@@ -468,7 +498,7 @@ class Machine:
 
     def _call(self, names: AbstractSet[str], enter_by: float) -> None:
         for pod in (self.pods[name] for name in names - self._entered):
-            if enter_by < pod.enter_by:
+            if enter_by < pod.enter_by and not pod.is_absent:
                 pod.called_to, pod.enter_by = self.current.number, enter_by
 
     def _let_go(self, pod: Pod) -> None:
@@ -484,6 +514,10 @@ class Machine:
     def _step_down(self, reason: str) -> list[Decision]:
         self._stepped_down = True
         return [StepDown(reason)]
+
+
+def _seats(members: AbstractSet[str]) -> dict[str, str]:
+    return {seat_of(name)[0]: name for name in members}
 
 
 def _lost(pod: Pod, gone: list[str]) -> str:

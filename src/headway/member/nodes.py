@@ -35,6 +35,13 @@ def place_of(pod: str) -> str:
     return node_of(pod).rpartition(".")[0]
 
 
+def seat_of(pod: str) -> tuple[str, int]:
+    """NAME/RANK of NAME.START/RANK, and START. Of two who were started for the same seat the older
+    one has ended."""
+    named = re.match(r"(.+)\.(\d+)/(\d+)", pod)
+    return (f"{named[1]}/{named[3]}", int(named[2])) if named else (pod, 0)
+
+
 def whole_nodes(pods: Iterable[tuple[float, str]], node_pods: int) -> list[Node]:
     """Of pods and since when they could train: the nodes that have as many as belong to one,
     neither more nor less, the longest ready first. If that is one, every pod counts for itself."""

@@ -27,15 +27,20 @@ class Rules:
     suspected_seconds: float = 1.5
     """When somebody does. The longest pause by imports and compiling was 0.4 s, a lost packet is
     sent again after 0.2 s: one late beat is not enough."""
-    alone_seconds: float = 15.0
-    """When nobody is heard who has the run's state: most likely the coordinator is cut off, and to
-    go on without them would lose ground."""
+    alone_seconds: float = 90.0
+    """When nobody is heard who has the run's state: most likely the coordinator is cut off, or
+    has moved and is not found yet, and to go on without them would lose ground. Whoever looks after
+    the pods knows sooner if they are no more."""
+    absent_seconds: float = 90.0
+    """After its own restart, for members that nobody misses: they are at work, and have not found
+    it yet. Names are remembered for half a minute and longer."""
     comeback_seconds: float = 6.0
-    """After its own restart. Whoever was connected to a machine that vanished notices after a beat
-    and 2 s without an answer, and tries again at least once a second."""
+    """When they are missed, from the first that came back. Whoever was connected to a machine that
+    vanished notices after a beat and 2 s without an answer, and tries again at least once a
+    second."""
     lull_seconds: float = 1.5
-    """When somebody complains or waits: so long after the last member came back, the others are
-    taken for lost with the coordinator. Thousands need seconds to come back, but without a lull."""
+    """The same, from the last that came back: the others are taken for lost with the coordinator.
+    Thousands need seconds to come back, but without a lull."""
     enter_seconds: float = 30.0
     """A trainer that does not come to a generation by then is stuck, whatever its beats say."""
     idle_enter_seconds: float = 5.0

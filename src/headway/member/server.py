@@ -24,6 +24,7 @@ from headway.member.events import (
     Close,
     Closed,
     Decision,
+    Dismissed,
     Event,
     Go,
     Goodbye,
@@ -412,6 +413,8 @@ class Server:
         """Others are there for those who were in this place. They may only have been cut off: if
         they are heard of again, they are not let in."""
         self._gone.add(place)
+        for pod in [name for name in self.machine.pods if place_of(name) == place]:
+            self.handle(Dismissed(pod))
         for connection in list(self.sessions.values()):
             if place_of(connection.pod) == place:
                 self._end(connection, REPLACED)

@@ -30,6 +30,7 @@ class Checks:
         """(coordinator, pod): when it was heard last on a session that is open."""
         self._closed: dict[tuple[str, str], float] = {}
         self._started: dict[str, float] = {}
+        self._first: dict[str, float] = {}
         self._arrived: dict[str, float] = {}
         """By coordinator: when a member came to it last."""
         self._leaving: set[str] = set()
@@ -182,14 +183,12 @@ class Checks:
     def started(self, coordinator: Coordinator) -> None:
         self._started[coordinator.name] = coordinator.now
         self._established[coordinator.name] = self._newest  # it knows of no complaint before it
-        newest = self._generations.get(self._newest)
-        if newest is not None and not newest.sound:
-            for pod in newest.pods():
-                self._call(pod, self.rules.enter_seconds)
 
     def arrived(self, coordinator: Coordinator, pod: str) -> None:
         newest = self._generations.get(self._newest)
         if newest is not None and pod in newest.pods():
+            self._call(pod, self.rules.enter_seconds)
+            self._first.setdefault(coordinator.name, coordinator.now)
             self._arrived[coordinator.name] = coordinator.now
 
     def heard(self, coordinator: Coordinator, pod: str) -> None:
@@ -297,11 +296,13 @@ class Checks:
         if key in self._closed:
             waited = coordinator.waited_since(self._closed[key])
             return waited < rules.reconnect_seconds and not is_troubled
-        started = self._started[coordinator.name]
-        arrived = max(started, self._arrived.get(coordinator.name, started))
-        if is_missed and coordinator.waited_since(arrived) >= rules.lull_seconds:
-            return False
-        return coordinator.waited_since(started) < rules.comeback_seconds
+        if is_missed and coordinator.name in self._first:
+            last, first = self._arrived[coordinator.name], self._first[coordinator.name]
+            return (
+                coordinator.waited_since(last) < rules.lull_seconds
+                and coordinator.waited_since(first) < rules.comeback_seconds
+            )
+        return coordinator.waited_since(self._started[coordinator.name]) < rules.absent_seconds
 
     def _waits(self, coordinator: Coordinator, generation: Generation) -> bool:
         """Whether a member has said so of this generation, or of one that it finishes first, and

@@ -21,8 +21,9 @@ from support.membership.world import World
 
 TROUBLED_SECONDS = 20.0
 """Faults begin within it, and each ends by itself."""
-QUIET_SECONDS = 150.0
-"""After the last fault: being barred, missing a generation, and several tries fit in."""
+QUIET_SECONDS = 240.0
+"""After the last fault: being barred, missing a generation, several tries, and waiting for the last
+who has the state fit in. Nobody here says that it is no more."""
 STEPS_AFTER = 3
 REPLACED_SECONDS = 4.0
 ENDED_SECONDS = 0.2

@@ -87,14 +87,14 @@ MUTATIONS = [
     Mutation(
         "gives no window to come back after its own restart",
         machine,
-        "self._comeback = now + rules.comeback_seconds",
-        "self._comeback = now",
+        "self._absent = now + rules.absent_seconds",
+        "self._absent = now",
     ),
     Mutation(
         "takes those who have not come back for lost, and others are just coming",
         machine,
-        "        if pod.name in self._members:\n            self._came_back = now\n",
-        "",
+        "            self._came_back = now\n",
+        "            self._came_back = min(self._came_back, now)\n",
     ),
     Mutation(
         "gives no time to connect again",

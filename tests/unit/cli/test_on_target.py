@@ -12,6 +12,8 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import Exit
+from headway.kube.client import Kube
+from headway.launch.cluster import ClusterRun
 from headway.spec.load import load_run
 from headway.spec.resolve import Machine, resolve
 from headway.state.rundir import Journal, RunDirectory
@@ -101,6 +103,12 @@ def launched(headway: Headway, kube: FakeKube, folder: Path, *overrides: str) ->
     write_set(folder / "train", [(range(1, 2000), None)])
     kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
     return run_on(headway, *overrides)
+
+
+def put_coordinator(kube: FakeKube) -> None:
+    made = {"labels": {}, "name": "headway-it-coordinator"}
+    path = "/apis/batch/v1/namespaces/ml/jobs/headway-it-coordinator"
+    kube.put(path, {"metadata": made, "spec": {"template": {}}, "status": {}})
 
 
 def session(kube: FakeKube) -> str:
@@ -217,9 +225,7 @@ def test_a_run_in_a_queue_is_not_a_stopped_one(
     headway: Headway, kube: FakeKube, folder: Path
 ) -> None:
     kube.job("it", suspend=True, queue="research")
-    coordinator = {"labels": {}, "name": "headway-it-coordinator"}
-    path = "/apis/batch/v1/namespaces/ml/jobs/headway-it-coordinator"
-    kube.put(path, {"metadata": coordinator, "spec": {"template": {}}, "status": {}})
+    put_coordinator(kube)
     assert headway("status", "--on", "lab").out.splitlines() == [
         "run         it",
         "state       queued",
@@ -261,10 +267,33 @@ def test_the_place_in_the_queue(
 def test_a_run_of_a_queue_that_was_stopped_is_stopped(
     headway: Headway, kube: FakeKube, folder: Path
 ) -> None:
+    """Kueue is told to have it stop, and to have it go on. A Job that is suspended it would start
+    again."""
     ended(folder / "claim" / "runs" / "it", "stopped")
-    kube.job("it", suspend=True, queue="research", startTime="2026-11-15T12:00:00Z")
+    kube.others = ("workloads",)
+    kube.job("it", queue="research")
+    put_coordinator(kube)
+    job = kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-it"]
+    labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
+    workload = kube.put(
+        "/apis/kueue.x-k8s.io/v1beta2/namespaces/ml/workloads/job-headway-it-5ed0b",
+        {"metadata": {"name": "job-headway-it-5ed0b", "labels": labels}, "status": {}},
+    )
+    assert headway("stop", "--on", "lab").exit_code == 0
+    assert (workload["spec"], job["spec"]["suspend"]) == ({"active": False}, False)
+    job["spec"]["suspend"] = True  # as Kueue does then
     found = shown(headway, "--on", "lab")
     assert (found["state"], found["cluster"]["state"]) == ("stopped", "suspended")
+    ClusterRun(Kube.at("lab", "ml"), "it", SystemClock()).resume()
+    assert (workload["spec"], job["spec"]["suspend"]) == ({"active": True}, True)
+    assert shown(headway, "--on", "lab")["cluster"]["state"] == "queued"
+
+
+def test_a_queue_that_nobody_serves(headway: Headway, kube: FakeKube, folder: Path) -> None:
+    ended(folder / "claim" / "runs" / "it", "stopped")
+    kube.job("it", queue="research")
+    assert headway("stop", "--on", "lab").exit_code == 0
+    assert kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-it"]["spec"]["suspend"]
 
 
 @pytest.mark.parametrize("state", ["stopped", "resumed"])

@@ -7,6 +7,7 @@ import pytest
 from headway.member.events import (
     Close,
     Closed,
+    Dismissed,
     Goodbye,
     Opened,
     Refused,
@@ -426,16 +427,69 @@ def test_after_its_own_pause_it_reads_before_it_judges() -> None:
     assert drive.pods == ["a", "b", "c"]
 
 
-def test_after_a_restart_members_have_time_to_come_back() -> None:
+def test_after_a_restart_members_that_nobody_misses_have_time_to_come_back() -> None:
+    """They train, and have not found the new coordinator yet."""
     drive = started()
     again = Drive(Machine(RULES, 2, drive.current, 0.0))
     number = drive.current.number
+    again.wait(RULES.absent_seconds / 2)
     again.open("a", "b", seen=number, entered=number, went=number, healed=number)
-    again.wait(RULES.comeback_seconds - 0.5)
+    again.wait(RULES.absent_seconds / 2 - 1)
     assert again.published == []
-    again.wait(1)
+    again.wait(2)
     assert again.pods == ["a", "b"]
     assert all(domain.holds for domain in again.current.domains)
+
+
+def test_the_first_that_comes_back_late_does_not_cost_the_others_their_place() -> None:
+    drive = started()
+    again = Drive(Machine(RULES, 2, drive.current, 0.0))
+    number = drive.current.number
+    again.wait(20)
+    for pod in ("b", "c", "a"):
+        again.open(pod, seen=number, entered=number, went=number, healed=number)
+        again.wait(1)
+    assert again.published == []
+
+
+def test_one_that_is_missed_is_left_soon_after_those_who_came_back_late() -> None:
+    drive = started()
+    again = Drive(Machine(RULES, 2, drive.current, 0.0))
+    number = drive.current.number
+    again.wait(20)
+    again.open("a", seen=number, entered=number, went=number, healed=number, waits=number)
+    again.open("b", seen=number, entered=number, went=number, healed=number)
+    again.wait(RULES.lull_seconds - 0.1)
+    assert again.published == []
+    again.wait(0.2)
+    assert again.pods == ["a", "b"]
+
+
+def test_members_that_are_no_more_are_not_waited_for() -> None:
+    drive = started()
+    for pod in ("a", "b", "c"):
+        drive.close(pod)
+        drive.machine.handle(Dismissed(pod), drive.now)
+    drive.wait(0.3)
+    assert drive.pods == []
+
+
+def test_processes_that_were_started_again_take_the_place_of_those_before_them() -> None:
+    """All have crashed at once: nobody is left who has the run's state, and all know it."""
+    drive = started(RULES, "n0.1/0.f0", "n1.1/0.f1", "n2.1/0.f2")
+    for pod in list(drive.pods):
+        drive.close(pod)
+    drive.open("n0.2/0.e0", "n1.2/0.e1", "n2.2/0.e2")
+    drive.wait(0.3)
+    assert drive.pods == ["n0.2/0.e0", "n1.2/0.e1", "n2.2/0.e2"]
+    assert not any(domain.holds for domain in drive.current.domains)
+
+
+def test_a_process_of_before_takes_nobodys_place() -> None:
+    drive = started(RULES, "n0.2/0.f0", "n1.1/0.f1", "n2.1/0.f2")
+    drive.open("n0.1/0.e0")
+    drive.wait(0.3)
+    assert "n0.2/0.f0" in drive.pods
 
 
 def test_one_that_was_lost_with_the_coordinator_is_left_soon_if_it_is_missed() -> None:
