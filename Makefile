@@ -11,7 +11,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test cluster-up cluster-down simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -54,7 +54,10 @@ test-chaos: install  ## the same, killed, stopped and cut off from its storage
 	$(BIN)/pytest tests/local -m chaos
 
 test-cluster: install ## on a Kubernetes of our own on this machine, as root; or HEADWAY_TEST_KUBECONFIG
-	$(BIN)/pytest tests/cluster -m cluster
+	$(BIN)/pytest tests/cluster -m "cluster and not long"
+
+test-cluster-long: install ## those of its tests that mostly wait
+	$(BIN)/pytest tests/cluster -m long
 
 cluster-up: install ## that Kubernetes, to stay up: NODES=3; prints its kubeconfig
 	cd tests && $(abspath $(BIN))/python -m cluster_tool up --nodes $${NODES:-3}

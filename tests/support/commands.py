@@ -75,7 +75,10 @@ class Typed(Started):
             assert words in self.output or not has_ended, f"no {words!r} in {self.output}"
             return words in self.output
 
-        wait_for(f"{words!r}", is_said, seconds)
+        try:
+            wait_for(f"{words!r}", is_said, seconds)
+        except AssertionError as error:
+            raise AssertionError(f"{error}; it said: {self.output}") from None
 
     def interrupt(self, seconds: float = 30.0) -> int:
         """As by Ctrl-C: its exit code."""
