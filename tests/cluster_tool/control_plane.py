@@ -58,6 +58,12 @@ class ControlPlane:
         self._processes.start("manager", self._manager())
         self._processes.start("scheduler", self._scheduler())
 
+    def be_patient_with_nodes(self, seconds: int) -> None:
+        """They may be silent for so long: thousands that share a core with the server are late."""
+        self._processes.end("manager")
+        patience = f"--node-monitor-grace-period={seconds}s"
+        self._processes.start("manager", [*self._manager(), patience])
+
     def start_api(self, *options: str) -> None:
         self._processes.start("api", [*self._api(), *options])
 
