@@ -71,6 +71,7 @@ class Command:
 
     code: int
     seconds: float
+    cpu_seconds: float
     megabytes: float
     """The most it had."""
     output: str
@@ -134,6 +135,7 @@ class Desk:
         together = Command(
             0,
             sum(one.seconds for one in tries),
+            sum(one.cpu_seconds for one in tries),
             max(one.megabytes for one in tries),
             "",
             [call for one in tries for call in one.calls],
@@ -161,7 +163,7 @@ class Typed:
         self._usage = desk.folder / f"usage-{secrets.token_hex(4)}"
         # A process of its own between us and it: the memory of whoever starts a program counts as
         # that program's.
-        measured = ("/usr/bin/time", "--quiet", "--format=%e %M", f"--output={self._usage}")
+        measured = ("/usr/bin/time", "--quiet", "--format=%e %M %U %S", f"--output={self._usage}")
         self.process = subprocess.Popen(
             [*measured, *HEADWAY, *arguments],
             cwd=desk.folder,
@@ -180,9 +182,10 @@ class Typed:
         output, _ = self.process.communicate(timeout=UP_SECONDS)
         code = self.process.returncode
         assert code in expected, f"headway {self.words} -> {code}\n{output}"
-        elapsed, kilobytes = self._usage.read_text().split()[-2:]
+        elapsed, kilobytes, user, system = self._usage.read_text().split()[-4:]
+        megabytes, cpu = int(kilobytes) * 1024 / 1e6, float(user) + float(system)
         calls = self._desk.audit.calls(USER, self._position)
-        return Command(code, float(elapsed), int(kilobytes) * 1024 / 1e6, output, calls)
+        return Command(code, float(elapsed), cpu, megabytes, output, calls)
 
 
 class Run:
@@ -321,6 +324,7 @@ def measure(desk: Desk) -> dict[str, Any]:
         found["status"] = {
             "median_seconds": round(statistics.median(one.seconds for one in asked), 2),
             "longest_seconds": max(one.seconds for one in asked),
+            "cpu_seconds": round(statistics.median(one.cpu_seconds for one in asked), 2),
             "most_megabytes": max(one.summary()["megabytes"] for one in asked),
             "reads": asked[-1].summary()["reads"],
             "server_seconds": _server_seconds(asked[-1].calls),
