@@ -294,9 +294,19 @@ class ClusterRun:
             )
         if shape.state == "active":
             stop_job(self.kube, job)
-        self._wait_for("its pods to save and go", self._has_no_workers, STOP_SECONDS, say)
-        known = self.known()
-        return None if known is None else known["status"]["checkpoint_step"]
+        # The coordinator goes soon after the last of them: it is asked while it is there.
+        known: dict[str, Any] | None = None
+
+        def have_gone() -> bool:
+            nonlocal known
+            known = self.known() or known
+            return self._has_no_workers()
+
+        self._wait_for("its pods to save and go", have_gone, STOP_SECONDS, say)
+        if known is None or known["status"]["state"] == "running":
+            return None  # what was heard last is from before the save
+        step: int | None = known["status"]["checkpoint_step"]
+        return step
 
     def resume(self) -> None:
         # In this order: the coordinator tells one start of the workers from the next.
