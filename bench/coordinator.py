@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from headway.member.rules import Rules
 from support.coordinator_process import CoordinatorProcess
-from support.member_client import Member
+from support.member_client import Member, are_one_group
 
 SIZES = [int(size) for size in os.environ.get("SIZES", "500,2000,5000").split(",")]
 CHANGES = int(os.environ.get("CHANGES", "20"))
@@ -63,12 +63,7 @@ class Fleet:
 
     def are_in(self) -> bool:
         """All of them, in one generation that works."""
-        newest = self.members[0].follower.newest.number
-        return all(
-            member.follower.domain is not None
-            and member.follower.status.healed == member.follower.newest.number == newest
-            for member in self.members
-        )
+        return are_one_group(self.members)
 
     def are_established(self, number: int) -> bool:
         return all(member.follower.status.healed >= number for member in self.members)

@@ -10,7 +10,7 @@ import asyncio
 import random
 import ssl
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from headway.member.events import Status
@@ -295,3 +295,13 @@ class Member(asyncio.Protocol):
         self._requests[self._num_requests] = future
         self._transport.write(self._side.send(make(self._num_requests)))
         return await asyncio.wait_for(future, 20)
+
+
+def are_one_group(members: Sequence[Member]) -> bool:
+    """All of them, in one generation that works."""
+    newest = members[0].follower.newest.number
+    return all(
+        member.follower.domain is not None
+        and member.follower.status.healed == member.follower.newest.number == newest
+        for member in members
+    )

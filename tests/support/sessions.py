@@ -10,7 +10,7 @@ from threading import Event, Thread, get_native_id
 from cluster_tool.commands import run as command
 from cluster_tool.commands import try_to
 from cluster_tool.kwok import ADDRESSES
-from support.member_client import Member
+from support.member_client import Member, are_one_group
 from support.waiting import until, wait_for
 
 COMING_AT_ONCE = 250
@@ -78,12 +78,4 @@ class Sessions:
                 )
                 self._members.append(member.start())
             await until(lambda: all(one.is_welcome for one in self._members), 60, "a welcome")
-        await until(self._form_one_group, 60, "a generation with all of them")
-
-    def _form_one_group(self) -> bool:
-        newest = self._members[0].follower.newest.number
-        return all(
-            member.follower.domain is not None
-            and member.follower.status.healed == member.follower.newest.number == newest
-            for member in self._members
-        )
+        await until(lambda: are_one_group(self._members), 60, "a generation with all of them")

@@ -209,13 +209,16 @@ class Kube:
 
     def release_pod(self, name: str) -> None:
         """Takes off its Job's finalizer, which keeps it from being deleted."""
-        patch = {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
-        with _words(f"pod {name}"):
-            _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
+        self._merge_into_pod(
+            name, {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
+        )
 
     def give_back_pod(self, name: str) -> None:
         """To its Job, which counts how it ends."""
-        patch = {"metadata": {"finalizers": [FINALIZER]}}
+        self._merge_into_pod(name, {"metadata": {"finalizers": [FINALIZER]}})
+
+    def _merge_into_pod(self, name: str, patch: Object) -> None:
+        """If it is there."""
         with _words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
 
