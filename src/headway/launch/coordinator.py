@@ -10,7 +10,8 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
+from urllib.request import ProxyHandler, build_opener
 
 from headway.clock import Clock
 from headway.errors import RunFailed
@@ -20,6 +21,7 @@ from headway.member.nodes import GONE
 COMMAND = (sys.executable, "-m", "headway.cli.main", "coordinator")
 START_SECONDS = 30.0
 END_SECONDS = 5.0
+ANSWER_SECONDS = 2.0
 RESTART_SECONDS = 1.0
 """Between two starts. Training goes on meanwhile; only changes of its members wait."""
 
@@ -92,6 +94,20 @@ class Coordinator:
         facts = json.loads(line)
         self.address, self.http = facts["listen"], facts["http"]
         return self
+
+    def page(self, path: str) -> bytes:
+        """What it shows there."""
+        directly = build_opener(ProxyHandler({}))  # a proxy is for the world outside
+        with directly.open(f"http://{self.http}{path}", timeout=ANSWER_SECONDS) as answer:
+            return bytes(answer.read())
+
+    def state(self) -> dict[str, Any] | None:
+        """None: it is just being started."""
+        try:
+            found: dict[str, Any] = json.loads(self.page("/state"))
+        except OSError:
+            return None
+        return found
 
     def begin_anew(self) -> None:
         """All members of before have ended: nobody is to be waited for."""

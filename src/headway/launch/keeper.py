@@ -8,15 +8,12 @@ server is away, training goes on.
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-from urllib.request import urlopen
 
 from lightkube.resources.batch_v1 import Job
 
@@ -34,11 +31,12 @@ from headway.kube.names import (
 )
 from headway.kube.views import job_end
 from headway.launch.coordinator import Coordinator
+from headway.launch.pages import pages_of
 from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
+from headway.launch.roster import members_of, present
 from headway.launch.serving import Server
 from headway.launch.units import Losses, step_seen
-from headway.member.nodes import place_of
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.rundir import Journal, RunDirectory
@@ -52,14 +50,6 @@ LOOKED_AT = "127.0.0.1:7462"
 """Where the coordinator answers this process, also after it was started again."""
 CALLS_AT_ONCE = 8
 """Thousands of pods are placed at the start, one call each."""
-ANSWER_SECONDS = 2.0
-SILENT_SECONDS = 2.5
-"""Workers say something each second."""
-SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
-"""Events that `headway status` tells of..."""
-MOST_EVENTS = 200
-"""... and how many of them at most."""
-MOST_HISTORY = 5000
 
 
 class Keeper:
@@ -114,7 +104,8 @@ class Keeper:
             coordinator.start(*([] if after is None else ["--after", str(after)]))
             stack.enter_context(coordinator)
             coordinator.wait()
-            server = stack.enter_context(Server(("0.0.0.0", HTTP_PORT), self._pages(coordinator)))
+            pages = pages_of(coordinator, self.directory, self.clock)
+            server = stack.enter_context(Server(("0.0.0.0", HTTP_PORT), pages))
             server.start()
             self._watch.start()
             stack.callback(self._watch.stop)
@@ -180,7 +171,7 @@ class Keeper:
                 self._journal.note("coordinator_lost", how=how)
             if self._has_ended():
                 return
-            state = self._state(coordinator)
+            state = coordinator.state()
             if state is not None and self._watch.is_complete.is_set():
                 now = self.clock.now()
                 pods, here, members = self._watch.pods(), present(state), members_of(state)
@@ -198,13 +189,6 @@ class Keeper:
                     coordinator.dismiss(gone)
                 self._forget_begun(known)
             self.clock.sleep(LOOK_SECONDS)
-
-    def _state(self, coordinator: Coordinator) -> dict[str, Any] | None:
-        try:
-            found: dict[str, Any] = json.loads(_asked(coordinator, "/state"))
-        except OSError:
-            return None  # it is just being started
-        return found
 
     def _do(self, action: Action) -> None:
         """Once for each pod; what failed is tried again at the next look."""
@@ -366,63 +350,3 @@ class Keeper:
     def _flush(self) -> None:
         with suppress(OSError):
             self.directory.launcher.flush()
-
-    # To be looked at
-
-    def _pages(self, coordinator: Coordinator) -> dict[str, Callable[[], bytes]]:
-        def status() -> bytes:
-            found = read_status(self.directory, self.clock.now())
-            history = self.directory.history()
-            events = [event for event in history if event["event"] in SHOWN]
-            known = {
-                "status": found.as_json(),
-                "events": events[-MOST_EVENTS:],
-                "loss": newest_loss(history),
-            }
-            return json.dumps(known).encode() + b"\n"
-
-        def events() -> bytes:
-            return json.dumps(self.directory.history()[-MOST_HISTORY:]).encode() + b"\n"
-
-        def page(path: str) -> Callable[[], bytes]:
-            return lambda: _asked(coordinator, path)
-
-        own = {path: page(path) for path in ("/state", "/history", "/metrics", "/healthz")}
-        return {"/status": status, "/events": events, **own}
-
-
-def present(state: Mapping[str, Any]) -> set[str]:
-    """Pods with a worker that is heard of. A session may stay open for long after a machine has
-    gone: nobody is there to close it."""
-    return set(
-        _pods(
-            name
-            for name, pod in state["pods"].items()
-            if pod["session"] is not None and (pod["silent_seconds"] or 0.0) < SILENT_SECONDS
-        )
-    )
-
-
-def members_of(state: Mapping[str, Any]) -> set[str]:
-    """Pods that the run counts on."""
-    return set(_pods(pod for one in state["generation"]["domains"] for pod in one["pods"]))
-
-
-def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:
-    """Since the run was started, or went on without whoever was lost."""
-    ends = ("launched", "started", "changed")
-    for event in reversed(events):
-        if event["event"] in ends:
-            return None
-        if event["event"] == "lost":
-            return f"node {event['node']} was lost: its pod {event['how']}"
-    return None
-
-
-def _asked(coordinator: Coordinator, path: str) -> bytes:
-    with urlopen(f"http://{coordinator.http}{path}", timeout=ANSWER_SECONDS) as answer:
-        return bytes(answer.read())
-
-
-def _pods(workers: Iterable[str]) -> list[str]:
-    return [place_of(worker) for worker in workers]

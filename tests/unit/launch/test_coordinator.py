@@ -74,6 +74,19 @@ def test_workers_can_open_their_sessions(coordinator: Coordinator) -> None:
     assert processes() == []
 
 
+def test_it_is_looked_at_past_any_proxy(
+    tmp_path: Path, clock: Patient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Pods are given one for what is outside, and it knows nothing of an address in the pod."""
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    coordinator = make(tmp_path, clock, "--http", "127.0.0.1:0")
+    with coordinator.start("--after", "6").wait():
+        state = coordinator.state()
+        assert state is not None
+        assert state["generation"]["number"] == 6
+    assert coordinator.state() is None, "it has ended"
+
+
 def test_one_that_was_killed_is_back_at_its_address(
     coordinator: Coordinator, clock: Patient
 ) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from headway.launch.keeper import newest_loss, present
+from headway.launch.pages import newest_loss
+from headway.launch.roster import present
 
 
 def test_a_session_that_nobody_speaks_in_is_no_sign_of_life() -> None:
