@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import json
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
+from textwrap import dedent
 from typing import Any
 
 from pydantic import BaseModel
@@ -14,7 +18,7 @@ from pydantic_core import PydanticUndefined
 from headway.errors import Exit
 from headway.spec.load import preset_names, preset_text
 from headway.spec.names import fields_of, is_mapping_of_sections, section_of
-from headway.spec.run import RunFile
+from headway.spec.run import RunFile, Section
 from headway.spec.target import Target, TargetFile
 
 DOCS = Path(__file__).parents[3] / "docs" / "reference"
@@ -22,6 +26,8 @@ NOTE = "<!-- Made from the code by `make generate`; edits here are lost. -->"
 
 
 def main() -> int:
+    _describe(Section)
+    TargetFile.model_rebuild(force=True)
     pages = {
         "run-file.md": _page("The run file", RunFile, _RUN_INTRODUCTION),
         "targets-file.md": _page("The target file", Target, _TARGET_INTRODUCTION),
@@ -40,6 +46,36 @@ def main() -> int:
         (DOCS / name).write_text(pages[name], "utf-8")
         print(f"wrote docs/reference/{name}")
     return Exit.DONE
+
+
+def _describe(root: type[BaseModel]) -> None:
+    """Gives every key below what is written under it. Here, since to read the source takes a fifth
+    of a second, and no command needs it."""
+    sections = sorted(_below(root), key=lambda section: inspect.getsourcelines(section)[1])
+    texts = {section: _texts(section) for section in sections}
+    for section in sorted(sections, key=lambda section: section.__module__):
+        for name, info in section.model_fields.items():
+            found = (texts[base][name] for base in section.__mro__ if name in texts.get(base, ()))
+            info.description = next(found, None)
+        section.model_rebuild(force=True)  # after those that it is made of
+
+
+def _below(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
+    for section in root.__subclasses__():
+        yield section
+        yield from _below(section)
+
+
+def _texts(section: type[BaseModel]) -> dict[str, str]:
+    """What is written under the keys of this class."""
+    (found,) = ast.parse(dedent(inspect.getsource(section))).body
+    assert isinstance(found, ast.ClassDef)
+    texts = {}
+    for field, under in pairwise(found.body):
+        match field, under:
+            case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                texts[name] = inspect.cleandoc(text)
+    return texts
 
 
 def _read(path: Path) -> str | None:

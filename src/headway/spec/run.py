@@ -54,7 +54,6 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         populate_by_name=True,
         allow_inf_nan=False,
     )
