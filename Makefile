@@ -2,6 +2,7 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 BIN     := $(VENV)/bin
+TEST    := $(BIN)/pytest --durations=8 --durations-min=10
 UV      := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 COMPILE := $(UV) pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 # Thread counts are fixed so that figures and golden values mean the same on any machine.
@@ -45,19 +46,19 @@ check: install   ## formatting, lint, types, import contracts, generated pages u
 	$(BIN)/python -m headway.cli.reference --check
 
 test-unit: install   ## no processes, no network, seconds
-	$(BIN)/pytest tests/unit
+	$(TEST) tests/unit
 
 test-local: install  ## real training processes on this machine
-	$(BIN)/pytest tests/local -m "local and not chaos"
+	$(TEST) tests/local -m "local and not chaos"
 
 test-chaos: install  ## the same, killed, stopped and cut off from its storage
-	$(BIN)/pytest tests/local -m chaos
+	$(TEST) tests/local -m chaos
 
 test-cluster: install ## on a Kubernetes of our own on this machine, as root; or HEADWAY_TEST_KUBECONFIG
-	$(BIN)/pytest tests/cluster -m "cluster and not long"
+	$(TEST) tests/cluster -m "cluster and not long"
 
 test-cluster-long: install ## those of its tests that mostly wait
-	$(BIN)/pytest tests/cluster -m long
+	$(TEST) tests/cluster -m long
 
 cluster-up: install ## that Kubernetes, to stay up: NODES=3; prints its kubeconfig
 	cd tests && $(abspath $(BIN))/python -m cluster_tool up --nodes $${NODES:-3}
@@ -66,7 +67,7 @@ cluster-down: install ## takes it away again
 	cd tests && $(abspath $(BIN))/python -m cluster_tool down
 
 test-simulations: install  ## thousands of random histories of the membership
-	$(BIN)/pytest tests/simulations -m simulation
+	$(TEST) tests/simulations -m simulation
 
 test: test-unit test-simulations test-local test-chaos test-cluster ## everything CI runs after `check`
 

@@ -67,15 +67,15 @@ def test_the_coordinators_machine_without_power(lab: Lab) -> None:
 
 
 def test_the_coordinator_is_told_to_move(lab: Lab) -> None:
-    """By a drain, or because Kubernetes has doubts about its machine; the third time as soon as the
-    first: a Job that had counted them would wait for 10, 20 and 40 s. And workers that do not find
+    """By a drain, or because Kubernetes has doubts about its machine; the second time as soon as
+    the first: a Job that had counted them would wait for 10 and 20 s. And workers that do not find
     it for long, for names are remembered, train on and stay in the run."""
     with running(lab, nodes=2):
-        for _ in range(3):
+        for _ in range(2):
             _move_the_coordinator(lab)
         faults.slow_dns(lab.cluster.dns, LATE_SECONDS)
         _move_the_coordinator(lab)
-        lab.require_steps(2 * LATE_SECONDS)
+        lab.require_steps(1.5 * LATE_SECONDS)
         faults.quick_dns(lab.cluster.dns)
         lab.headway("scale", "--nodes", "3")
         lab.wait_for_workers(3)
@@ -97,10 +97,10 @@ def _move_the_coordinator(lab: Lab) -> None:
 
 
 def test_taken_back_with_notice(lab: Lab) -> None:
-    with running(lab):
+    with running(lab, nodes=2):
         victim = away_from_the_coordinator(lab)
         faults.reclaim(lab.node_of(victim), lab.cluster.api, NOTICE_SECONDS)
-        lab.wait_for_workers(3, 2 * HEALED_SECONDS)
+        lab.wait_for_workers(2, 2 * HEALED_SECONDS)
         changes = [one for one in lab.directory().history() if one["event"] == "changed"]
         assert not any(change["discarded"] for change in changes)
 
@@ -118,7 +118,7 @@ def test_cut_off_and_mended(lab: Lab) -> None:
 
 
 def test_training_does_not_notice_that_the_api_server_is_away(lab: Lab) -> None:
-    with running(lab):
+    with running(lab, nodes=2):
         before = lab.generation()
         faults.stop_api(lab.cluster.control_plane)
         lab.require_steps(AWAY_SECONDS)

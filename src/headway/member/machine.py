@@ -85,6 +85,8 @@ class Machine:
         """Generations that may still be at work, having lost nobody, with their members; None: from
         before a restart, and not known."""
         self._recent[current.number] = self._members
+        self._called_at = -inf
+        """When all were called to the current generation, since nobody can work on in another."""
         self._tries = 0
         self._blame: Counter[str] = Counter()
         self._barred: dict[str, tuple[int, float]] = {}
@@ -291,11 +293,13 @@ class Machine:
         """Marks the members that are lost."""
         rules = self.rules
         is_missed = self._complained or self._tries or self._waiting
-        patience = rules.suspected_seconds if is_missed else rules.silence_seconds
         recently = now - rules.suspected_seconds
         alone = not any(pod.session is not None and pod.heard > recently for pod in self._keepers())
         for pod in (self.pods[name] for name in self._members):
             if pod.session is not None:
+                # Whoever is on the machine of one that was lost is heard no more after it.
+                is_short = is_missed or pod.heard < self._called_at
+                patience = rules.suspected_seconds if is_short else rules.silence_seconds
                 deadline, why = pod.heard + patience, "silent"
             elif not pod.is_absent:
                 wait = 0.0 if self._complained else rules.reconnect_seconds
@@ -491,7 +495,9 @@ class Machine:
             self._let_go(self.pods[name])
         self._newcomers = self._members - before
         # The others finish their step, if they can.
-        called = self._members if len(self._recent) == 1 else self._newcomers
+        are_all_called = len(self._recent) == 1
+        self._called_at = now if are_all_called else -inf
+        called = self._members if are_all_called else self._newcomers
         self._call(called, now + self.rules.enter_seconds)
         self._changed = True
         return [Publish(generation)]

@@ -28,6 +28,8 @@ class Checks:
         self.world, self.rules = world, rules
         self._heard: dict[tuple[str, str], float] = {}
         """(coordinator, pod): when it was heard last on a session that is open."""
+        self._heard_in: dict[tuple[str, str], int] = {}
+        """Which generation was the newest then that had been published."""
         self._closed: dict[tuple[str, str], float] = {}
         self._started: dict[str, float] = {}
         self._first: dict[str, float] = {}
@@ -193,6 +195,7 @@ class Checks:
 
     def heard(self, coordinator: Coordinator, pod: str) -> None:
         self._heard[coordinator.name, pod] = coordinator.now
+        self._heard_in[coordinator.name, pod] = self._published
         self._closed.pop((coordinator.name, pod), None)
 
     def closed(self, coordinator: Coordinator, pod: str) -> None:
@@ -291,7 +294,8 @@ class Checks:
         is_troubled = self._trouble >= self._established[coordinator.name]
         is_missed = is_troubled or self._waits(coordinator, before)
         if key in self._heard:
-            patience = rules.suspected_seconds if is_missed else rules.silence_seconds
+            is_short = is_missed or self._is_called(coordinator, before, pod)
+            patience = rules.suspected_seconds if is_short else rules.silence_seconds
             return coordinator.waited_since(self._heard[key]) < patience
         if key in self._closed:
             waited = coordinator.waited_since(self._closed[key])
@@ -303,6 +307,11 @@ class Checks:
                 and coordinator.waited_since(first) < rules.comeback_seconds
             )
         return coordinator.waited_since(self._started[coordinator.name]) < rules.absent_seconds
+
+    def _is_called(self, coordinator: Coordinator, generation: Generation, pod: str) -> bool:
+        """Whether it is to come to this generation as all are, and was not heard since."""
+        heard_in = self._heard_in.get((coordinator.name, pod), 0)
+        return not generation.sound and heard_in < generation.number
 
     def _waits(self, coordinator: Coordinator, generation: Generation) -> bool:
         """Whether a member has said so of this generation, or of one that it finishes first, and
@@ -333,14 +342,15 @@ class Checks:
             if set(self._generations[number].pods()) <= set(generation.pods())
         }
         statuses = self._statuses(coordinator, generation)
-        if not any(
+        is_missed = any(
             status.waits in at_work or status.trouble == generation.number for status in statuses
-        ):
-            return
+        )
         holders = [pod for domain in generation.domains if domain.holds for pod in domain.pods]
         if not any(self._is_heard(coordinator, pod) for pod in holders):
             return  # perhaps the coordinator itself is cut off
         for pod in generation.pods():
+            if not is_missed and not self._is_called(coordinator, generation, pod):
+                continue
             heard = self._heard.get((coordinator.name, pod), inf)
             silent = coordinator.now - heard
             if heard > coordinator.disturbed and silent > self.rules.suspected_seconds:

@@ -105,8 +105,20 @@ MUTATIONS = [
     Mutation(
         "is as impatient without complaints",
         machine,
-        "rules.suspected_seconds if is_missed else rules.silence_seconds",
+        "rules.suspected_seconds if is_short else rules.silence_seconds",
         "rules.suspected_seconds",
+    ),
+    Mutation(
+        "is as patient with who is not heard in a generation that all are called to",
+        machine,
+        "is_short = is_missed or pod.heard < self._called_at",
+        "is_short = is_missed",
+    ),
+    Mutation(
+        "is as impatient with those who finish their step first",
+        machine,
+        "self._called_at = now if are_all_called else -inf",
+        "self._called_at = now",
     ),
     Mutation(
         "is as patient when somebody complains",
@@ -131,12 +143,6 @@ MUTATIONS = [
         machine,
         "wait = 0.0 if self._complained else rules.reconnect_seconds",
         "wait = 0.0 if self._complained or self._waiting else rules.reconnect_seconds",
-    ),
-    Mutation(
-        "takes those who waited in a generation that is over for waiting still",
-        machine,
-        "            if self.pods[name].status.waits in self._recent\n",
-        "",
     ),
     Mutation(
         "does not hear that one waits no longer",

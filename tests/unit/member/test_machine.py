@@ -183,6 +183,20 @@ def test_a_silent_pod_is_out_sooner_if_it_is_missed(what: str, seconds: float) -
     assert drive.pods == ["a", "d"]
 
 
+def test_those_of_one_machine_are_out_soon_after_each_other() -> None:
+    """Their last beats lie up to a second apart. Who has not been heard since all were called to
+    go on without the first is missed there."""
+    drive = started(Rules(max_domains=3))
+    drive.quiet.add("b")
+    drive.wait(0.9)
+    drive.quiet.add("c")
+    drive.tell("a", trouble=drive.current.number)
+    drive.wait(RULES.suspected_seconds - 0.8)
+    assert drive.pods == ["a", "c"]
+    drive.wait(1.0)
+    assert drive.pods == ["a"]
+
+
 def test_one_that_waits_changes_nothing_by_itself() -> None:
     drive = started()
     number = drive.current.number
@@ -212,6 +226,7 @@ def test_who_waited_in_the_generation_before_does_not_wait_in_the_next() -> None
     drive.close("c")
     drive.wait(0.3)
     assert drive.pods == ["a", "b"]
+    drive.wait(0.1)
     drive.quiet.add("b")
     drive.wait(RULES.silence_seconds - 0.5)
     assert drive.pods == ["a", "b"]
