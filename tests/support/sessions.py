@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
-from threading import Event, Thread, get_native_id
+from threading import Event, Thread
 
 from cluster_tool.commands import run as command
 from cluster_tool.commands import try_to
@@ -29,7 +28,7 @@ class Sessions:
         self._members: list[Member] = []
         self._are_in, self._is_over = Event(), Event()
         self._error: BaseException | None = None
-        self._thread = Thread(target=self._be_elsewhere, daemon=True)
+        self._thread = Thread(target=lambda: asyncio.run(self._live()), daemon=True)
 
     @property
     def lost(self) -> int:
@@ -50,11 +49,6 @@ class Sessions:
         self._is_over.set()
         self._thread.join(30)
         try_to("ip", "route", "delete", "local", ADDRESSES, "dev", "lo")
-
-    def _be_elsewhere(self) -> None:
-        """On other machines, that is: what it costs shall not slow down this one."""
-        os.setpriority(os.PRIO_PROCESS, get_native_id(), 10)
-        asyncio.run(self._live())
 
     async def _live(self) -> None:
         try:
