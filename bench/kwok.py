@@ -310,29 +310,36 @@ def main() -> int:
     return 0
 
 
+def _ask_for_status(desk: Desk, run: Run) -> dict[str, Any]:
+    asked = [desk.headway("status", run.name, "--json") for _ in range(REPEATS)]
+    for command in asked:
+        said = json.loads(command.output)
+        assert said["cluster"]["ready"] == NODES, said
+        assert said["state"] == "starting", f"the coordinator did not answer: {said}"
+    found = {
+        "median_seconds": round(statistics.median(one.seconds for one in asked), 2),
+        "longest_seconds": max(one.seconds for one in asked),
+        "cpu_seconds": round(statistics.median(one.cpu_seconds for one in asked), 2),
+        "most_megabytes": max(one.summary()["megabytes"] for one in asked),
+        "reads": asked[-1].summary()["reads"],
+        "server_seconds": _server_seconds(asked[-1].calls),
+    }
+    _say(f"status: {found}")
+    return found
+
+
 def measure(desk: Desk) -> dict[str, Any]:
     many, few = Run(desk, "many", NODES), Run(desk, "few", FEW)
     found: dict[str, Any] = {"many": many.launch()}
     _say(f"{NODES} pods are up: {found['many']}")
     with ExitStack() as stack:
+        time.sleep(SETTLE_SECONDS)
+        found["status_without_beats"] = _ask_for_status(desk, many)
         if SESSIONS:
             sessions = stack.enter_context(many.sessions())
             _say("they have sessions")
             time.sleep(SETTLE_SECONDS)
-        asked = [desk.headway("status", many.name, "--json") for _ in range(REPEATS)]
-        for command in asked:
-            said = json.loads(command.output)
-            assert said["cluster"]["ready"] == NODES, said
-            assert said["state"] == "starting", f"the coordinator did not answer: {said}"
-        found["status"] = {
-            "median_seconds": round(statistics.median(one.seconds for one in asked), 2),
-            "longest_seconds": max(one.seconds for one in asked),
-            "cpu_seconds": round(statistics.median(one.cpu_seconds for one in asked), 2),
-            "most_megabytes": max(one.summary()["megabytes"] for one in asked),
-            "reads": asked[-1].summary()["reads"],
-            "server_seconds": _server_seconds(asked[-1].calls),
-        }
-        _say(f"status: {found['status']}")
+        found["status"] = _ask_for_status(desk, many)
         found["list"] = desk.headway("list", "--on", "lab").summary()
         found["scale"] = desk.headway("scale", many.name, "--nodes", str(NODES + MORE)).summary()
         many.wait_until_up(NODES + MORE)
