@@ -42,8 +42,6 @@ def simulate_nodes(
     cluster.processes.start(
         "kwok",
         [
-            # It plays thousands of machines: what they do shall not slow down this one.
-            *("nice", "-n", "10"),
             *(binary("kwok"), f"--kubeconfig={cluster.kubeconfig}", f"--config={STAGES}"),
             f"--manage-nodes-with-label-selector={LABEL}=true",
             f"--node-lease-duration-seconds={LEASE_SECONDS}",
