@@ -24,7 +24,8 @@ def scale(
     if (there := target_run(run, on, Path.cwd())) is not None:
         there.require_scalable(nodes)
         before = there.cluster.scale(nodes)
-        say(f"asked for {nodes} nodes instead of {before}; headway status shows when it has them")
+        wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
+        say(f"asked for {wanted} instead of {before}; headway status shows when it has them")
         return
     directory = find_run(run, Path.cwd())
     if not directory.is_running():
