@@ -2,7 +2,7 @@
 PYTHON  ?= python3
 VENV    ?= .venv
 BIN     := $(VENV)/bin
-TEST    := $(BIN)/pytest --durations=8 --durations-min=10
+TEST    := $(BIN)/pytest --durations=8 --durations-min=1
 UV      := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 COMPILE := $(UV) pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 # Thread counts are fixed so that figures and golden values mean the same on any machine.
