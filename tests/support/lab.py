@@ -117,11 +117,17 @@ class Lab:
         wait_for(f"{workers} workers", lambda: self.generation().get("workers") == workers, seconds)
 
     def pods(self, component: str = "worker") -> list[dict[str, Any]]:
+        """Those that are to run: failed ones stay for a while, to be looked at."""
         selector = f"app.kubernetes.io/component={component}"
         found = self.cluster.api.items(
             f"/api/v1/namespaces/{self.namespace}/pods", labelSelector=selector
         )
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [
+            pod
+            for pod in found
+            if "deletionTimestamp" not in pod["metadata"]
+            and pod["status"]["phase"] in ("Pending", "Running")
+        ]
 
     def is_kept(self, elsewhere_than: str) -> bool:
         """Whether a coordinator is up, and not on that machine."""
