@@ -2,7 +2,7 @@
 
 The control plane, the commands, and the coordinator's pod with the keeper in it are real; that pod
 is on the one real node. Workers' pods run in name only, on nodes of KWOK. Their sessions with the
-coordinator are opened here, one for each pod, with its name and its address (SESSIONS=0: none).
+coordinator are opened here, one for each pod, with its name and its address.
 Nothing trains, so `headway run` is left with Ctrl-C when all pods are up, and `status` says that
 the run starts. The user has the rights that the guide lists, and calls are those of the API
 server's own audit log. Ends with one line of JSON.
@@ -54,7 +54,6 @@ NODES = int(os.environ.get("NODES", "5000"))
 FEW = 10
 MORE = 10
 """So many pods are added by `scale`."""
-SESSIONS = os.environ.get("SESSIONS", "1") != "0"
 SETTLE_SECONDS = 60.0
 """After thousands have come. The control plane has two cores here, and is behind by then."""
 REPEATS = 5
@@ -332,20 +331,17 @@ def measure(desk: Desk) -> dict[str, Any]:
     many, few = Run(desk, "many", NODES), Run(desk, "few", FEW)
     found: dict[str, Any] = {"many": many.launch()}
     _say(f"{NODES} pods are up: {found['many']}")
-    with ExitStack() as stack:
+    time.sleep(SETTLE_SECONDS)
+    found["status_without_beats"] = _ask_for_status(desk, many)
+    with many.sessions() as sessions:
+        _say("they have sessions")
         time.sleep(SETTLE_SECONDS)
-        found["status_without_beats"] = _ask_for_status(desk, many)
-        if SESSIONS:
-            sessions = stack.enter_context(many.sessions())
-            _say("they have sessions")
-            time.sleep(SETTLE_SECONDS)
         found["status"] = _ask_for_status(desk, many)
         found["list"] = desk.headway("list", "--on", "lab").summary()
         found["scale"] = desk.headway("scale", many.name, "--nodes", str(NODES + MORE)).summary()
         many.wait_until_up(NODES + MORE)
         found["coordinator"] = many.coordinator()
-        if SESSIONS:
-            found["coordinator"]["sessions_lost"] = sessions.lost
+        found["coordinator"]["sessions_lost"] = sessions.lost
         _say(f"coordinator: {found['coordinator']}")
         found |= many.end()
         _say(f"stop: {found['stop']}, delete: {found['delete']}")

@@ -51,9 +51,8 @@ def main() -> int:
 def _describe(root: type[BaseModel]) -> None:
     """Gives every key below what is written under it. Here, since to read the source takes a fifth
     of a second, and no command needs it."""
-    sections = sorted(_below(root), key=lambda section: inspect.getsourcelines(section)[1])
-    texts = {section: _texts(section) for section in sections}
-    for section in sorted(sections, key=lambda section: section.__module__):
+    texts = {section: _texts(section) for section in _below(root)}
+    for section in sorted(texts, key=_place):
         for name, info in section.model_fields.items():
             found = (texts[base][name] for base in section.__mro__ if name in texts.get(base, ()))
             info.description = next(found, None)
@@ -64,6 +63,11 @@ def _below(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
     for section in root.__subclasses__():
         yield section
         yield from _below(section)
+
+
+def _place(section: type[BaseModel]) -> tuple[str, int]:
+    """Module and line. What a section is made of stands before it."""
+    return section.__module__, inspect.getsourcelines(section)[1]
 
 
 def _texts(section: type[BaseModel]) -> dict[str, str]:

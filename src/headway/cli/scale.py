@@ -21,10 +21,10 @@ def scale(
     from headway.errors import BadInput, NotFound
     from headway.state.find import find_run
 
+    wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
     if (there := target_run(run, on, Path.cwd())) is not None:
         there.require_scalable(nodes)
         before = there.cluster.scale(nodes)
-        wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
         say(f"asked for {wanted} instead of {before}; headway status shows when it has them")
         return
     directory = find_run(run, Path.cwd())
@@ -40,5 +40,4 @@ def scale(
             "begin with elastic: live in run.yaml",
         )
     directory.want_nodes(nodes)
-    several = "s" if nodes > 1 else ""
-    say(f"asked run {directory.name} for {nodes} node{several}; headway status shows when it has")
+    say(f"asked run {directory.name} for {wanted}; headway status shows when it has")

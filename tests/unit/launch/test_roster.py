@@ -1,8 +1,7 @@
-"""Who is there, as the coordinator tells its keeper. All else of it is tried on a real cluster."""
+"""Who is there, as the coordinator tells its keeper."""
 
 from __future__ import annotations
 
-from headway.launch.pages import newest_loss
 from headway.launch.roster import present
 
 
@@ -16,13 +15,3 @@ def test_a_session_that_nobody_speaks_in_is_no_sign_of_life() -> None:
         "headway-it-3-ddddd.1/1.5678": {"session": 9, "silent_seconds": 1.0},
     }
     assert present({"pods": pods}) == {"headway-it-0-aaaaa", "headway-it-3-ddddd"}
-
-
-def test_a_loss_is_told_until_the_run_goes_on_from_it() -> None:
-    launched = {"event": "launched"}
-    lost = {"event": "lost", "node": 2, "how": "ended with exit code 137 (out of memory) (it-2-a)"}
-    words = "node 2 was lost: its pod ended with exit code 137 (out of memory) (it-2-a)"
-    assert newest_loss([launched, lost, {"event": "saved"}]) == words
-    assert newest_loss([launched, lost, {"event": "changed"}]) is None
-    assert newest_loss([lost, launched]) is None
-    assert newest_loss([]) is None
