@@ -14,6 +14,7 @@ import hmac
 import json
 import re
 from collections.abc import Callable, Mapping
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from threading import Thread
@@ -25,6 +26,8 @@ from headway.state.store import Store
 KEY_HEADER = "X-Headway-Key"
 """The API server takes Authorization for itself."""
 READ_SECONDS = 60.0
+POLL_SECONDS = 0.1
+"""Between two looks whether to end."""
 MAX_PIECE_BYTES = 2**26
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
@@ -44,7 +47,8 @@ class Server:
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
-        Thread(target=self._server.serve_forever, name="pages", daemon=True).start()
+        run = partial(self._server.serve_forever, poll_interval=POLL_SECONDS)
+        Thread(target=run, name="pages", daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -141,6 +145,14 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # one packet: the body would wait 40 ms for the header's receipt
 
+        def parse_request(self) -> bool:
+            self._is_content_left = False
+            if not super().parse_request():
+                return False
+            length = self.headers.get("Content-Length", "0")
+            self._is_content_left = length != "0" or "Transfer-Encoding" in self.headers
+            return True
+
         def do_GET(self) -> None:
             self._try(self._get)
 
@@ -160,14 +172,20 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
             return served.read(name, self.headers.get("Range"))
 
         def _put(self) -> bytes:
-            length = int(self.headers.get("Content-Length") or 0)
-            if length > MAX_PIECE_BYTES:
-                self.close_connection = True
-                raise _Refused(413, f"at most {MAX_PIECE_BYTES} bytes at once")
-            content = self.rfile.read(length)
-            _, served, name = self._file()
+            _, served, name = self._file()  # before the content: it is held in memory
+            content = self._content()
             served.write(name, content, parse_qs(urlsplit(self.path).query, True))
             return b""
+
+        def _content(self) -> bytes:
+            length = self.headers.get("Content-Length", "0")
+            if not (length.isascii() and length.isdigit()) or "Transfer-Encoding" in self.headers:
+                raise _Refused(400, "a Content-Length is needed, in bytes")
+            if int(length) > MAX_PIECE_BYTES:
+                raise _Refused(413, f"at most {MAX_PIECE_BYTES} bytes at once")
+            content = self.rfile.read(int(length))
+            self._is_content_left = False
+            return content
 
         def _delete(self) -> bytes:
             _, served, name = self._file()
@@ -193,6 +211,8 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
 
         def _answer(self, code: int, content: bytes) -> None:
             self.send_response(code)
+            if self._is_content_left:  # it would be taken for the next request
+                self.send_header("Connection", "close")
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()

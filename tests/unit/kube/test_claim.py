@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from http.client import HTTPConnection
 from pathlib import Path
@@ -153,6 +154,37 @@ def test_nothing_without_the_key(served: Direct, root: Path, path: str) -> None:
         assert code == 403
         assert b"secret" not in answer
     assert (root / "runs" / "a").read_text() == "secret"
+
+
+@pytest.mark.parametrize(
+    ("path", "key", "length", "expected"),
+    [
+        ("/files/a", "guessed", "67108864", 403),
+        ("/files/a", KEY, "67108865", 413),
+        ("/files/a", KEY, "-1", 400),
+        ("/files/a", KEY, "many", 400),
+        ("/hello", "guessed", "67108864", 404),
+    ],
+)
+def test_what_is_refused_is_refused_before_any_of_it_has_come(
+    served: Direct, path: str, key: str, length: str, expected: int
+) -> None:
+    """Else strangers could have the pod hold 64 MiB for each of their connections."""
+    head = f"PUT {path} HTTP/1.1\r\nHost: it\r\n{KEY_HEADER}: {key}\r\nContent-Length: {length}\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+        connection.sendall(f"{head}\r\n".encode())
+        answer = connection.makefile("rb").read()  # and the connection is closed
+    assert answer.startswith(f"HTTP/1.1 {expected} ".encode())
+
+
+def test_content_that_nobody_reads_is_no_second_request(served: Direct, root: Path) -> None:
+    (root / "a").write_text("there")
+    hidden = f"DELETE /files/a HTTP/1.1\r\nHost: it\r\n{KEY_HEADER}: {KEY}\r\n\r\n"
+    head = f"GET /hello HTTP/1.1\r\nHost: it\r\nContent-Length: {len(hidden)}\r\n\r\n"
+    with socket.create_connection(("127.0.0.1", served.port), timeout=5) as connection:
+        connection.sendall((head + hidden).encode())
+        assert connection.makefile("rb").read().count(b"HTTP/1.1") == 1
+    assert (root / "a").exists()
 
 
 @pytest.mark.parametrize("path", ["../outside", "a/../../outside", "%2e%2e/outside", "link/x"])
