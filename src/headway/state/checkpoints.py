@@ -304,6 +304,14 @@ def drop(directory: RunDirectory, step: int, generation: int) -> None:
     directory.store.remove(folder)
 
 
+def clear_failed(directory: RunDirectory, step: int, generation: int) -> None:
+    """By the leader of the generation, before it saves `step`: its earlier saves that have no
+    manifest have failed, whichever rank has written a file since."""
+    for found in found_folders(directory):
+        if not found.has_manifest and found.generation == generation and found.step < step:
+            directory.store.remove(found.folder)
+
+
 def retire(directory: RunDirectory, keep: Keep, generation: int) -> None:
     """Applies retention, and clears what older generations left without a manifest. A damaged
     manifest is left for a look until a generation has begun without it."""

@@ -24,6 +24,8 @@ from headway.spec.run import Checkpoint, Keep
 from headway.state.checkpoints import (
     CheckpointManifest,
     Part,
+    clear_failed,
+    drop,
     folder_of,
     retire,
     write_manifest,
@@ -188,6 +190,9 @@ class Saver:
         began, world = self.clock.monotonic(), snapshot.world
         folder = folder_of(snapshot.step, world.generation)
         mine = f"{folder}/rank-{world.place.local_rank}"
+        if world.is_first:
+            with suppress(OSError):  # a store that is away shows in the save itself
+                clear_failed(self.directory, snapshot.step, world.generation)
         try:
             # A record that an attempt at the same step left behind would vouch for a file that is
             # about to be written again.
@@ -201,9 +206,7 @@ class Saver:
                 return
             self._commit(snapshot, folder)
         except Exception as error:  # noqa: BLE001 - noted; a save that fails must not end training
-            for name in (f"{mine}.json", f"{mine}.safetensors"):
-                with suppress(OSError):  # room for the next attempt
-                    self.directory.store.remove(name)
+            self._make_room(snapshot, mine)
             if world.is_first:
                 self._note_failure(snapshot.step, error)
             return
@@ -215,6 +218,16 @@ class Saver:
         )
         with suppress(OSError):  # old ones that cannot be removed now go with the next save
             retire(self.directory, keep, world.generation)
+
+    def _make_room(self, snapshot: Snapshot, mine: str) -> None:
+        """After a failure: what this rank has written goes, and with the leader all of it."""
+        if snapshot.world.is_first:
+            with suppress(OSError):
+                drop(self.directory, snapshot.step, snapshot.world.generation)
+            return
+        for name in (f"{mine}.json", f"{mine}.safetensors"):
+            with suppress(OSError):
+                self.directory.store.remove(name)
 
     def _commit(self, snapshot: Snapshot, folder: str) -> None:
         """The manifest, once every rank's file is whole and the ledger is in the store."""

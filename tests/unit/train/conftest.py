@@ -44,7 +44,7 @@ class Little:
         )
         self.directory = directory
         self.clock = facts.get("clock", SystemClock())
-        self.world = world_of_one(generation)
+        self.world = facts.get("world") or world_of_one(generation)
         self.journal = Journal(directory.events, self.clock)
         self.saver = Saver(directory, self.journal, self.clock)
         self.saver.begin(self.world)

@@ -13,6 +13,7 @@ from headway.errors import RunFailed
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.rundir import RunDirectory
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
+from headway.train.world import Place, World
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
@@ -139,3 +140,33 @@ def test_a_removal_that_fails_does_not_harm_the_save() -> None:
         little.advance(1)
         little.save()
         assert steps_saved(little.directory) == [3, 4, 5], "what could not be removed is now"
+
+
+def of_two(rank: int, directory: RunDirectory, clock: Patient | None = None) -> Little:
+    """One of two ranks of a node that write a checkpoint together."""
+    world = World(rank, 2, 1, Place(torch.device("cpu"), rank, 2))
+    little = Little(directory, world=world, clock=clock or Patient())
+    little.advance(1)
+    return little
+
+
+@pytest.mark.usefixtures("far")
+def test_a_failed_save_leaves_no_file_of_any_rank_behind() -> None:
+    """Or each failure on a full disk leaves less room for the next attempt."""
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        first, second = of_two(0, directory), of_two(1, directory)
+        second.save()
+        s3.troubles.append("refused")
+        first.save()
+        assert first.saver.failures == 1
+        assert directory.store.names("checkpoints") == []
+        second.save()  # so slow that the first has given up long ago
+        assert directory.store.names("checkpoints") != []
+        for little in (second, first):
+            little.advance(1)
+            little.save()
+        assert steps_saved(directory) == [2]
+        assert {name.split("/")[1] for name in directory.store.names("checkpoints")} == {
+            "step-00000002.g000001"
+        }
