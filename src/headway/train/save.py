@@ -37,7 +37,10 @@ from headway.train.tensors_file import Rows, merged_tensors, write_tensors
 from headway.train.world import World
 
 PARTS_SECONDS = 120.0
-"""For the other ranks of the node to finish their files after the leader has."""
+"""At least so long the other ranks of the node have to finish their files after the leader has."""
+PARTS_FACTOR = 4.0
+"""Or so many times as long as the leader took for its own, which is about as large: a store that is
+slow for one rank is slower still when all of them write."""
 FIRST_RETRY_SECONDS = 5.0
 SEND_SECONDS = 60.0
 LAST_ATTEMPTS = 6
@@ -204,7 +207,7 @@ class Saver:
             self.directory.store.write(f"{mine}.json", record)
             if not world.is_first:
                 return
-            self._commit(snapshot, folder)
+            self._commit(snapshot, folder, self.clock.monotonic() - began)
         except Exception as error:  # noqa: BLE001 - noted; a save that fails must not end training
             self._make_room(snapshot, mine)
             if world.is_first:
@@ -229,10 +232,20 @@ class Saver:
             with suppress(OSError):
                 self.directory.store.remove(name)
 
-    def _commit(self, snapshot: Snapshot, folder: str) -> None:
+    def _commit(self, snapshot: Snapshot, folder: str, write_seconds: float) -> None:
         """The manifest, once every rank's file is whole and the ledger is in the store."""
         writers = snapshot.world.place.domain_size
-        parts = [self._part(f"{folder}/rank-{rank}.json") for rank in range(writers)]
+        patience = max(PARTS_SECONDS, PARTS_FACTOR * write_seconds)
+        deadline = self.clock.monotonic() + patience
+        names = [f"{folder}/rank-{rank}.json" for rank in range(writers)]
+        for name in names:
+            while self.directory.store.size(name) is None:
+                if self.clock.monotonic() > deadline:
+                    raise OSError(
+                        f"{name} was not written within {patience:.0f} s of the first rank's file"
+                    )
+                self.clock.sleep(0.05)
+        parts = [Part.model_validate_json(self.directory.store.read(name)) for name in names]
         for log in (self.directory.ledger, self.directory.metrics, self.directory.evaluations):
             log.flush()
         manifest = CheckpointManifest(
@@ -242,14 +255,6 @@ class Saver:
             files={part.file: part.stored for part in parts},
         )
         write_manifest(self.directory.store, folder, manifest)
-
-    def _part(self, name: str) -> Part:
-        deadline = self.clock.monotonic() + PARTS_SECONDS
-        while self.directory.store.size(name) is None:
-            if self.clock.monotonic() > deadline:
-                raise OSError(f"{name} was not written within {PARTS_SECONDS:.0f} s")
-            self.clock.sleep(0.05)
-        return Part.model_validate_json(self.directory.store.read(name))
 
     def _note_failure(self, step: int, error: Exception) -> None:
         self.failures += 1

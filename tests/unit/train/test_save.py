@@ -170,3 +170,32 @@ def test_a_failed_save_leaves_no_file_of_any_rank_behind() -> None:
         assert {name.split("/")[1] for name in directory.store.names("checkpoints")} == {
             "step-00000002.g000001"
         }
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize(
+    ("write_seconds", "late_seconds", "steps"),
+    [(1, 100, [1]), (1, 130, []), (300, 1000, [1])],
+    ids=["in two minutes", "too late", "slow store"],
+)
+def test_a_slow_store_gives_other_ranks_longer(
+    write_seconds: float, late_seconds: float, steps: list[int]
+) -> None:
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        clock = Patient(lambda: _arrive(clock, second, write_seconds + late_seconds))
+        first, second = of_two(0, directory, clock), of_two(1, directory)
+        write = s3.pipe_file
+
+        def take_long(self: object, path: str, value: bytes, **how: str) -> None:
+            clock.passed += write_seconds if path.endswith("rank-0.json") else 0.0
+            write(self, path, value, **how)
+
+        s3.pipe_file = take_long  # type: ignore[method-assign, assignment]
+        first.save()
+        assert steps_saved(directory) == steps
+
+
+def _arrive(clock: Patient, late: Little, at: float) -> None:
+    if clock.passed >= at and late.saver.tried_step is None:
+        late.save()
