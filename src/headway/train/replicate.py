@@ -66,10 +66,10 @@ class Gradients:
         for bucket in self._buckets:
             self._send(bucket)
         for bucket in self._buckets:
-            adding, bucket.adding = bucket.adding, None
             try:
-                if adding is not None and self._lost is None:
-                    adding.finish()
+                if bucket.adding is not None and self._lost is None:
+                    bucket.adding.finish()
+                    bucket.adding = None
             except PeerLost as lost:
                 self._lost = lost
         return self._lost
@@ -118,6 +118,14 @@ class _Bucket:
 
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self.parameters = parameters
+        self._allocate()
+        self.num_missing = 0
+        self.is_sent = False
+        self.adding: Adding | None = None
+        """The sum on its way, until it has completed."""
+
+    def _allocate(self) -> None:
+        parameters = self.parameters
         self.flat = torch.zeros(
             sum(p.numel() for p in parameters),
             dtype=parameters[0].dtype,
@@ -125,12 +133,13 @@ class _Bucket:
         )
         parts = self.flat.split([p.numel() for p in parameters])
         self._views = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
-        self.num_missing = 0
-        self.is_sent = False
-        self.adding: Adding | None = None
 
     def clear(self) -> None:
-        self.flat.zero_()
+        if self.adding is None:
+            self.flat.zero_()
+        else:
+            # A sum that was abandoned with its group may still write to the old memory.
+            self._allocate()
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
         self.num_missing, self.is_sent, self.adding = len(self.parameters), False, None

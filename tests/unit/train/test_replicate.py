@@ -252,3 +252,42 @@ def test_a_transport_that_fails_at_once_does_not_end_backward(
     for lost, begun in together(2, work):
         assert isinstance(lost, PeerLost)
         assert begun == 2, "nothing more is sent into a group that is over"
+
+
+class Late:
+    """A transport whose sums are given up by the worker, and arrive all the same."""
+
+    rank, size = 0, 2
+
+    def __init__(self) -> None:
+        self.given_up: list[torch.Tensor] = []
+
+    def start_adding_up(self, tensor: torch.Tensor) -> Adding:
+        def give_up() -> None:
+            raise PeerLost("the generation is over")
+
+        self.given_up.append(tensor)
+        return Adding(give_up)
+
+    def arrive(self) -> None:
+        for tensor in self.given_up:
+            tensor.fill_(1e9)
+
+
+def test_a_sum_that_was_given_up_and_arrives_late_does_not_touch_the_next_attempt(
+    bucket_bytes: int,
+) -> None:
+    replicas, late = [Replica(), Replica()], Late()
+    lost = replicas[0].step(4, cast(Any, late))
+    assert isinstance(lost, PeerLost)
+    assert late.given_up
+
+    def work(peers: Peers) -> Sums | PeerLost:
+        found = replicas[peers.rank].step(4, peers)
+        if peers.rank == 0:
+            late.arrive()
+            return replicas[0].sums()
+        return found
+
+    for found in together(2, work):
+        require_equal(found, expected(4))
