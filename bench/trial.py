@@ -53,7 +53,8 @@ class Trial:
     def __init__(
         self, resolved: Resolved, generation: int = 1, rank: int = 0, store: Path = Path("unused")
     ) -> None:
-        self.world: World = form_world(rank, resolved.nodes, 1, "cpu", False, store, generation)
+        cpu = torch.device("cpu")
+        self.world: World = form_world(rank, resolved.nodes, 1, cpu, False, store, generation)
         self._worlds = OneWorld(self.world)
         self.run: WorkerRun = open_run(
             resolved, self.world.place, rank, StopRequest(), SystemClock()

@@ -136,7 +136,7 @@ def _work(
             rank,
             resolved.nodes,
             resolved.ranks_per_node,
-            resolved.device,
+            torch.device(resolved.device),
             resolved.sharded,
             Path(store),
             generation,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headway.cli.options import RunFileArgument, SetOption
-from headway.cli.output import hint, say, warn
+from headway.cli.output import hint, say
 
 if TYPE_CHECKING:
     from headway.cli.sets import Sets
@@ -94,7 +94,7 @@ def start(
     from headway.clock import SystemClock
     from headway.errors import Stopped
     from headway.launch.machine import this_machine
-    from headway.spec.resolve import resolve, run_directory
+    from headway.spec.resolve import devices_of, resolve, run_directory
     from headway.state.rundir import RunDirectory
 
     require_training_extra(loaded)
@@ -111,6 +111,7 @@ def start(
             return
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
+    devices_of(loaded, this_machine(), nodes)  # raises, before data is prepared for hours
     with ExitStack() as background:
         try:
             sets = sets_of(loaded, background)
@@ -125,7 +126,6 @@ def start(
             train_set=sets.train,
             validation_sets=sets.validation,
         ).model_copy(update={"run_directory": location})
-        warn_of_missing_device(resolved)
         warn_of_live_gpus(loaded, resolved)
         directory = RunDirectory.create(location, SystemClock())
         note_started_on(loaded.folder, resolved.name, None)
@@ -138,12 +138,6 @@ def nodes_left_by_scale(directory: RunDirectory) -> int | None:
     if wanted is not None:
         say(f"{wanted} node{'s' if wanted > 1 else ''}, as headway scale left it")
     return wanted
-
-
-def warn_of_missing_device(resolved: Resolved) -> None:
-    wanted = resolved.run.resources.accelerators
-    if resolved.device == "cpu" and wanted is not None and wanted.kind.lower() != "cpu":
-        warn(f"this machine has no {wanted.kind}: training on its CPU")
 
 
 def _train(resolved: Resolved, directory: RunDirectory) -> Exit:

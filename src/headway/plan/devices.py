@@ -10,9 +10,12 @@ sparse ones, which is twice as large and which training does not reach.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+from headway.errors import BadInput
+from headway.spec.units import Accelerators
 
 Precision = Literal["bf16", "fp16", "fp32"]
 
@@ -134,3 +137,37 @@ def why_no_mfu(device_name: str, precision: Precision) -> str:
         return "MFU is not given in fp32: the peak depends on whether matmuls run as TF32."
     assert peak_flops(device, precision) is None, f"{device.name} has an MFU in {precision}"
     return f"MFU is not given: the {device.name} has no {precision} units (fp16 only)."
+
+
+def require_device(asked: Accelerators | None, number: int, present: Sequence[str]) -> None:
+    """A worker's own look, before it builds anything. `number`: of the device it would take;
+    `present`: what torch calls the devices that it sees."""
+    wanted = str(asked) if asked is not None else "a GPU"
+    if not present:
+        raise BadInput(
+            f"{wanted} is asked for, and torch sees no GPU",
+            "--set resources.accelerators=cpu:1 trains on the CPU all the same",
+        )
+    gpus = f"{len(present)} GPU{'s' if len(present) > 1 else ''}: {', '.join(present)}"
+    is_other = asked is not None and _is_another(asked.kind, present[0])
+    if asked is not None and (is_other or asked.count > len(present)):
+        here = find_device(present[0])
+        kind = asked.kind if not is_other else here.name if here else "gpu"
+        raise BadInput(
+            f"{wanted} is asked for, and torch sees {gpus}",
+            f"--set resources.accelerators={kind}:{min(asked.count, len(present))} takes what is "
+            "there",
+        )
+    if number >= len(present):
+        raise BadInput(
+            f"this is worker {number} of the machine, and torch sees {gpus}",
+            "--nodes 1, or fewer accelerators a node",
+        )
+
+
+def _is_another(kind: str, reported: str) -> bool:
+    """Whether a known device was asked for by name, and the driver reports one of another name.
+    Boards of one name differ in memory and in how they are plugged in, and share its first word."""
+    if find_device(kind) is None:
+        return False
+    return _folded(kind).split("-")[0] != _folded(reported).split("-")[0]

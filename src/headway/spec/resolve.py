@@ -155,6 +155,30 @@ def choose_micro(run: RunFile, global_batch: int) -> int:
     return min(run.batch.micro, global_batch)
 
 
+def devices_of(loaded: Loaded, machine: Machine, nodes: int) -> tuple[int, bool]:
+    """Workers of a node, and whether they are on the CPU. Raises if the machine has not what the
+    run asks for."""
+    wanted, present = loaded.run.resources.accelerators, machine.cuda_devices
+    if wanted is not None and wanted.kind.lower() == "cpu":
+        return wanted.count, True
+    if wanted is not None and wanted.count > present:
+        has = "no GPU" if not present else "1 GPU" if present == 1 else f"{present} GPUs"
+        possible = f"{wanted.kind}:{present}" if present else "cpu:1"
+        raise SpecError(
+            f"resources.accelerators: {wanted} is asked for, and this machine has {has}",
+            str(loaded.located.mark(("resources", "accelerators"))),
+            f"headway run --set resources.accelerators={possible}",
+        )
+    ranks = wanted.count if wanted is not None else present
+    if nodes > 1 and nodes * ranks > present:
+        raise BadInput(
+            f"{nodes} nodes of {ranks} devices need {nodes * ranks}; this machine has {present}",
+            "play several nodes with fewer accelerators each, or on the CPU: "
+            "--set resources.accelerators=cpu:1",
+        )
+    return max(ranks, 1), present == 0
+
+
 def resolve(
     loaded: Loaded,
     machine: Machine,
@@ -168,19 +192,7 @@ def resolve(
     run = loaded.run
     require_complete(loaded)
     assert run.batch is not None
-    wanted = run.resources.accelerators
-    on_cpu = machine.cuda_devices == 0 or (wanted is not None and wanted.kind.lower() == "cpu")
-    if on_cpu:
-        ranks = wanted.count if wanted is not None and wanted.kind.lower() == "cpu" else 1
-    else:
-        ranks = min(wanted.count, machine.cuda_devices) if wanted else machine.cuda_devices
-        if nodes > 1 and nodes * ranks > machine.cuda_devices:
-            raise BadInput(
-                f"{nodes} nodes of {ranks} devices need {nodes * ranks}; this machine has "
-                f"{machine.cuda_devices}",
-                "play several nodes with fewer accelerators each, or on the CPU: "
-                "--set resources.accelerators=cpu:1",
-            )
+    ranks, on_cpu = devices_of(loaded, machine, nodes)
     if on_cpu and run.precision == "fp16":
         # Half-precision matrix products on CPUs are emulated and slow by orders of magnitude.
         raise SpecError(

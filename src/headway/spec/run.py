@@ -459,7 +459,8 @@ class Resources(Section):
     """What the run wants; on this machine `run --nodes N` plays N nodes."""
 
     accelerators: AcceleratorsField | None = None
-    """Device and its number a node: `H100:8`. `cpu:2` runs two workers a node on the CPU."""
+    """Device and its number a node: `H100:8`; a machine that has not as many of them is refused.
+    `cpu:2` runs two workers a node on the CPU. Left out: what the machine has."""
     nodes: NodeRangeField = NodeRange(1, 1)
     """On a target: a number, or a range to be elastic in."""
     spot: Literal["all", "above_min", "none"] = "none"

@@ -106,20 +106,20 @@ def _place(
     resolved: Resolved, rank: int, session: Session | None, stop: StopRequest
 ) -> tuple[Place, Worlds]:
     """Where this worker is, and where its worlds come from."""
-    from headway.train.world import form_world, live_place
+    from headway.train.world import device_of, form_world, live_place
     from headway.train.worlds import LiveWorlds, OneWorld
 
-    store = os.environ.get("HEADWAY_STORE")
+    store, ranks = os.environ.get("HEADWAY_STORE"), resolved.ranks_per_node
+    device = device_of(resolved, rank % ranks)
     if session is not None:
-        ranks = resolved.ranks_per_node
-        place = live_place(rank % ranks, ranks, resolved.device, Path(store) if store else None)
+        place = live_place(rank % ranks, ranks, device, Path(store) if store else None)
         return place, LiveWorlds(session, place, stop)
     assert store is not None
     world = form_world(
         rank,
         resolved.nodes,
-        resolved.ranks_per_node,
-        resolved.device,
+        ranks,
+        device,
         resolved.sharded,
         Path(store),
         int(os.environ["HEADWAY_GENERATION"]),

@@ -18,6 +18,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headway.errors import PeerLost
 from headway.plan.batch import Share, share_of
+from headway.plan.devices import require_device
+from headway.spec.resolve import Resolved
 from headway.train.peers import Peers, naming_lost_peers
 
 # A dead peer closes its connections and is noticed at once, and the launcher ends the others; this
@@ -122,7 +124,7 @@ def form_world(
     rank: int,
     nodes: int,
     ranks_per_node: int,
-    device_type: str,
+    device: torch.device,
     sharded: bool,
     store: Path,
     generation: int,
@@ -131,14 +133,13 @@ def form_world(
     workers at the file `store`, a new one for every start."""
     num_workers = nodes * ranks_per_node
     local_rank = rank % ranks_per_node
-    device = device_of(device_type, local_rank)
     if num_workers == 1:
         return World(rank, 1, generation, Place(device))
     with naming_lost_peers():
         meeting = FileStore(str(store), num_workers)
         meeting.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
-            backends_of(device_type),
+            backends_of(device),
             store=meeting,
             rank=rank,
             world_size=num_workers,
@@ -149,7 +150,7 @@ def form_world(
             assert dist.group.WORLD is not None
             return World(rank, num_workers, generation, place, Peers(dist.group.WORLD))
         mesh = init_device_mesh(
-            device_type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
+            device.type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
         )
     return World(
         rank,
@@ -161,35 +162,37 @@ def form_world(
     )
 
 
-def live_place(local_rank: int, ranks: int, device_type: str, store: Path | None) -> Place:
+def live_place(local_rank: int, ranks: int, device: torch.device, store: Path | None) -> Place:
     """COLLECTIVE in the domain, if it has several `ranks`: they hold the model together, and meet
     at the file `store`. Their group lasts as long as their processes; whom else they compute with
     changes."""
-    device = device_of(device_type, local_rank)
     if store is None:
         return Place(device)
     with naming_lost_peers():
         meeting = FileStore(str(store), ranks)
         meeting.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
-            backends_of(device_type),
+            backends_of(device),
             store=meeting,
             rank=local_rank,
             world_size=ranks,
             timeout=COLLECTIVE_TIMEOUT,
         )
-        mesh = init_device_mesh(device_type, (ranks,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("shard",))
     return Place(device, local_rank, ranks, mesh)
 
 
-def device_of(device_type: str, local_rank: int) -> torch.device:
-    """This worker's device, which from now on is the current one."""
-    if device_type != "cuda":
+def device_of(resolved: Resolved, number: int) -> torch.device:
+    """The device of that number on this machine, which from now on is the current one. Raises
+    BadInput if the machine has not what the run asks for."""
+    if resolved.device != "cuda":
         return torch.device("cpu")
-    device = torch.device("cuda", local_rank % torch.cuda.device_count())
+    present = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    require_device(resolved.run.resources.accelerators, number, present)
+    device = torch.device("cuda", number)
     torch.cuda.set_device(device)
     return device
 
 
-def backends_of(device_type: str) -> str:
-    return "cpu:gloo,cuda:nccl" if device_type == "cuda" else "gloo"
+def backends_of(device: torch.device) -> str:
+    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

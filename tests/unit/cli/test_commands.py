@@ -106,6 +106,16 @@ def test_an_error_has_its_hint_on_a_line_of_its_own(headway: Headway, folder: Pa
     ]
 
 
+def test_an_accelerator_that_is_not_there_is_refused_before_data_is_prepared(
+    headway: Headway, folder: Path
+) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    said = headway("run", "--set", "resources.accelerators=A100:999")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert "resources.accelerators: A100:999 is asked for, and this machine has" in said.err
+    assert "hint: headway run --set resources.accelerators=" in said.err
+
+
 def test_an_unknown_option_is_bad_input(headway: Headway) -> None:
     assert headway("check", "--nonsense").exit_code == Exit.BAD_INPUT
     assert headway("nonsense").exit_code == Exit.BAD_INPUT

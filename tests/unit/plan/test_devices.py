@@ -2,7 +2,16 @@ from __future__ import annotations
 
 import pytest
 
-from headway.plan.devices import DEVICES, find_device, mfu, peak_flops, why_no_mfu
+from headway.errors import BadInput
+from headway.plan.devices import (
+    DEVICES,
+    find_device,
+    mfu,
+    peak_flops,
+    require_device,
+    why_no_mfu,
+)
+from headway.spec.units import Accelerators
 
 
 @pytest.mark.parametrize(
@@ -104,3 +113,62 @@ def test_no_excuse_where_there_is_a_figure() -> None:
     assert peak_flops(device, "bf16") == 989.4e12
     with pytest.raises(AssertionError):
         why_no_mfu("H100", "bf16")
+
+
+A100 = "NVIDIA A100-SXM4-80GB"
+CPU = "--set resources.accelerators=cpu:1 trains on the CPU all the same"
+
+
+@pytest.mark.parametrize(
+    ("asked", "number", "present", "says", "hint"),
+    [
+        ("A100:2", 0, [], "A100:2 is asked for, and torch sees no GPU", CPU),
+        (None, 0, [], "a GPU is asked for, and torch sees no GPU", CPU),
+        (
+            "A100:2",
+            1,
+            [A100],
+            f"A100:2 is asked for, and torch sees 1 GPU: {A100}",
+            "--set resources.accelerators=A100:1 takes what is there",
+        ),
+        # Two nodes on one machine.
+        (
+            "A100:1",
+            1,
+            [A100],
+            f"this is worker 1 of the machine, and torch sees 1 GPU: {A100}",
+            "--nodes 1, or fewer accelerators a node",
+        ),
+        (
+            "A100:2",
+            1,
+            ["Tesla T4", "Tesla T4"],
+            "A100:2 is asked for, and torch sees 2 GPUs: Tesla T4, Tesla T4",
+            "--set resources.accelerators=T4:2 takes what is there",
+        ),
+    ],
+)
+def test_a_worker_refuses_a_machine_without_its_device(
+    asked: str | None, number: int, present: list[str], says: str, hint: str
+) -> None:
+    accelerators = Accelerators.parse(asked) if asked else None
+    with pytest.raises(BadInput) as caught:
+        require_device(accelerators, number, present)
+    assert (caught.value.message, caught.value.hint) == (says, hint)
+
+
+@pytest.mark.parametrize(
+    ("asked", "present"),
+    [
+        ("A100:1", "NVIDIA A100-SXM4-80GB"),
+        ("A100-80GB:1", "NVIDIA A100 80GB PCIe"),
+        ("H100:1", "NVIDIA H100 NVL"),
+        ("A100:1", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
+        # Names that are not in the table: nobody knows what their drivers call them.
+        ("gpu:1", "NVIDIA GeForce RTX 4090"),
+        ("MI300X:1", "AMD Radeon Graphics"),
+    ],
+)
+def test_a_device_by_any_of_its_names_is_taken(asked: str, present: str) -> None:
+    require_device(Accelerators.parse(asked), 0, [present])
+    require_device(None, 0, [present])

@@ -112,11 +112,10 @@ def test_a_batch_in_tokens(folder: Path) -> None:
         (LAPTOP, "cpu:2", 1, "cpu", 2, 4),
         (LAPTOP, "CPU:2", 2, "cpu", 2, 2),
         (LAPTOP, "cpu:16", 1, "cpu", 16, 1),
-        (LAPTOP, "H100:8", 1, "cpu", 1, 8),  # none here: `run` warns of it
         (SERVER, None, 1, "cuda", 8, 8),
         (SERVER, "H100:2", 1, "cuda", 2, 32),
         (SERVER, "H100:2", 4, "cuda", 2, 8),
-        (SERVER, "H100:16", 1, "cuda", 8, 8),
+        (SERVER, "H100:8", 1, "cuda", 8, 8),
         (SERVER, "cpu:4", 1, "cpu", 4, 16),
     ],
 )
@@ -137,6 +136,24 @@ def test_devices_workers_and_threads(
 
 def test_threads_as_written(folder: Path) -> None:
     assert resolved("threads=3").threads == 3
+
+
+@pytest.mark.parametrize(
+    ("machine", "asked", "says", "hint"),
+    [
+        (LAPTOP, "A100:8", "A100:8 is asked for, and this machine has no GPU", "cpu:1"),
+        (SERVER, "H100:16", "H100:16 is asked for, and this machine has 8 GPUs", "H100:8"),
+    ],
+)
+def test_accelerators_that_are_not_there_are_refused_by_name(
+    folder: Path, machine: Machine, asked: str, says: str, hint: str
+) -> None:
+    (folder / "run.yaml").write_text(COMPLETE + f"resources: {{accelerators: {asked}}}\n")
+    with pytest.raises(SpecError) as caught:
+        resolved(machine=machine)
+    assert caught.value.message == f"run.yaml:5:13: resources.accelerators: {says}"
+    assert caught.value.hint == f"headway run --set resources.accelerators={hint}"
+    assert resolved(f"resources.accelerators={hint}", machine=machine).num_workers > 0
 
 
 def test_more_devices_than_the_machine_has(folder: Path) -> None:
