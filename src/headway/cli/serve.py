@@ -12,12 +12,13 @@ def serve() -> None:
     """Serve a claim's files, in a pod that other commands make when they need one; you need not."""
     from headway.kube.names import HTTP_PORT
     from headway.launch.serving import Server
+    from headway.member.http import TEXT
 
     over = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     key = Path(os.environ["HEADWAY_KEY"]).read_text().strip()
     files = (Path(os.environ["HEADWAY_STORAGE"]), key)
-    with Server(("", HTTP_PORT), {"/healthz": lambda: b"ok\n"}, files) as server:
+    with Server(("", HTTP_PORT), {"/healthz": lambda: (TEXT, b"ok\n")}, files) as server:
         server.start()
         over.wait()

@@ -95,16 +95,16 @@ class Coordinator:
         self.address, self.http = facts["listen"], facts["http"]
         return self
 
-    def page(self, path: str) -> bytes:
-        """What it shows there."""
+    def page(self, path: str) -> tuple[str, bytes]:
+        """What it shows there, and of which type that is."""
         directly = build_opener(ProxyHandler({}))  # a proxy is for the world outside
         with directly.open(f"http://{self.http}{path}", timeout=ANSWER_SECONDS) as answer:
-            return bytes(answer.read())
+            return answer.headers["Content-Type"], bytes(answer.read())
 
     def state(self) -> dict[str, Any] | None:
         """None: it is just being started."""
         try:
-            found: dict[str, Any] = json.loads(self.page("/state"))
+            found: dict[str, Any] = json.loads(self.page("/state")[1])
         except OSError:
             return None
         return found

@@ -8,7 +8,8 @@ from typing import Any
 
 from headway.clock import Clock
 from headway.launch.coordinator import Coordinator
-from headway.launch.serving import Pages
+from headway.launch.serving import Answer, Pages
+from headway.member.http import JSON
 from headway.state.rundir import RunDirectory
 from headway.state.status import read_status
 
@@ -21,7 +22,7 @@ MOST_HISTORY = 5000
 
 
 def pages_of(coordinator: Coordinator, directory: RunDirectory, clock: Clock) -> Pages:
-    def status() -> bytes:
+    def status() -> Answer:
         history = directory.history()
         events = [event for event in history if event["event"] in SHOWN]
         known = {
@@ -29,12 +30,12 @@ def pages_of(coordinator: Coordinator, directory: RunDirectory, clock: Clock) ->
             "events": events[-MOST_EVENTS:],
             "loss": newest_loss(history),
         }
-        return _line(known)
+        return _json(known)
 
-    def events() -> bytes:
-        return _line(directory.history()[-MOST_HISTORY:])
+    def events() -> Answer:
+        return _json(directory.history()[-MOST_HISTORY:])
 
-    def page(path: str) -> Callable[[], bytes]:
+    def page(path: str) -> Callable[[], Answer]:
         return lambda: coordinator.page(path)
 
     theirs = {path: page(path) for path in OF_THE_COORDINATOR}
@@ -52,5 +53,5 @@ def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:
     return None
 
 
-def _line(found: object) -> bytes:
-    return json.dumps(found).encode() + b"\n"
+def _json(found: object) -> Answer:
+    return JSON, json.dumps(found).encode() + b"\n"

@@ -21,6 +21,7 @@ from threading import Thread
 from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from headway.member.http import JSON, TEXT
 from headway.state.store import Store
 
 KEY_HEADER = "X-Headway-Key"
@@ -29,9 +30,12 @@ READ_SECONDS = 60.0
 POLL_SECONDS = 0.1
 """Between two looks whether to end."""
 MAX_PIECE_BYTES = 2**26
+BYTES = "application/octet-stream"
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
-Pages = Mapping[str, Callable[[], bytes]]
+Answer = tuple[str, bytes]
+"""Its type, and what it is."""
+Pages = Mapping[str, Callable[[], Answer]]
 
 
 class Server:
@@ -162,20 +166,20 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
         def do_DELETE(self) -> None:
             self._try(self._delete)
 
-        def _get(self) -> bytes:
+        def _get(self) -> Answer:
             path = urlsplit(self.path).path
             if (make := pages.get(path)) is not None:
                 return make()
             kind, served, name = self._file()
             if kind == "find":
-                return served.find(name)
-            return served.read(name, self.headers.get("Range"))
+                return JSON, served.find(name)
+            return BYTES, served.read(name, self.headers.get("Range"))
 
-        def _put(self) -> bytes:
+        def _put(self) -> Answer:
             _, served, name = self._file()  # before the content: it is held in memory
             content = self._content()
             served.write(name, content, parse_qs(urlsplit(self.path).query, True))
-            return b""
+            return TEXT, b""
 
         def _content(self) -> bytes:
             length = self.headers.get("Content-Length", "0")
@@ -187,10 +191,10 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
             self._is_content_left = False
             return content
 
-        def _delete(self) -> bytes:
+        def _delete(self) -> Answer:
             _, served, name = self._file()
             served.remove(name)
-            return b""
+            return TEXT, b""
 
         def _file(self) -> tuple[str, _Files, str]:
             _, kind, path = (*urlsplit(self.path).path.split("/", 2), "")[:3]
@@ -199,20 +203,21 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
             files.require(self.headers.get(KEY_HEADER))
             return kind, files, files.name(path)
 
-        def _try(self, work: Callable[[], bytes]) -> None:
+        def _try(self, work: Callable[[], Answer]) -> None:
             try:
-                self._answer(200, work())
+                self._answer(200, *work())
             except _Refused as refused:
-                self._answer(refused.code, f"{refused}\n".encode())
+                self._answer(refused.code, TEXT, f"{refused}\n".encode())
             except PermissionError as error:
-                self._answer(403, f"{error}\n".encode())
+                self._answer(403, TEXT, f"{error}\n".encode())
             except OSError as error:
-                self._answer(503, f"{error}\n".encode())
+                self._answer(503, TEXT, f"{error}\n".encode())
 
-        def _answer(self, code: int, content: bytes) -> None:
+        def _answer(self, code: int, content_type: str, content: bytes) -> None:
             self.send_response(code)
             if self._is_content_left:  # it would be taken for the next request
                 self.send_header("Connection", "close")
+            self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))
             self.send_header("Cache-Control", "no-store")
             self.end_headers()

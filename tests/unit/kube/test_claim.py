@@ -55,7 +55,7 @@ def root(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def served(root: Path) -> Iterator[Direct]:
-    pages = {"/hello": lambda: b"hello"}
+    pages = {"/hello": lambda: ("text/plain", b"hello")}
     with Server(("127.0.0.1", 0), pages, (root, KEY)) as server:
         server.start()
         direct = Direct(server.port)
