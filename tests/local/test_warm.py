@@ -76,6 +76,7 @@ class Warm:
             environment = {
                 **self.environment,
                 "HEADWAY_RANK": str(rank),
+                "HEADWAY_DEVICE": str(rank),
                 "HEADWAY_STORE": str(self.folder / f"store-{resolved.name}-{generation}"),
                 "HEADWAY_GENERATION": str(generation),
             }

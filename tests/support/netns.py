@@ -157,6 +157,7 @@ class NetworkedRun(LiveRun):
             "GOMP_SPINCOUNT": "1000",
             "GLOO_SOCKET_IFNAME": "eth0",
             "HEADWAY_RANK": str(node),
+            "HEADWAY_DEVICE": "0",
             "HEADWAY_COORDINATOR": f"{ADDRESS}.1:{PORT}",
             "HEADWAY_KEY": str(self._key),
             "HEADWAY_RUN": "cut",

@@ -139,7 +139,9 @@ class LocalRun:
         return coordinator.start("--after", str(self.generation - 1))
 
     def _worker_environment(self, worker: Worker, store: Path) -> dict[str, str]:
-        environment = {**self._environment(), "HEADWAY_RANK": str(self._rank(worker))}
+        rank = str(self._rank(worker))
+        # Nodes that are played here share this machine's devices.
+        environment = {**self._environment(), "HEADWAY_RANK": rank, "HEADWAY_DEVICE": rank}
         if self._coordinator is None:
             environment["HEADWAY_GENERATION"] = str(self.generation)
         else:

@@ -117,6 +117,7 @@ class NodeRun:
     def _worker_environment(self, worker: Worker, store: Path) -> dict[str, str]:
         rank = worker.node * self.resolved.ranks_per_node + worker.local_rank
         environment = {**self._environment(), "HEADWAY_RANK": str(rank)}
+        environment["HEADWAY_DEVICE"] = str(worker.local_rank)
         if self.resolved.is_live:
             environment["HEADWAY_COORDINATOR"] = self.place.coordinator
             environment["HEADWAY_KEY"] = str(self.place.key)

@@ -5,6 +5,7 @@ the exit codes of `headway.errors.Exit`. Whatever goes wrong is on stderr, which
 as this worker's log.
 
     HEADWAY_RANK         number of this worker
+    HEADWAY_DEVICE       number of its device on this machine, where it has one
     HEADWAY_STORE        file at which workers meet that stay together until they end
     HEADWAY_GENERATION   without a coordinator: of this start
     HEADWAY_COORDINATOR  host:port, where workers come and go; with it
@@ -110,7 +111,7 @@ def _place(
     from headway.train.worlds import LiveWorlds, OneWorld
 
     store, ranks = os.environ.get("HEADWAY_STORE"), resolved.ranks_per_node
-    device = device_of(resolved, rank % ranks)
+    device = device_of(resolved, int(os.environ["HEADWAY_DEVICE"]))
     if session is not None:
         place = live_place(rank % ranks, ranks, device, Path(store) if store else None)
         return place, LiveWorlds(session, place, stop)

@@ -141,6 +141,14 @@ def test_a_run_that_ends_well(resolved: Resolved) -> None:
     assert [event["name"] for event in started] == ["node-0.1/0", "node-0.1/1"]
 
 
+def test_workers_of_several_nodes_on_one_machine_take_a_device_each(resolved: Resolved) -> None:
+    two = resolved.model_copy(update={"nodes": 2})
+    run = make_run(two, 'echo "device $HEADWAY_DEVICE"')
+    assert run.run(look) == Exit.DONE
+    said = [run.directory.log(node, rank).read_text() for node in (0, 1) for rank in (0, 1)]
+    assert said == [f"device {number}\n" for number in range(4)]
+
+
 def test_the_one_to_blame_is_not_the_one_that_lost_a_peer(resolved: Resolved) -> None:
     """The follower ends first; the culprit is still writing its last words."""
     script = (

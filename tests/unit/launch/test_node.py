@@ -125,9 +125,12 @@ def test_lost_again_and_again_it_gives_up_after_minutes(resolved: Resolved) -> N
 
 def test_ranks_of_a_node_are_told_apart(resolved: Resolved) -> None:
     two = resolved.model_copy(update={"ranks_per_node": 2})
-    node = Node(two, 'echo "rank $HEADWAY_RANK"')
+    node = Node(two, 'echo "rank $HEADWAY_RANK, device $HEADWAY_DEVICE"')
     assert node.run.run() == Exit.DONE
-    assert sorted(node.lines) == ["node-2.rank-0: rank 4", "node-2.rank-1: rank 5"]
+    assert sorted(node.lines) == [
+        "node-2.rank-0: rank 4, device 0",
+        "node-2.rank-1: rank 5, device 1",
+    ]
 
 
 def test_who_stands_still_after_the_end_is_ended(resolved: Resolved) -> None:
