@@ -36,7 +36,7 @@ from headway.launch.podwatch import PodWatch
 from headway.launch.replacing import Action, Keeping, Place, Release, Remove, Replace
 from headway.launch.roster import members_of, present
 from headway.launch.serving import Server
-from headway.launch.units import Losses, step_seen
+from headway.launch.units import Losses, failed_facts, step_seen
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.rundir import Journal, RunDirectory
@@ -241,7 +241,7 @@ class Keeper:
         self._is_hopeless = True
         words = f"its pod {how}, {count} times without a new step in between"
         self._say(f"node {index}: {words}: the run stops")
-        self._note_failed(index, words)
+        self._note_failed(index, None, words)
 
     def _note_lost(self, node: int, how: str) -> None:
         for local_rank in range(self.resolved.ranks_per_node):
@@ -285,8 +285,9 @@ class Keeper:
             self._sleep()
         end = job_end(job)
         if end is not None and end.type == "Failed":
-            node = next((pod.index for pod in self._watch.pods() if pod.is_to_blame), 0)
-            self._note_failed(node, end.message or end.reason or "")
+            failed = next((pod for pod in self._watch.pods() if pod.is_to_blame), None)
+            node, left = (0, None) if failed is None else (failed.index, failed.left)
+            self._note_failed(node, left, end.message or end.reason or "no reason given")
         return end is not None and self._is_given_back()
 
     def _be_released(self) -> None:
@@ -337,10 +338,11 @@ class Keeper:
             self._journal.note("scaled", nodes=nodes, before=self._nodes)
         self._nodes = nodes
 
-    def _note_failed(self, node: int, why: str) -> None:
+    def _note_failed(self, node: int, left: str | None, why: str) -> None:
         events = self.directory.history()
         if not any(event["event"] == "failed" for event in events[-3:]):
-            self._journal.note("failed", rank=0, node=node, local_rank=0, how=why, words=why)
+            facts = failed_facts(node, left, why, self.resolved.ranks_per_node)
+            self._journal.note("failed", **facts)
 
     def _note_away(self, error: ClusterAway) -> None:
         if error.message != self._away:

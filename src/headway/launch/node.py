@@ -26,6 +26,7 @@ from headway.launch.units import (
     is_failure,
     last_words,
     step_seen,
+    told_end,
     units_of,
 )
 from headway.launch.workers import DEFAULTS, Workers
@@ -180,8 +181,7 @@ class NodeRun:
     def _fail(self, worker: Worker, times: str) -> None:
         assert worker.code is not None
         words = last_words(worker.log, worker.log_start)
-        how = f"worker {worker.name} {describe_end(worker.code)}{times}"
-        raise RunFailed(f"{words}\n{how}" if words else f"{how} in silence")
+        raise RunFailed(told_end(worker, f"{describe_end(worker.code)}{times}", words))
 
     def _send_logs(self) -> None:
         """To a store far away, behind what pods before this one have sent."""

@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Pod
 from headway.errors import Exit, HeadwayError
 from headway.kube.client import ClusterAway, Kube, StaleVersion
 from headway.kube.names import FINALIZER, GATE, INDEX, labels
-from headway.kube.views import exit_code, how_it_ended, is_cut_off
+from headway.kube.views import exit_code, how_it_ended, is_cut_off, last_words
 from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.replacing import PodFacts
 
@@ -100,6 +100,7 @@ def facts_of(pod: Pod) -> PodFacts:
         is_cut_off=is_cut_off(pod),
         has_failed=has_failed,
         is_to_blame=is_failed and not has_failed,
+        left=last_words(pod) if is_failed and not has_failed else None,
         is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),
         how=how_it_ended(pod) if has_failed and code != Exit.STOPPED else None,
     )

@@ -45,7 +45,9 @@ class PodFacts:
     is_uncounted: bool = False
     """And its Job has not counted that yet."""
     is_to_blame: bool = False
-    """It has failed by an error of the run's own."""
+    """It has failed by an error of the run's own..."""
+    left: str | None = None
+    """... and has left these words."""
     how: str | None = None
     """It has failed; None: it has left as it was asked to."""
 

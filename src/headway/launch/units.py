@@ -8,6 +8,7 @@ import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from headway.errors import Exit
 from headway.spec.resolve import Resolved
@@ -22,6 +23,9 @@ come a minute at a time. Losses that are closer together than this are no reason
 """
 TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
 """torch puts the rank before each line once workers have met."""
+
+TOLD_END = re.compile(r"worker \S+/(\d+) (.+)")
+"""The last line of what a pod leaves, when one of its workers has ended the run."""
 
 
 @dataclass
@@ -134,6 +138,33 @@ def describe_end(code: int) -> str:
     name = signal.Signals(-code).name if known else f"signal {-code}"
     hint = " (out of memory, if nobody killed it by hand)" if name == "SIGKILL" else ""
     return f"was killed by {name}{hint}"
+
+
+def told_end(worker: Worker, how: str, words: str) -> str:
+    """What a pod leaves, to be read by people and by `failed_facts`."""
+    return (
+        f"{words}\nworker {worker.name} {how}"
+        if words
+        else f"worker {worker.name} {how} in silence"
+    )
+
+
+def failed_facts(node: int, left: str | None, why: str, ranks_per_node: int) -> dict[str, Any]:
+    """Of the event `failed`: from what a pod has left, and why Kubernetes says it failed."""
+    lines = ((left or "").strip() or why).splitlines()
+    if lines[-1].startswith("hint: "):
+        lines.pop()
+    local_rank, how = 0, why
+    if found := TOLD_END.fullmatch(lines[-1]):
+        local_rank, how = int(found[1]), found[2]
+        lines = lines[:-1] or [how]
+    return {
+        "rank": node * ranks_per_node + local_rank,
+        "node": node,
+        "local_rank": local_rank,
+        "how": how,
+        "words": "\n".join(lines),
+    }
 
 
 def last_words(log: Path, start: int = 0, most_lines: int = 40) -> str:

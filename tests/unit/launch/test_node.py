@@ -12,6 +12,7 @@ import pytest
 from headway.clock import Clock, SystemClock
 from headway.errors import Exit, RunFailed
 from headway.launch.node import NodeRun, Place
+from headway.launch.units import failed_facts
 from headway.spec.load import load_run
 from headway.spec.resolve import Machine, Resolved, resolve
 from headway.state.rundir import RunDirectory
@@ -107,6 +108,9 @@ def test_an_error_of_its_own_ends_the_run(resolved: Resolved) -> None:
         node.run.run()
     assert "KeyError: mine\nworker it-2-x7k2p.1/0 ended with exit code 1" in caught.value.message
     assert node.lines[-1] == "KeyError: mine"
+    facts = failed_facts(2, caught.value.message, "the Job failed", ranks_per_node=1)
+    assert (facts["rank"], facts["how"]) == (2, "ended with exit code 1")
+    assert facts["words"].endswith("KeyError: mine")
 
 
 class Hurried(SystemClock):

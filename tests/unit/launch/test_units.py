@@ -1,8 +1,10 @@
-"""When losses are no accident any more."""
+"""When losses are no accident any more, and who failed."""
 
 from __future__ import annotations
 
-from headway.launch.units import MOST_LOSSES, SEEN_SECONDS, Losses
+import pytest
+
+from headway.launch.units import MOST_LOSSES, SEEN_SECONDS, Losses, failed_facts
 
 
 def test_a_new_step_begins_the_count_anew() -> None:
@@ -28,3 +30,40 @@ def test_few_are_none_after_any_time() -> None:
     for hour in range(MOST_LOSSES - 1):
         losses.add(7, 3600.0 * hour)
     assert not losses.are_too_many(1e6)
+
+
+JOB = "Container worker for pod ml/it-2-x7k2p failed with exit code 1 matching FailJob rule"
+
+
+@pytest.mark.parametrize(
+    ("left", "local_rank", "how", "words"),
+    [
+        (
+            "Traceback (most recent call last):\nKeyError: mine\n"
+            "worker it-2-x7k2p.1/3 ended with exit code 1",
+            3,
+            "ended with exit code 1",
+            "Traceback (most recent call last):\nKeyError: mine",
+        ),
+        (
+            "worker it-2-x7k2p.1/3 ended with exit code 1 in silence",
+            3,
+            "ended with exit code 1 in silence",
+            "ended with exit code 1 in silence",
+        ),
+        ("no folder\nhint: make it", 0, JOB, "no folder"),
+        (None, 0, JOB, JOB),
+    ],
+)
+def test_a_pod_that_failed_tells_which_of_its_workers_did(
+    left: str | None, local_rank: int, how: str, words: str
+) -> None:
+    """It is node 2 of machines with four devices each."""
+    facts = failed_facts(2, left, JOB, ranks_per_node=4)
+    assert facts == {
+        "rank": 2 * 4 + local_rank,
+        "node": 2,
+        "local_rank": local_rank,
+        "how": how,
+        "words": words,
+    }
