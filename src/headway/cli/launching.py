@@ -24,7 +24,6 @@ from headway.state.store import Store
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded, LoadedTarget
-    from headway.spec.resolve import Resolved
 
 
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
@@ -41,6 +40,7 @@ def _launch(
     """None if it has finished already."""
     from headway.cli.run import is_finished, require_fitting_sets
     from headway.cli.sets import sets_of
+    from headway.cli.starting_again import require_same_run
 
     found = load_target(on, loaded.folder)
     run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
@@ -62,7 +62,7 @@ def _launch(
     resolved = fitted(loaded, found, nodes, layout, places, digests)
     storage = Store(run.storage)
     if RunDirectory.exists(run.location) and (before := run.directory()).has_spec():
-        _refuse_other(before, resolved, extend)
+        require_same_run(before, resolved.run, extend)
         if is_finished(before) and not extend:
             say(f"run {run.name} has finished already on {on}")
             hint("--extend with a longer train_for goes on; another name starts anew")
@@ -103,10 +103,3 @@ def _refuse_active(run: TargetRun) -> None:
     raise StillRunning(
         f"run {run.name} goes on already on {run.on}", "headway status; headway stop"
     )
-
-
-def _refuse_other(before: RunDirectory, resolved: Resolved, extend: bool) -> None:
-    from headway.cli.run import refuse_changes
-    from headway.spec.changes import changed_identity
-
-    refuse_changes(before, changed_identity(before.read_spec().run, resolved.run), extend)

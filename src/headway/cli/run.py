@@ -90,6 +90,7 @@ def start(
         warn_of_long_warmup,
     )
     from headway.cli.sets import sets_of
+    from headway.cli.starting_again import require_same_run
     from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
     from headway.errors import Stopped
@@ -104,7 +105,7 @@ def start(
     location = location or run_directory(loaded)
     if RunDirectory.exists(location) and RunDirectory.open(location).has_spec():
         before = RunDirectory.open(location)
-        refuse_other_run(before, loaded, extend)
+        require_same_run(before, loaded.run, extend)
         if is_finished(before) and not extend:
             say(f"run {before.name} has finished already: {location}")
             hint("--extend with a longer train_for goes on; another name starts anew")
@@ -216,25 +217,3 @@ def require_fitting_sets(loaded: Loaded, sets: Sets) -> None:
         with closing(open_set(location)) as samples:
             wait_for_first_samples(samples, length)
             require_fit(samples, objective, length)
-
-
-def refuse_other_run(directory: RunDirectory, loaded: Loaded, extend: bool) -> None:
-    from headway.spec.changes import changed_identity
-
-    refuse_changes(directory, changed_identity(directory.read_spec().run, loaded.run), extend)
-
-
-def refuse_changes(directory: RunDirectory, changed: list[str], extend: bool) -> None:
-    """A name stands for one run: what decides its weights may not change under it."""
-    from headway.errors import BadInput
-
-    if extend:
-        changed = [change for change in changed if not change.startswith("train_for:")]
-    if changed:
-        only_length = all(change.startswith("train_for:") for change in changed)
-        raise BadInput(
-            f"run {directory.name} was started with other settings:\n  " + "\n  ".join(changed),
-            "--extend changes the length of a run"
-            if only_length
-            else f"put them back, or begin a new run from it: headway fork {directory.name} NEW",
-        )

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from headway.state.lines import Record, writer_of
 
 FACTS = ("batch", "samples", "length", "data")
-"""What may not change from one generation to the next."""
+"""What may not change from one generation to the next, once a step counts."""
 BEGIN_CLAIMS = ("begin", "step", *FACTS)
 STEP_CLAIMS = ("step", "first", "count", "generation", "tokens", "learned")
 
@@ -153,7 +153,7 @@ class _Check:
                 f"generation {record['begin']} begins at step {record['step']}, but the ledger "
                 f"stands at {self.next_step - 1}"
             )
-        elif self.facts is not None:
+        elif self.facts is not None and self.taken:  # what nothing was learned with may change
             changed = [k for k in FACTS if record.get(k) != self.facts.get(k)]
             if changed:
                 key = changed[0]

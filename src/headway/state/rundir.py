@@ -23,6 +23,7 @@ needs (lock, wanted-nodes, logs, tensorboard) is in a folder of the user's cache
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import time
@@ -72,6 +73,12 @@ class RunDirectory:
     def as_typed(self) -> str:
         """What a command takes for it: one in the run file's folder is found by its name."""
         return self.name if self.store.is_local else self.location
+
+    def free_name(self) -> str:
+        """For another run beside this one: `NAME-2`, or the next that is not taken."""
+        beside = self.location.rsplit("/", 1)[0]
+        names = (f"{self.name[:36]}-{number}" for number in itertools.count(2))
+        return next(name for name in names if not RunDirectory.exists(f"{beside}/{name}"))
 
     @classmethod
     def exists(cls, location: str | Path) -> bool:

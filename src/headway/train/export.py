@@ -28,12 +28,15 @@ MODEL = "model"
 def describe_model(built: Built, tokenizer: Path, directory: RunDirectory) -> None:
     """Puts the model's config and the tokenizer into the run directory, so that it explains itself
     without the data, the hub or the model it started from."""
+    files = {f"{TOKENIZER}/{path.name}": path.read_bytes() for path in tokenizer.glob("*")}
     if built.is_transformers:
         config: Any = built.module.config
-        content = config.to_json_string(use_diff=False).encode()
-        directory.store.write(f"{MODEL}/config.json", content)
-    for path in tokenizer.glob("*"):
-        directory.store.write(f"{TOKENIZER}/{path.name}", path.read_bytes())
+        files[f"{MODEL}/config.json"] = config.to_json_string(use_diff=False).encode()
+    for name, content in files.items():
+        directory.store.write(name, content)
+    # Left by a start with other settings, of which nothing was saved.
+    for name in {*directory.store.names(MODEL), *directory.store.names(TOKENIZER)} - {*files}:
+        directory.store.remove(name)
 
 
 def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:

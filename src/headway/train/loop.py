@@ -129,10 +129,11 @@ def fork_hint(directory: RunDirectory, step: int) -> str:
     """After weights were found to differ at `step`: which checkpoint is of a time when they did
     not."""
     saved = [one for one in steps_saved(directory) if one <= step - EVERY_STEPS]
+    new = directory.free_name()
     if not saved:
-        return "nothing was saved before that; begin anew under another name"
+        return f"nothing was saved before that; start another run: headway run --set name={new}"
     newest = f"{directory.as_typed}@{saved[-1]}"
-    return f"go on from the newest checkpoint of before: headway fork {newest} NEW"
+    return f"continue from the newest checkpoint of before: headway fork {newest} {new}"
 
 
 def _save_is_due(run: WorkerRun) -> bool:

@@ -111,6 +111,16 @@ def test_the_code_may_change_between_generations() -> None:
     assert verify_ledger(lines).breach is None
 
 
+def test_facts_may_change_until_a_step_counts() -> None:
+    """A run of which nothing was saved may be started again with other settings."""
+    other = {**FACTS, "batch": 7, "data": "another"}
+    failed = [{"begin": 1, "step": 0, **other}, {"rewind": 0, "generation": 2}]
+    begun = [{"begin": 2, "step": 0, **FACTS}, step_line(1, 2)]
+    assert verify_ledger([*failed, *begun]).breach is None
+    late = [{"rewind": 1, "generation": 3}, {"begin": 3, "step": 1, **other}]
+    assert "changed" in str(verify_ledger([*failed, *begun, *late]).breach)
+
+
 @given(starts=STARTS, cut=st.integers(0, 100))
 def test_what_is_missing_at_the_end_is_known(starts: list[tuple[int, int]], cut: int) -> None:
     """A successor has the same lines, and appends those that the leader could not write."""

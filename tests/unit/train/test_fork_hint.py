@@ -12,8 +12,8 @@ from headway.train.loop import fork_hint
 @pytest.mark.parametrize(
     ("step", "says"),
     [
-        (300, "headway fork it@150 NEW"),  # that of step 250 may have the flipped bit
-        (350, "headway fork it@250 NEW"),
+        (300, "headway fork it@150 it-2"),  # that of step 250 may have the flipped bit
+        (350, "headway fork it@250 it-2"),
         (200, "nothing was saved before that"),
     ],
 )

@@ -1,0 +1,67 @@
+"""`headway run` of a run that is there already: which settings may differ, and what is said."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.spec.load import load_run
+from headway.spec.resolve import Machine, resolve
+from headway.state.checkpoints import folder_of
+from headway.state.rundir import Journal, RunDirectory
+from support.in_process import Headway
+
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2}
+data: {train: prepared, sequence_length: 10}
+batch: {global: 10, micro: 5}
+train_for: 100 steps
+"""
+NO_DATA = "prepared set: it has no manifest.json"
+"""What a start that is not refused stumbles over here."""
+
+
+@pytest.fixture
+def directory(folder: Path) -> RunDirectory:
+    """A run that was started once, with a set of 500 samples."""
+    (folder / "run.yaml").write_text(RUN_FILE)
+    return begun(folder)
+
+
+def begun(folder: Path, *settings: str) -> RunDirectory:
+    directory = RunDirectory.create(folder / "runs" / "it", SystemClock())
+    one = Machine(cores=1, cuda_devices=0)
+    loaded = load_run(folder / "run.yaml", list(settings))
+    sets = {"train_set": "prepared", "validation_sets": {}}
+    directory.write_spec(resolve(loaded, one, nodes=1, parameters=None, **sets))
+    Journal(directory.events, SystemClock()).note(
+        "started", total_steps=100, samples=500, workers=1, generation=1
+    )
+    return directory
+
+
+def saved(directory: RunDirectory, *steps: int) -> None:
+    for step in steps:
+        directory.store.write(f"{folder_of(step, 1)}/manifest.json", b"{}")
+
+
+# --- other settings
+
+
+def test_nothing_is_saved_so_nothing_is_locked(headway: Headway, directory: RunDirectory) -> None:
+    said = headway("run", "--set", "optimizer.lr=0.5", "--set", "train_for=7 steps")
+    assert "starting it again with other settings:\n  optimizer.lr: 0.0003 -> 0.5" in said.err
+    assert NO_DATA in said.err
+
+
+def test_once_a_step_is_saved_the_hint_works(headway: Headway, directory: RunDirectory) -> None:
+    saved(directory, 40)
+    directory.store.write("../it-2/run.json", b"{}")
+    said = headway("run", "--set", "optimizer.lr=0.5")
+    assert said.exit_code == 2
+    assert "was started with other settings:\n  optimizer.lr: 0.0003 -> 0.5" in said.err
+    assert said.err.rstrip().endswith(": headway fork it it-3")
