@@ -40,6 +40,8 @@ class FakeKube:
         """Of Jobs that are made."""
         self.storage_pod: Object = READY
         """Status of a pod that serves the claim."""
+        self.printed: dict[str, dict[str, str]] = {}
+        """By pod and container."""
         self._claim = claim
         self._served: Server | None = None
 
@@ -70,6 +72,8 @@ class FakeKube:
             return self._status(403, f"{path} is forbidden: you may not {method} it")
         if "/proxy/" in path:
             return self._proxied(method, where.partition("/proxy")[2], content, headers)
+        if path.endswith("/log"):
+            return self._log(path.split("/")[-2], query.get("container", [""])[0])
         if method == "PATCH":
             return 200, json.dumps(self._patched(path, json.loads(content))).encode()
         if method == "DELETE":
@@ -136,6 +140,16 @@ class FakeKube:
         connection.request(method, where, content, kept)
         answer = connection.getresponse()
         return answer.status, answer.read()
+
+    def _log(self, pod: str, container: str) -> tuple[int, bytes]:
+        """As the real one: of several containers one has to be named."""
+        containers = self.printed[pod]
+        if not container and len(containers) > 1:
+            named = f"choose one of: [{' '.join(containers)}]"
+            return self._status(400, f"a container name must be specified for pod {pod}, {named}")
+        text = containers[container] if container else next(iter(containers.values()))
+        stamp = "2026-11-16T09:00:00.000000001Z"
+        return 200, "".join(f"{stamp} {line}\n" for line in text.splitlines()).encode()
 
     def _status(self, code: int, message: str) -> tuple[int, bytes]:
         return code, json.dumps({"kind": "Status", "code": code, "message": message}).encode()

@@ -22,7 +22,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim,
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
-from headway.kube.names import FINALIZER, GATE, Object
+from headway.kube.names import FINALIZER, GATE, Component, Object
 
 FIELD_MANAGER = "headway"
 CALL_SECONDS = 20.0
@@ -255,10 +255,14 @@ class Kube:
             found = self._client.list(Event, fields={"involvedObject.uid": uid}, chunk_size=PAGE)
             return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime))
 
-    def log_lines(self, pod: str, follow: bool, since: str | None) -> Iterator[tuple[str, str]]:
-        """(the kubelet's time, line) of the pod's only container, from `since` on."""
+    def log_lines(
+        self, pod: str, container: Component, follow: bool, since: str | None
+    ) -> Iterator[tuple[str, str]]:
+        """(the kubelet's time, line) of our container, from `since` on. There may be others, which
+        the cluster has put beside it."""
         path = f"api/v1/namespaces/{self.namespace}/pods/{pod}/log"
-        parameters = {"timestamps": "true", "follow": "true" if follow else "false"}
+        parameters = {"container": container, "timestamps": "true"}
+        parameters["follow"] = "true" if follow else "false"
         if since is not None:
             parameters["sinceTime"] = since
         timeout = httpx2.Timeout(CALL_SECONDS, read=None if follow else CALL_SECONDS)

@@ -3,11 +3,13 @@ things. Whoever makes, finds or serves them takes it from here."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from headway.errors import BadInput
 
 Component = Literal["worker", "coordinator", "storage"]
+COMPONENTS: tuple[Component, ...] = get_args(Component)
+"""What a pod is of a run, and the name of its container."""
 Object = dict[str, Any]
 """As Kubernetes writes it in JSON."""
 

@@ -12,7 +12,7 @@ from lightkube.models.core_v1 import ContainerStateTerminated, ContainerStatus, 
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
-from headway.kube.names import GATE
+from headway.kube.names import COMPONENTS, GATE
 
 HOPELESS = {
     "ErrImagePull": "the image cannot be pulled",
@@ -175,7 +175,10 @@ def how_it_ended(pod: Pod) -> str:
 
 
 def _end_of(pod: Pod) -> ContainerStateTerminated | None:
+    """Of our container. There may be others, which the cluster has put beside it."""
     for container in (pod.status.containerStatuses if pod.status else None) or ():
+        if container.name not in COMPONENTS:
+            continue
         if container.state is not None and container.state.terminated is not None:
             return container.state.terminated
     return None

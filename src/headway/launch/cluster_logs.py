@@ -42,7 +42,7 @@ class _Stream:
 
         def read() -> None:
             try:
-                for time, line in kube.log_lines(self.pod, follow, since):
+                for time, line in kube.log_lines(self.pod, "worker", follow, since):
                     self.lines.put((time, line))
             except HeadwayError:
                 pass  # looked at again, if the pod is still there

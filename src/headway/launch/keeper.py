@@ -105,7 +105,7 @@ class Keeper:
             stack.enter_context(coordinator)
             coordinator.wait()
             pages = pages_of(coordinator, self.directory, self.clock)
-            server = stack.enter_context(Server(("0.0.0.0", HTTP_PORT), pages))
+            server = stack.enter_context(Server(("", HTTP_PORT), pages))
             server.start()
             self._watch.start()
             stack.callback(self._watch.stop)
@@ -120,7 +120,7 @@ class Keeper:
             [*coordinator_arguments(self.resolved), "--http", LOOKED_AT],
             self.clock,
             key=self._key,
-            address=f"0.0.0.0:{SESSION_PORT}",
+            address=f":{SESSION_PORT}",
         )
 
     def _job_at_start(self) -> Job | None:

@@ -22,6 +22,7 @@ from typing import Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from headway.member.http import JSON, TEXT
+from headway.member.sockets import bound_to
 from headway.state.store import Store
 
 KEY_HEADER = "X-Headway-Key"
@@ -46,8 +47,7 @@ class Server:
         self, address: tuple[str, int], pages: Pages, files: tuple[Path, str] | None = None
     ) -> None:
         served = None if files is None else _Files(*files)
-        self._server = ThreadingHTTPServer(address, _handler(pages, served))
-        self._server.daemon_threads = True
+        self._server = _Threads(address, _handler(pages, served))
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
@@ -60,6 +60,17 @@ class Server:
     def __exit__(self, *_: object) -> None:
         self._server.shutdown()
         self._server.server_close()
+
+
+class _Threads(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """To both families, and without asking DNS for a name of the address."""
+        self.socket.close()
+        host, port = self.server_address[:2]
+        self.socket = bound_to(str(host), port)
+        self.server_address = self.socket.getsockname()[:2]
 
 
 class _Refused(Exception):

@@ -19,7 +19,7 @@ from headway.member.nodes import GONE
 from headway.member.records import Record
 from headway.member.rules import Rules
 from headway.member.server import Server, claim
-from headway.member.sockets import parted, spelled
+from headway.member.sockets import bound_to, parted, spelled
 from headway.member.wire import certificate_binding
 
 
@@ -115,13 +115,7 @@ def bound(address: str) -> socket.socket:
     """A socket at HOST:PORT that does not listen yet."""
     host, port = parted(address)
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
-            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        made = socket.socket(family, kind, protocol)
-        # The one before may have been killed a moment ago.
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind(place)
+        made = bound_to(host, port)
     except OSError as error:
         raise BadInput(f"{address}: {error.strerror}") from None
     made.setblocking(False)

@@ -23,6 +23,28 @@ def spelled(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def bound_to(host: str, port: int) -> socket.socket:
+    """A socket that does not listen yet. Without a host it is bound to all addresses, IPv6 and
+    IPv4: a pod has those that its cluster gives it."""
+    is_any = host in ("", "::")
+    if is_any and not socket.has_dualstack_ipv6():
+        host, is_any = "0.0.0.0", False
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        "::" if is_any else host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    made = socket.socket(family, kind, protocol)
+    try:
+        # The one before may have been killed a moment ago.
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if is_any:
+            made.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        made.bind(place)
+    except OSError:
+        made.close()
+        raise
+    return made
+
+
 def be_prompt(connection: socket.socket) -> None:
     """Small messages go at once, and a connection to a machine that is gone ends soon."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

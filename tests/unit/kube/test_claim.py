@@ -198,6 +198,16 @@ def test_nothing_outside_the_claim(served: Direct, root: Path, path: str) -> Non
     assert (root.parent / "outside").read_text() == "secret"
 
 
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_it_is_reached_over_ipv6_and_ipv4() -> None:
+    with Server(("", 0), {"/hello": lambda: ("text/plain", b"hello")}) as server:
+        server.start()
+        for address in ("127.0.0.1", "::1"):
+            connection = HTTPConnection(address, server.port, timeout=5)
+            connection.request("GET", "/hello")
+            assert connection.getresponse().read() == b"hello"
+
+
 def test_pages_need_no_key_and_others_are_not_there(served: Direct) -> None:
     stranger = Direct(served.port, key="")
     assert stranger.asked("/hello") == (200, b"hello")

@@ -173,6 +173,20 @@ def test_how_a_pod_ended() -> None:
     assert (exit_code(running), last_words(running)) == (None, None)
 
 
+@pytest.mark.parametrize("component", ["worker", "coordinator", "storage"])
+def test_how_a_sidecar_ended_is_not_how_the_pod_did(component: str) -> None:
+    def ended(name: str, code: int, words: str) -> dict[str, Any]:
+        state = {"terminated": {"exitCode": code, "message": words}}
+        return {**container("x"), "name": name, "state": state}
+
+    first, second = ended("mesh-proxy", 0, "drained"), ended(component, 1, "KeyError: x")
+    found = pod({"phase": "Failed", "containerStatuses": [first, second]})
+    assert (exit_code(found), last_words(found)) == (1, "KeyError: x")
+    assert how_it_ended(found) == "ended with exit code 1"
+    alone = pod({"phase": "Failed", "message": "Evicted", "containerStatuses": [first]})
+    assert (exit_code(alone), last_words(alone)) == (None, None)
+
+
 def test_a_pod_that_its_machine_has_ended() -> None:
     words = "The node was low on resource: memory."
     evicted = pod({"phase": "Failed", "reason": "Evicted", "message": words})
