@@ -99,11 +99,11 @@ def test_stop_resume_fork_and_delete(folder: Path) -> None:
     assert f"exact: {stopped_at} steps consumed {stopped_at * 4} samples" in exact
 
     other = headway("run", "--set", "train_for=7 steps", folder=folder, expect=2).stderr
-    assert "--extend changes the length" in other
-    forked = headway("fork", "it@20", "warmer", "--set", "optimizer.lr=1e-3", folder=folder).stderr
+    assert "to resume with 100k steps: headway resume it" in other
+    short = ("--set", "train_for=40 steps", "--set", "optimizer.lr=1e-3")
+    forked = headway("fork", "it@20", "warmer", *short, folder=folder).stderr
     assert "from step 20 of it" in forked
-    short = ("--set", "train_for=40 steps", "--set", "name=warmer", "--set", "optimizer.lr=1e-3")
-    headway("run", "--extend", *short, folder=folder)
+    headway("run", *short, "--set", "name=warmer", folder=folder)
     status = json.loads(headway("status", "warmer", "--json", folder=folder).stdout)
     assert (status["state"], status["step"]) == ("finished", 40)
     verdict = json.loads(headway("ledger", "verify", "warmer", "--json", folder=folder).stdout)

@@ -46,7 +46,7 @@ def run(
     ] = None,
     set_: SetOption = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Allow another train_for than the run began with.")
+        bool, typer.Option("--extend", help="Allow a longer train_for than the run has had.")
     ] = False,
 ) -> None:
     """Train here, or on a target. Prepares the data if needed; the same command goes on.

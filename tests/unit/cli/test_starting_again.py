@@ -65,3 +65,33 @@ def test_once_a_step_is_saved_the_hint_works(headway: Headway, directory: RunDir
     assert said.exit_code == 2
     assert "was started with other settings:\n  optimizer.lr: 0.0003 -> 0.5" in said.err
     assert said.err.rstrip().endswith(": headway fork it it-3")
+
+
+# --- another length: 100 steps are 10,000 tokens, or two epochs of 500 samples
+
+
+@pytest.mark.parametrize("length", ["99 steps", "9900 tokens", "1 epochs"])
+def test_extending_does_not_shorten(headway: Headway, directory: RunDirectory, length: str) -> None:
+    saved(directory, 40, 80, 100)
+    said = headway("run", "--extend", "--set", f"train_for={length}")
+    assert said.exit_code == 2
+    assert f"run it was started with train_for: 100 steps, and {length} is shorter" in said.err
+    fork = f"headway fork it@{40 if length == '1 epochs' else 80} it-2 --set 'train_for={length}'"
+    assert said.err.rstrip().endswith(fork)
+
+
+@pytest.mark.parametrize("length", ["101 steps", "10001 tokens", "2.1 epochs", "2 epochs"])
+def test_extending_counts_in_steps(headway: Headway, directory: RunDirectory, length: str) -> None:
+    saved(directory, 40)
+    assert NO_DATA in headway("run", "--extend", "--set", f"train_for={length}").err
+
+
+def test_after_an_extension_the_old_length_leads_to_resume(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    saved(begun(folder, "train_for=200 steps"), 150)
+    said = headway("run")
+    assert said.exit_code == 2
+    assert "train_for: 200 steps -> 100 steps" in said.err
+    assert said.err.rstrip().endswith("headway resume it")
+    longer = headway("run", "--set", "train_for=300 steps")
+    assert "--extend" in longer.err
