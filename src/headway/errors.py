@@ -47,6 +47,12 @@ class HeadwayError(Exception):
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
 
+def without_hint(text: str) -> tuple[str, str | None]:
+    """Message and hint of an error that another process has printed."""
+    message, mark, hint = text.rstrip().rpartition("\nhint: ")
+    return (message, hint) if mark and "\n" not in hint else (text.rstrip(), None)
+
+
 class BadInput(HeadwayError):
     exit_code = Exit.BAD_INPUT
 

@@ -124,10 +124,11 @@ class RunProgress:
             case "saved":
                 self.line.above(f"step {event['step']}: saved {event['checkpoint']}")
             case "save_failed":
+                good, age = event["last_good_step"], short_time(event["last_good_age_seconds"])
+                newest = f"the newest checkpoint is of step {good}, {age} old"
                 self.line.above(
-                    f"warning: step {event['step']} could not be saved: {event['reason']}; the "
-                    f"newest checkpoint is of step {event['last_good_step']}, "
-                    f"{short_time(event['last_good_age_seconds'])} old; trying again"
+                    f"warning: step {event['step']} could not be saved: {event['reason']}; "
+                    f"{newest if good is not None else 'nothing is saved yet'}; trying again"
                 )
             case "scaled":
                 self.line.above(f"scaled from {event['before']} to {event['nodes']} nodes")

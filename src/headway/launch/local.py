@@ -26,8 +26,8 @@ from headway.launch.units import (
     Worker,
     describe_end,
     is_failure,
-    last_words,
     units_of,
+    words_of,
 )
 from headway.launch.workers import DEFAULTS, Workers
 from headway.member.messages import MAX_PODS
@@ -299,12 +299,12 @@ class LocalRun:
         times = "" if worker is None else f", {MOST_LOSSES} times without a new step in between"
         worker = worker or self.workers.to_blame()
         assert worker.code is not None
-        words = last_words(worker.log, worker.log_start)
+        words, hint = words_of(worker)
         how = describe_end(worker.code) + times
         self._note_failed(worker.node, worker.local_rank, how, words or how)
         number = self._rank(worker)
         said = f"{words}\nworker {number} {how}" if words else f"worker {number} {how} in silence"
-        raise RunFailed(said, f"its whole log is {worker.log}")
+        raise RunFailed(said, hint or f"its whole log is {worker.log}")
 
     def _note_failed(self, node: int, local_rank: int, how: str, words: str) -> None:
         rank = node * self.resolved.ranks_per_node + local_rank

@@ -24,10 +24,10 @@ from headway.launch.units import (
     Worker,
     describe_end,
     is_failure,
-    last_words,
     step_seen,
     told_end,
     units_of,
+    words_of,
 )
 from headway.launch.workers import DEFAULTS, Workers
 from headway.spec.resolve import Resolved
@@ -180,8 +180,8 @@ class NodeRun:
 
     def _fail(self, worker: Worker, times: str) -> None:
         assert worker.code is not None
-        words = last_words(worker.log, worker.log_start)
-        raise RunFailed(told_end(worker, f"{describe_end(worker.code)}{times}", words))
+        words, hint = words_of(worker)
+        raise RunFailed(told_end(worker, f"{describe_end(worker.code)}{times}", words), hint)
 
     def _send_logs(self) -> None:
         """To a store far away, behind what pods before this one have sent."""

@@ -33,6 +33,8 @@ class Ended:
     name: str
     code: int
     """As subprocess has it: negative for a signal."""
+    words: str = ""
+    """Why it ended, if it could say so."""
 
 
 class ParentLost(RunFailed):
@@ -119,5 +121,5 @@ def _read(answer: dict[str, Any]) -> Started | Ended | None:
     if "started" in answer:
         return Started(answer["started"], answer["pid"])
     if "ended" in answer:
-        return Ended(answer["ended"], answer["code"])
+        return Ended(answer["ended"], answer["code"], answer.get("words", ""))
     return None

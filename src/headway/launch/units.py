@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from headway.errors import Exit
+from headway.errors import Exit, without_hint
 from headway.spec.resolve import Resolved
 from headway.state.lines import stands_at
 from headway.state.rundir import RunDirectory
@@ -24,6 +24,8 @@ come a minute at a time. Losses that are closer together than this are no reason
 TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
 """torch puts the rank before each line once workers have met."""
 
+PROGRESS = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
+"""What workers say of their steps begins with the time."""
 TOLD_END = re.compile(r"worker \S+/(\d+) (.+)")
 """The last line of what a pod leaves, when one of its workers has ended the run."""
 
@@ -40,6 +42,8 @@ class Worker:
     pid: int | None = None
     code: int | None = None
     """How it ended."""
+    words: str = ""
+    """Why, if it could say so."""
 
     def signal(self, number: int) -> None:
         if self.pid is not None and self.code is None:
@@ -167,16 +171,30 @@ def failed_facts(node: int, left: str | None, why: str, ranks_per_node: int) -> 
     }
 
 
-def last_words(log: Path, start: int = 0, most_lines: int = 40) -> str:
-    """The last traceback in a worker's log from byte `start` on, else its last lines."""
+def words_of(worker: Worker) -> tuple[str, str | None]:
+    """Why a worker ended, in its own last words, and its hint."""
+    words, hint = without_hint(worker.words)
+    return from_traceback(words) or words or last_words(worker.log, worker.log_start), hint
+
+
+def last_words(log: Path, start: int = 0) -> str:
+    """The last traceback in a worker's log from byte `start` on, else its last lines but those
+    that say how far it was."""
     try:
         with log.open("rb") as file:
             file.seek(start)
-            lines = file.read().decode("utf-8", errors="replace").rstrip().splitlines()
+            text = file.read().decode("utf-8", errors="replace").rstrip()
     except FileNotFoundError:
-        lines = []
+        return ""
+    others = [line for line in text.splitlines() if not PROGRESS.match(line)]
+    return from_traceback(text) or "\n".join(others[-5:])
+
+
+def from_traceback(text: str, most_lines: int = 40) -> str:
+    """From the last traceback on; empty if there is none."""
+    lines = text.splitlines()
     for index in range(len(lines) - 1, -1, -1):
         if found := TRACEBACK.match(lines[index]):
             shown = [line.removeprefix(found[1] or "") for line in lines[index:]]
             return "\n".join(shown[-most_lines:])
-    return "\n".join(lines[-5:])
+    return ""

@@ -89,7 +89,7 @@ class Workers:
             if worker is None:
                 continue
             if isinstance(news, Ended):
-                worker.code = news.code
+                worker.code, worker.words = news.code, news.words
             else:
                 worker.pid = news.pid
                 started.append(worker)

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from headway.clock import seconds_of
+from headway.errors import without_hint
 from headway.state.checkpoints import steps_saved
 from headway.state.goodput import Goodput, goodput
 from headway.state.lines import Record, settled
@@ -101,7 +102,7 @@ def read_status(directory: RunDirectory, now: float) -> Status:
         save_failure=_save_failure(events),
         skipped_steps=sum(step.get("skipped") is not None for step in steps),
         goodput=goodput(events, directory.metrics.read()[0]),
-        failure=failed["words"].splitlines()[-1] if failed else None,
+        failure=without_hint(failed["words"])[0].splitlines()[-1] if failed else None,
     )
 
 

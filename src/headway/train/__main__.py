@@ -2,7 +2,7 @@
 
 The contract with the launcher: the run directory's `spec.json`; the variables below; signals; and
 the exit codes of `headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps
-as this worker's log.
+as this worker's log; why it ends is told to the launcher as well.
 
     HEADWAY_RANK         number of this worker
     HEADWAY_DEVICE       number of its device on this machine, where it has one
@@ -30,7 +30,7 @@ from headway.member.keys import read_key
 from headway.member.session import Session
 from headway.spec.resolve import Resolved
 from headway.state.rundir import RunDirectory
-from headway.train.saying import say
+from headway.train.saying import say_last
 
 if TYPE_CHECKING:
     from headway.train.preempt import StopRequest
@@ -74,10 +74,10 @@ def main(arguments: list[str]) -> int:
         worlds.close("done")
         return code
     except HeadwayError as error:
-        say(str(error))
+        say_last(str(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
-        say(traceback.format_exc())
+        say_last(traceback.format_exc())
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
 
 

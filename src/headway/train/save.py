@@ -94,6 +94,8 @@ class Saver:
         self.saved_at = clock.monotonic()
         self.tried_step: int | None = None
         self.failures = 0
+        self.failure = "the first worker could not"
+        """Why the newest save failed, where one did."""
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
 
@@ -152,10 +154,11 @@ class Saver:
             if attempt < LAST_ATTEMPTS:
                 self.clock.sleep(pause)
                 pause *= 2
+        is_saved = self.saved_step is not None
+        newest = f"step {self.saved_step} is saved" if is_saved else "nothing is saved yet"
         raise RunFailed(
-            f"step {training.step} could not be saved to {self.directory.location}",
-            f"the newest checkpoint is of step {self.saved_step}; make room or mend the store, "
-            "then start the run again",
+            f"step {training.step} could not be saved to {self.directory.location}: {self.failure}",
+            f"{newest}; make room or mend the store, then run the same command again",
         )
 
     def _snapshot(self, training: Training, validation_loss: float | None) -> Snapshot:
@@ -258,6 +261,7 @@ class Saver:
 
     def _note_failure(self, step: int, error: Exception) -> None:
         self.failures += 1
+        self.failure = str(error)
         age = round(self.clock.monotonic() - self.saved_at)
         self.journal.note(
             "save_failed",

@@ -6,7 +6,8 @@ The contract with the launcher, in lines of JSON:
     stdin   {"start": ID, "arguments": [RUN_DIRECTORY], "environment": {...}, "log": PATH}
     stdout  {"ready": SECONDS}                        imports are done
             {"started": ID, "pid": PID}
-            {"ended": ID, "pid": PID, "code": CODE}   as subprocess has it: negative for a signal
+            {"ended": ID, "pid": PID, "code": CODE}   as subprocess has it: negative for a signal;
+                                              with "words": TEXT if it has said why it ends
 
 What is asked for during imports is served after them, in order. A worker that could not be forked
 has ended with code 1, and its pid is null. Whatever is wrong is on stderr, in words.
@@ -41,7 +42,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import msgspec
 
 from headway.clock import SystemClock
-from headway.train.saying import say
+from headway.train import saying
+from headway.train.saying import say, say_last
 
 if TYPE_CHECKING:
     from headway.spec.run import Model
@@ -68,6 +70,12 @@ class Child:
     name: str | int
     lifeline: int
     """The end of its stdin that we hold."""
+    words: int
+    """Where its last words are read."""
+
+    def close(self) -> None:
+        os.close(self.lifeline)
+        os.close(self.words)
 
 
 class Parent:
@@ -89,7 +97,9 @@ class Parent:
             signal.signal(number, lambda number, frame: None)
 
     def answer(self, **fields: object) -> None:
-        os.write(self.answers, json.dumps(fields).encode() + b"\n")
+        rest = json.dumps(fields).encode() + b"\n"
+        while rest:  # a signal can cut a long one
+            rest = rest[os.write(self.answers, rest) :]
 
     def launcher_is_gone(self) -> bool:
         poll = select.poll()
@@ -120,9 +130,12 @@ class Parent:
         for pid, child in list(self.children.items()):
             ended, status = os.waitpid(pid, os.WNOHANG)
             if ended:
-                os.close(child.lifeline)
+                words = _left_in(child.words)
+                child.close()
                 del self.children[pid]
-                self.answer(ended=child.name, pid=pid, code=os.waitstatus_to_exitcode(status))
+                code = os.waitstatus_to_exitcode(status)
+                said = {"words": words} if words else {}
+                self.answer(ended=child.name, pid=pid, code=code, **said)
 
     def _obey(self, line: bytes) -> None:
         try:
@@ -140,21 +153,25 @@ class Parent:
 
     def _fork(self, command: Start) -> int:
         stdin, lifeline = os.pipe()
-        child = Child(command.start, lifeline)
+        words, telling = os.pipe()
+        os.set_blocking(words, False)
+        child = Child(command.start, lifeline, words)
         _flush()  # or both would print it
         # A signal for the child waits until its handlers are back: ours would swallow it.
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
             pid = os.fork()
             if pid == 0:
+                saying.launcher = telling
                 self._work(command, stdin, [child, *self.children.values()], mask)
             self.children[pid] = child
             return pid
         except OSError:
-            os.close(lifeline)
+            child.close()
             raise
         finally:
             os.close(stdin)
+            os.close(telling)
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _work(
@@ -170,7 +187,7 @@ class Parent:
             if isinstance(error, SystemExit) and isinstance(error.code, int | None):
                 code = error.code or 0
             else:
-                traceback.print_exc()
+                say_last(traceback.format_exc().rstrip())
         finally:
             _flush()
             # Without the interpreter's tear-down: after a lost peer, gloo's threads can hang in it.
@@ -187,8 +204,10 @@ class Parent:
         for new, known in ((stdin, 0), (log, 1), (log, 2)):
             os.dup2(new, known)
         ours = (self.commands, self.answers, self.woken, self.waker, stdin, log)
-        for descriptor in (*ours, *(child.lifeline for child in children)):
+        for descriptor in ours:
             os.close(descriptor)
+        for child in children:
+            child.close()
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(line_buffering=True)  # type: ignore[union-attr]
         os.environ.clear()
@@ -274,6 +293,13 @@ def told_by_a_child(look: Callable[[], list[str]]) -> list[str]:
         told = pipe.read()
     os.waitpid(pid, 0)
     return list(json.loads(told)) if told else []
+
+
+def _left_in(pipe: int) -> str:
+    try:
+        return os.read(pipe, 65536).decode("utf-8", errors="replace")
+    except BlockingIOError:  # a process that the worker has left behind could still say something
+        return ""
 
 
 def _flush() -> None:

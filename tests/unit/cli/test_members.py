@@ -336,6 +336,21 @@ def test_changes_are_said_as_they_come(
     ]
 
 
+def test_a_first_save_that_fails_names_no_other(
+    progress: RunProgress, happens: Happens, capsys: pytest.CaptureFixture[str]
+) -> None:
+    start(happens, "restart", 1)
+    facts = {"reason": "No space left on device", "last_good_age_seconds": 60}
+    happens("save_failed", step=20, last_good_step=None, **facts)
+    happens("save_failed", step=40, last_good_step=20, **facts)
+    assert lines(progress, capsys)[1:] == [
+        "warning: step 20 could not be saved: No space left on device; nothing is saved yet; "
+        "trying again",
+        "warning: step 40 could not be saved: No space left on device; the newest checkpoint is of "
+        "step 20, 1:00 old; trying again",
+    ]
+
+
 def test_ranks_are_named_where_a_node_has_several(
     progress: RunProgress, happens: Happens, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,7 @@ from support import shell_parent
 
 FIRST = "Traceback (most recent call last):\n  File a\nKeyError: 'first'\n"
 SECOND = "Traceback (most recent call last):\n  File b\nValueError: second\n"
+PROGRESS = "2026-11-15T01:37:52.123Z step 3/10  loss 2.0000  1,234 tokens/s"
 
 
 @pytest.mark.parametrize(
@@ -61,11 +62,19 @@ def test_last_words(tmp_path: Path, log: str, words: str | None) -> None:
 def test_last_words_of_a_long_or_broken_log(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(SECOND.replace("  File b\n", "  File b\n" * 500))
-    assert last_words(log, most_lines=40).count("\n") == 39
+    assert last_words(log).count("\n") == 39
     assert last_words(log).endswith("ValueError: second")
     log.write_bytes(b"\xff\xfe broken\n")
     assert "broken" in last_words(log)
     assert last_words(tmp_path / "nowhere") == ""
+
+
+def test_how_far_it_was_is_no_error(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text(f"terminate called\n{PROGRESS}\n")
+    assert last_words(log) == "terminate called"
+    log.write_text(f"{PROGRESS}\n")
+    assert last_words(log) == ""
 
 
 def test_last_words_are_of_this_start(tmp_path: Path) -> None:
@@ -147,6 +156,20 @@ def test_workers_of_several_nodes_on_one_machine_take_a_device_each(resolved: Re
     assert run.run(look) == Exit.DONE
     said = [run.directory.log(node, rank).read_text() for node in (0, 1) for rank in (0, 1)]
     assert said == [f"device {number}\n" for number in range(4)]
+
+
+def test_the_cause_is_said_though_no_log_takes_it(resolved: Resolved) -> None:
+    """As on a full disk."""
+    run = make_run(
+        resolved,
+        f'if [ "$HEADWAY_RANK" = 0 ]; then echo "{PROGRESS}"; '
+        'printf "no room for step 3\\nhint: make room" > $WORDS; exit 1; fi; exec sleep 60',
+    )
+    with pytest.raises(RunFailed) as caught:
+        run.run(look)
+    assert caught.value.message == "no room for step 3\nworker 0 ended with exit code 1"
+    assert caught.value.hint == "make room"
+    assert read_status(run.directory, 0.0).failure == "no room for step 3"
 
 
 def test_the_one_to_blame_is_not_the_one_that_lost_a_peer(resolved: Resolved) -> None:

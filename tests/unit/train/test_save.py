@@ -100,6 +100,20 @@ def test_the_ledger_is_in_the_store_before_the_manifest() -> None:
 
 
 @pytest.mark.usefixtures("far")
+def test_at_the_end_nothing_could_be_saved() -> None:
+    with fake_s3() as s3:
+        little = Little(RunDirectory.create("s3://bucket/it", SystemClock()), clock=Patient())
+        little.advance(2)
+        s3.troubles.extend(["refused"] * 100)
+        with pytest.raises(RunFailed) as caught:
+            little.saver.finish(little.train, None)
+    assert caught.value.message.startswith("step 2 could not be saved to s3://bucket/it: ")
+    assert "None" not in str(caught.value)
+    assert caught.value.hint is not None
+    assert caught.value.hint.startswith("nothing is saved yet; make room or mend the store, ")
+
+
+@pytest.mark.usefixtures("far")
 def test_at_the_end_it_tries_until_it_is_saved() -> None:
     with fake_s3() as s3:
         clock = Patient()

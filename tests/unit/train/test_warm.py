@@ -124,13 +124,18 @@ class Warm:
         return pid
 
     def code_of(self, name: str, *arguments: str, **environment: str) -> int:
-        """Of a worker, from its start to its end."""
+        """Of a worker that says nothing, from its start to its end."""
+        answer = self.end_of(name, *arguments, **environment)
+        code: int = answer.pop("code")
+        assert answer == {"ended": name}
+        return code
+
+    def end_of(self, name: str, *arguments: str, **environment: str) -> dict[str, Any]:
         self.start(name, *arguments, **environment)
         pid = self.started(name)
         answer = self.answer()
-        assert answer == {"ended": name, "pid": pid, "code": answer["code"]}
-        code: int = answer["code"]
-        return code
+        assert answer.pop("pid") == pid
+        return answer
 
     def log(self, name: str) -> str:
         path = self.folder / f"{name}.log"
@@ -200,8 +205,10 @@ def test_how_a_worker_ended(warm: Warm, arguments: tuple[str, ...], code: int) -
     assert warm.code_of("a", *arguments) == code
 
 
-def test_an_error_is_in_the_workers_log(warm: Warm) -> None:
-    assert warm.code_of("a", "raise", "upside down") == 1
+def test_an_error_is_in_the_workers_log_and_told_to_the_launcher(warm: Warm) -> None:
+    answer = warm.end_of("a", "raise", "upside down")
+    assert (answer["ended"], answer["code"]) == ("a", 1)
+    assert answer["words"] == warm.log("a").rstrip()
     assert warm.log("a").startswith("Traceback (most recent call last)")
     assert warm.log("a").endswith("ValueError: upside down\n")
 
@@ -227,7 +234,8 @@ def test_all_output_is_added_to_the_log(warm: Warm) -> None:
 
 def test_a_log_that_cannot_be_opened(warm: Warm) -> None:
     (warm.folder / "a.log").mkdir()
-    assert warm.code_of("a", "exit", "0") == 1
+    answer = warm.end_of("a", "exit", "0")
+    assert (answer["code"], "Is a directory" in answer["words"]) == (1, True)
     assert "IsADirectoryError" in warm.errors.read_text()
     assert warm.code_of("b", "exit", "0") == 0
 
@@ -241,6 +249,8 @@ def test_a_worker_has_nothing_of_the_parent_or_of_its_siblings(warm: Warm) -> No
     facts = json.loads(warm.log("d"))
     log = str(warm.folder / "d.log")
     assert facts["files"].pop("0").startswith("pipe:")
+    (words,) = (name for name, file in facts["files"].items() if file.startswith("pipe:"))
+    assert facts["files"].pop(words)
     assert facts == {
         "files": {"1": log, "2": log},
         "handled": [],
