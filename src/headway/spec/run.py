@@ -441,7 +441,8 @@ class Guard(Section):
     """What to do when training goes wrong. A skipped step is consumed and recorded, not learned."""
 
     loss_spike: Annotated[float, Field(gt=0)] | Literal["off"] = 6.0
-    """Skip a step whose loss is this many standard deviations above the mean of the last 128."""
+    """Skip a step whose loss is this many standard deviations above the mean of the last 128. A
+    loss that stays up there without rising is learned from after 7 to 9 skipped steps."""
     stop_after: int = Field(default=10, ge=1)
     """Fail the run after so many skipped steps in a row."""
 
