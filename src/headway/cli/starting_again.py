@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from headway.cli.output import say
+from headway.cli.output import say, warn
 from headway.errors import BadInput
 from headway.plan.length import num_steps
 from headway.spec.changes import changed_identity
@@ -13,6 +13,10 @@ from headway.spec.run import RunFile
 from headway.spec.units import Length
 from headway.state.checkpoints import steps_saved
 from headway.state.rundir import RunDirectory
+from headway.train.schedule import decay_start, lr_ratio
+
+SMALLEST_JUMP = 1e-3
+"""Of the learning rate over its peak, for which it is worth a warning."""
 
 
 def require_same_run(directory: RunDirectory, run: RunFile, extend: bool) -> None:
@@ -39,7 +43,7 @@ def require_same_run(directory: RunDirectory, run: RunFile, extend: bool) -> Non
             ),
         )
     elif changed and extend:
-        _require_longer(directory, before, run.train_for, saved)
+        _require_extendable(directory, before, run.train_for, saved)
     elif changed:
         is_shorter = _is_shorter(directory, before, run.train_for)
         resume = f"to resume with {before.run.train_for}: headway resume {directory.as_typed}"
@@ -49,16 +53,37 @@ def require_same_run(directory: RunDirectory, run: RunFile, extend: bool) -> Non
         )
 
 
-def _require_longer(
+def _require_extendable(
     directory: RunDirectory, before: Resolved, length: Length, saved: list[int]
 ) -> None:
+    """Longer than before, and not by a jump up from the end of a decay, which undoes it."""
+    old, new = (_steps(directory, before, one) for one in (before.run.train_for, length))
     if _is_shorter(directory, before, length):
-        steps = _steps(directory, before, length)
-        early = [step for step in saved if steps is None or step < steps]
+        early = [step for step in saved if new is None or step < new]
         raise BadInput(
             f"run {directory.name} was started with train_for: {before.run.train_for}, and "
             f"{length} is shorter",
-            f"a new run of that length: {_new_run(directory, early, length)}",
+            f"start a new run of that length: {_new_run(directory, early, length)}",
+        )
+    if old is None or new is None:
+        return
+    schedule, step = before.run.schedule, saved[-1]
+    last, following = lr_ratio(schedule, max(step - 1, 0), old), lr_ratio(schedule, step, new)
+    jump = f"{last:.3g} to {following:.3g} of its peak"
+    begin = decay_start(schedule, old)
+    if schedule.type == "wsd" and step > begin:
+        early = [one for one in saved if one <= begin]
+        raise BadInput(
+            f"the learning rate decays since step {begin}, and run {directory.name} is at step "
+            f"{step}: made longer, it would jump from {jump}",
+            ("start a new run from before the decay: " if early else "start a new run: ")
+            + _new_run(directory, early, length),
+        )
+    is_warming_up = step < schedule.warmup.steps(old)
+    if abs(following - last) >= SMALLEST_JUMP and not is_warming_up:
+        warn(
+            f"from step {step} on the learning rate is that of a {schedule.type} schedule of {new} "
+            f"steps: it goes from {jump}"
         )
 
 

@@ -19,13 +19,19 @@ def lr_ratio(schedule: Schedule, step: int, total: int) -> float:
     floor = schedule.min_lr_ratio
     if schedule.type == "constant":
         return 1.0
-    first = warmup
-    if schedule.type == "wsd":
-        first = max(warmup, total - schedule.decay.steps(total))
-        if step < first:
-            return 1.0
+    first = decay_start(schedule, total)
+    if step < first:
+        return 1.0
     # Share of the decay that is done: 0 just before its first step, 1 at the last step of the run.
     done = (step - first + 1) / max(1, total - first)
     if schedule.type == "cosine":
         return floor + (1 - floor) * 0.5 * (1 + math.cos(math.pi * done))
     return 1 - (1 - floor) * done
+
+
+def decay_start(schedule: Schedule, total: int) -> int:
+    """The first step that is below the peak again: after the warm-up or, of wsd, the hold."""
+    warmup = min(schedule.warmup.steps(total), total)
+    if schedule.type == "wsd":
+        return max(warmup, total - schedule.decay.steps(total))
+    return warmup

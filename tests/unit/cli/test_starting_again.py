@@ -95,3 +95,50 @@ def test_after_an_extension_the_old_length_leads_to_resume(headway: Headway, fol
     assert said.err.rstrip().endswith("headway resume it")
     longer = headway("run", "--set", "train_for=300 steps")
     assert "--extend" in longer.err
+
+
+# --- the learning rate of a run that is extended
+
+
+def finished(folder: Path, schedule: str, *steps: int) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE + f"schedule: {{type: {schedule}, warmup: 0%}}\n")
+    saved(begun(folder), *steps)
+
+
+@pytest.mark.parametrize(
+    ("steps", "command"),
+    [
+        ([40, 80, 100], "headway fork it@80 it-2 --set 'train_for=200 steps'"),
+        ([91, 95], "headway run --set name=it-2 --set 'train_for=200 steps'"),
+    ],
+    ids=["kept", "not kept"],
+)
+def test_a_decay_that_has_begun_is_not_extended(
+    headway: Headway, folder: Path, steps: list[int], command: str
+) -> None:
+    finished(folder, "wsd", *steps)
+    said = headway("run", "--extend", "--set", "train_for=200 steps")
+    assert said.exit_code == 2
+    assert f"decays since step 90, and run it is at step {steps[-1]}" in said.err
+    assert "to 1 of its peak" in said.err
+    assert said.err.rstrip().endswith(command)
+
+
+def test_until_its_decay_wsd_is_extended_without_a_word(headway: Headway, folder: Path) -> None:
+    finished(folder, "wsd", 80, 90)
+    said = headway("run", "--extend", "--set", "train_for=200 steps")
+    assert NO_DATA in said.err
+    assert "learning rate" not in said.err
+
+
+@pytest.mark.parametrize(("schedule", "jump"), [("cosine", "0.543"), ("linear", "0.545")])
+def test_a_jump_of_the_learning_rate_is_said_before_it_happens(
+    headway: Headway, folder: Path, schedule: str, jump: str
+) -> None:
+    finished(folder, schedule, 100)
+    said = headway("run", "--extend", "--set", "train_for=200 steps")
+    assert NO_DATA in said.err
+    assert (
+        f"warning: from step 100 on the learning rate is that of a {schedule} schedule of 200 "
+        f"steps: it goes from 0.1 to {jump} of its peak"
+    ) in said.err
