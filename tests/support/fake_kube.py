@@ -13,6 +13,7 @@ from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from headway.clock import SystemClock
 from headway.kube.names import INSTANCE, STORAGE
 from headway.launch.serving import Server
 
@@ -106,7 +107,7 @@ class FakeKube:
         from base64 import b64decode
 
         key = b64decode(secret["data"]["key"]).decode()
-        self._served = Server(("127.0.0.1", 0), {}, (self._claim, key))
+        self._served = Server(("127.0.0.1", 0), {}, SystemClock(), (self._claim, key))
         self._served.start()
 
     def _deleted(self, path: str) -> tuple[int, bytes]:

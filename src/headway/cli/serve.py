@@ -10,6 +10,7 @@ from threading import Event
 
 def serve() -> None:
     """Serve a claim's files, in a pod that other commands make when they need one; you need not."""
+    from headway.clock import SystemClock
     from headway.kube.names import HTTP_PORT
     from headway.launch.serving import Server
     from headway.member.http import TEXT
@@ -19,6 +20,7 @@ def serve() -> None:
         signal.signal(number, lambda *_: over.set())
     key = Path(os.environ["HEADWAY_KEY"]).read_text().strip()
     files = (Path(os.environ["HEADWAY_STORAGE"]), key)
-    with Server(("", HTTP_PORT), {"/healthz": lambda: (TEXT, b"ok\n")}, files) as server:
+    pages = {"/healthz": lambda: (TEXT, b"ok\n")}
+    with Server(("", HTTP_PORT), pages, SystemClock(), files) as server:
         server.start()
         over.wait()

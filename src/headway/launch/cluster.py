@@ -300,7 +300,10 @@ class ClusterRun:
         def have_gone() -> bool:
             nonlocal known
             known = self.known() or known
-            return self._has_no_workers()
+            if not self._has_no_workers():
+                return False
+            known = self.known() or known  # the page may have been made before they saved
+            return True
 
         self._wait_for("its pods to save and go", have_gone, STOP_SECONDS, say)
         if known is None or known["status"]["state"] == "running":

@@ -40,7 +40,7 @@ from headway.launch.units import Losses, failed_facts, step_seen
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.rundir import Journal, RunDirectory
-from headway.state.status import read_status
+from headway.state.status import read_status, watched
 
 LOOK_SECONDS = 0.5
 JOB_SECONDS = 2.0
@@ -69,6 +69,7 @@ class Keeper:
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
+        self._watched = watched(directory)
         self.clock = clock
         self.keeping = Keeping()
         self.is_stopping = False
@@ -104,8 +105,8 @@ class Keeper:
             coordinator.start(*([] if after is None else ["--after", str(after)]))
             stack.enter_context(coordinator)
             coordinator.wait()
-            pages = pages_of(coordinator, self.directory, self.clock)
-            server = stack.enter_context(Server(("", HTTP_PORT), pages))
+            pages = pages_of(coordinator, self._watched, self.clock)
+            server = stack.enter_context(Server(("", HTTP_PORT), pages, self.clock))
             server.start()
             self._watch.start()
             stack.callback(self._watch.stop)
@@ -319,7 +320,7 @@ class Keeper:
         if hours is None or now - self._looked_at_budget < BUDGET_SECONDS:
             return False
         self._looked_at_budget = now
-        spent = read_status(self.directory, self.clock.now()).goodput
+        spent = read_status(self._watched, self.clock.now()).goodput
         if spent is None or spent.total_seconds < 3600 * hours:
             return False
         self._say(f"{hours:g} hours are used up: the run saves and stops")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
+from threading import Lock
 from typing import Any
 
 from headway.clock import Clock
@@ -19,9 +21,15 @@ SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
 MOST_EVENTS = 200
 """... and how many of them at most."""
 MOST_HISTORY = 5000
+KEPT_SECONDS = 0.5
+"""How long a page is the answer..."""
+MADE_SHARE = 10
+"""... and at least so many times as long as it took to be made: a tenth of a core at most."""
 
 
 def pages_of(coordinator: Coordinator, directory: RunDirectory, clock: Clock) -> Pages:
+    """`directory` as `watched` gives it: it is read again and again."""
+
     def status() -> Answer:
         history = directory.history()
         events = [event for event in history if event["event"] in SHOWN]
@@ -39,7 +47,34 @@ def pages_of(coordinator: Coordinator, directory: RunDirectory, clock: Clock) ->
         return lambda: coordinator.page(path)
 
     theirs = {path: page(path) for path in OF_THE_COORDINATOR}
-    return {"/status": status, "/events": events, **theirs}
+    made = {"/status": status, "/events": events, **theirs}
+    return {path: kept(make, clock) for path, make in made.items()}
+
+
+def kept(make: Callable[[], Answer], clock: Clock) -> Callable[[], Answer]:
+    """The page, made once for all who ask within a while; so is the error of one that cannot be
+    made. Anyone in the cluster may ask, as often as they like."""
+    lock = Lock()
+    until = -math.inf
+    found: Answer | OSError = OSError("it was not made yet")
+
+    def page() -> Answer:
+        nonlocal until, found
+        with lock:
+            began = clock.monotonic()
+            if began >= until:
+                try:
+                    found = make()
+                except OSError as error:
+                    found = error
+                ended = clock.monotonic()
+                until = ended + max(KEPT_SECONDS, MADE_SHARE * (ended - began))
+            answer = found
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    return page
 
 
 def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:

@@ -12,15 +12,19 @@ from __future__ import annotations
 
 import hmac
 import json
+import math
 import re
+import socket
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
 from threading import Thread
-from typing import Self
+from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from headway.clock import Clock
 from headway.member.http import JSON, TEXT
 from headway.member.sockets import bound_to
 from headway.state.store import Store
@@ -29,7 +33,10 @@ KEY_HEADER = "X-Headway-Key"
 """The API server takes Authorization for itself."""
 READ_SECONDS = 60.0
 POLL_SECONDS = 0.1
-"""Between two looks whether to end."""
+"""Between two looks whether to end, and whose time is over."""
+MAX_CONNECTIONS = 64
+UNPROVEN_SECONDS = 20.0
+"""For one request and its answer, of those who do not show the key."""
 MAX_PIECE_BYTES = 2**26
 BYTES = "application/octet-stream"
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
@@ -40,14 +47,17 @@ Pages = Mapping[str, Callable[[], Answer]]
 
 
 class Server:
-    """Pages are made anew each time they are asked for; `files` is the folder that is served, with
-    the key for it."""
+    """`files` is the folder that is served, with the key for it."""
 
     def __init__(
-        self, address: tuple[str, int], pages: Pages, files: tuple[Path, str] | None = None
+        self,
+        address: tuple[str, int],
+        pages: Pages,
+        clock: Clock,
+        files: tuple[Path, str] | None = None,
     ) -> None:
         served = None if files is None else _Files(*files)
-        self._server = _Threads(address, _handler(pages, served))
+        self._server = _Threads(address, _handler(pages, served), clock)
         self.port = int(self._server.server_address[1])
 
     def start(self) -> None:
@@ -63,7 +73,41 @@ class Server:
 
 
 class _Threads(ThreadingHTTPServer):
+    """A thread for each connection, and so many at most. One that has not shown the key is closed
+    after its first answer, or when it has had its time."""
+
     daemon_threads = True
+    request_queue_size = MAX_CONNECTIONS
+
+    def __init__(
+        self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler], clock: Clock
+    ) -> None:
+        self._clock = clock
+        self._until: dict[socket.socket, float] = {}
+        """Of each connection."""
+        super().__init__(address, handler)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if len(self._until) >= MAX_CONNECTIONS:
+            self.shutdown_request(request)
+            return
+        self._until[request] = self._clock.monotonic() + UNPROVEN_SECONDS
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        self._until.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        now = self._clock.monotonic()
+        for request, until in list(self._until.items()):
+            if now > until:
+                with suppress(OSError):
+                    request.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+
+    def trust(self, request: socket.socket) -> None:
+        """It has shown the key: an upload takes as long as it takes."""
+        self._until[request] = math.inf
 
     def server_bind(self) -> None:
         """To both families, and without asking DNS for a name of the address."""
@@ -158,6 +202,7 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
     class Handler(BaseHTTPRequestHandler):
         timeout = READ_SECONDS
         protocol_version = "HTTP/1.1"
+        _is_trusted = False
         wbufsize = -1  # one packet: the body would wait 40 ms for the header's receipt
 
         def parse_request(self) -> bool:
@@ -212,6 +257,9 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
             if files is None or kind not in ("files", "find"):
                 raise _Refused(404, f"there is: {' '.join(sorted(pages))}")
             files.require(self.headers.get(KEY_HEADER))
+            self._is_trusted = True
+            assert isinstance(self.server, _Threads)
+            self.server.trust(self.request)
             return kind, files, files.name(path)
 
         def _try(self, work: Callable[[], Answer]) -> None:
@@ -226,7 +274,8 @@ def _handler(pages: Pages, files: _Files | None) -> type[BaseHTTPRequestHandler]
 
         def _answer(self, code: int, content_type: str, content: bytes) -> None:
             self.send_response(code)
-            if self._is_content_left:  # it would be taken for the next request
+            # Content that was not read would be taken for the next request.
+            if self._is_content_left or not self._is_trusted:
                 self.send_header("Connection", "close")
             self.send_header("Content-Type", content_type)
             self.send_header("Content-Length", str(len(content)))

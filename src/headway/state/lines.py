@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -207,6 +207,42 @@ class ServedLog:
     def last(self) -> Record | None:
         records = in_time(self.read()[0])
         return records[-1] if records else None
+
+    def forget(self) -> None:
+        pass
+
+
+class RememberedLog:
+    """A log for one that reads it again and again: each line is read once. `keys` are those of a
+    record that are remembered; None: all."""
+
+    def __init__(self, log: Log, keys: Sequence[str] | None = None) -> None:
+        self._log = log
+        self._keys = keys
+        self._records: list[Record] = []
+        self._position = 0
+        self._lock = Lock()
+
+    def append(self, *records: Record) -> None:
+        raise NotImplementedError("it is read only")
+
+    def flush(self) -> None:
+        pass
+
+    def read(self, position: int = 0) -> tuple[list[Record], int]:
+        """From a number of records on."""
+        with self._lock:
+            new, self._position = self._log.read(self._position)
+            self._records += map(self._slim, new)
+            return self._records[position:], len(self._records)
+
+    def _slim(self, record: Record) -> Record:
+        if self._keys is None:
+            return record
+        return {key: record[key] for key in self._keys if key in record}
+
+    def last(self) -> Record | None:
+        return self._log.last()
 
     def forget(self) -> None:
         pass

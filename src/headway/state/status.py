@@ -9,13 +9,18 @@ from headway.clock import seconds_of
 from headway.errors import without_hint
 from headway.state.checkpoints import steps_saved
 from headway.state.goodput import Goodput, goodput
-from headway.state.lines import Record, settled
+from headway.state.lines import Record, RememberedLog, settled
 from headway.state.rundir import RunDirectory
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
 SIGN_OF_LIFE_SECONDS = 180.0
 """Logs reach an object store every minute."""
 SHOWN_CHANGES = 8
+STEP_KEYS = (
+    *("step", "generation", "writer", "rewind", "time"),
+    *("seconds", "data_seconds", "skipped", "loss", "tokens_per_second"),
+)
+"""What is needed of a step's line: of a long run there are millions."""
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
@@ -69,6 +74,16 @@ class Status:
         changes = [Change(**change) for change in known["changes"]]
         counted = Goodput(**known["goodput"]) if known["goodput"] is not None else None
         return cls(**{**known, "changes": changes, "goodput": counted})
+
+
+def watched(directory: RunDirectory) -> RunDirectory:
+    """The same run, for one that asks for its status again and again."""
+    again = RunDirectory(directory.location)
+    again.launcher = RememberedLog(again.launcher)
+    again.events = RememberedLog(again.events)
+    again.evaluations = RememberedLog(again.evaluations)
+    again.metrics = RememberedLog(again.metrics, STEP_KEYS)
+    return again
 
 
 def read_status(directory: RunDirectory, now: float) -> Status:

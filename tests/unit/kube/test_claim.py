@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
 
@@ -12,9 +14,11 @@ import pytest
 from headway.clock import SystemClock
 from headway.errors import NotFound
 from headway.kube.claim import PIECE_BYTES, Taken, register
-from headway.launch.serving import KEY_HEADER, Server
+from headway.launch.serving import KEY_HEADER, MAX_CONNECTIONS, UNPROVEN_SECONDS, Server
 from headway.state.rundir import RunDirectory
 from headway.state.store import Store
+from support.clock import Patient
+from support.waiting import wait_for
 
 KEY = "k" * 64
 
@@ -22,8 +26,9 @@ KEY = "k" * 64
 class Direct:
     """Asks the server itself, where the API server's proxy would."""
 
-    def __init__(self, port: int, key: str = KEY) -> None:
+    def __init__(self, port: int, key: str = KEY, clock: Patient | None = None) -> None:
         self.port = port
+        self.clock = clock or Patient()
         self.key = key
 
     def ask(self, path: str, method: str, content: bytes | None, headers: dict[str, str]) -> bytes:
@@ -56,9 +61,10 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def served(root: Path) -> Iterator[Direct]:
     pages = {"/hello": lambda: ("text/plain", b"hello")}
-    with Server(("127.0.0.1", 0), pages, (root, KEY)) as server:
+    clock = Patient()
+    with Server(("127.0.0.1", 0), pages, clock, (root, KEY)) as server:
         server.start()
-        direct = Direct(server.port)
+        direct = Direct(server.port, clock=clock)
         register(lambda target: {"lab": direct}[target])
         yield direct
 
@@ -187,6 +193,39 @@ def test_content_that_nobody_reads_is_no_second_request(served: Direct, root: Pa
     assert (root / "a").exists()
 
 
+def connected(served: Direct) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", served.port), timeout=5)
+
+
+def test_there_are_only_so_many_connections(served: Direct) -> None:
+    before = threading.active_count()
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS + 20):
+            stack.enter_context(connected(served))
+        last = stack.enter_context(connected(served))
+        assert last.recv(1) == b"", "one too many is closed at once"
+        assert threading.active_count() - before <= MAX_CONNECTIONS
+    wait_for("room", lambda: threading.active_count() == before, 5)
+    assert served.asked("/hello") == (200, b"hello")
+
+
+def test_who_does_not_show_the_key_is_not_waited_for(served: Direct) -> None:
+    """Neither silent, nor by a byte a second, nor by page after page."""
+    head = f"GET /files/a HTTP/1.1\r\nHost: it\r\n{KEY_HEADER}: {KEY}\r\n\r\n".encode()
+    page = b"GET /hello HTTP/1.1\r\nHost: it\r\n\r\n"
+    with connected(served) as silent, connected(served) as slow, connected(served) as proven:
+        slow.sendall(page[:-3])
+        proven.sendall(head)
+        assert proven.recv(2**16).startswith(b"HTTP/1.1 404")
+        served.clock.passed += UNPROVEN_SECONDS + 1
+        assert (silent.recv(1), slow.recv(1)) == (b"", b"")
+        proven.sendall(head)
+        assert proven.recv(2**16).startswith(b"HTTP/1.1 404"), "its connection is kept"
+    with connected(served) as many:
+        many.sendall(2 * page)
+        assert many.makefile("rb").read().count(b"hello") == 1
+
+
 @pytest.mark.parametrize("path", ["../outside", "a/../../outside", "%2e%2e/outside", "link/x"])
 def test_nothing_outside_the_claim(served: Direct, root: Path, path: str) -> None:
     (root.parent / "outside").write_text("secret")
@@ -200,7 +239,7 @@ def test_nothing_outside_the_claim(served: Direct, root: Path, path: str) -> Non
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
 def test_it_is_reached_over_ipv6_and_ipv4() -> None:
-    with Server(("", 0), {"/hello": lambda: ("text/plain", b"hello")}) as server:
+    with Server(("", 0), {"/hello": lambda: ("text/plain", b"hello")}, Patient()) as server:
         server.start()
         for address in ("127.0.0.1", "::1"):
             connection = HTTPConnection(address, server.port, timeout=5)

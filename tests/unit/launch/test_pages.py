@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
+import pytest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from headway.clock import SystemClock
 from headway.launch.coordinator import Coordinator
-from headway.launch.pages import newest_loss, pages_of
-from headway.launch.serving import Server
-from headway.state.rundir import RunDirectory
+from headway.launch.pages import KEPT_SECONDS, MADE_SHARE, kept, newest_loss, pages_of
+from headway.launch.serving import Answer, Server
+from headway.state.rundir import Journal, RunDirectory
+from support.clock import Patient
 
 
 @contextmanager
@@ -25,7 +28,7 @@ def served(folder: Path) -> Iterator[str]:
     coordinator = Coordinator("it", members, folder, ["--http", "127.0.0.1:0"], clock)
     with coordinator.start("--after", "6").wait():
         pages = pages_of(coordinator, directory, clock)
-        with Server(("127.0.0.1", 0), pages) as server:
+        with Server(("127.0.0.1", 0), pages, clock) as server:
             server.start()
             yield f"http://127.0.0.1:{server.port}"
 
@@ -41,6 +44,66 @@ def test_each_page_says_what_it_is(tmp_path: Path) -> None:
         for path, expected in types.items():
             with build_opener(ProxyHandler({})).open(address + path) as answer:
                 assert (path, answer.headers["Content-Type"]) == (path, expected)
+
+
+def test_a_page_is_made_once_for_all_who_ask_within_a_while(tmp_path: Path) -> None:
+    """Anyone in the cluster may ask, and as often as they like."""
+    clock = Patient()
+    directory = RunDirectory.create(tmp_path / "it", clock)
+    coordinator = Coordinator("it", str(tmp_path / "members"), tmp_path, [], clock)
+    pages = pages_of(coordinator, directory, clock)
+    journal = Journal(directory.launcher, clock)
+
+    def events() -> list[str]:
+        return [event["event"] for event in json.loads(pages["/events"]()[1])]
+
+    def state() -> str:
+        return str(json.loads(pages["/status"]()[1])["status"]["state"])
+
+    journal.note("launched")
+    assert (events(), state()) == (["launched"], "lost")
+    journal.note("finished")
+    assert (events(), state()) == (["launched"], "lost"), "what was made a moment ago"
+    clock.passed += KEPT_SECONDS
+    assert (events(), state()) == (["launched", "finished"], "finished")
+
+
+def test_a_page_that_cannot_be_made_is_not_tried_by_everyone_in_turn(tmp_path: Path) -> None:
+    """A store that is away costs each attempt many seconds."""
+    tries = []
+
+    def make() -> Answer:
+        tries.append(1)
+        raise OSError("the store is away")
+
+    clock = Patient()
+    page = kept(make, clock)
+    for _ in range(5):
+        with pytest.raises(OSError, match="away"):
+            page()
+    assert len(tries) == 1
+    clock.passed += KEPT_SECONDS
+    with pytest.raises(OSError, match="away"):
+        page()
+    assert len(tries) == 2
+
+
+def test_what_takes_long_is_made_less_often() -> None:
+    clock, tries = Patient(), []
+
+    def make() -> Answer:
+        tries.append(1)
+        clock.passed += 2.0
+        return "text/plain", b"long"
+
+    page = kept(make, clock)
+    for _ in range(10):
+        page()
+        clock.passed += 1.0
+    assert len(tries) == 1
+    clock.passed += 2.0 * MADE_SHARE
+    page()
+    assert len(tries) == 2
 
 
 def test_a_loss_is_told_until_the_run_goes_on_from_it() -> None:

@@ -15,7 +15,7 @@ from headway.state.checkpoints import folder_of
 from headway.state.find import find_run, list_runs, runs_folder, split_step
 from headway.state.generations import begin_generation
 from headway.state.rundir import Journal, RunDirectory, send_logs
-from headway.state.status import SHOWN_CHANGES, SIGN_OF_LIFE_SECONDS, read_status
+from headway.state.status import SHOWN_CHANGES, SIGN_OF_LIFE_SECONDS, read_status, watched
 from support.fake_s3 import fake_s3
 
 NOW = 1_800_000_000.0
@@ -361,3 +361,31 @@ def test_no_such_run(project: Path) -> None:
 )
 def test_a_step_of_a_run(reference: str, expected: tuple[str, int | None]) -> None:
     assert split_step(reference) == expected
+
+
+def test_one_that_asks_again_and_again_reads_each_line_once(
+    directory: RunDirectory, clock: Stopped
+) -> None:
+    again = watched(directory)
+
+    def step(number: int, generation: int) -> dict[str, Any]:
+        figures = {"loss": 2.0 / number, "perplexity": 3.0, "seconds": 0.5, "data_seconds": 0.1}
+        time = stamp(clock.now())
+        line = {"step": number, "generation": generation, "time": time, "tokens_per_second": 9.0}
+        return {**line, **figures}
+
+    happened(directory, clock, "launched", "started")
+    directory.metrics.append(step(1, 1), step(2, 1))
+    directory.evaluations.append({"step": 2, "generation": 1, "set": "held-out", "loss": 1.5})
+    first = read_status(again, NOW)
+    assert first == read_status(directory, NOW)
+    assert (first.step, first.evaluations) == (2, {"held-out": 1.5})
+    directory.metrics.append({"rewind": 1, "generation": 2}, step(2, 2), step(3, 2))
+    happened(directory, clock, "saved", "finished")
+    expected = read_status(directory, NOW)
+    for path in Path(directory.location).glob("*.jsonl"):
+        content = path.read_bytes()
+        begin = content.index(b"\n")
+        path.write_bytes(b"#" * begin + content[begin:])  # nobody looks there again
+    assert read_status(again, NOW) == expected
+    assert (expected.step, expected.state) == (3, "finished")
