@@ -86,22 +86,23 @@ class ChatTemplate:
         self._check_shows_text()
 
     @classmethod
-    def load(cls, folder: Path) -> ChatTemplate:
-        """The default template of a tokenizer's folder, wherever transformers looks for it."""
-        config = _fields(folder / CONFIG_JSON)
+    def load(cls, folder: Path, called: str) -> ChatTemplate:
+        """The default template of a tokenizer's folder, wherever transformers looks for it. Errors
+        speak of it as `called`: the folder can be a temporary one."""
+        config = _fields(folder / CONFIG_JSON, called)
         companions = {name: folder / name for name in COMPANIONS if (folder / name).is_file()}
         tokens = {role: token for role, token in config.items() if role.endswith("_token")}
         variables = {role: token for role, token in tokens.items() if isinstance(token, str)}
         variables |= TokenizerFiles(companions).roles()
         if not (folder / TOKENIZER_JSON).is_file():
-            raise BadInput(f"{folder} has no {TOKENIZER_JSON}", "give a fast tokenizer's folder")
+            raise BadInput(f"{called} has no {TOKENIZER_JSON}", "give a fast tokenizer's folder")
         special = {
             token["content"]
-            for token in _fields(folder / TOKENIZER_JSON).get("added_tokens", ())
+            for token in _fields(folder / TOKENIZER_JSON, called).get("added_tokens", ())
             # A token with a role steers the model, whatever the file calls it.
             if token.get("special") or token["content"] in variables.values()
         }
-        return cls(_source(folder, config), variables, sorted(special), str(folder))
+        return cls(_source(folder, config, called), variables, sorted(special), called)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ChatTemplate, self._arguments
@@ -330,7 +331,7 @@ def _joined(number: int, content: Any) -> str:
     return "".join(plain)
 
 
-def _source(folder: Path, config: Mapping[str, Any]) -> str:
+def _source(folder: Path, config: Mapping[str, Any], called: str) -> str:
     if (folder / TEMPLATE_JINJA).is_file():
         return (folder / TEMPLATE_JINJA).read_text(encoding="utf-8")
     found = config.get("chat_template")
@@ -340,17 +341,19 @@ def _source(folder: Path, config: Mapping[str, Any]) -> str:
         named = " called `default`"
     if not isinstance(found, str):
         raise BadInput(
-            f"the tokenizer in {folder} has no chat template{named}",
+            f"{called} has no chat template{named}",
             f"give a tokenizer with a {TEMPLATE_JINJA}, or transform the conversations to text",
         )
     return found
 
 
-def _fields(path: Path) -> dict[str, Any]:
+def _fields(path: Path, called: str) -> dict[str, Any]:
     try:
         fields = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except ValueError as error:
-        raise BadInput(f"{path} is not valid JSON: {error}", "save the tokenizer again") from None
+        raise BadInput(
+            f"{path.name} of {called} is not valid JSON: {error}", "save the tokenizer again"
+        ) from None
     return fields if isinstance(fields, dict) else {}

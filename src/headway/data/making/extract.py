@@ -41,12 +41,19 @@ class Extractor:
     """Made once in each process."""
 
     def __init__(
-        self, settings: Settings, vocab_size: int, tokenizer_folder: Path, code: Path | None
+        self,
+        settings: Settings,
+        vocab_size: int,
+        tokenizer_folder: Path,
+        code: Path | None,
+        called: str = "the set's tokenizer",
     ) -> None:
+        """`called`: what errors call the tokenizer, whose folder can be a temporary one."""
+        self._called = called
         self._settings = settings
         self._vocab_size = vocab_size
         self._tokenizer_folder = tokenizer_folder
-        self._chat = ChatTemplate.load(tokenizer_folder) if settings.messages else None
+        self._chat = ChatTemplate.load(tokenizer_folder, called) if settings.messages else None
         self._transform: Callable[[Any], Any] | None = None
         if settings.transform is not None:
             make_importable(code)
@@ -85,7 +92,7 @@ class Extractor:
 
     def _conversation(self, messages: Any) -> Rendered:
         if self._chat is None:  # a transform gave messages
-            self._chat = ChatTemplate.load(self._tokenizer_folder)
+            self._chat = ChatTemplate.load(self._tokenizer_folder, self._called)
         try:
             return self._chat.render(messages)
         except BadConversation as error:

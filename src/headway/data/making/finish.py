@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 import headway
 from headway.data.formats.chunks import Problem
 from headway.data.making.recipe import Recipe, Unit
+from headway.data.making.report import nothing_readable
 from headway.data.making.writer import ShardRecord
 from headway.data.shards import MANIFEST, SHARDS, SetManifest, token_dtype
 from headway.data.statistics import Statistics
@@ -129,12 +130,7 @@ def _empty(
             "use more text or a shorter sequence_length",
         )
     if problems:
-        first = problems[0]
-        return BadInput(
-            f"no text in {names}: none of {statistics.num_problems} records could be read; the "
-            f"first: {first.where}: {first.message}",
-            f"{PROBLEMS} in the set's folder lists them all",
-        )
+        return nothing_readable(names, statistics.num_problems, problems[0])
     if statistics.num_duplicates or statistics.num_held_out or statistics.num_dropped:
         return BadInput(
             f"nothing of {names} is left: {statistics.num_held_out} documents are on the other "

@@ -193,7 +193,8 @@ def _make_tokens(job: Job, recipe: Recipe, folder: Path, reporter: Reporter) -> 
     if job.tokenizer.load is not None:
         tokens = load_tokens(job.tokenizer.load, job.beside, settings.layout, folder)
         # What is wrong with a template or the user's function is said before anything is begun.
-        Extractor(settings, tokens.vocab_size, folder, job.code)
+        called = f"tokenizer `{job.tokenizer.load}`"
+        Extractor(settings, tokens.vocab_size, folder, job.code, called)
         if settings.messages is None and settings.transform is None:
             return tokens
         return tokens.model_copy(update={"chat_digest": companions_digest(folder)})

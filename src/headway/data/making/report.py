@@ -1,4 +1,4 @@
-"""Counting what goes by, for whoever shows it."""
+"""Counting what goes by, for whoever shows it; and saying that nothing came by."""
 
 from __future__ import annotations
 
@@ -7,7 +7,14 @@ from dataclasses import dataclass
 from typing import Literal
 
 from headway.clock import Clock
+from headway.data.formats.chunks import Problem
+from headway.errors import BadInput
 
+HINTS = {
+    "no column": "name the column that holds the text: column: NAME in the run file, --column NAME",
+    "not UTF-8": "convert it first: iconv -f latin1 -t utf-8 OLD > NEW",
+}
+"""By kind of problem."""
 Stage = Literal["tokenizer", "tokens"]
 
 
@@ -67,3 +74,12 @@ class Reporter:
                 self.problems,
             )
         )
+
+
+def nothing_readable(names: str, num_problems: int, first: Problem) -> BadInput:
+    """None of the records of the files `names` could be read."""
+    return BadInput(
+        f"no text in {names}: none of {num_problems} records could be read; the first: "
+        f"{first.where}: {first.message}",
+        HINTS.get(first.kind),
+    )

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.data.formats.chunks import Problem
-from headway.data.making.extract import Extractor
+from headway.data.making.extract import Extracted, Extractor
 from headway.data.making.pieces import Position, unit_chunks
 from headway.data.making.recipe import Recipe, Settings, Tokens, units_of
-from headway.data.making.report import Progress, Reporter
+from headway.data.making.report import Progress, Reporter, nothing_readable
 from headway.data.making.roles import train_tokens
 from headway.data.making.sources import find_sources
 from headway.data.shards import SpecialIds
@@ -67,17 +67,23 @@ def train_tokens_on(
     """Of a tokenizer made from the text of the recipe's files, which `sources` named; its own files
     go to `folder`."""
     reporter.begin("tokenizer", sum(file.size for file in recipe.files), 0)
-    texts = _training_texts(recipe, folder, reporter)
+    first: list[Problem] = []
+    texts = _training_texts(recipe, folder, reporter, first)
     tokens = train_tokens(texts, vocab, recipe.settings.layout, folder)
     reporter.show()
     if reporter.documents == 0:
-        raise BadInput(f"no text in {', '.join(sources)}", "the files are empty, or cannot be read")
+        names = ", ".join(sources)
+        if first:
+            raise nothing_readable(names, reporter.problems, first[0])
+        raise BadInput(f"no text in {names}", "the files are empty, or hold white space only")
     return tokens
 
 
-def _training_texts(recipe: Recipe, folder: Path, reporter: Reporter) -> Iterator[str]:
+def _training_texts(
+    recipe: Recipe, folder: Path, reporter: Reporter, first: list[Problem]
+) -> Iterator[str]:
     """The text of units spread over the sources. What cannot be read is reported when the set is
-    made."""
+    made; the first of it is put into `first`, in case it is all there is."""
     units = units_of(recipe)
     total = sum(unit.num_bytes for unit in units)
     stride = max(1, -(-total // TRAINING_BYTES))
@@ -87,10 +93,14 @@ def _training_texts(recipe: Recipe, folder: Path, reporter: Reporter) -> Iterato
     for unit in units[::stride]:
         for chunk in unit_chunks(unit, recipe, position):
             for item in chunk.records():
-                if isinstance(item, Problem):
-                    continue
-                content = extractor.extract(item, chunk.file)
-                if isinstance(content, str):
+                content: Extracted = (
+                    item if isinstance(item, Problem) else extractor.extract(item, chunk.file)
+                )
+                if isinstance(content, Problem):
+                    reporter.count(problems=1)
+                    if not first:
+                        first.append(content)
+                elif isinstance(content, str):
                     reporter.count(documents=1, num_bytes=len(content.encode()))
                     yield content
             reporter.source_bytes = position.bytes * stride

@@ -28,7 +28,8 @@ def try_transform(job: Job) -> str:
         anonymous=job.anonymous,
     )
     tokenizer = job.beside / (job.tokenizer.load or "")
-    extractor = Extractor(job.settings, ANY_VOCABULARY, tokenizer, job.code)
+    called = f"tokenizer `{job.tokenizer.load}`"
+    extractor = Extractor(job.settings, ANY_VOCABULARY, tokenizer, job.code, called)
     records = (
         (item, chunk.file)
         for unit in units_of(recipe)

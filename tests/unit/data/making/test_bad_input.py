@@ -295,3 +295,35 @@ def test_nothing_but_bad_input_is_refused_and_listed(here: Path) -> None:
     with pytest.raises(BadInput, match=r"none of 2 records could be read; the first: a\.jsonl:1"):
         prepared(here, ["a.jsonl"], here / "set")
     assert [line for _, _, line in places(here / "set")] == [1, 2]
+
+
+@pytest.mark.parametrize("tokenizer", [{"load": "tokenizer"}, {"train_vocab": 400}])
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "a.jsonl",
+            b'{"body": "Once"}\n{"body": "upon"}\n',
+            "a.jsonl:1: no column `text`; there are: body",
+        ),
+        ("a.txt", "été à la mer\n".encode("latin-1"), "a.txt:1: "),
+    ],
+)
+def test_where_nothing_can_be_read_the_first_problem_is_the_cause(
+    here: Path, tokenizer: dict[str, Any], name: str, content: bytes, says: str
+) -> None:
+    (here / name).write_bytes(content)
+    job = Job([name], TokenizerSource(**tokenizer), str(here / "set"), here, processes=1)
+    with pytest.raises(BadInput) as caught:
+        prepare(job, lambda _: None, SystemClock())
+    assert f"no text in {name}: none of " in caught.value.message
+    assert f"the first: {says}" in caught.value.message
+    assert "empty" not in str(caught.value)
+
+
+def test_a_tokenizer_without_a_chat_template_is_called_as_it_was_written(here: Path) -> None:
+    (here / "tokenizer" / "chat_template.jinja").unlink()
+    (here / "a.jsonl").write_text('{"messages": []}\n')
+    with pytest.raises(BadInput) as caught:
+        prepared(here, ["a.jsonl"], here / "set", messages="messages")
+    assert caught.value.message == "tokenizer `tokenizer` has no chat template"

@@ -138,7 +138,7 @@ def load(tmp_path: Path, tokenizer: Tokenizer) -> Load:
     def made(source: str) -> ChatTemplate:
         save_tokenizer(tokenizer, {"bos_token": "<s>", "eos_token": "</s>"}, tmp_path)
         (tmp_path / "chat_template.jinja").write_text(source)
-        return ChatTemplate.load(tmp_path)
+        return ChatTemplate.load(tmp_path, "the tokenizer of a test")
 
     return made
 
@@ -466,15 +466,15 @@ def test_where_a_template_and_its_tokens_are_found(tmp_path: Path, tokenizer: To
         (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
 
     def text() -> str:
-        return ChatTemplate.load(tmp_path).render(talk("a", "b")).text
+        return ChatTemplate.load(tmp_path, "the tokenizer of a test").render(talk("a", "b")).text
 
     body = "{% for m in messages %}{{ m.content }}{{ eos_token }}{{ odd_token }}{% endfor %}"
     with pytest.raises(BadInput, match=r"has no tokenizer\.json"):
-        ChatTemplate.load(tmp_path)
+        ChatTemplate.load(tmp_path, "the tokenizer of a test")
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(BadInput, match="has no chat template") as caught:
         text()
-    assert str(tmp_path) in caught.value.message
+    assert caught.value.message.startswith("the tokenizer of a test ")
     assert "transform" in (caught.value.hint or "")
 
     config(chat_template="1" + body, eos_token={"content": "</s>"}, odd_token="!", bos_token=None)
@@ -501,7 +501,7 @@ def test_a_token_with_a_role_is_special_whatever_the_file_says(
     made.add_tokens(["<stop>", "<think>"])
     save_tokenizer(made, {"eos_token": "<stop>"}, tmp_path)
     (tmp_path / "chat_template.jinja").write_text(CHATML)
-    template = ChatTemplate.load(tmp_path)
+    template = ChatTemplate.load(tmp_path, "the tokenizer of a test")
     assert answers_of(template.render(talk("a", "<think>b"))) == ["<think>b<|im_end|>"]
     with pytest.raises(BadConversation, match="message 2 spells the special token <stop>"):
         template.render(talk("a", "b<stop>"))
