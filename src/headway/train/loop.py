@@ -82,7 +82,7 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))
     run.telling.step(result)
-    run.watchdog.feed()
+    run.watchdog.committed()
     if recorder.leads and result.skipped:
         run.journal.note("skipped", step=result.step, reason=result.skipped)
     training.guard.require_progress(result.step, result.skipped)

@@ -4,8 +4,10 @@ log. Every worker has one, so that all are shown when one of them holds up the o
 from __future__ import annotations
 
 import faulthandler
+import statistics
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -16,6 +18,8 @@ FIRST_SECONDS = 900.0
 LEAST_SECONDS = 60.0
 MOST_STEPS = 20
 """So many steps' time without a step is no slowness any more."""
+RECENT_STEPS = 32
+"""Whose median time is a step's time."""
 LOOK_SECONDS = 1.0
 
 
@@ -24,8 +28,11 @@ class Watchdog:
         """`hangs` is called, in the watchdog's thread, with the number of times in a row."""
         self._clock, self._hangs = clock, hangs
         self._on_duty = False
-        self._longest = 0.0
-        """Of the times between two signs of life so far."""
+        self._first: float | None = None
+        """Seconds of the first step: with what was compiled in it."""
+        self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
+        """Seconds of those after it."""
+        self.patience = FIRST_SECONDS
         self._fed_at = clock.monotonic()
         self._barks = 0
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -33,23 +40,40 @@ class Watchdog:
     @contextmanager
     def on_duty(self) -> Iterator[None]:
         """While steps are expected."""
-        self._fed_at, self._barks, self._on_duty = self._clock.monotonic(), 0, True
+        self.feed()
+        self._on_duty = True
         try:
             yield
         finally:
             self._on_duty = False
 
     def feed(self) -> None:
-        """A sign of life: a step was committed, a part of an evaluation is done."""
-        now = self._clock.monotonic()
-        self._longest = max(self._longest, now - self._fed_at)
-        self._fed_at, self._barks = now, 0
+        """A sign of life that is no step: a world begins, a part of an evaluation is done. What
+        comes now may be compiled first, here or by a newcomer."""
+        self._fed_at, self._barks = self._clock.monotonic(), 0
+        self.patience = max(self._for_a_step(), self._for_a_compile())
 
-    @property
-    def patience(self) -> float:
-        if not self._longest:
-            return FIRST_SECONDS
-        return max(LEAST_SECONDS, MOST_STEPS * self._longest)
+    def committed(self) -> None:
+        """A step was."""
+        now = self._clock.monotonic()
+        seconds = now - self._fed_at
+        self._fed_at, self._barks = now, 0
+        if self._first is None:
+            self._first = seconds
+            self.patience = max(self._for_a_step(), self._for_a_compile())
+        else:
+            self._recent.append(seconds)
+            self.patience = self._for_a_step()
+
+    def _for_a_step(self) -> float:
+        usual = statistics.median(self._recent) if self._recent else 0.0
+        return max(LEAST_SECONDS, MOST_STEPS * usual)
+
+    def _for_a_compile(self) -> float:
+        """As the first step had one in it, or none."""
+        return (
+            FIRST_SECONDS if self._first is None else min(FIRST_SECONDS, MOST_STEPS * self._first)
+        )
 
     @property
     def waited_seconds(self) -> float:

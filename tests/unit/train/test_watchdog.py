@@ -43,9 +43,60 @@ def test_it_barks_when_no_step_comes_for_long(
         clock.time += FIRST_SECONDS - 1
         dog.look()
         assert barks == [], "the first step of a process may take long"
-        dog.feed()
-        assert dog.patience == MOST_STEPS * (FIRST_SECONDS - 1)
+        dog.committed()
     assert dog.waited_seconds == 0
+
+
+def take_steps(dog: Watchdog, clock: Still, *seconds: float) -> None:
+    for one in seconds:
+        clock.time += one
+        dog.committed()
+
+
+def test_patience_does_not_follow_a_compile(clock: Still) -> None:
+    dog = Watchdog(clock, lambda times: None)
+    with dog.on_duty():
+        take_steps(dog, clock, 300)
+        assert dog.patience <= FIRST_SECONDS, "the second may compile something as well"
+        take_steps(dog, clock, 1)
+        assert dog.patience == LEAST_SECONDS
+        take_steps(dog, clock, *[10] * 5)
+        assert dog.patience == MOST_STEPS * 10
+        take_steps(dog, clock, 400)
+        assert dog.patience == MOST_STEPS * 10, "one slow step makes no other slow"
+
+
+def test_a_worker_that_compiles_is_waited_for(clock: Still) -> None:
+    dog = Watchdog(clock, lambda times: None)
+    with dog.on_duty():
+        take_steps(dog, clock, 300, 1, 1)
+        dog.feed()
+        assert dog.patience == FIRST_SECONDS, "the first evaluation compiles again"
+        take_steps(dog, clock, 1)
+        assert dog.patience == LEAST_SECONDS
+    with dog.on_duty():
+        assert dog.patience == FIRST_SECONDS, "a newcomer of this world does"
+        take_steps(dog, clock, 1)
+        assert dog.patience == LEAST_SECONDS
+
+
+def test_without_a_compile_a_change_of_members_costs_no_patience(clock: Still) -> None:
+    dog = Watchdog(clock, lambda times: None)
+    with dog.on_duty():
+        take_steps(dog, clock, 0.5, 0.5)
+    with dog.on_duty():
+        assert dog.patience == LEAST_SECONDS
+
+
+def test_parts_of_an_evaluation_are_no_steps(clock: Still) -> None:
+    dog = Watchdog(clock, lambda times: None)
+    with dog.on_duty():
+        take_steps(dog, clock, 30, 30)
+        for _ in range(100):
+            clock.time += 0.1
+            dog.feed()
+        take_steps(dog, clock, 30)
+        assert dog.patience == MOST_STEPS * 30
 
 
 def test_each_time_that_as_long_has_passed_again(
@@ -55,13 +106,13 @@ def test_each_time_that_as_long_has_passed_again(
     dog = Watchdog(clock, barks.append)
     with dog.on_duty():
         clock.time += 0.5
-        dog.feed()
+        dog.committed()
         for waited, told in ((60, []), (61, [1]), (119, [1]), (121, [1, 2])):
             clock.time = 100.5 + waited
             dog.look()
             assert barks == told
         assert (dog.patience, dog.waited_seconds) == (LEAST_SECONDS, 121)
-        dog.feed()
+        dog.committed()
         clock.time += dog.patience + 1
         dog.look()
         assert barks == [1, 2, 1]
