@@ -30,6 +30,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Lock, Thread
 from typing import IO, Any
 
 import xxhash
@@ -39,11 +40,13 @@ from headway import __version__
 from headway.clock import Clock, stamp
 from headway.errors import BadInput, NotFound, StillRunning
 from headway.spec.resolve import Resolved
-from headway.state.lines import Log, Record, open_log, settled
+from headway.state.lines import Log, Record, SegmentLog, open_log, settled
 from headway.state.store import Store
 
 FORMAT_VERSION = 1
 LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 5, 0.05
+SEND_SECONDS, MOST_SEND_SECONDS = 5.0, 60.0
+"""From an event until it is sent, with those that followed; longer while the store is away."""
 RECORD = "run.json"
 SPEC = "spec.json"
 WANTED_NODES = "wanted-nodes"
@@ -231,6 +234,45 @@ class Journal:
 
     def note(self, event: str, **facts: Any) -> None:
         self.log.append({"time": stamp(self.clock.now()), "event": event, **facts})
+
+
+class SentJournal(Journal):
+    """Of a worker. In an object store its events arrive within seconds, by a thread of their own:
+    also from one that does not lead, or whose training stands still."""
+
+    def __init__(self, log: Log, clock: Clock) -> None:
+        super().__init__(log, clock)
+        self._lock = Lock()
+        self._is_owed = self._is_sending = False
+
+    def note(self, event: str, **facts: Any) -> None:
+        super().note(event, **facts)
+        if isinstance(self.log, SegmentLog):
+            with self._lock:
+                self._is_owed = True
+                if not self._is_sending:
+                    self._is_sending = True
+                    Thread(target=self._send, name="journal", daemon=True).start()
+
+    def close(self) -> None:
+        """Sends what is left, once: at the end nobody waits for a store that is away."""
+        with suppress(OSError):
+            self.log.flush()
+
+    def _send(self) -> None:
+        pause = SEND_SECONDS
+        while self._owes():
+            self.clock.sleep(pause)
+            try:
+                self._is_owed = False  # first, for what is noted meanwhile may miss this flush
+                self.log.flush()
+            except OSError:
+                self._is_owed, pause = True, min(2 * pause, MOST_SEND_SECONDS)
+
+    def _owes(self) -> bool:
+        with self._lock:
+            self._is_sending = self._is_owed
+            return self._is_owed
 
 
 def _locked(file: IO[str]) -> bool:

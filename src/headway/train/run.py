@@ -14,7 +14,7 @@ from headway.errors import BadInput, Exit, PeerLost
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import begin_generation
-from headway.state.rundir import Journal, RunDirectory, send_logs
+from headway.state.rundir import Journal, RunDirectory, SentJournal, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build
 from headway.train.evaluate import Evaluator
@@ -45,7 +45,7 @@ class WorkerRun:
     built: Built
     stop: StopRequest
     directory: RunDirectory
-    journal: Journal
+    journal: SentJournal
     evaluator: Evaluator
     meter: Meter
     saver: Saver
@@ -80,7 +80,7 @@ def open_run(
     """Builds. COLLECTIVE in the domain when the model is sharded. `number`: of this worker on its
     machine. `hangs` is told when no step is committed for long."""
     directory = RunDirectory.open(resolved.run_directory)
-    journal = Journal(directory.events, clock)
+    journal = SentJournal(directory.events, clock)
     began = clock.monotonic()
     reading = Reading(rank=number, trusted=True, warn=_warning(number, journal), clock=clock)
     training, built = build(resolved, place, reading)
@@ -223,6 +223,8 @@ def close_run(run: WorkerRun) -> Exit:
     if leads:
         run.journal.note("finished" if run.is_over else "stopped", step=run.training.step)
         send_logs(run.directory)
+    else:
+        run.journal.close()
     run.training.feed.close()
     run.evaluator.close()
     return Exit.DONE if run.is_over else Exit.STOPPED

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headway.clock import SystemClock
-from headway.state.rundir import Journal, RunDirectory
+from headway.state.rundir import SEND_SECONDS, RunDirectory, SentJournal
 from headway.train.__main__ import note_stuck
 from headway.train.watchdog import FIRST_SECONDS, LEAST_SECONDS, MOST_STEPS, Watchdog
+from support.clock import Patient
+from support.fake_s3 import fake_s3
+from support.waiting import wait_for
 
 
 class Still(SystemClock):
@@ -121,16 +125,39 @@ def test_each_time_that_as_long_has_passed_again(
     assert "test_each_time_that_as_long_has_passed_again" in said
 
 
+def test_it_reaches_an_object_store_from_any_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that does not lead, and whose own training stands still."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        clock = Patient()
+        run: Any = SimpleNamespace(
+            journal=SentJournal(directory.events, clock),
+            training=SimpleNamespace(step=120),
+            watchdog=SimpleNamespace(waited_seconds=61.4),
+        )
+        s3.troubles.append("refused")
+        note_stuck(run, 1, 0, None)
+        (event,) = wait_for("the event", lambda: directory.history(), seconds=10)
+        assert (event["event"], event["node"]) == ("stuck", 1)
+        assert clock.slept == [SEND_SECONDS, 2 * SEND_SECONDS]
+        note_stuck(run, 2, 0, None)
+        wait_for("the next", lambda: len(directory.history()) == 2, seconds=10)
+
+
 @pytest.mark.parametrize(("waits", "said"), [(0, False), (7, True), (None, None)])
 def test_what_is_noted_of_it(directory: RunDirectory, waits: int | None, said: bool | None) -> None:
     run: Any = SimpleNamespace(
-        journal=Journal(directory.events, SystemClock()),
+        journal=SentJournal(directory.events, SystemClock()),
         training=SimpleNamespace(step=120),
         watchdog=SimpleNamespace(waited_seconds=61.4),
     )
     view = SimpleNamespace(status=SimpleNamespace(waits=waits))
     session: Any = None if waits is None else SimpleNamespace(view=view)
     note_stuck(run, 1, 0, session)
+    run.journal.close()
     (event,) = directory.events.read()[0]
     del event["time"]
     assert event == {
