@@ -15,6 +15,8 @@ from headway.state.code import find_function
 from headway.train.batches import IGNORED, Batch, Loss
 
 LossFunction = Callable[[nn.Module, Batch], Loss]
+HARD_LOSS = "loss_hard"
+"""A distillation's own loss on the text, among its extras."""
 
 
 def make_objective(objective: Objective, teacher: nn.Module | None) -> LossFunction:

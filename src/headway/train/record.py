@@ -18,6 +18,7 @@ from headway.state.ledger import follows
 from headway.state.lines import Log, Record, stands_at
 from headway.state.rundir import RunDirectory
 from headway.train.evaluate import EvaluationResult, perplexity
+from headway.train.objectives import HARD_LOSS
 from headway.train.step import StepResult
 from headway.train.trackers import Tracker, open_trackers
 from headway.train.world import World
@@ -102,7 +103,7 @@ class Recorder:
         assert self._world is not None
         numbers: dict[str, float] = {
             "loss": result.loss,
-            "perplexity": perplexity(result.loss),
+            "perplexity": perplexity(self._text_loss(result)),
             "lr": result.lr,
             "grad_norm": result.grad_norm,
             **result.extras,
@@ -133,6 +134,12 @@ class Recorder:
             "learned": result.skipped is None,
         }
         self._track(result.step, "train", numbers)
+
+    def _text_loss(self, result: StepResult) -> float:
+        """Of the text alone: what a distillation minimises has the teacher in it as well."""
+        if self.resolved.run.objective.type == "distill":
+            return result.extras[HARD_LOSS]
+        return result.loss
 
     def settle(self, upto: int | None = None) -> None:
         """The last step counts, unless it lies beyond `upto`: then it never was."""

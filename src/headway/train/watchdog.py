@@ -86,8 +86,9 @@ class Watchdog:
             self.look()
 
     def look(self) -> None:
+        patience = self.patience  # before the time: a step that is committed in between lowers it
         waited = self.waited_seconds
-        if self._on_duty and waited > self.patience * (self._barks + 1):
+        if self._on_duty and waited > patience * (self._barks + 1):
             self._barks += 1
             print(f"no step for {waited:.0f} s; what the threads do:", file=sys.stderr, flush=True)
             faulthandler.dump_traceback(sys.stderr, all_threads=True)

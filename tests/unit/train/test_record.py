@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -32,13 +33,17 @@ FACTS = {"batch": BATCH, "samples": 100, "length": LENGTH, "data": "d", "code": 
 RESOLVED = SimpleNamespace(
     global_batch=BATCH,
     tokens_per_step=BATCH * LENGTH,
-    run=SimpleNamespace(data=SimpleNamespace(sequence_length=LENGTH), track=[]),
+    run=SimpleNamespace(
+        data=SimpleNamespace(sequence_length=LENGTH),
+        track=[],
+        objective=SimpleNamespace(type="causal"),
+    ),
 )
 
 
-def recorder(location: str | Path) -> Recorder:
+def recorder(location: str | Path, resolved: Any = RESOLVED) -> Recorder:
     """Of one worker: a process has its own view of the run directory."""
-    return Recorder(RunDirectory(location), cast(Any, RESOLVED), FACTS, SystemClock())
+    return Recorder(RunDirectory(location), resolved, FACTS, SystemClock())
 
 
 def world(generation: int, rank: int = 0, workers: int = 2) -> World:
@@ -126,6 +131,19 @@ def folder() -> Iterator[Path]:
 
 
 # --- one leader
+
+
+@pytest.mark.parametrize(("objective", "expected"), [("distill", 3.0), ("causal", 2.0)])
+def test_perplexity_is_that_of_the_text(folder: Path, objective: str, expected: float) -> None:
+    """Of a distillation the loss is a weighted sum, which is no perplexity's logarithm."""
+    distilling = SimpleNamespace(**vars(RESOLVED))
+    distilling.run = SimpleNamespace(**vars(RESOLVED.run))
+    distilling.run.objective = SimpleNamespace(type=objective)
+    writer = recorder(folder / "it", distilling)
+    begin(writer, world(1), 0)
+    writer.step(result(1, loss=2.0, extras={"loss_hard": 3.0, "loss_soft": 1.0}), {})
+    (line,) = RunDirectory(folder / "it").steps()
+    assert line["perplexity"] == pytest.approx(math.exp(expected))
 
 
 def test_a_step_is_in_the_ledger_once_it_is_settled(folder: Path) -> None:
