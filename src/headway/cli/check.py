@@ -93,13 +93,13 @@ def steps_of(run: RunFile) -> int | None:
 
 
 def parameters_of(run: RunFile) -> int | None:
-    """Size of the model where the run file alone tells it."""
+    """Size of the model where the run file alone tells it. Raises if it is no size at all."""
     from headway.plan.size import model_size
 
-    if run.model is None or run.model.type is None or "vocab_size" not in run.model.config:
+    if run.model is None or run.model.type is None:
         return None
     size = model_size(run.model.type, run.model.config)
-    return size.parameters if size else None
+    return size.parameters if size and "vocab_size" in run.model.config else None
 
 
 def describe(run: RunFile) -> dict[str, Any]:

@@ -112,7 +112,9 @@ def start(
             return
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
-    devices_of(loaded, this_machine(), nodes)  # raises, before data is prepared for hours
+    # Both raise, before data is prepared for hours.
+    devices_of(loaded, this_machine(), nodes)
+    parameters = parameters_of(loaded.run)
     with ExitStack() as background:
         try:
             sets = sets_of(loaded, background)
@@ -123,7 +125,7 @@ def start(
             loaded,
             this_machine(),
             nodes=nodes,
-            parameters=parameters_of(loaded.run),
+            parameters=parameters,
             train_set=sets.train,
             validation_sets=sets.validation,
         ).model_copy(update={"run_directory": location})

@@ -66,13 +66,13 @@ class Kube:
         """As the user's kubeconfig says."""
         try:
             config = KubeConfig.from_env().get(context_name=context)
-        except ConfigError as error:
+            if config is None:
+                raise BadInput("there is no kubeconfig", "KUBECONFIG names the file")
+            return cls._of(config, namespace)
+        except (ConfigError, OSError) as error:  # OSError: a certificate's file
             raise BadInput(
                 f"no way to a cluster: {error}", "KUBECONFIG names the file; kubectl config view"
             ) from None
-        if config is None:
-            raise BadInput("there is no kubeconfig", "KUBECONFIG names the file")
-        return cls._of(config, namespace)
 
     @classmethod
     def inside(cls) -> Kube:
@@ -328,6 +328,12 @@ def _words(what: str) -> Iterator[None]:
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
         raise _refusal(what, Status(code=code, message=error.response.reason_phrase)) from None
+    except (ConfigError, FileNotFoundError, PermissionError) as error:
+        # What a kubeconfig says to run, or to read, for a token.
+        raise BadInput(
+            f"the login of your kubeconfig does not work: {str(error).strip()}",
+            "install or mend what `kubectl get pods` needs",
+        ) from None
     except httpx2.TransportError as error:
         raise ClusterAway(f"the API server does not answer: {error}") from None
 

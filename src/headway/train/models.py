@@ -21,6 +21,12 @@ from headway.state.code import find_function
 VOCABULARY_MULTIPLE = 64
 """A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
 
+TYPES_HINT = (
+    "a type of transformers, such as gpt2, llama or bert; or model.call, a function of yours"
+)
+MOST_CHARACTERS = 300
+"""Of a library's own words in an error."""
+
 
 @dataclass(frozen=True)
 class Built:
@@ -91,9 +97,11 @@ def _auto_class(objective: Objective) -> Any:
 
 
 def _from_scratch(model: Model, objective: Objective, samples: SampleSet) -> Any:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
     assert model.type is not None
+    _refuse_untrainable_type(model.type, objective)
     settings = {"vocab_size": padded_vocabulary(samples.vocab_size), **model.config}
     end = samples.special_ids.end_of_text
     if end is not None:
@@ -104,8 +112,29 @@ def _from_scratch(model: Model, objective: Objective, samples: SampleSet) -> Any
         return _auto_class(objective).from_config(
             config, attn_implementation="sdpa", dtype=torch.float32
         )
-    except ValueError as error:
-        raise BadInput(f"model.type {model.type}: {error}") from None
+    except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
+        raise BadInput(f"model.config: {model.type}: {_in_a_line(error)}") from None
+
+
+def _refuse_untrainable_type(model_type: str, objective: Objective) -> None:
+    """transformers would list all that it has, on ten kilobytes."""
+    from transformers import CONFIG_MAPPING
+
+    if model_type not in CONFIG_MAPPING:
+        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
+        raise BadInput(
+            f"model.type: transformers has no type {model_type!r}",
+            f"did you mean {near[0]}?" if near else TYPES_HINT,
+        )
+    if CONFIG_MAPPING[model_type] not in _auto_class(objective)._model_mapping:
+        kind = "masked" if objective.type == "masked" else "causal"
+        raise BadInput(f"model.type: {model_type} has no {kind} language model", TYPES_HINT)
+
+
+def _in_a_line(error: Exception) -> str:
+    """The cause itself, where transformers wraps it in words of its own."""
+    cause = error.__cause__ or error
+    return str(cause).split("\n", 1)[0][:MOST_CHARACTERS] or type(cause).__name__
 
 
 def _refuse_unknown_fields(model: Model, defaults: Any) -> None:
@@ -126,6 +155,8 @@ def padded_vocabulary(size: int) -> int:
 
 def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
     """A hub name, or a folder in the HF format."""
+    from huggingface_hub.errors import StrictDataclassError
+
     assert model.from_ is not None
     source = model.from_
     local = folder / source
@@ -146,6 +177,8 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
             f"model.from: cannot load {source!r}: {str(error).splitlines()[0]}",
             f"a folder is looked for at {local}; a hub name needs the network",
         ) from None
+    except (ValueError, TypeError, StrictDataclassError) as error:
+        raise BadInput(f"model.from: {source} cannot be trained so: {_in_a_line(error)}") from None
 
 
 def _check_fits(config: Any, sequence_length: int, samples: SampleSet) -> None:

@@ -116,6 +116,13 @@ def test_an_accelerator_that_is_not_there_is_refused_before_data_is_prepared(
     assert "hint: headway run --set resources.accelerators=" in said.err
 
 
+def test_a_size_in_words_is_refused_without_torch(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    said = headway("check", "--set", "model.config.n_layer=two")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert said.err == "error: model.config.n_layer is 'two', not a whole number above zero\n"
+
+
 def test_an_unknown_option_is_bad_input(headway: Headway) -> None:
     assert headway("check", "--nonsense").exit_code == Exit.BAD_INPUT
     assert headway("nonsense").exit_code == Exit.BAD_INPUT

@@ -94,6 +94,37 @@ def test_without_a_way_to_the_cluster(
     assert "hint: KUBECONFIG names the file" in said.err
 
 
+PLUGIN = """\
+apiVersion: v1
+kind: Config
+current-context: lab
+clusters: [{{name: lab, cluster: {{server: "http://127.0.0.1:1"}}}}]
+users:
+- name: me
+  user: {{exec: {{apiVersion: client.authentication.k8s.io/v1beta1, command: {command}}}}}
+contexts: [{{name: lab, context: {{cluster: lab, user: me, namespace: ml}}}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("no-such-plugin", "No such file or directory: 'no-such-plugin'"),
+        ("/bin/false", "Exec /bin/false returned 1"),
+    ],
+)
+def test_a_login_plugin_that_does_not_work_is_named(
+    headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, says: str
+) -> None:
+    (tmp_path / "plugin").write_text(PLUGIN.format(command=command))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "plugin"))
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert said.err.startswith("error: the login of your kubeconfig does not work: ")
+    assert says in said.err
+    assert said.err.endswith("\nhint: install or mend what `kubectl get pods` needs\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

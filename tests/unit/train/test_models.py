@@ -30,9 +30,35 @@ def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
     assert "did you mean n_layer?" in str(caught.value)
 
 
-def test_an_unknown_type_is_refused() -> None:
-    with pytest.raises(BadInput, match=r"model\.type gtp2"):
-        _from_scratch(Model(type="gtp2"), Objective(type="causal"), Manifest())  # type: ignore[arg-type]
+@pytest.mark.parametrize(
+    ("type_", "says", "hint"),
+    [
+        ("gtp2", "model.type: transformers has no type 'gtp2'", "did you mean gpt2?"),
+        ("???", "model.type: transformers has no type '???'", "such as gpt2, llama or bert"),
+        ("clip", "model.type: clip has no causal language model", "such as gpt2, llama or bert"),
+    ],
+)
+def test_a_type_that_cannot_be_trained_is_refused_in_a_line(
+    type_: str, says: str, hint: str
+) -> None:
+    with pytest.raises(BadInput) as caught:
+        _from_scratch(Model(type=type_), Objective(type="causal"), Manifest())  # type: ignore[arg-type]
+    assert caught.value.message == says
+    assert hint in (caught.value.hint or "")
+    assert len(str(caught.value)) < 200
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"n_layer": "two"}, "Field 'n_layer' expected int, got str (value: 'two')"),
+        ({"n_embd": 10, "n_head": 3}, "`embed_dim` must be divisible by num_heads"),
+    ],
+)
+def test_a_value_that_the_type_does_not_take_is_named(config: dict[str, object], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        scratch(**config)
+    assert caught.value.message.startswith(f"model.config: gpt2: {says}")
 
 
 def test_the_vocabulary_is_the_tokenizers_rounded_up() -> None:
