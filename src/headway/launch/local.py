@@ -31,6 +31,8 @@ from headway.launch.units import (
 )
 from headway.launch.workers import DEFAULTS, Workers
 from headway.member.messages import MAX_PODS
+from headway.memory import Memory
+from headway.plan.memory import HINT, needed_and_present
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import next_generation
@@ -58,6 +60,7 @@ class LocalRun:
         directory: RunDirectory,
         clock: Clock,
         parent: Sequence[str] = COMMAND,
+        memory: Memory | None = None,
     ) -> None:
         self.resolved = resolved
         self.directory = directory
@@ -65,12 +68,15 @@ class LocalRun:
         self.journal = Journal(directory.launcher, clock)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
-        self.workers = Workers(directory, clock, self._worker_environment, _node_name)
+        self.memory = memory or Memory()
+        self.workers = Workers(directory, clock, self._worker_environment, _node_name, self.memory)
         self.generation = 0
         self._command = parent
         self._coordinator: Coordinator | None = None
         self._nodes = resolved.nodes
         self._over_at: float | None = None
+        self._first_step = 0
+        """Where this start begins."""
 
     def run(self, watch: Callable[[], None]) -> Exit:
         """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
@@ -84,6 +90,7 @@ class LocalRun:
             if directory.wanted_nodes() != resolved.nodes:  # else the next start is to find it, too
                 directory.forget_wanted_nodes()
             self.generation = next_generation(directory)
+            self._first_step = self._step()
             self.journal.note(
                 "launched",
                 generation=self.generation,
@@ -208,9 +215,11 @@ class LocalRun:
             self.workers.units.remove(unit)
             return
         assert lost.code is not None
-        how = describe_end(lost.code)
+        how = describe_end(lost.code, lost.out_of_memory)
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
-        step = stands_at(self.directory.here().metrics.last() or {"rewind": 0})
+        step = self._step()
+        if lost.out_of_memory and step <= self._first_step:
+            self._fail_for_memory(lost)
         if unit.losses.add(step, self.clock.monotonic()) >= MOST_LOSSES:
             self._fail(lost)
         if self._coordinator is None:
@@ -294,13 +303,25 @@ class LocalRun:
 
     # Ending
 
+    def _step(self) -> int:
+        """The newest that was committed."""
+        return stands_at(self.directory.here().metrics.last() or {"rewind": 0})
+
+    def _fail_for_memory(self, worker: Worker) -> None:
+        """Before the first step: it would happen again."""
+        figures = needed_and_present(self.resolved, self.memory.limit_bytes())
+        words = f"out of memory before the first step: {figures}"
+        how = describe_end(-signal.SIGKILL, out_of_memory=True)
+        self._note_failed(worker.node, worker.local_rank, how, words)
+        raise RunFailed(f"{words}\nworker {self._rank(worker)} {how}", HINT)
+
     def _fail(self, worker: Worker | None) -> None:
         """Raises with the last words of the one to blame."""
         times = "" if worker is None else f", {MOST_LOSSES} times without a new step in between"
         worker = worker or self.workers.to_blame()
         assert worker.code is not None
         words, hint = words_of(worker)
-        how = describe_end(worker.code) + times
+        how = describe_end(worker.code, worker.out_of_memory) + times
         self._note_failed(worker.node, worker.local_rank, how, words or how)
         number = self._rank(worker)
         said = f"{words}\nworker {number} {how}" if words else f"worker {number} {how} in silence"

@@ -30,6 +30,7 @@ from headway.launch.units import (
     words_of,
 )
 from headway.launch.workers import DEFAULTS, Workers
+from headway.memory import Memory
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.rundir import RunDirectory
@@ -60,13 +61,16 @@ class NodeRun:
         clock: Clock,
         say: Callable[[str], None],
         parent: Sequence[str] = COMMAND,
+        memory: Memory | None = None,
     ) -> None:
         self.resolved = resolved
         self.directory = directory
         self.place = place
         self.clock = clock
         self.is_leaving = False
-        self.workers = Workers(directory, clock, self._worker_environment, lambda _: place.pod)
+        self.workers = Workers(
+            directory, clock, self._worker_environment, lambda _: place.pod, memory or Memory()
+        )
         self._say = say
         self._command = parent
         self._generation = 0
@@ -162,7 +166,8 @@ class NodeRun:
         if is_ending:
             return
         assert lost.code is not None
-        self._say(f"worker {lost.name} {describe_end(lost.code)}, and is started again")
+        how = describe_end(lost.code, lost.out_of_memory)
+        self._say(f"worker {lost.name} {how}, and is started again")
         now = self.clock.monotonic()
         losses = unit.losses.add(step_seen(self.directory), now)
         if unit.losses.are_too_many(now):
@@ -181,7 +186,8 @@ class NodeRun:
     def _fail(self, worker: Worker, times: str) -> None:
         assert worker.code is not None
         words, hint = words_of(worker)
-        raise RunFailed(told_end(worker, f"{describe_end(worker.code)}{times}", words), hint)
+        how = describe_end(worker.code, worker.out_of_memory)
+        raise RunFailed(told_end(worker, f"{how}{times}", words), hint)
 
     def _send_logs(self) -> None:
         """To a store far away, behind what pods before this one have sent."""

@@ -44,6 +44,8 @@ class Worker:
     """How it ended."""
     words: str = ""
     """Why, if it could say so."""
+    out_of_memory: bool | None = None
+    """Whether the kernel has ended it for want of memory; None if nobody knows."""
 
     def signal(self, number: int) -> None:
         if self.pid is not None and self.code is None:
@@ -135,12 +137,15 @@ def blame(code: int | None) -> int:
     return 2 if is_failure(code) else 0 if code == Exit.PEER_LOST else 1
 
 
-def describe_end(code: int) -> str:
+def describe_end(code: int, out_of_memory: bool | None = None) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
+    if out_of_memory:
+        return "was killed by the kernel: out of memory"
     known = -code in {int(number) for number in signal.Signals}
     name = signal.Signals(-code).name if known else f"signal {-code}"
-    hint = " (out of memory, if nobody killed it by hand)" if name == "SIGKILL" else ""
+    is_open = name == "SIGKILL" and out_of_memory is None
+    hint = " (out of memory, if nobody killed it by hand)" if is_open else ""
     return f"was killed by {name}{hint}"
 
 

@@ -12,6 +12,7 @@ from headway.clock import Clock
 from headway.errors import Exit
 from headway.launch.parent import Ended, ParentLost, WarmParent
 from headway.launch.units import Unit, Worker, blame, is_failure, is_loss
+from headway.memory import Memory
 from headway.state.rundir import RunDirectory
 
 POLL_SECONDS = 0.1
@@ -38,6 +39,7 @@ class Workers:
         clock: Clock,
         environment: Callable[[Worker, Path], Mapping[str, str]],
         node_name: Callable[[int], str],
+        memory: Memory,
     ) -> None:
         self.units: list[Unit] = []
         self.parent: WarmParent | None = None
@@ -46,6 +48,9 @@ class Workers:
         self._clock = clock
         self._environment = environment
         self._node_name = node_name
+        self._memory = memory
+        self._oom_kills = memory.oom_kills()
+        """Those that explain the end of no worker of ours, or of one that has ended."""
         self._num_starts = 0
         self._starts_at: Counter[tuple[int, int]] = Counter()
         """By place: one that comes while another still leaves must not have its name."""
@@ -90,10 +95,21 @@ class Workers:
                 continue
             if isinstance(news, Ended):
                 worker.code, worker.words = news.code, news.words
+                if news.code == -signal.SIGKILL:
+                    worker.out_of_memory = self._was_out_of_memory()
             else:
                 worker.pid = news.pid
                 started.append(worker)
         return started
+
+    def _was_out_of_memory(self) -> bool | None:
+        """Whether that is why the kernel has just killed one."""
+        if self._oom_kills is None:
+            return None
+        if (self._memory.oom_kills() or 0) <= self._oom_kills:
+            return False
+        self._oom_kills += 1
+        return True
 
     def signal(self, number: int) -> None:
         for unit in self.units:

@@ -30,7 +30,7 @@ from headway.member.keys import read_key
 from headway.member.session import Session
 from headway.spec.resolve import Resolved
 from headway.state.rundir import RunDirectory
-from headway.train.saying import say_last
+from headway.train.saying import say, say_last
 
 if TYPE_CHECKING:
     from headway.train.preempt import StopRequest
@@ -55,17 +55,19 @@ def main(arguments: list[str]) -> int:
 
     import torch
 
+    from headway.train.allocation import out_of_memory
     from headway.train.loop import train
     from headway.train.peers import is_lost_peer
     from headway.train.run import open_run
 
     import_seconds = clock.monotonic() - began
     torch.set_num_threads(resolved.threads)
+    run: WorkerRun | None = None
     try:
         place, worlds = _place(resolved, rank, session, stop)
 
         def hangs(times: int) -> None:
-            if times == 1:
+            if times == 1 and run is not None:
                 note_stuck(run, *divmod(rank, resolved.ranks_per_node), session)
             worlds.hang(times)
 
@@ -77,6 +79,11 @@ def main(arguments: list[str]) -> int:
         say_last(str(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - said here: torch's own hook garbles tracebacks
+        step = None if run is None else run.training.step + 1
+        if (spent := out_of_memory(error, resolved, step)) is not None:
+            say(traceback.format_exc())
+            say_last(str(spent))
+            return Exit.RUN_FAILED
         say_last(traceback.format_exc())
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
 

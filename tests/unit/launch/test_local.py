@@ -16,6 +16,7 @@ from headway.clock import Clock, SystemClock
 from headway.errors import Exit, RunFailed, StillRunning
 from headway.launch.local import STOP_SECONDS, LocalRun
 from headway.launch.units import describe_end, last_words
+from headway.memory import Memory
 from headway.spec.load import load_run
 from headway.spec.resolve import Machine, Resolved, resolve
 from headway.state.rundir import RunDirectory
@@ -106,10 +107,12 @@ def resolved(tmp_path: Path) -> Resolved:
     )
 
 
-def make_run(resolved: Resolved, script: str, clock: Clock | None = None) -> LocalRun:
+def make_run(
+    resolved: Resolved, script: str, clock: Clock | None = None, memory: Memory | None = None
+) -> LocalRun:
     clock = clock or SystemClock()
     directory = RunDirectory.create(resolved.run_directory, clock)
-    return LocalRun(resolved, directory, clock, parent=(*SHELL_PARENT, script))
+    return LocalRun(resolved, directory, clock, parent=(*SHELL_PARENT, script), memory=memory)
 
 
 class Hurried(SystemClock):
@@ -172,6 +175,45 @@ def test_the_cause_is_said_though_no_log_takes_it(resolved: Resolved) -> None:
     assert read_status(run.directory, 0.0).failure == "no room for step 3"
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Memory, Path]:
+    """A machine of 2 GiB, and the file in which its kernel counts."""
+    for name, content in {
+        "proc/self/cgroup": "0::/\n",
+        "proc/meminfo": "MemTotal: 2097152 kB\n",
+        "sys/fs/cgroup/memory.events": "oom_kill 5\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    return Memory(tmp_path), tmp_path / "sys/fs/cgroup/memory.events"
+
+
+def test_out_of_memory_before_the_first_step_is_not_tried_again(
+    resolved: Resolved, small: tuple[Memory, Path], tmp_path: Path
+) -> None:
+    memory, counter = small
+    script = (
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f"echo oom_kill 6 > {counter}; kill -KILL $$"
+    )
+    run = make_run(resolved, script, memory=memory)
+    with pytest.raises(RunFailed) as caught:
+        run.run(look)
+    assert (tmp_path / "starts").read_text().count("\n") == 1
+    assert caught.value.message == (
+        "out of memory before the first step: there are 2.0 GiB, and weights, gradients and "
+        "optimizer of all 2 workers take at least 2.6 GiB\n"
+        "worker 0 was killed by the kernel: out of memory"
+    )
+    assert (read_status(run.directory, 0.0).failure or "").startswith("out of memory before the ")
+
+
+def test_killed_by_hand_it_is_tried_again(resolved: Resolved, small: tuple[Memory, Path]) -> None:
+    run = make_run(resolved, "kill -KILL $$", memory=small[0])
+    with pytest.raises(RunFailed, match="was killed by SIGKILL, 3 times without a new step"):
+        run.run(look)
+
+
 def test_the_one_to_blame_is_not_the_one_that_lost_a_peer(resolved: Resolved) -> None:
     """The follower ends first; the culprit is still writing its last words."""
     script = (
@@ -202,7 +244,7 @@ def test_an_old_traceback_is_not_shown_for_a_new_end(resolved: Resolved) -> None
     with pytest.raises(RunFailed) as caught:
         again.run(look)
     assert caught.value.message.startswith("worker")
-    assert "SIGKILL (out of memory" in caught.value.message
+    assert "was killed by SIGKILL" in caught.value.message
     assert "3 times without a new step in between" in caught.value.message
     # Of the first to fail; the other may have been ended before it could say anything.
     logs = [log.read_text() for log in run.directory.logs()]

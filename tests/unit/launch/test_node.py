@@ -122,7 +122,7 @@ class Hurried(SystemClock):
 
 def test_lost_again_and_again_it_gives_up_after_minutes(resolved: Resolved) -> None:
     node = Node(resolved, "sleep 0.3; kill -KILL $$", Hurried())
-    with pytest.raises(RunFailed, match=r"SIGKILL .*times without a new step in between"):
+    with pytest.raises(RunFailed, match=r"SIGKILL.* times without a new step in between"):
         node.run.run()
     assert 2 <= len(node.lines) <= 12
 

@@ -1,0 +1,31 @@
+"""An allocator that has no more to give, in words."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+
+from headway.errors import RunFailed
+from headway.memory import Memory
+from headway.plan.memory import HINT, needed_and_present
+from headway.spec.resolve import Resolved
+
+PLACE = re.compile(r"^\[enforce fail at .*?\] (err == 0\. )?")
+"""Where in torch the CPU's allocator gives up: of no use to whoever runs it."""
+SIGNS = ("DefaultCPUAllocator", "you tried to allocate")
+
+
+def out_of_memory(error: Exception, resolved: Resolved, step: int | None) -> RunFailed | None:
+    """The error to end with, if it says that memory has run out. `step`: that is being computed;
+    None while the model is being built."""
+    is_cpu = isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(sign in str(error) for sign in SIGNS)
+    )
+    if not is_cpu and not isinstance(error, torch.OutOfMemoryError):
+        return None
+    when = "while building the model" if step is None else f"in step {step}"
+    words = PLACE.sub("", (str(error).splitlines() or ["MemoryError"])[0])
+    if is_cpu:
+        words += f"; {needed_and_present(resolved, Memory().limit_bytes())}"
+    return RunFailed(f"out of memory {when}: {words}", HINT)
