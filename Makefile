@@ -12,7 +12,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
@@ -139,3 +139,6 @@ bench-kwok: install  ## 5,000 simulated nodes: objects and calls counted, time a
 
 bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
 	$(BIN)/python bench/loop.py
+
+bench-overhead: install ## milliseconds that Headway adds to a step; ends with one line of JSON
+	$(BIN)/python bench/overhead.py

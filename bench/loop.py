@@ -95,7 +95,7 @@ def _compare(folder: Path, precision: Precision) -> dict[str, tuple[float, list[
     """Median ratio of Headway's speed to each other one's, with its quartiles."""
     headway = _headway(folder, precision)
     found = {}
-    for name, make in (("bare", _bare), ("nanogpt", _nanogpt), ("trainer", _trainer)):
+    for name, make in (("bare", _same_bare), ("nanogpt", _nanogpt), ("trainer", _trainer)):
         other = make(folder, precision)
         # Turns of one step are the finest interleaving there is. The Trainer sets itself up anew
         # at every call, so its turns are longer, and there are fewer.
@@ -133,9 +133,9 @@ def _headway(folder: Path, precision: Precision) -> Contender:
     return steps
 
 
-def make_model() -> GPT2LMHeadModel:
+def make_model(shape: dict[str, int] = SHAPE) -> GPT2LMHeadModel:
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(**SHAPE, **NO_DROPOUT, bos_token_id=0, eos_token_id=0))
+    return GPT2LMHeadModel(GPT2Config(**shape, **NO_DROPOUT, bos_token_id=0, eos_token_id=0))
 
 
 def make_optimizer(model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -149,8 +149,14 @@ def _context(precision: Precision) -> Any:
     return torch.autocast("cpu", dtype=torch.bfloat16, enabled=precision == "bf16")
 
 
-def _bare(folder: Path, precision: Precision) -> Contender:
-    model, tokens = make_model(), all_tokens(folder)
+def _same_bare(folder: Path, precision: Precision) -> Contender:
+    return bare(make_model(), all_tokens(folder), precision, BATCH, LENGTH)
+
+
+def bare(
+    model: GPT2LMHeadModel, tokens: torch.Tensor, precision: Precision, batch: int, length: int
+) -> Contender:
+    """The least that trains such a model."""
     model.config.use_cache = False
     optimizer = make_optimizer(model)
     at = 0
@@ -159,12 +165,12 @@ def _bare(folder: Path, precision: Precision) -> Contender:
         nonlocal at
         started = time.perf_counter()
         for _ in range(count):
-            rows = tokens[at : at + BATCH * LENGTH + 1]
-            at += BATCH * LENGTH
-            inputs, targets = rows[:-1].view(BATCH, LENGTH), rows[1:].view(BATCH, LENGTH)
+            rows = tokens[at : at + batch * length + 1]
+            at = (at + batch * length) % (len(tokens) - batch * length - 1)
+            inputs, targets = rows[:-1].view(batch, length), rows[1:].view(batch, length)
             with _context(precision):
                 logits = model(inputs).logits
-                loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), targets.flatten())
+                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
             loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()

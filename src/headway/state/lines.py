@@ -26,6 +26,7 @@ from typing import Any, Protocol
 from headway.state.store import Store
 
 Record = dict[str, Any]
+APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 
 
 class Log(Protocol):
@@ -138,8 +139,11 @@ class FileLog:
     def _write(self) -> None:
         if not self._pending:
             return
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            descriptor = os.open(self.path, APPENDING, 0o644)
+        except FileNotFoundError:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self.path, APPENDING, 0o644)
         try:
             size = os.fstat(descriptor).st_size
             content = b"".join(self._pending)

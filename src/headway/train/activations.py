@@ -18,6 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from headway.plan.batch import Share, rows_of_slice
+from headway.train.batches import seed_generators
 from headway.train.models import Built
 from headway.train.precision import computing
 from headway.train.record import Recorder
@@ -76,7 +77,7 @@ def look(training: Training, built: Built, world: World) -> Figures:
             stack.enter_context(_plain_attention(model))
         stack.enter_context(_hooked(built.blocks or [model], seen, with_attention))
         stack.enter_context(computing(run.precision, world.device))
-        torch.manual_seed(batch.seed)
+        seed_generators(batch.seed, world.device)
         if own_objective:
             training.objective(model, batch)
         else:

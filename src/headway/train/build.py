@@ -57,7 +57,7 @@ def _network(model: Model, resolved: Resolved, feed: Feed) -> Built:
 
 
 def _put(built: Built, resolved: Resolved, place: Place) -> None:
-    built.module.to(place.device)
+    built.module.to(place.device).train()
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
     if resolved.checkpoint_activations:
         recompute_blocks(built.blocks)

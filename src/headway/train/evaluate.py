@@ -15,6 +15,7 @@ from headway.errors import BadInput
 from headway.plan.batch import num_slices
 from headway.spec.resolve import Resolved
 from headway.state.code import find_function
+from headway.train.batches import seed_generators
 from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
 from headway.train.precision import computing
@@ -66,7 +67,7 @@ def evaluate(
         if turn >= share.passes:
             continue
         batch = next(batches)
-        torch.manual_seed(batch.seed)
+        seed_generators(batch.seed, world.device)
         with computing(resolved.run.precision, world.device):
             loss = objective(model, batch)
             measured = metrics(model, batch) if metrics is not None else {}

@@ -1,7 +1,7 @@
 """From (seed, step) to the slices a worker computes. Any step can be asked for.
 
-While a step computes, the rows of the next one are read and masked in the background, where that
-is worth it. It changes when they are made, never what they are.
+While a step computes, the rows of the next one are read and masked in the background. It changes
+when they are made, never what they are.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import xxhash
 
 from headway.clock import Clock
 from headway.data.masking import mask_tokens
+from headway.data.reading.drawn import DrawnAhead
 from headway.data.reading.fit import require_fit
 from headway.data.reading.sets import SampleSet, open_set
 from headway.data.reading.tokenset import Reading
@@ -25,9 +26,6 @@ from headway.spec.resolve import Resolved
 from headway.train.ahead import Ahead
 from headway.train.batches import IGNORED, Batch
 
-AHEAD_TOKENS = 2**14
-"""Less than this from a disk is made when it is needed, in a millisecond: a thread of Python beside
-the one that trains costs more than that when the cores are busy (steps of 17 ms took 21)."""
 PORTION_TOKENS = 2**20
 """Of a fixed set that are read at once: a whole one need not fit into memory."""
 
@@ -104,7 +102,9 @@ class Feed:
         self.seed = seed
         self.device = device
         self.num_samples = self.set.num_samples(sequence_length)
-        self.order = self.set.order(seed, sequence_length)
+        order = self.set.order(seed, sequence_length)
+        # Of a set that grows, what lies ahead may not be there yet.
+        self.order = order if self.set.in_sequence else DrawnAhead(order)
         self.masking = _masking(self.set, masking)
         self.clock = clock
         self.waited_seconds = 0.0
@@ -134,7 +134,7 @@ class Feed:
         began = self.clock.monotonic()
         made = self._read_step(step, share) if looks_back else self._expected(step, share)
         self.waited_seconds += self.clock.monotonic() - began
-        if not looks_back and self._is_worth_a_thread(share):
+        if not looks_back:
             self.expect(step + 1, share)
         yield from self._slices(made, share, step)
 
@@ -161,11 +161,6 @@ class Feed:
         if upcoming is not None and (upcoming.step, upcoming.share) == (step, share):
             return upcoming.made.result()
         return self._read_next(step, share)
-
-    def _is_worth_a_thread(self, share: Share) -> bool:
-        num_tokens = _rows(share, self.global_batch, self.micro)[1] * self.sequence_length
-        may_have_to_wait = "://" in self.set.location
-        return may_have_to_wait or num_tokens >= AHEAD_TOKENS
 
     def _read_next(self, step: int, share: Share) -> Made:
         self._prefetch(step)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from headway.spec.resolve import Resolved
+from headway.train.batches import seed_generators
 from headway.train.feed import Feed
 from headway.train.guard import LossGuard
 from headway.train.objectives import LossFunction
@@ -125,7 +126,8 @@ def _run_slices(
     """Forward and backward over this worker's slices. Sums and counts stay on the device."""
     run = training.resolved.run
     factor = training.scale.factor(_slice_tokens(training))
-    training.model.train()
+    if not training.model.training:  # after an evaluation
+        training.model.train()
     training.gradients.begin(world.replicas)
     share = world.share(training.feed.num_slices)
     sums: torch.Tensor | None = None
@@ -133,7 +135,7 @@ def _run_slices(
     names: list[str] = []
     for index, batch in enumerate(training.feed.step(training.step, share)):
         world.require_whole()
-        torch.manual_seed(batch.seed)
+        seed_generators(batch.seed, world.device)
         with computing(run.precision, world.device):
             loss = training.objective(training.model, batch)
         if index + 1 == share.passes:

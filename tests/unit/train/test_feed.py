@@ -55,11 +55,6 @@ def watched(location: str | Path, **how: Any) -> Watched:
     return opened
 
 
-@pytest.fixture(autouse=True)
-def _always_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feeding, "AHEAD_TOKENS", 1)
-
-
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """`stream` with a loss mask and `windows`, both of small blocks."""
@@ -152,17 +147,6 @@ def test_the_next_step_is_read_while_this_one_computes(samples: Watched) -> None
     wait_for("step 2", lambda: len(samples.reads) == 3)
     assert [read for _, read in samples.reads] == steps[:3], "each once, and one ahead only"
     assert [thread for thread, _ in samples.reads[1:]] == ["ahead", "ahead"]
-    feed.close()
-
-
-def test_a_little_from_a_disk_is_not_worth_a_thread(
-    samples: Watched, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(feeding, "AHEAD_TOKENS", BATCH * LENGTH + 1)
-    feed = feed_of(samples)
-    for step in range(3):
-        next(feed.step(step, WHOLE))
-    assert [thread for thread, _ in samples.reads] == ["MainThread"] * 3
     feed.close()
 
 

@@ -1,0 +1,42 @@
+"""Drawn ahead or not, an order says the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from headway.data.order import Order, Window
+from headway.data.reading.drawn import POSITIONS, DrawnAhead
+
+ORDER = Order(seed=3, num_samples=700, samples_per_block=16, window_blocks=3)
+
+
+class Counted:
+    """Notes what is drawn."""
+
+    def __init__(self) -> None:
+        self.drawn: list[tuple[int, int]] = []
+
+    def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        self.drawn.append((first, count))
+        return ORDER.at(first, count)
+
+    def window_at(self, position: int) -> Window:
+        return ORDER.window_at(position)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 600)), min_size=1, max_size=8))
+def test_it_says_what_the_order_says(asked: list[tuple[int, int]]) -> None:
+    ahead = DrawnAhead(ORDER)
+    for first, count in asked:
+        for found, expected in zip(ahead.at(first, count), ORDER.at(first, count), strict=True):
+            assert found.tolist() == expected.tolist()
+
+
+def test_small_batches_are_drawn_many_at_a_time() -> None:
+    order = Counted()
+    ahead = DrawnAhead(order)
+    for step in range(64):
+        ahead.at(4 * step, 4)
+    assert order.drawn == [(0, POSITIONS)]
