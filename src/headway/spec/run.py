@@ -403,7 +403,7 @@ class Evaluation(Section):
     every: IntervalField = Interval(500, "steps")
     """Steps between two evaluations."""
     sequences: Count | Literal["all"] = 512
-    """At most so many sequences of each set, the same ones every time."""
+    """At most so many sequences of each set: a sample fixed by the seed, the same every time."""
     metrics: Metrics | None = None
     """More than the loss."""
 

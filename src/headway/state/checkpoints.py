@@ -29,6 +29,9 @@ from headway.state.store import Store
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 READ_BYTES = 2**23
+SAMPLE = "evaluation"
+"""Among a checkpoint's scalars: which part of the validation sets its loss is of, None for all.
+Missing in checkpoints from when evaluations took the first sequences of a set."""
 
 
 FileName = Annotated[str, Field(pattern=r"^rank-[0-9]+\.safetensors$")]
@@ -286,7 +289,7 @@ def superseded(
     counting.sort(key=lambda m: (m.step, m.generation))
     good = list({m.step: m for m in counting}.values())
     measured = [m for m in good if m.validation_loss is not None]
-    best = sorted(measured, key=lambda m: (m.validation_loss, -m.step))[: keep.best]
+    best = [m for alike in _alike(measured) for m in sorted(alike, key=_by_loss)[: keep.best]]
     every = int(keep.every.amount) if keep.every else None
     stay = {
         *(m.step for m in good[-keep.last :]),
@@ -295,6 +298,17 @@ def superseded(
     }
     kept = {(m.step, m.generation) for m in good if m.step in stay}
     return [m for m in manifests if (m.step, m.generation) not in kept]
+
+
+def _alike(measured: list[CheckpointManifest]) -> Iterator[list[CheckpointManifest]]:
+    """Those whose losses are of the same sequences, and so can be compared."""
+    for sample in {m.scalars.get(SAMPLE) for m in measured}:
+        yield [m for m in measured if m.scalars.get(SAMPLE) == sample]
+
+
+def _by_loss(manifest: CheckpointManifest) -> tuple[float, int]:
+    assert manifest.validation_loss is not None
+    return manifest.validation_loss, -manifest.step
 
 
 def drop(directory: RunDirectory, step: int, generation: int) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -14,7 +14,9 @@ from headway.data.reading.tokenset import Reading
 from headway.errors import BadInput
 from headway.plan.batch import num_slices
 from headway.spec.resolve import Resolved
+from headway.state.checkpoints import SAMPLE, CheckpointManifest
 from headway.state.code import find_function
+from headway.state.rundir import Journal
 from headway.train.batches import seed_generators
 from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
@@ -39,6 +41,28 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, LARGEST_EXPONENT)) if math.isfinite(loss) else math.inf
 
 
+def num_rows(limit: int | Literal["all"], num_samples: int) -> int:
+    return num_samples if limit == "all" else min(limit, num_samples)
+
+
+def sample_of(seed: int, limit: int | Literal["all"], sizes: Iterable[int]) -> str | None:
+    """What evaluations of sets with so many samples take of them, in words; None: all. Losses of
+    different samples are not compared."""
+    is_part = any(num_rows(limit, size) < size for size in sizes)
+    return f"a sample by seed {seed}" if is_part else None
+
+
+def note_new_sample(journal: Journal, resumed: CheckpointManifest, sample: str | None) -> None:
+    """Once, for a run begun before evaluations took a sample: its next checkpoint knows of it."""
+    if SAMPLE not in resumed.scalars and sample is not None:
+        journal.note(
+            "evaluation_changed",
+            step=resumed.step,
+            reason=f"evaluations now take {sample} of each validation set, no longer its first "
+            "sequences: losses from before and after are not compared",
+        )
+
+
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
@@ -50,10 +74,9 @@ def evaluate(
     stop: StopRequest,
     advanced: Callable[[], None],
 ) -> EvaluationResult | None:
-    """COLLECTIVE. Over at most `evaluation.sequences` of the set, the first ones; None when it was
-    left because some worker was asked to stop."""
-    limit = resolved.run.evaluation.sequences
-    rows = feed.num_samples if limit == "all" else min(limit, feed.num_samples)
+    """COLLECTIVE. Over at most `evaluation.sequences` of the set, a sample fixed by the seed; None
+    when it was left because some worker was asked to stop."""
+    rows = num_rows(resolved.run.evaluation.sequences, feed.num_samples)
     slices = num_slices(rows, resolved.micro)
     share = world.share(slices)
     batches = feed.fixed(rows, share)
@@ -104,6 +127,11 @@ class Evaluator:
             name: open_feed(resolved, location, place.device, reading)
             for name, location in resolved.validation_sets.items()
         }
+        self.sample = sample_of(
+            resolved.run.seed,
+            resolved.run.evaluation.sequences,
+            [feed.num_samples for feed in self.feeds.values()],
+        )
         self.objective = make_evaluation(resolved.run.objective)
         metrics = resolved.run.evaluation.metrics
         self.metrics = find_function(metrics.call) if metrics else None

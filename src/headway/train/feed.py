@@ -139,7 +139,8 @@ class Feed:
         yield from self._slices(made, share, step)
 
     def fixed(self, num_rows: int, share: Share) -> Iterator[Batch]:
-        """The slices of `share` in the set's first `num_rows` samples, in their own order."""
+        """The slices of `share` in `num_rows` samples: the whole set in its own order, or the first
+        ones in the order that the seed gives. A set's own first ones are of its first documents."""
         upcoming: Future[Made] | None = None
         portions = _portions(share, max(1, PORTION_TOKENS // (self.micro * self.sequence_length)))
         for number, portion in enumerate(portions):
@@ -179,7 +180,10 @@ class Feed:
 
     def _read_fixed(self, num_rows: int, share: Share) -> Made:
         first, count = _rows(share, num_rows, self.micro)
-        samples = np.arange(first, first + count, dtype=np.int64)
+        if num_rows < self.num_samples:
+            _, samples = self.order.at(first, count)
+        else:
+            samples = np.arange(first, first + count, dtype=np.int64)
         return self._read(np.zeros_like(samples), samples)
 
     def _slices(self, made: Made, share: Share, step: int) -> Iterator[Batch]:

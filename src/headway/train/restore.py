@@ -26,8 +26,8 @@ from headway.train.world import World
 
 def restore_newest(
     training: Training, directory: RunDirectory, world: World, journal: Journal
-) -> int | None:
-    """COLLECTIVE. Brings training to the newest good checkpoint; its step, or None where nothing
+) -> CheckpointManifest | None:
+    """COLLECTIVE. Brings training to the newest good checkpoint and returns it; None where nothing
     was ever saved. What was wrong with newer ones is noted, one event each."""
     unusable = []
     for found, manifest in candidates(directory):
@@ -38,7 +38,7 @@ def restore_newest(
         if problem is None:
             assert isinstance(manifest, CheckpointManifest)
             load_state(training, directory, found, manifest)
-            return manifest.step
+            return manifest
         if world.is_first:
             journal.note("passed_over", checkpoint=found.folder.split("/")[-1], reason=problem)
         if counts(found, directory):

@@ -17,7 +17,7 @@ from headway.state.generations import begin_generation
 from headway.state.rundir import Journal, RunDirectory, SentJournal, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build
-from headway.train.evaluate import Evaluator
+from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.fingerprint import Diverged
 from headway.train.heal import choose, hand_over
@@ -84,15 +84,16 @@ def open_run(
     began = clock.monotonic()
     reading = Reading(rank=number, trusted=True, warn=_warning(number, journal), clock=clock)
     training, built = build(resolved, place, reading)
+    evaluator = Evaluator(resolved, place, stop, reading)
     return WorkerRun(
         training,
         built,
         stop,
         directory,
         journal,
-        Evaluator(resolved, place, stop, reading),
+        evaluator,
         Meter(resolved, built.size, place, clock),
-        Saver(directory, journal, clock),
+        Saver(directory, journal, clock, evaluator.sample),
         SaveTimes(resolved.run.checkpoint, clock),
         Recorder(directory, resolved, _ledger_facts(training), clock),
         Telling(training.total_steps, resolved.tokens_per_step, clock),
@@ -190,8 +191,8 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     """COLLECTIVE. The newest checkpoint, or the beginning."""
     training = run.training
     was_at = training.step
-    resumed_from = restore_newest(training, run.directory, world, run.journal)
-    if resumed_from is None and was_at != 0:
+    resumed = restore_newest(training, run.directory, world, run.journal)
+    if resumed is None and was_at != 0:
         raise Diverged("nobody has the run's state, and none was saved: it begins anew")
     if training.step > training.total_steps:
         raise BadInput(
@@ -200,8 +201,13 @@ def _restore(run: WorkerRun, world: World) -> int | None:
             "a run can be extended, not shortened",
         )
     training.evaluated_step = training.step
-    run.saver.saved_step = resumed_from
-    return resumed_from
+    if resumed is None:
+        run.saver.saved_step = None
+        return None
+    if world.is_first:
+        note_new_sample(run.journal, resumed, run.evaluator.sample)
+    run.saver.saved_step = resumed.step
+    return resumed.step
 
 
 def _warning(number: int, journal: Journal) -> Callable[[str], None]:

@@ -22,6 +22,7 @@ from headway.errors import RunFailed
 from headway.spec.changes import identity_digest
 from headway.spec.run import Checkpoint, Keep
 from headway.state.checkpoints import (
+    SAMPLE,
     CheckpointManifest,
     Part,
     clear_failed,
@@ -84,7 +85,11 @@ class Snapshot:
 class Saver:
     """Of one worker. Only workers of the first node have anything to write."""
 
-    def __init__(self, directory: RunDirectory, journal: Journal, clock: Clock) -> None:
+    def __init__(
+        self, directory: RunDirectory, journal: Journal, clock: Clock, sample: str | None
+    ) -> None:
+        """`sample`: what evaluations take of the validation sets."""
+        self.sample = sample
         self.directory = directory
         self.journal = journal
         self.clock = clock
@@ -188,6 +193,7 @@ class Saver:
             "scalars": {
                 "loss_scale": [training.scale.scale, training.scale.good_steps],
                 "guard": training.guard.state(),
+                SAMPLE: self.sample,
             },
         }
         return Snapshot(training.step, self.world, rows, facts)

@@ -366,6 +366,18 @@ def test_last_best_and_milestones(directory: RunDirectory) -> None:
     assert [step for step, _ in kept(directory)] == [30, 40, 70, 80]
 
 
+def test_losses_of_other_samples_are_not_compared(directory: RunDirectory) -> None:
+    """Each kind of evaluation has its best: a lower loss on other sequences is no better."""
+    scalars = described(1).scalars
+    for step, loss in {10: 1.5, 20: 1.0, 30: 1.2}.items():
+        save(directory, step, validation_loss=loss)
+    for step, loss in {40: 3.0, 50: 2.0, 60: 2.5, 70: None}.items():
+        new = {**scalars, "evaluation": "a sample by seed 3"}
+        save(directory, step, validation_loss=loss, scalars=new)
+    retire(directory, Keep(last=1, best=1), 1)
+    assert [step for step, _ in kept(directory)] == [20, 50, 70]
+
+
 def test_of_equal_losses_the_newest_is_the_best(directory: RunDirectory) -> None:
     for step in (10, 20, 30):
         save(directory, step, validation_loss=1.0 if step < 30 else None)

@@ -46,7 +46,7 @@ class Little:
         self.clock = facts.get("clock", SystemClock())
         self.world = facts.get("world") or world_of_one(generation)
         self.journal = Journal(directory.events, self.clock)
-        self.saver = Saver(directory, self.journal, self.clock)
+        self.saver = Saver(directory, self.journal, self.clock, facts.get("sample"))
         self.saver.begin(self.world)
 
     def advance(self, steps: int) -> None:
@@ -65,7 +65,8 @@ class Little:
         self.saver.wait()
 
     def restore(self) -> int | None:
-        return restore_newest(self.train, self.directory, self.world, self.journal)
+        manifest = restore_newest(self.train, self.directory, self.world, self.journal)
+        return None if manifest is None else manifest.step
 
     def begin(self) -> None:
         number, step = self.world.generation, self.train.step

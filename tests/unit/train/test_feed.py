@@ -66,13 +66,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def feed_of(samples: TokenSet, masking: float | None = None, clock: Any = None) -> Feed:
+def feed_of(
+    samples: TokenSet, masking: float | None = None, clock: Any = None, seed: int = 5
+) -> Feed:
     return Feed(
         samples,
         sequence_length=LENGTH,
         global_batch=BATCH,
         micro=MICRO,
-        seed=5,
+        seed=seed,
         device=torch.device("cpu"),
         objective="masked" if masking else "causal",
         masking=masking,
@@ -251,6 +253,29 @@ def test_a_fixed_set_is_the_same_in_any_portions(
         feed.close()
 
 
+def rows_of(samples: Watched, num_rows: int, seed: int, workers: int = 1) -> list[int]:
+    """The samples that an evaluation of so many rows reads."""
+    samples.reads.clear()
+    for share in divide(-(-num_rows // MICRO), workers, 1):
+        feed = feed_of(samples, seed=seed)
+        list(feed.fixed(num_rows, share))
+        feed.close()
+    return [sample for _, read in samples.reads for sample in read]
+
+
+def test_a_part_of_a_set_is_a_sample_fixed_by_the_seed(samples: Watched) -> None:
+    """Its first sequences are of its first documents, and say little about the rest."""
+    total = samples.num_samples(LENGTH)
+    part = rows_of(samples, 20, seed=5)
+    assert len(set(part)) == 20
+    assert min(part) < total / 4
+    assert max(part) > 3 * total / 4
+    assert rows_of(samples, 20, seed=5, workers=3) == part
+    assert rows_of(samples, 10, seed=5) == part[:10], "more sequences are those and others"
+    assert set(rows_of(samples, 20, seed=6)) != set(part)
+    assert rows_of(samples, total, seed=5) == list(range(total))
+
+
 def test_a_fixed_set_is_read_one_portion_ahead(
     samples: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +284,8 @@ def test_a_fixed_set_is_read_one_portion_ahead(
     batches = feed.fixed(20, Share(first=0, count=10, padded=0))
     next(batches)
     wait_for("the second portion", lambda: len(samples.reads) == 2)
-    assert [read for _, read in samples.reads] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    expected = samples.order(5, LENGTH).at(0, 8)[1].tolist()
+    assert [read for _, read in samples.reads] == [expected[:4], expected[4:]]
     assert samples.reads[1][0] == "ahead"
     assert len(list(batches)) == 9
     feed.close()
