@@ -153,7 +153,7 @@ def test_a_worker_that_is_killed_again_and_again_ends_the_run(folder: Path) -> N
     )
     own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
     error = headway("run", *own, folder=folder, expect=1).stderr
-    assert "was killed by SIGKILL (out of memory, if nobody killed it by hand)" in error
+    assert "was killed by SIGKILL" in error
     assert "3 times without a new step in between" in error
     assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "failed"
 

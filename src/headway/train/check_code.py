@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import traceback
 from pathlib import Path
 
 import torch
 
-from headway.errors import BadInput
+import headway
+from headway.errors import BadInput, CheckFailed, HeadwayError
 from headway.spec.run import RunFile
 from headway.state.code import find_function, make_importable
 from headway.train.batches import Batch
@@ -15,11 +17,45 @@ from headway.train.models import own_model
 from headway.train.objectives import logits_of, make_objective
 
 ROWS, LENGTH, VOCABULARY = 2, 8, 64
+OWN = Path(headway.__file__).parent
 
 
 def check_code(run: RunFile, folder: Path) -> str:
-    """What was run and found in order; raises with the user's own traceback otherwise."""
-    make_importable(folder / run.code.path if run.code else None)
+    """What was run and found in order; raises with the user's own frames otherwise."""
+    code = folder / run.code.path if run.code else folder
+    make_importable(code if run.code else None)
+    try:
+        return _checked(run)
+    except HeadwayError:
+        raise
+    except Exception as error:
+        words = _slip(error, code.resolve())
+        if words is None:
+            raise  # not in the user's code: ours, with its traceback
+        raise CheckFailed(f"your code failed:\n{words}") from None
+
+
+def _slip(error: Exception, code: Path) -> str | None:
+    """The frames in the folder `code`, and the error; None if there is none."""
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if _is_theirs(Path(frame.filename).resolve(), code)
+    ]
+    if not frames and not isinstance(error, SyntaxError):
+        return None
+    lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
+    return "".join(lines).rstrip()
+
+
+def _is_theirs(file: Path, code: Path) -> bool:
+    """Libraries may be installed in that folder, and Headway's own files be in it."""
+    if not file.is_relative_to(code) or file.is_relative_to(OWN):
+        return False
+    return "site-packages" not in file.relative_to(code).parts
+
+
+def _checked(run: RunFile) -> str:
     module = _module(run)
     tokens = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % VOCABULARY
     batch = Batch(tokens, tokens.roll(-1, 1), torch.ones(ROWS, dtype=torch.bool), seed=0)
@@ -56,7 +92,8 @@ def _module(run: RunFile) -> torch.nn.Module:
 
 def _check_objective(run: RunFile, module: torch.nn.Module, batch: Batch) -> str:
     loss = make_objective(run.objective, None)(module, batch)
-    loss.sum.backward()
+    if loss.sum.requires_grad:
+        loss.sum.backward()
     without = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
     if len(without) == sum(1 for _ in module.parameters()):
         raise BadInput("the loss does not depend on the model: no parameter got a gradient")
