@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.order import Order, Window
-from headway.data.reading.drawn import POSITIONS, DrawnAhead
+from headway.data.reading.drawn import MOST_POSITIONS, DrawnAhead
 
-ORDER = Order(seed=3, num_samples=700, samples_per_block=16, window_blocks=3)
+ORDER = Order(seed=3, num_samples=700, samples_per_block=64, window_blocks=4)
 
 
 class Counted:
@@ -26,6 +26,7 @@ class Counted:
         return ORDER.window_at(position)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 600)), min_size=1, max_size=8))
 def test_it_says_what_the_order_says(asked: list[tuple[int, int]]) -> None:
     ahead = DrawnAhead(ORDER)
@@ -37,6 +38,15 @@ def test_it_says_what_the_order_says(asked: list[tuple[int, int]]) -> None:
 def test_small_batches_are_drawn_many_at_a_time() -> None:
     order = Counted()
     ahead = DrawnAhead(order)
-    for step in range(64):
+    for step in range(500):
         ahead.at(4 * step, 4)
-    assert order.drawn == [(0, POSITIONS)]
+    assert len(order.drawn) <= 500 * 4 / MOST_POSITIONS + 7
+    assert order.drawn[-1][1] == MOST_POSITIONS
+
+
+def test_one_who_jumps_about_gets_what_was_asked_for() -> None:
+    order = Counted()
+    ahead = DrawnAhead(order)
+    for first in (900, 40, 1800, 7):
+        ahead.at(first, 4)
+    assert order.drawn == [(900, 4), (40, 4), (1800, 4), (7, 4)]
