@@ -38,7 +38,7 @@ class _Workers(Generic[Result]):
         self.have_formed = threading.Barrier(size)
 
     def run(self, rank: int, work: Callable[[Peers], Result]) -> None:
-        peers = Peers(_group(self.store, rank, self.size, self.timeout))
+        peers = Peers(group_of(self.store, rank, self.size, self.timeout))
         self.open.append(peers)
         self.have_formed.wait(TIMEOUT.total_seconds())
         try:
@@ -75,7 +75,10 @@ def together(size: int, work: Callable[[Peers], Result]) -> list[Result]:
     return found
 
 
-def _group(store: HashStore, rank: int, size: int, timeout: timedelta) -> dist.ProcessGroup:
+def group_of(
+    store: HashStore, rank: int, size: int, timeout: timedelta = TIMEOUT
+) -> dist.ProcessGroup:
+    """COLLECTIVE. One rank's side of a group that meets at `store`."""
     options = ProcessGroupGloo._Options()
     options._devices = [ProcessGroupGloo.create_device(interface="lo")]
     options._timeout = TIMEOUT

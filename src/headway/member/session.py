@@ -152,9 +152,15 @@ class Session:
         """Its machine is wanted back. It works on until a generation without it is there."""
         self._say(self._follower.leave)
 
-    def enter(self) -> Generation:
-        """Lets go of all before, and waits for the others of the newest generation."""
-        return self._say(self._follower.enter)
+    def enter(self, number: int | None = None) -> Generation:
+        """Lets go of all before, and waits for the others of the newest generation, which is
+        returned. With a number, only if that is still the newest."""
+
+        def change() -> None:
+            if number in (None, self._follower.newest.number):
+                self._follower.enter()
+
+        return self._say(change)
 
     def healed(self) -> None:
         self._say(self._follower.healed)
@@ -247,7 +253,7 @@ class Session:
 
     # Inside, any thread
 
-    def _say(self, change: Callable[[], Generation | None]) -> Generation:
+    def _say(self, change: Callable[[], object]) -> Generation:
         self._check_process()
         with self._changed:
             self._check_open()

@@ -55,16 +55,18 @@ class Gradients:
         """The next backward pass completes them."""
         self._is_last_slice = True
 
-    def finish(self) -> PeerLost | None:
-        """COLLECTIVE. After it, every replica has the sums over the whole global batch; unless a
-        peer was lost, which is said and not raised: somebody may have to be told first."""
+    def finish(self, sums: torch.Tensor) -> PeerLost | None:
+        """COLLECTIVE. After it, every replica has the sums over the whole global batch, of the
+        gradients and of `sums`; unless a peer was lost, which is said and not raised: somebody may
+        have to be told first."""
         if self._peers is None or self._is_sharded:
             for parameter in self._parameters:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
-            return None if self._peers is None else self._add_up_shards(self._peers)
+            return None if self._peers is None else self._add_up_shards(self._peers, sums)
         for bucket in self._buckets:
             self._send(bucket)
+        last = self._start(sums)  # on its way with the last bucket
         for bucket in self._buckets:
             try:
                 if bucket.adding is not None and self._lost is None:
@@ -72,6 +74,11 @@ class Gradients:
                     bucket.adding = None
             except PeerLost as lost:
                 self._lost = lost
+        try:
+            if last is not None and self._lost is None:
+                last.finish()
+        except PeerLost as lost:
+            self._lost = lost
         return self._lost
 
     def _noting(self, bucket: _Bucket) -> Callable[[torch.Tensor], None]:
@@ -89,18 +96,23 @@ class Gradients:
     def _send(self, bucket: _Bucket) -> None:
         if bucket.is_sent or self._lost is not None:
             return
-        assert self._peers is not None
         bucket.is_sent = True
         bucket.collect()
+        bucket.adding = self._start(bucket.flat)
+
+    def _start(self, tensor: torch.Tensor) -> Adding | None:
+        assert self._peers is not None
         try:
-            bucket.adding = self._peers.start_adding_up(bucket.flat)
+            return self._peers.start_adding_up(tensor) if self._lost is None else None
         except PeerLost as lost:  # not raised into the backward pass
             self._lost = lost
+            return None
 
-    def _add_up_shards(self, peers: Peers) -> PeerLost | None:
+    def _add_up_shards(self, peers: Peers, sums: torch.Tensor) -> PeerLost | None:
         """After the last backward pass: what FSDP2 has accumulated is complete only then."""
         gradients = [local_part(p.grad) for p in self._parameters if p.grad is not None]
         try:
+            first = peers.start_adding_up(sums)
             for bucket in _buckets(gradients):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
                 peers.add_up(flat)
@@ -108,6 +120,7 @@ class Gradients:
                 torch._foreach_copy_(
                     bucket, [part.view_as(to) for part, to in zip(parts, bucket, strict=True)]
                 )
+            first.finish()
         except PeerLost as lost:
             return lost
         return None

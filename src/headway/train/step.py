@@ -20,6 +20,7 @@ from headway.train.optim import set_lr
 from headway.train.precision import LossScale, computing
 from headway.train.replicate import Gradients
 from headway.train.schedule import lr_ratio
+from headway.train.shard import local_part
 from headway.train.world import World
 
 
@@ -90,16 +91,19 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     Raises PeerLost when a worker is lost: then nothing has changed, and the step can be taken again
     in another world."""
     run, step = training.resolved.run, training.step
-    sums, counts, names = _run_slices(training, world, flags)
-    lost = training.gradients.finish()  # COLLECTIVE
-    world.add_up(sums, counts, lost=lost)  # COLLECTIVE, and the last one: from here on it counts
+    sums, own_count, names = _run_slices(training, world)
+    lost = training.gradients.finish(sums)  # COLLECTIVE
     gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
-    summed_norm = _global_norm(gradients)
+    totals = torch.cat([sums, _squared_norm(gradients).view(1)])
+    if world.domain is not None:
+        world.domain.add_up(totals)  # COLLECTIVE
     # SYNC: the one moment of a step at which the host waits for the device.
-    count, *flags_added_up = counts.tolist()
-    loss, *extras = (value / max(1, count) for value in sums.tolist())
+    *totals_here, squared_norm, count_here = torch.cat([totals, own_count.view(1)]).tolist()
+    # COLLECTIVE, and the last one: whoever has its result commits.
+    count, *raised = world.control([int(count_here), *_raised(flags)], lost)
+    loss, *extras = (value / max(1, count) for value in totals_here)
     divisor = count * training.scale.factor(_slice_tokens(training))
-    grad_norm = float(summed_norm) / divisor if count else 0.0
+    grad_norm = math.sqrt(squared_norm) / divisor if count else 0.0
 
     reason = training.guard.verdict(loss, grad_norm) if count else "it has no targets"
     lr = run.optimizer.lr * lr_ratio(run.schedule, step, training.total_steps)
@@ -116,14 +120,12 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
         lr=lr,
         extras=dict(zip(names, extras, strict=True)),
         skipped=reason,
-        agreed=_agreed(flags_added_up, world.num_workers),
+        agreed=_agreed(raised, world.num_workers),
     )
 
 
-def _run_slices(
-    training: Training, world: World, flags: Flags
-) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Forward and backward over this worker's slices. Sums and counts stay on the device."""
+def _run_slices(training: Training, world: World) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """Forward and backward over this worker's slices. Sums and count stay on the device."""
     run = training.resolved.run
     factor = training.scale.factor(_slice_tokens(training))
     if not training.model.training:  # after an evaluation
@@ -146,12 +148,11 @@ def _run_slices(
         sums = parts.double() if sums is None else sums + parts.double()
         count = count + loss.count
     assert sums is not None, "a share has at least one slice"
-    raised = torch.tensor(_raised(flags), dtype=torch.int64, device=world.device)
-    return sums, torch.cat([count.view(1), raised]), names
+    return sums, count, names
 
 
 def _raised(flags: Flags) -> list[int]:
-    """For a sum over all workers."""
+    """As numbers, for a sum over all workers."""
     return [flags.stop, flags.save, flags.leaving, flags.ahead, flags.ahead**2]
 
 
@@ -169,10 +170,9 @@ def _slice_tokens(training: Training) -> int:
     return training.resolved.micro * training.resolved.run.data.sequence_length
 
 
-def _global_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Over all gradients and all shards of them. COLLECTIVE when the model is sharded."""
-    norm = torch.nn.utils.get_total_norm(gradients)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+def _squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """Of what this rank holds of them. Exact: the square of an fp32 number is one of fp64."""
+    return torch.nn.utils.get_total_norm([local_part(one) for one in gradients]).double() ** 2
 
 
 @torch.no_grad()

@@ -20,6 +20,7 @@ from headway.errors import PeerLost
 from headway.plan.batch import Share, share_of
 from headway.plan.devices import require_device
 from headway.spec.resolve import Resolved
+from headway.train.mates import Mates
 from headway.train.peers import Peers, naming_lost_peers
 
 # A dead peer closes its connections and is noticed at once, and the launcher ends the others; this
@@ -39,6 +40,10 @@ class Place:
     """Workers of a domain. Those of the first write checkpoints."""
     shard_mesh: DeviceMesh | None = None
     """The ranks of this domain, when they hold the model together."""
+    domain_groups: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = field(
+        default=None, repr=False
+    )
+    """Of the same ranks, for data and for control, as long as their processes live."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +54,7 @@ class World:
     place: Place
     replicas: Peers | None = field(default=None, repr=False)
     """Workers that hold the same part of the model: gradients are added up over them."""
-    domain: Peers | None = field(default=None, repr=False)
+    domain: Mates | None = field(default=None, repr=False)
     """The ranks that hold the model together with this one."""
 
     @property
@@ -100,20 +105,38 @@ class World:
 
     def agree(self, lost: PeerLost | None) -> None:
         """COLLECTIVE in the domain. Raises PeerLost if any rank of it has lost a peer: with a copy
-        of the model in several hands, all go on or none."""
+        of the model in several hands, all continue or none."""
+        self._control_in_domain([], lost)
+
+    def control(self, values: list[int], lost: PeerLost | None = None) -> list[int]:
+        """COLLECTIVE. The control all-reduce: sums of the values over all workers, on the host, so
+        that no device is waited for. `lost`: a collective before it has failed here. Then no worker
+        of any domain gets a result: they commit what all of them have whole, or nothing.
+
+        Over replicas first, where whoever is not whole does not come; then inside the domain, on
+        groups that a new generation does not shut: all its ranks get the result or none."""
+        if self.replicas is not None and lost is None:
+            vector = torch.tensor(values, dtype=torch.int64)
+            try:
+                self.replicas.add_up(vector)
+                values = vector.tolist()
+            except PeerLost as error:
+                lost = error
+        return self._control_in_domain(values, lost)
+
+    def _control_in_domain(self, values: list[int], lost: PeerLost | None) -> list[int]:
         if self.domain is not None:
-            losses = torch.tensor([int(lost is not None)], dtype=torch.int64, device=self.device)
-            self.domain.add_up(losses)
-            if lost is None and losses.item():  # SYNC
+            gathered = self.domain.gather([*values, int(lost is not None)])
+            *values, num_lost = (sum(column) for column in zip(*gathered, strict=True))
+            if num_lost and lost is None:
                 lost = PeerLost("another rank of this domain lost a peer")
         if lost is not None:
             raise lost
+        return values
 
     def any(self, flag: bool) -> bool:
         """COLLECTIVE. Whether any worker raises the flag."""
-        raised = torch.tensor([int(flag)], dtype=torch.int64, device=self.device)
-        self.add_up(raised)
-        return bool(raised.item())  # SYNC
+        return self.control([int(flag)]) != [0]
 
     def wait_for_all(self) -> None:
         """COLLECTIVE. Returns when every worker has come here."""
@@ -152,13 +175,14 @@ def form_world(
         mesh = init_device_mesh(
             device.type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
         )
+    group = mesh.get_group("shard")
     return World(
         rank,
         num_workers,
         generation,
         Place(device, local_rank, ranks_per_node, mesh["shard"]),
         Peers(mesh.get_group("replica")) if nodes > 1 else None,
-        Peers(mesh.get_group("shard")),
+        Mates(Peers(group), Peers(group), generation),
     )
 
 
@@ -179,7 +203,9 @@ def live_place(local_rank: int, ranks: int, device: torch.device, store: Path | 
             timeout=COLLECTIVE_TIMEOUT,
         )
         mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("shard",))
-    return Place(device, local_rank, ranks, mesh)
+        control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        assert isinstance(control, dist.ProcessGroup)
+    return Place(device, local_rank, ranks, mesh, (mesh.get_group("shard"), control))
 
 
 def device_of(resolved: Resolved, number: int) -> torch.device:

@@ -24,6 +24,7 @@ from headway.errors import PeerLost
 from headway.member.generation import Domain, Generation
 from headway.member.session import Session
 from headway.member.session_view import GenerationOver, Late, SessionClosed, View
+from headway.train.mates import Mates, meet
 from headway.train.peers import Peers
 from headway.train.preempt import StopRequest
 from headway.train.session_store import FORM_SECONDS, Group, GroupFailed, SessionStore, form_group
@@ -189,20 +190,64 @@ class LiveWorlds:
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
         self._wanted_at = time.monotonic()
         while self._wait_for_a_place(is_wanted):
-            generation = self.session.enter()
-            if generation.domain_of(self.session.pod) is None:
-                continue  # thrown out in the moment between being called and coming
-            if not self._wait_for_all(generation.number, is_wanted):
+            generation = self._enter()
+            if generation is None or not self._wait_for_all(generation.number, is_wanted):
                 continue
             # Now nobody needs the groups before any longer.
             self._drop()
+            failed: PeerLost | None = None
             try:
-                return self._form(generation)
-            except GroupFailed as failed:
-                self._complain(failed.pods)
-            except GenerationOver:
-                pass
+                world = self._form(generation)
+            except GroupFailed as error:
+                self._complain(error.pods)
+                failed = PeerLost(str(error))
+            except GenerationOver as error:
+                failed = PeerLost(str(error))
+            with suppress(PeerLost):
+                self._mates_agree(generation.number, failed)
+                return world
+            self._drop()
         return None
+
+    def _enter(self) -> Generation | None:
+        """The newest generation, which all ranks of the domain enter together; None: there is a
+        newer one, or one of them knows of another."""
+        number = self.session.view.generation.number
+        if self.place.domain_groups is not None:
+            control = Peers(self.place.domain_groups[1], _DomainWatch(self.session))
+            try:
+                wanted = meet(control, number)
+            except PeerLost:  # they are out of the run, or one of them has ended: so will this one
+                time.sleep(LOOK_SECONDS)
+                return None
+            if set(wanted) != {number}:
+                with suppress(Late):
+                    self.session.wait_for(
+                        "the generation that another rank of the domain knows",
+                        lambda view: view.generation.number >= max(wanted),
+                        PLACE_SECONDS,
+                    )
+                return None
+        generation = self.session.enter(number)
+        if generation.number != number or generation.domain_of(self.session.pod) is None:
+            return None  # another one in the moment between being called and coming
+        return generation
+
+    def _mates_agree(self, number: int, failed: PeerLost | None) -> None:
+        """COLLECTIVE in the domain. Raises PeerLost unless all its ranks have formed their groups:
+        from here on they leave a world together."""
+        mates = self._mates(number, _Watch())
+        if mates is not None and any(one != [0] for one in mates.gather([int(bool(failed))])):
+            raise failed or PeerLost("another rank of this domain could not form its group")
+        if failed is not None:
+            raise failed
+
+    def _mates(self, number: int, watch: _Watch) -> Mates | None:
+        if self.place.domain_groups is None:
+            return None
+        over = _DomainWatch(self.session, watch)
+        data, control = (Peers(group, over) for group in self.place.domain_groups)
+        return Mates(data, control, number)
 
     def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
         number = self.session.view.status.entered
@@ -289,28 +334,17 @@ class LiveWorlds:
         index = domains.index(domain)
         watch = _Watch()
         store = SessionStore(self.session, generation.number)
-        deadline = time.monotonic() + FORM_SECONDS
-
-        def formed(name: str, rank: int, pods: list[str]) -> Peers | None:
-            if len(pods) == 1:
-                return None
-            left = max(0.01, deadline - time.monotonic())
+        replicas = None
+        if len(domains) > 1:
+            name = f"replicas-{local_rank}"
             try:
-                group = form_group(store, rank, len(pods), left, name=name)
+                group = form_group(store, index, len(domains), FORM_SECONDS, name=name)
             except GroupFailed as failed:
-                failed.pods = tuple(pods[missing] for missing in failed.ranks)
+                failed.pods = tuple(domains[missing].pods[local_rank] for missing in failed.ranks)
                 raise
-            watch.groups.append(group)
             assert group.process_group is not None
-            return Peers(group.process_group, watch)
-
-        try:
-            within = formed(f"domain-{index}", local_rank, list(domain.pods))
-            across = [one.pods[local_rank] for one in domains]
-            replicas = formed(f"replicas-{local_rank}", index, across)
-        except BaseException:
-            watch.drop()
-            raise
+            watch.groups.append(group)
+            replicas = Peers(group.process_group, watch)
         self._generation, self._domain, self._watch = generation, domain, watch
         return World(
             rank=index * size + local_rank,
@@ -318,7 +352,7 @@ class LiveWorlds:
             generation=generation.number,
             place=self.place,
             replicas=replicas,
-            domain=within,
+            domain=self._mates(generation.number, watch),
         )
 
     def _complain(self, peers: tuple[str, ...]) -> None:
@@ -379,6 +413,20 @@ class _Watch:
         self.is_over = True
         for group in self.groups:
             group.drop()
+
+
+class _DomainWatch:
+    """Over the domain's own groups. They are over only when the domain is out of the run, which
+    also frees a rank whose mate stands still; not when others are lost."""
+
+    def __init__(self, session: Session, watch: _Watch | None = None) -> None:
+        self._session = session
+        watch = watch or _Watch()
+        self.begins, self.ends = watch.begins, watch.ends
+
+    @property
+    def is_over(self) -> bool:
+        return self._session.view.domain is None
 
 
 def _is_called(view: View) -> bool:

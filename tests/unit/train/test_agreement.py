@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import PeerLost
+from headway.train.mates import Mates
 from headway.train.peers import Peers
 from headway.train.step import Agreed, Flags, _agreed, _raised
 from headway.train.world import Place, World
@@ -81,9 +82,7 @@ def world(peers: Peers) -> World:
 )
 def test_every_worker_finds_the_same(flags: list[Flags], expected: Agreed) -> None:
     def work(peers: Peers) -> Agreed:
-        raised = torch.tensor(_raised(flags[peers.rank]), dtype=torch.int64)
-        world(peers).add_up(raised)
-        return _agreed(raised.tolist(), peers.size)
+        return _agreed(world(peers).control(_raised(flags[peers.rank])), peers.size)
 
     assert together(3, work) == [expected] * 3
 
@@ -93,7 +92,7 @@ def test_in_a_domain_all_have_lost_a_peer_or_none() -> None:
 
     def work(peers: Peers) -> str:
         place = Place(torch.device("cpu"), peers.rank, peers.size)
-        domain = World(peers.rank, peers.size, 1, place, domain=peers)
+        domain = World(peers.rank, peers.size, 1, place, domain=Mates(peers, peers, 1))
         domain.agree(None)
         own = PeerLost("my own peer went away") if peers.rank == 1 else None
         try:

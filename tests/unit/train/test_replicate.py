@@ -71,7 +71,7 @@ class Replica:
                 before_last()
                 self.gradients.last_slice()
             loss.backward()
-        return self.gradients.finish() or self.sums()
+        return self.gradients.finish(torch.zeros(1)) or self.sums()
 
     def sums(self) -> Sums:
         trained = {name: p for name, p in self.model.named_parameters() if p.requires_grad}
@@ -195,9 +195,9 @@ def test_they_are_sent_while_backward_runs_and_on_all_in_the_same_order(
         counts: list[int] = []
         finish = replica.gradients.finish
 
-        def noting() -> PeerLost | None:
+        def noting(sums: torch.Tensor) -> PeerLost | None:
             counts.append(len(watched.begun))
-            return finish()
+            return finish(sums)
 
         replica.gradients.finish = noting  # type: ignore[method-assign]
         replica.step(4, cast(Any, watched), before_last=lambda: counts.append(len(watched.begun)))
@@ -207,6 +207,8 @@ def test_they_are_sent_while_backward_runs_and_on_all_in_the_same_order(
     assert before == 0, "what earlier slices add is not complete"
     assert during > 0
     assert sent == sent_there
+    *sent, of_losses = sent
+    assert of_losses == 1, "the sums of losses go with the last bucket"
     assert sum(sent) == sum(p.numel() for p in Branching().parameters() if p.requires_grad)
 
 

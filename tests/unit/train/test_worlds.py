@@ -10,6 +10,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from torch.distributed import HashStore
 
 from headway.errors import PeerLost
 from headway.member.generation import Generation
@@ -21,6 +22,7 @@ from headway.train.world import Place, World
 from headway.train.worlds import LiveWorlds, OneWorld
 from support.meeting import Meeting
 from support.small_coordinator import KEY, RUN
+from support.together import group_of
 from support.waiting import wait_for
 
 LONG = 20.0
@@ -58,13 +60,30 @@ class Crew:
         self._members: list[Member] = []
 
     def join(
-        self, name: str, local_rank: int = 0, size: int = 1, kind: type[Session] = Session
+        self,
+        name: str,
+        kind: type[Session] = Session,
+        place: Place = Place(torch.device("cpu")),  # noqa: B008 - it is frozen
     ) -> Member:
         session = self._stack.enter_context(kind(self.meeting.address, KEY, RUN, name))
-        member = Member(self.meeting, session, Place(torch.device("cpu"), local_rank, size))
+        member = Member(self.meeting, session, place)
         self._stack.callback(member.worlds.close, "the test is over")
         session.wait_for("a connection", lambda view: view.connected, LONG)
         return member
+
+    def domain(self, name: str, size: int = 2) -> list[Member]:
+        """The ranks of one node, with the groups that last as long as they do."""
+        data, control = HashStore(), HashStore()
+
+        def place(rank: int) -> Place:
+            groups = (group_of(data, rank, size), group_of(control, rank, size))
+            return Place(torch.device("cpu"), rank, size, None, groups)
+
+        places = [self.start(lambda rank=rank: place(rank)) for rank in range(size)]
+        return [
+            self.join(f"{name}/{rank}", place=future.result(LONG))
+            for rank, future in enumerate(places)
+        ]
 
     def start(self, call: Callable[[], object]) -> Future:  # type: ignore[type-arg]
         return self._pool.submit(call)
@@ -130,7 +149,7 @@ def test_alone_there_is_no_group(crew: Crew) -> None:
 
 
 def test_ranks_of_a_domain_have_a_group_inside_and_one_across_each(crew: Crew) -> None:
-    members = [crew.join(f"{node}/{rank}", rank, 2) for node in "ab" for rank in range(2)]
+    members = [*crew.domain("a"), *crew.domain("b")]
     pods = [member.pod for member in members]
     crew.meeting.gather(pods[:2], pods[2:], leader=1)
     worlds = crew.next(*members)
@@ -200,12 +219,12 @@ class LateSession(Session):
 
     meanwhile: Callable[[], object] | None = None
 
-    def enter(self) -> Generation:
+    def enter(self, number: int | None = None) -> Generation:
         meanwhile, self.meanwhile = self.meanwhile, None
         if meanwhile is not None:
-            number = meanwhile()
-            self.wait_for("it", lambda view: view.generation.number == number, LONG)
-        return super().enter()
+            news = meanwhile()
+            self.wait_for("it", lambda view: view.generation.number == news, LONG)
+        return super().enter(number)
 
 
 def test_one_that_is_thrown_out_while_it_comes_asks_again(crew: Crew) -> None:
@@ -415,6 +434,81 @@ def test_a_newer_generation_while_the_group_forms(crew: Crew) -> None:
     assert [future.result(LONG).generation for future in found] == [2, 2]
     assert time.monotonic() - began < worlds_module.FORM_SECONDS
     assert one.status.trouble == two.status.trouble == 0
+
+
+# --- the ranks of a domain
+
+
+def agreed(world: World, lost: PeerLost | None = None) -> str:
+    try:
+        world.agree(lost)
+    except PeerLost as error:
+        return error.message
+    return "all"
+
+
+def test_a_loss_elsewhere_does_not_keep_the_ranks_of_a_domain_from_agreeing(crew: Crew) -> None:
+    """One of them has the result of a step already: the other must get it, too."""
+    first, second = crew.domain("a")
+    other = crew.domain("b")
+    crew.meeting.gather([first.pod, second.pod], [one.pod for one in other])
+    world, mate, *_ = crew.next(first, second, *other)
+    waiting = crew.start(lambda: agreed(world))
+    crew.meeting.gather([first.pod, second.pod])
+    for member in (first, second):
+        wait_for("the news", lambda member=member: member.session.view.must_drop, LONG)
+    wait_for("the groups between domains to be shut", lambda: replicas(world).is_over, LONG)
+    time.sleep(0.2)  # two looks of the watching thread
+    assert not waiting.done()
+    assert agreed(mate) == "all"
+    assert waiting.result(LONG) == "all"
+    again = crew.next(first, second)
+    assert [one.generation for one in again] == [2, 2]
+
+
+def test_ranks_of_a_domain_enter_a_generation_together(crew: Crew) -> None:
+    first, second = crew.domain("a")
+    others = crew.domain("b")
+    crew.meeting.gather([first.pod, second.pod], [one.pod for one in others])
+    forming = [crew.start(member.next) for member in (first, second, others[0])]
+    wait_for("them to enter", lambda: first.status.entered == second.status.entered == 1, LONG)
+    assert others[0].status.entered == 0, "it waits for its mate"
+    assert not any(future.done() for future in forming)
+    crew.meeting.gather([first.pod, second.pod])
+    assert [future.result(LONG).generation for future in forming[:2]] == [2, 2]
+    crew.meeting.gather([first.pod, second.pod], [one.pod for one in others])
+    found = crew.next(first, second, others[1])
+    assert [world.generation for world in found] == [3, 3, 3]
+    assert forming[2].result(LONG).generation == 3
+
+
+def test_one_rank_that_left_a_generation_makes_its_mates_leave(crew: Crew) -> None:
+    first, second = crew.domain("a")
+    other = crew.domain("b")
+    crew.meeting.gather([first.pod, second.pod], [one.pod for one in other])
+    world, _, *_ = crew.next(first, second, *other)
+    waiting = crew.start(lambda: agreed(world))
+    crew.meeting.gather([first.pod, second.pod])
+    leaving = crew.start(second.next)
+    assert "has left the generation" in waiting.result(LONG)
+    assert crew.next(first)[0].generation == leaving.result(LONG).generation == 2
+
+
+def test_a_rank_whose_mate_stands_still_is_freed_when_they_are_thrown_out(crew: Crew) -> None:
+    first, second = crew.domain("a")
+    (other,) = crew.domain("b", 1)
+    crew.meeting.gather([first.pod, second.pod])
+    world, _ = crew.next(first, second)
+    waiting = crew.start(lambda: agreed(world))
+    crew.meeting.gather([other.pod])
+    assert waiting.result(LONG) == "the generation is over"
+    coming = crew.start(first.next)
+    wait_for("it to be ready", lambda: first.status.ready, LONG)
+    # Its mate wakes up in the middle of what the first has given up.
+    assert crew.start(lambda: agreed(_)).result(LONG) == "all"
+    late = crew.start(second.next)
+    crew.meeting.gather([first.pod, second.pod])
+    assert [coming.result(LONG).generation, late.result(LONG).generation] == [3, 3]
 
 
 # --- slow is not silent
