@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, Any, Literal
 
 import xxhash
@@ -278,14 +279,20 @@ def take_over(
 
 
 def superseded(
-    manifests: list[CheckpointManifest], known: list[Generation], keep: Keep
+    manifests: list[CheckpointManifest],
+    known: list[Generation],
+    keep: Keep,
+    settled_step: float = inf,
 ) -> list[CheckpointManifest]:
     """Which checkpoints retention lets go: neither among the last, nor the best, nor a milestone.
 
-    Those that do not count are not kept for their own sake, nor do they push out good ones; of the
-    same step by two generations, the newer stays.
+    Those that do not count are not kept for their own sake, nor do they push out good ones; nor
+    does one beyond `settled_step`, which stays: it may turn out not to count. Of the same step by
+    two generations, the newer stays.
     """
     counting = [m for m in manifests if not fenced(Found(m.step, m.generation), known)]
+    unsettled = {(m.step, m.generation) for m in counting if m.step > settled_step}
+    counting = [m for m in counting if m.step <= settled_step]
     counting.sort(key=lambda m: (m.step, m.generation))
     good = list({m.step: m for m in counting}.values())
     measured = [m for m in good if m.validation_loss is not None]
@@ -296,7 +303,7 @@ def superseded(
         *(m.step for m in best),
         *(m.step for m in good if every and m.step % every == 0),
     }
-    kept = {(m.step, m.generation) for m in good if m.step in stay}
+    kept = {(m.step, m.generation) for m in good if m.step in stay} | unsettled
     return [m for m in manifests if (m.step, m.generation) not in kept]
 
 
@@ -326,7 +333,7 @@ def clear_failed(directory: RunDirectory, step: int, generation: int) -> None:
             directory.store.remove(found.folder)
 
 
-def retire(directory: RunDirectory, keep: Keep, generation: int) -> None:
+def retire(directory: RunDirectory, keep: Keep, generation: int, settled_step: float = inf) -> None:
     """Applies retention, and clears what older generations left without a manifest. A damaged
     manifest is left for a look until a generation has begun without it."""
     known = generations(directory)
@@ -337,7 +344,7 @@ def retire(directory: RunDirectory, keep: Keep, generation: int) -> None:
             manifests.append(manifest)
         elif fenced(found, known):
             drop(directory, found.step, found.generation)
-    for manifest in superseded(manifests, known, keep):
+    for manifest in superseded(manifests, known, keep, settled_step):
         drop(directory, manifest.step, manifest.generation)
     for found in found_folders(directory):
         if not found.has_manifest and found.generation < generation:

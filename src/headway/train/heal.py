@@ -1,12 +1,14 @@
 """The run's state for those who lack it: by broadcast in the new group, in chunks with checksums.
 
-A state is named (step, generation that committed it). Of the states that holders bring the highest
-is taken, and whoever has another one or none gets it. What it is made of goes first, as JSON; then
+A state is named (step, generation that committed it). Of the states that domains hold, the one that
+most of them hold is taken, and whoever has another one or none gets it: a step that one alone has
+committed was not settled, and is taken again. What the state is made of goes first, as JSON; then
 the bytes of all tensors, one after the other.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +18,7 @@ import torch
 import xxhash
 
 from headway.errors import PeerLost
+from headway.train.mates import Mates
 from headway.train.peers import Peers
 from headway.train.pieces import Piece, piece_of, state_pieces, tied_names
 from headway.train.step import Training
@@ -23,7 +26,8 @@ from headway.train.tensors_file import DTYPES, TORCH_DTYPES
 
 CHUNK_BYTES = 2**25
 CHECK_BYTES = 8
-NO_STATE = (-1, 0)
+Name = tuple[int, int]
+NO_STATE: Name = (-1, 0)
 
 
 @dataclass(frozen=True)
@@ -35,20 +39,31 @@ class Choice:
     source: int
     """The first rank that has it."""
     needy: tuple[int, ...]
-    """Ranks that have another state, or none."""
+    """Ranks that have another state, older or newer, or none."""
     evaluated_step: int
     """As all know it who have the state."""
 
 
-def choose(training: Training, peers: Peers, holds: bool) -> Choice | None:
-    """COLLECTIVE. None: nobody holds the run's state, it comes from a checkpoint."""
-    name = (training.step, training.committed_in) if holds else NO_STATE
-    own = torch.tensor([*name, training.evaluated_step], dtype=torch.int64)
+def held_state(training: Training, mates: Mates | None, holds: bool) -> Name:
+    """COLLECTIVE in the domain. The name of the state it holds: only if all its ranks have the
+    same. The source may have died between two of them."""
+    own = (training.step, training.committed_in) if holds else NO_STATE
+    if mates is None:
+        return own
+    names = mates.gather(list(own))
+    return own if all(name == names[0] for name in names) else NO_STATE
+
+
+def choose(training: Training, peers: Peers, held: Name) -> Choice | None:
+    """COLLECTIVE. Out of what each domain holds; the higher where as many hold one as another.
+    None: nobody holds the run's state, it comes from a checkpoint."""
+    own = torch.tensor([*held, training.evaluated_step], dtype=torch.int64)
     brought = [part.tolist() for part in peers.gather(own)]
     names = [(step, within) for step, within, _ in brought]
-    best = max(names)
-    if best == NO_STATE:
+    holders = Counter(name for name in names if name != NO_STATE)
+    if not holders:
         return None
+    best = max(holders, key=lambda name: (holders[name], name))
     return Choice(
         step=best[0],
         committed_in=best[1],

@@ -78,6 +78,7 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
         ahead=worlds.num_ahead,
     )
     result = take_step(training, world, flags)  # COLLECTIVE
+    run.saver.settled(training.step - 1)  # all came to this step with the one before
     run.validation_loss = None
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))

@@ -20,7 +20,7 @@ from headway.train.build import build
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.fingerprint import Diverged
-from headway.train.heal import choose, hand_over
+from headway.train.heal import NO_STATE, choose, hand_over, held_state
 from headway.train.meter import Meter
 from headway.train.models import Built
 from headway.train.preempt import StopRequest
@@ -109,7 +109,7 @@ def begin(run: WorkerRun, world: World, worlds: Worlds) -> None:
     to go on from it."""
     training, began = run.training, run.clock.monotonic()
     was_healed, resumed_from = False, None
-    if not _take_newest_of_holders(run, world, worlds):
+    if not _take_state_of_most(run, world, worlds):
         resumed_from = _restore(run, world)
     else:
         was_healed = True
@@ -118,7 +118,10 @@ def begin(run: WorkerRun, world: World, worlds: Worlds) -> None:
     worlds.has_state()
     training.optimizer.zero_grad(set_to_none=True)
     run.meter.num_devices = world.num_workers
+    if run.saver.tried is not None and run.saver.tried[0] > training.step:
+        run.saves.owed = True  # what was saved beyond it does not count
     run.saver.begin(world)
+    run.saver.settled(training.step)
     if not run.is_over:
         training.feed.expect(training.step, world.share(training.feed.num_slices))
     run.recorder.begin(world, training.step)
@@ -165,13 +168,14 @@ def _lead(run: WorkerRun, world: World, now: float, seconds: float) -> None:
             pause = min(2 * pause, 10.0)
 
 
-def _take_newest_of_holders(run: WorkerRun, world: World, worlds: Worlds) -> bool:
-    """COLLECTIVE. The newest state that a member brings, if anyone brings one."""
+def _take_state_of_most(run: WorkerRun, world: World, worlds: Worlds) -> bool:
+    """COLLECTIVE. The state that most members hold, if anyone holds one."""
     training, lost = run.training, None
-    is_held = worlds.holds and training.step >= 0  # half a state is none, also for one alone
+    held = held_state(training, world.domain, worlds.holds)
+    is_held = held != NO_STATE
     if world.replicas is not None:
         try:
-            choice = choose(training, world.replicas, worlds.holds)
+            choice = choose(training, world.replicas, held)
             is_held = choice is not None
             if choice is not None:
                 run.recorder.settle(upto=choice.step)
@@ -201,12 +205,12 @@ def _restore(run: WorkerRun, world: World) -> int | None:
             "a run can be extended, not shortened",
         )
     training.evaluated_step = training.step
+    run.saver.saved = None
     if resumed is None:
-        run.saver.saved_step = None
         return None
     if world.is_first:
         note_new_sample(run.journal, resumed, run.evaluator.sample)
-    run.saver.saved_step = resumed.step
+    run.saver.saved = (training.step, training.committed_in)
     return resumed.step
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 
 import torch
@@ -77,6 +77,7 @@ class Snapshot:
     """Everything a save writes, as it was at one step."""
 
     step: int
+    committed_in: int
     world: World
     rows: list[Rows]
     facts: dict[str, Any]
@@ -94,10 +95,18 @@ class Saver:
         self.journal = journal
         self.clock = clock
         self.thread: Thread | None = None
-        self.saved_step: int | None = None
-        """Of the newest save that succeeded."""
+        # States by name, (step, generation that committed it): a step that was taken back and taken
+        # again is another state, and what was saved of it before does not count.
+        self.saved: tuple[int, int] | None = None
+        """The newest state of which a save succeeded."""
         self.saved_at = clock.monotonic()
-        self.tried_step: int | None = None
+        self.tried: tuple[int, int] | None = None
+        self.settled_step = -1
+        """The newest step that all members are known to hold."""
+        self._owed: tuple[Snapshot, Keep] | None = None
+        """A save after which older ones go, once its step is settled."""
+        self._retiring: Thread | None = None
+        self._retires = Lock()
         self.failures = 0
         self.failure = "the first worker could not"
         """Why the newest save failed, where one did."""
@@ -107,6 +116,20 @@ class Saver:
     def begin(self, world: World) -> None:
         """From now on saves are those of this world; one that is being written is not disturbed."""
         self.world = world
+
+    def settled(self, step: int) -> None:
+        """All members hold this step: a checkpoint of it counts, and older ones may go. In a
+        thread: training never waits for it."""
+        self.settled_step = step
+        owed = self._owed
+        if owed is not None and owed[0].step <= step:
+            self._owed = None
+            self._retiring = Thread(target=self._retire, args=owed, name="saver", daemon=True)
+            self._retiring.start()
+
+    @property
+    def saved_step(self) -> int | None:
+        return None if self.saved is None else self.saved[0]
 
     @property
     def is_busy(self) -> bool:
@@ -120,7 +143,7 @@ class Saver:
     def start(self, training: Training, validation_loss: float | None) -> float:
         """Copies the state and begins to write it; seconds that training was held up."""
         began = self.clock.monotonic()
-        self.tried_step, self.tried_at = training.step, began
+        self.tried, self.tried_at = (training.step, training.committed_in), began
         if self.world.leads:
             self.wait()
             snapshot = self._snapshot(training, validation_loss)
@@ -148,13 +171,16 @@ class Saver:
     def finish(self, training: Training, validation_loss: float | None) -> None:
         """COLLECTIVE. Training has come to an end or was stopped: its state is in the store when
         this returns, or the run has failed."""
-        pause = 1.0
+        pause, state = 1.0, (training.step, training.committed_in)
         for attempt in range(1, LAST_ATTEMPTS + 1):
-            if self.tried_step != training.step or attempt > 1:
+            if self.tried != state or attempt > 1:
                 self.start(training, validation_loss)
             self.wait()
-            failed = self.world.is_first and self.saved_step != training.step
+            failed = self.world.is_first and self.saved != state
             if not self.world.any(failed):  # COLLECTIVE
+                self.settled(training.step)
+                if self._retiring is not None:
+                    self._retiring.join()
                 return
             if attempt < LAST_ATTEMPTS:
                 self.clock.sleep(pause)
@@ -196,7 +222,7 @@ class Saver:
                 SAMPLE: self.sample,
             },
         }
-        return Snapshot(training.step, self.world, rows, facts)
+        return Snapshot(training.step, training.committed_in, self.world, rows, facts)
 
     def _write(self, snapshot: Snapshot, keep: Keep) -> None:
         began, world = self.clock.monotonic(), snapshot.world
@@ -223,13 +249,24 @@ class Saver:
                 self._note_failure(snapshot.step, error)
             return
         seconds = round(self.clock.monotonic() - began, 3)
-        self.saved_step, self.saved_at = snapshot.step, self.clock.monotonic()
+        self.saved = (snapshot.step, snapshot.committed_in)
+        self.saved_at = self.clock.monotonic()
         self.failures = 0
         self.journal.note(
             "saved", step=snapshot.step, checkpoint=Path(folder).name, seconds=seconds
         )
-        with suppress(OSError):  # old ones that cannot be removed now go with the next save
-            retire(self.directory, keep, world.generation)
+        if world.replicas is None or snapshot.step <= self.settled_step:
+            self._retire(snapshot, keep)
+        else:
+            # Should the others turn out not to hold this step, it never was, and the older ones
+            # are all there is.
+            self._owed = (snapshot, keep)
+
+    def _retire(self, snapshot: Snapshot, keep: Keep) -> None:
+        settled = max(self.settled_step, snapshot.step)
+        # Old ones that cannot be removed now go with the next save.
+        with self._retires, suppress(OSError):
+            retire(self.directory, keep, snapshot.world.generation, settled)
 
     def _make_room(self, snapshot: Snapshot, mine: str) -> None:
         """After a failure: what this rank has written goes, and with the leader all of it."""

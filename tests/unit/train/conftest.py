@@ -41,6 +41,7 @@ class Little:
             scale=LossScale("fp16"),
             guard=LossGuard(Guard()),
             step=0,
+            committed_in=0,
         )
         self.directory = directory
         self.clock = facts.get("clock", SystemClock())
@@ -52,6 +53,7 @@ class Little:
     def advance(self, steps: int) -> None:
         for _ in range(steps):
             self.train.step += 1
+            self.train.committed_in = self.world.generation
             inputs = torch.full((2, 4), float(self.train.step))
             loss = self.train.model(inputs).pow(2).sum()
             loss.backward()

@@ -12,21 +12,23 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.distributed import HashStore
 
 from headway.errors import PeerLost
 from headway.spec.run import Guard, Optimizer
 from headway.train import heal
 from headway.train.guard import LossGuard
-from headway.train.heal import NO_STATE, Choice, choose, hand_over
+from headway.train.heal import NO_STATE, Choice, choose, hand_over, held_state
+from headway.train.mates import Mates
 from headway.train.optim import make_optimizer
 from headway.train.peers import Peers
 from headway.train.pieces import state_pieces
 from headway.train.precision import LossScale
 from headway.train.replicate import Gradients
-from headway.train.run import _take_newest_of_holders
+from headway.train.run import _take_state_of_most
 from headway.train.step import Training
 from headway.train.world import Place, World
-from support.together import Died, outcomes, together
+from support.together import Died, group_of, outcomes, together
 from support.waiting import wait_for
 
 NOTES = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
@@ -111,7 +113,7 @@ class Worker:
         return contents
 
     def take_part(self, peers: Peers, holds: bool = True) -> Any:
-        choice = choose(self.training, peers, holds)
+        choice = choose(self.training, peers, self.name if holds else NO_STATE)
         assert choice is not None
         return hand_over(self.training, peers, choice, NOTES if holds else [])
 
@@ -133,8 +135,16 @@ def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
         ([None], None),
         # All are level, as after a loss during a step.
         ([(5, 2), (5, 2)], Choice(5, 2, 0, (), 0)),
-        # One has committed a step that another has not.
-        ([(4, 2), (5, 2), (4, 2)], Choice(5, 2, 1, (0, 2), 0)),
+        # One has committed a step that the other has not: it cannot be told who is alone with it.
+        ([(4, 2), (5, 2)], Choice(5, 2, 1, (0,), 0)),
+        # One alone has committed a step: it was not settled, and good state is not overwritten.
+        ([(4, 2), (5, 2), (4, 2)], Choice(4, 2, 0, (1,), 0)),
+        ([(5, 2), (4, 2), (4, 2), (4, 2)], Choice(4, 2, 1, (0,), 0)),
+        # As many have it as have not.
+        ([(4, 2), (5, 2), (4, 2), (5, 2)], Choice(5, 2, 1, (0, 2), 0)),
+        # Most have it. Newcomers do not count, whatever they believe to have.
+        ([(4, 2), (5, 2), (5, 2)], Choice(5, 2, 1, (0,), 0)),
+        ([(4, 2), (5, 2), None, None], Choice(5, 2, 1, (0, 2, 3), 0)),
         # The same step, committed again by a later generation, after it was lost with the first.
         ([(5, 2), (5, 3), None], Choice(5, 3, 1, (0, 2), 0)),
         # A higher step counts more than a later generation.
@@ -146,14 +156,14 @@ def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
         ([NO_STATE, None], None),
     ],
 )
-def test_the_highest_that_a_holder_brings_is_taken(
+def test_the_state_that_most_holders_bring_is_taken(
     brought: list[tuple[int, int] | None], chosen: Choice | None
 ) -> None:
     def work(peers: Peers) -> Choice | None:
         worker = Worker(peers.rank)
         name = brought[peers.rank]
         worker.training.step, worker.training.committed_in = name or (50, 7)
-        return choose(worker.training, peers, holds=name is not None)
+        return choose(worker.training, peers, name or NO_STATE)
 
     assert together(len(brought), work) == [chosen] * len(brought)
 
@@ -165,7 +175,7 @@ def test_an_evaluation_that_not_all_have_finished_is_done_again() -> None:
         training = Worker(0).training
         training.step = 4 if peers.rank == 0 else 5
         training.evaluated_step = (0, 5, 3)[peers.rank]
-        return choose(training, peers, holds=True)
+        return choose(training, peers, (training.step, 0))
 
     assert [choice and choice.evaluated_step for choice in together(3, work)] == [3, 3, 3]
 
@@ -179,8 +189,8 @@ def test_all_choose_the_same_and_whoever_lacks_it_is_named(
 ) -> None:
     def work(peers: Peers) -> Choice | None:
         training = Worker(0).training
-        holds, training.step, training.committed_in = brought[peers.rank]
-        return choose(training, peers, holds)
+        holds, step, committed_in = brought[peers.rank]
+        return choose(training, peers, (step, committed_in) if holds else NO_STATE)
 
     choice, *others = together(len(brought), work)
     assert all(other == choice for other in others)
@@ -189,7 +199,7 @@ def test_all_choose_the_same_and_whoever_lacks_it_is_named(
         assert not names
         return
     best = (choice.step, choice.committed_in)
-    assert best == max(names)
+    assert best == max(names, key=lambda name: (names.count(name), name))
     assert brought[choice.source] == (True, *best)
     level = {rank for rank, one in enumerate(brought) if one == (True, *best)}
     assert level | set(choice.needy) == set(range(len(brought)))
@@ -363,11 +373,11 @@ def test_without_another_source_half_a_state_is_not_gone_on_from(
         cast(Any, SimpleNamespace(holds=True)),
         World(0, 1, 3, Place(torch.device("cpu"))),
     )
-    assert _take_newest_of_holders(run, alone, holder)
+    assert _take_state_of_most(run, alone, holder)
     outcomes(2, work)
-    assert together(1, lambda peers: choose(behind.training, peers, holds=True)) == [None]
     # The coordinator may count it as a holder: it was one, a step behind.
-    assert not _take_newest_of_holders(run, alone, holder), "it comes from a checkpoint"
+    assert together(1, lambda peers: choose(behind.training, peers, behind.name)) == [None]
+    assert not _take_state_of_most(run, alone, holder), "it comes from a checkpoint"
 
 
 @pytest.mark.parametrize("at", range(HEADER_BROADCASTS))
@@ -382,6 +392,72 @@ def test_lost_before_anything_came_one_keeps_what_it_has(at: int) -> None:
 
     assert isinstance(outcomes(2, work)[1], PeerLost)
     assert (behind.contents(), behind.name) == (expected, (3, 1))
+
+
+def test_one_that_is_ahead_alone_and_dies_while_it_is_taken_back_costs_nothing() -> None:
+    """Had the others taken its state, they would have lost theirs with it."""
+    ahead, first, second = Worker(2, 5, 2), Worker(2, 4, 2), Worker(2, 4, 2)
+    expected = first.contents()
+
+    def work(peers: Peers) -> Any:
+        worker = (ahead, first, second)[peers.rank]
+        if peers.rank == 0:
+            return worker.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS, die)))
+        return worker.take_part(peers)
+
+    outcomes(3, work)
+    for worker in (first, second):
+        assert (worker.contents(), worker.name) == (expected, (4, 2))
+
+
+@pytest.mark.parametrize(
+    ("names", "held"),
+    [
+        ([(5, 2), (5, 2)], (5, 2)),
+        # The source died between the two.
+        ([(5, 2), NO_STATE], NO_STATE),
+        ([(5, 2), (4, 2)], NO_STATE),
+        ([(5, 2), (5, 3)], NO_STATE),
+        ([NO_STATE, NO_STATE], NO_STATE),
+    ],
+)
+def test_a_domain_holds_what_all_its_ranks_hold(
+    names: list[tuple[int, int]], held: tuple[int, int]
+) -> None:
+    def work(peers: Peers) -> list[tuple[int, int]]:
+        training = Worker(peers.rank).training
+        training.step, training.committed_in = names[peers.rank]
+        mates = Mates(peers, peers, 3)
+        return [held_state(training, mates, holds) for holds in (True, False)]
+
+    assert together(2, work) == [[held, NO_STATE]] * 2
+
+
+def test_a_half_healed_domain_is_healed_as_a_whole() -> None:
+    """The source died between its two ranks: both take the state of the domain that is left, none
+    restores a checkpoint while the other waits."""
+    half = [Worker(2, 4, 2), Worker(1)]
+    half[1].training.step, half[1].training.committed_in = NO_STATE
+    whole = [Worker(2, 5, 2), Worker(2, 5, 2)]
+    stores = [HashStore() for _ in range(4)]
+    recorder = SimpleNamespace(
+        settle=lambda upto: None, notes=lambda: NOTES, take_over=lambda notes: None
+    )
+
+    def work(peers: Peers) -> bool:
+        domain, rank = divmod(peers.rank, 2)
+        mates = Peers(group_of(stores[domain], rank, 2))
+        replicas = Peers(group_of(stores[2 + rank], domain, 2))
+        place = Place(torch.device("cpu"), rank, 2)
+        world = World(peers.rank, 4, 3, place, replicas, Mates(mates, mates, 3))
+        run = SimpleNamespace(training=(half, whole)[domain][rank].training, recorder=recorder)
+        holder = SimpleNamespace(holds=True)
+        return _take_state_of_most(cast(Any, run), world, cast(Any, holder))
+
+    assert together(4, work) == [True] * 4
+    assert [worker.name for worker in (*half, *whole)] == [(5, 2)] * 4
+    for worker in half:
+        assert worker.contents() == whole[0].contents()
 
 
 # --- chunks

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 import torch
 
 from headway.clock import SystemClock
-from headway.errors import RunFailed
+from headway.errors import PeerLost, RunFailed
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
+from headway.state.generations import begin_generation
 from headway.state.rundir import RunDirectory
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
 from headway.train.world import Place, World
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
+from support.waiting import wait_for
 
 from .conftest import Little
 
@@ -211,5 +214,71 @@ def test_a_slow_store_gives_other_ranks_longer(
 
 
 def _arrive(clock: Patient, late: Little, at: float) -> None:
-    if clock.passed >= at and late.saver.tried_step is None:
+    if clock.passed >= at and late.saver.tried is None:
         late.save()
+
+
+class Others:
+    """The group of a leader whose peers are lost where `is_lost` says so."""
+
+    rank, size = 0, 3
+    is_lost = False
+
+    def add_up(self, tensor: torch.Tensor) -> None:
+        if self.is_lost:
+            raise PeerLost("another worker went away")
+
+
+def leader(directory: RunDirectory, generation: int, others: Others) -> World:
+    return World(0, 3, generation, Place(torch.device("cpu")), replicas=cast(Any, others))
+
+
+def test_a_step_that_the_leader_alone_has_committed_drops_no_checkpoint(
+    directory: RunDirectory,
+) -> None:
+    """A save was due at it. The others do not have it, so it is taken back, and what was saved of
+    it does not count."""
+    others = Others()
+    keep = {"checkpoint": {"keep": {"last": 1, "best": 0}}}
+    little = Little(directory, world=leader(directory, 1, others), run=keep)
+    little.begin()
+    little.advance(1)
+    little.save()
+    little.saver.settled(1)
+    little.advance(1)
+    little.save()
+    assert steps_saved(directory) == [1, 2], "nobody knows yet whether the second will count"
+    begin_generation(directory, 2, 1, 2, little.clock.now())
+    assert steps_saved(directory) == [1]
+    little.saver.begin(leader(directory, 2, others))
+    little.saver.settled(1)
+    little.train.step = 1
+    little.world = leader(directory, 2, others)
+    little.advance(1)
+    little.save()
+    little.saver.settled(2)
+    wait_for("the older ones to go", lambda: steps_saved(directory) == [2], 10)
+
+
+def test_the_last_step_is_saved_again_when_the_leader_alone_had_committed_it(
+    directory: RunDirectory,
+) -> None:
+    others = Others()
+    little = Little(directory, world=leader(directory, 1, others))
+    little.begin()
+    little.advance(1)
+    little.save()
+    little.saver.settled(1)
+    little.advance(1)
+    others.is_lost = True
+    with pytest.raises(PeerLost):
+        little.saver.finish(little.train, None)
+    # In the next generation most hold step 1, and the step is taken again.
+    begin_generation(directory, 2, 1, 2, little.clock.now())
+    others.is_lost = False
+    little.train.step, little.world = 1, leader(directory, 2, others)
+    little.saver.begin(little.world)
+    little.advance(1)
+    little.saver.finish(little.train, None)
+    assert steps_saved(directory) == [1, 2]
+    assert find_checkpoint(directory)[1].generation == 2
