@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
+from headway.data.hub_away import why_hub_is_away
 from headway.data.shards import Layout
 from headway.errors import BadInput, NotFound
 
@@ -215,6 +216,7 @@ def _from_hub(name: str) -> TokenizerFiles:
         RepositoryNotFoundError,
     )
 
+    away = why_hub_is_away()
     paths: dict[str, Path] = {}
     for file in (TOKENIZER_JSON, *COMPANIONS):
         try:
@@ -244,7 +246,8 @@ def _from_hub(name: str) -> TokenizerFiles:
             # Offline, a companion that is not in the cache may not exist at all.
             if file == TOKENIZER_JSON or not constants.HF_HUB_OFFLINE:
                 raise BadInput(
-                    f"no tokenizer `{name}`: no such folder, and the hub cannot be reached",
+                    f"no tokenizer `{name}`: no such folder, and the hub cannot be reached"
+                    + (f" ({away})" if away else ""),
                     "connect (HF_HUB_OFFLINE unset), or give a folder with tokenizer.json",
                 ) from None
     return TokenizerFiles(paths)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from headway.data.hub_away import why_hub_is_away
 from headway.data.reading.sets import SampleSet
 from headway.errors import BadInput
 from headway.plan.size import ModelSize, model_size
@@ -164,6 +165,7 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
         raise BadInput(
             f"model.from: {local} has no config.json, so it is no model in the HF format"
         )
+    away = None if local.is_dir() else why_hub_is_away()
     try:
         return _auto_class(objective).from_pretrained(
             str(local) if local.is_dir() else source,
@@ -173,8 +175,10 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
             **model.config,
         )
     except OSError as error:
+        words = str(error).splitlines()[0]
+        why = words if away is None else f"the hub cannot be reached ({away})"
         raise BadInput(
-            f"model.from: cannot load {source!r}: {str(error).splitlines()[0]}",
+            f"model.from: cannot load {source!r}: {why}",
             f"a folder is looked for at {local}; a hub name needs the network",
         ) from None
     except (ValueError, TypeError, StrictDataclassError) as error:

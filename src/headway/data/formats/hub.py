@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from gzip import BadGzipFile
+from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
 from headway.data.formats.chunks import CHUNK_BYTES, Chunk, broken
 from headway.data.formats.columns import column_problem, row_chunks
+from headway.data.hub_away import why_hub_is_away
 from headway.errors import BadInput, HeadwayError
 
 PREFIX = "hub:"
@@ -80,11 +82,13 @@ def hub_chunks(
 
 @lru_cache(maxsize=4)
 def _load(source: str) -> Any:
+    named = parse(source)
+    # Before the import, which takes over whether the hub's library is offline.
+    away = None if Path(named.name).exists() else why_hub_is_away()
     try:
         import datasets  # type: ignore[import-untyped]
     except ImportError:
         raise BadInput(f"{source} needs the hub extra", "pip install 'headway[hub]'") from None
-    named = parse(source)
     try:
         return datasets.load_dataset(
             named.name,
@@ -94,8 +98,9 @@ def _load(source: str) -> Any:
             streaming=True,
         )
     except Exception as error:  # noqa: BLE001 - the message says what it was
+        why = _words(error) if away is None else f"the hub cannot be reached ({away})"
         raise BadInput(
-            f"{source} cannot be opened: {_words(error)}",
+            f"{source} cannot be opened: {why}",
             "check name, config and split; a private dataset needs HF_TOKEN, and offline mode "
             "(HF_HUB_OFFLINE) reaches only what is on this machine",
         ) from None
