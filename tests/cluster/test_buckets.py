@@ -7,12 +7,15 @@ import base64
 import json
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from cluster_tool import network
 from cluster_tool.api import Api
+from headway.state.store import Store
+from support.commands import Typed
 from support.lab import RUN_FILE, Lab
 from support.s3 import credentials, s3_server
 from support.waiting import wait_for
@@ -22,7 +25,15 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 STEPS = 40
 TOKEN = "SOME_TOKEN"
 KEY_NAMES = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
-RUN = RUN_FILE.replace("100000 steps", f"{STEPS} steps") + f"secrets: [{TOKEN}]\n"
+EVALUATION = "evaluation: {every: 1000000 steps"
+RUN = (
+    RUN_FILE.replace("100000 steps", f"{STEPS} steps").replace(
+        EVALUATION, EVALUATION + ', metrics: {call: "mine:none"}'
+    )
+    + f"secrets: [{TOKEN}]\ncode: {{path: src}}\n"
+)
+CODE = "def none(*_):\n    return {}\n"
+PLANTED = b"import os; os._exit(0)\n"
 
 
 @pytest.fixture
@@ -48,6 +59,8 @@ def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
     lab.folder.mkdir()
     (lab.folder.parent / "targets.yaml").rename(lab.folder / "targets.yaml")
     lab.write_run(RUN)
+    (lab.folder / "src").mkdir()
+    (lab.folder / "src" / "mine.py").write_text(CODE)
     token = secrets.token_hex(20)
     _make_secret(lab, "ours", {TOKEN: token})
 
@@ -55,7 +68,11 @@ def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
         inside = wait_for("workers", lambda: _environments(lab, 2), 90)
         assert all(f"{TOKEN}={token}".encode() in variables for variables in inside)
         key = _value(lab, "headway-it", "key")
-        assert launch.end(90) == 0, launch.output
+        # They have fetched their code by now.
+        with _planted(lab, bucket) as refused:
+            assert launch.end(90) == 0, launch.output
+            refused.wait_for("is not what was brought there", 90)
+            assert refused.end(30) == 1, refused.output
     wait_for("the end", lambda: lab.status()["state"] == "finished", 60)
     status = lab.status()
     assert (status["step"], status["checkpoint_step"]) == (STEPS, STEPS)
@@ -86,6 +103,17 @@ def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
     assert not _files(bucket / "runs")
     assert _files(bucket / "sets"), "other runs may use them"
     assert {_value(lab, "ours", TOKEN), _value(lab, "bucket", KEY_NAMES[0])} == {token, access}
+
+
+@contextmanager
+def _planted(lab: Lab, bucket: Path) -> Iterator[Typed]:
+    """A run whose code somebody changes in the bucket: none of it is run, and it says so."""
+    (planted,) = bucket.glob("code/2-*/mine.py")
+    Store("s3://bucket/team").write(str(planted.relative_to(bucket)), PLANTED)
+    with lab.typed("run", "--on", "lab", "--nodes", "1", "--set", "name=other") as other:
+        yield other
+    assert f"{planted.parent.name}/mine.py is not what was brought there" in other.output
+    lab.headway("delete", "other", "--yes")
 
 
 def _mentions(texts: dict[str, str], word: str) -> set[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.output import say
 from headway.clock import SystemClock
+from headway.errors import BadInput
 from headway.kube.delivery import TRAIN, Key, Place, model_files
 from headway.launch.delivering import deliver, is_there
 from headway.state.code import code_files
+from headway.state.listing import listing_of
 from headway.state.store import Store
 
 if TYPE_CHECKING:
@@ -52,8 +55,9 @@ def bring(storage: Store, places: list[Place], digests: dict[Key, str]) -> None:
         if is_there(storage, name):
             continue
         what = f"{'.'.join(place.key)} to {storage.location(name)}"
-        shown = _Progress(what)
-        deliver(storage, name, _files(place), shown, say, SystemClock())
+        shown, files = _Progress(what), _files(place)
+        listing = _listing(place, files, digests[place.key])
+        deliver(storage, name, files, listing, shown, say, SystemClock())
         say(f"brought {what}")
 
 
@@ -71,6 +75,19 @@ class _Progress:
             say(f"{self._what}: {tenths}0 %")
 
 
+def _listing(place: Place, files: Files, digest: str) -> bytes:
+    if place.kind == "sets":
+        sizes = {name: path.stat().st_size for name, path in sorted(files.items())}
+        return json.dumps(sizes, indent=2).encode() + b"\n"
+    listing = listing_of(files)
+    if listing.digest != digest:
+        raise BadInput(
+            f"{'.'.join(place.key)}: {place.path} was changed while it was read",
+            "run the same command again",
+        )
+    return listing.content
+
+
 def _files(place: Place) -> Files:
     match place.kind:
         case "code":
@@ -79,4 +96,4 @@ def _files(place: Place) -> Files:
             paths = model_files(place.path)
         case _:
             paths = [path for path in place.path.rglob("*") if path.is_file()]
-    return {str(path.relative_to(place.path)): path for path in paths}
+    return {path.relative_to(place.path).as_posix(): path for path in paths}

@@ -19,11 +19,11 @@ def keep() -> None:
     from headway.errors import Exit
     from headway.kube.client import Kube
     from headway.launch.keeper import Keeper
-    from headway.spec.resolve import Resolved
-    from headway.state.rundir import RunDirectory
+    from headway.state.rundir import RunDirectory, given_spec
 
     clock = SystemClock()
-    resolved = Resolved.model_validate_json(Path(os.environ["HEADWAY_SPEC"]).read_bytes())
+    resolved = given_spec()
+    assert resolved is not None, "HEADWAY_SPEC is in the Job"
     label, _, value = os.environ.get("HEADWAY_SPOT_LABEL", "").partition("=")
     keeper = Keeper(
         Kube.inside(),

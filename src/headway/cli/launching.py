@@ -50,15 +50,15 @@ def _launch(
         layout = Layout.of(loaded.run, found.target)
     places = local_places(loaded, lambda path: path.is_dir())
     # What is missing or does not fit is said before anything is prepared.
-    warn_of_placing(
-        loaded, found, fitted(loaded, found, nodes, layout, places, digests_here(loaded, places))
-    )
+    digests = digests_here(loaded, places)
+    warn_of_placing(loaded, found, fitted(loaded, found, nodes, layout, places, digests))
     _warn_of_one_machine(run, found)
     with ExitStack() as nothing_in_the_background:
         sets = sets_of(loaded, nothing_in_the_background)
     require_fitting_sets(loaded, sets)
-    places = [*(place for place in places if place.kind != "sets"), *set_places(sets, scratch)]
-    digests = digests_here(loaded, places)
+    sets_here = set_places(sets, scratch)
+    places = [*(place for place in places if place.kind != "sets"), *sets_here]
+    digests |= digests_here(loaded, sets_here)
     resolved = fitted(loaded, found, nodes, layout, places, digests)
     storage = Store(run.storage)
     if RunDirectory.exists(run.location) and (before := run.directory()).has_spec():

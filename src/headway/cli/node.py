@@ -26,11 +26,12 @@ TERMINATION_BYTES = 4096
 def node() -> None:
     """Be one node of a run, in a pod that headway run --on has made; you need not.
 
-    Its place is in HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY, HEADWAY_POD and
-    JOB_COMPLETION_INDEX."""
+    Its run is in HEADWAY_SPEC, its place in HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR,
+    HEADWAY_KEY, HEADWAY_POD and JOB_COMPLETION_INDEX."""
     from headway.clock import SystemClock
-    from headway.errors import Exit, HeadwayError
+    from headway.errors import BadInput, Exit, HeadwayError
     from headway.launch.node import NodeRun, Place
+    from headway.state.rundir import given_spec
 
     place = Place(
         pod=os.environ["HEADWAY_POD"],
@@ -50,10 +51,15 @@ def node() -> None:
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     try:
-        opened = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
-        if opened is None:
+        resolved = given_spec()
+        if resolved is None:
+            raise BadInput(
+                "the pod has no HEADWAY_SPEC: its Job was made by an older headway",
+                "headway run --on TARGET makes it anew, and resumes the run",
+            )
+        directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
+        if directory is None:
             raise typer.Exit(int(Exit.STOPPED))
-        resolved, directory = opened
         _fetch(resolved)
         run = NodeRun(resolved, directory, place, SystemClock(), _say)
         if asked:
@@ -75,7 +81,7 @@ def _leave_words(words: str) -> None:
         TERMINATION_LOG.write_bytes(words.encode()[-TERMINATION_BYTES:])
 
 
-def _opened(location: str, asked: Sequence[int]) -> tuple[Resolved, RunDirectory] | None:
+def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
     """Storage that is not there yet, or not now, is no error of the run. None when the node is
     `asked` to leave meanwhile."""
     from headway.clock import SystemClock
@@ -88,7 +94,9 @@ def _opened(location: str, asked: Sequence[int]) -> tuple[Resolved, RunDirectory
     while True:
         try:
             directory = RunDirectory.open(location)
-            return directory.read_spec(), directory
+            if not directory.has_spec():
+                raise NotFound(f"run {directory.name} was not launched yet")
+            return directory
         except (BadInput, NotFound, OSError) as error:
             if clock.monotonic() > deadline:
                 raise OSError(f"waited {STORAGE_SECONDS:.0f} s for {location}: {error}") from None
@@ -101,17 +109,15 @@ def _opened(location: str, asked: Sequence[int]) -> tuple[Resolved, RunDirectory
 
 
 def _fetch(resolved: Resolved) -> None:
-    """Code and models that are in a bucket, and are needed as folders."""
+    """Code, and models that are in a bucket: as folders of this pod, and only what has the digest
+    that the spec names."""
     from headway.kube.delivery import fetched_from
     from headway.launch.delivering import fetch
     from headway.state.store import Store
 
-    bucket = os.environ.get("HEADWAY_STORAGE")
-    if bucket is None:
-        return
     for folder, name in fetched_from(resolved).items():
         _say(f"fetching {name}")
-        fetch(Store(bucket), name, Path(folder))
+        fetch(Store(os.environ["HEADWAY_STORAGE"]), name, Path(folder))
 
 
 def _say(words: str) -> None:

@@ -136,14 +136,14 @@ def _prepared(
 def state_of(job: Job) -> str:
     """Twelve letters for what the set will be made from."""
     from headway.data.making.sources import find_sources
-    from headway.state.code import code_digest
+    from headway.state.code import code_digest_1
 
     found = find_sources(job.sources, job.beside, job.anonymous)
     state = {
         "files": [file.model_dump() for file in found.files],
         "changed": [_changed(job.beside / file.name) for file in found.files],
         "settings": job.settings.model_dump(),
-        "code": code_digest(job.code) if job.settings.transform and job.code else None,
+        "code": code_digest_1(job.code) if job.settings.transform and job.code else None,
         "tokenizer": _tokenizer_state(job.tokenizer, job.beside),
     }
     return xxhash.xxh3_64_hexdigest(json.dumps(state, sort_keys=True).encode())[:12]

@@ -7,7 +7,6 @@ from headway.kube.names import (
     KEY,
     SESSION_PORT,
     SPEC,
-    SPEC_FOLDER,
     Object,
     coordinator_object,
     labels,
@@ -19,6 +18,8 @@ from headway.kube.pods import (
     container,
     metadata,
     soon_elsewhere,
+    spec_mount,
+    spec_volume,
     template,
     variable,
     variable_from_field,
@@ -93,13 +94,12 @@ def _template(resolved: Resolved, target: Target) -> Object:
         # It places the pods with an index below the minimum.
         ((key, value),) = target.spot_label.items()
         environment.append(variable("HEADWAY_SPOT_LABEL", f"{key}={value}"))
-    mounts = [{"name": "headway-spec", "mountPath": SPEC_FOLDER, "readOnly": True}]
     coordinator = container(
         "coordinator",
         target,
         ["headway", "keep"],
         environment,
-        mounts,
+        [spec_mount()],
         target.coordinator.resources,
     )
     coordinator["ports"] = [
@@ -110,7 +110,6 @@ def _template(resolved: Resolved, target: Target) -> Object:
         "httpGet": {"path": "/healthz", "port": "http"},
         "periodSeconds": 5,
     }
-    volumes = [{"name": "headway-spec", "configMap": {"name": run_object(run)}}]
     spec: Object = {
         "restartPolicy": "OnFailure",
         "serviceAccountName": run_object(run),
@@ -118,7 +117,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         "tolerations": soon_elsewhere(),
         "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run)},
     }
-    return template(run, "coordinator", target, coordinator, volumes, spec)
+    return template(run, "coordinator", target, coordinator, [spec_volume(run)], spec)
 
 
 def _apart(run: str) -> Object:

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import xxhash
-
 from headway.errors import SpecError
 from headway.kube.names import FETCHED, HEADWAY, STORAGE
 from headway.kube.overrides import Unfit
@@ -26,6 +24,7 @@ from headway.spec.load import Loaded
 from headway.spec.resolve import Resolved
 from headway.spec.run import DataSet, Model, RunFile, Source
 from headway.spec.target import Target
+from headway.state.listing import listing_of
 
 Kind = Literal["sets", "code", "models"]
 Key = tuple[str, ...]
@@ -36,7 +35,6 @@ HELD_OUT = "held_out"
 """The validation set that `hold_out` makes."""
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 """Never read, so never brought anywhere."""
-HASH_BYTES = 2**22
 
 
 @dataclass(frozen=True)
@@ -78,11 +76,12 @@ class Layout:
         return f"{self.root}/{kind}/{digest}"
 
     def seen(self, kind: Kind, digest: str) -> str:
-        """Where workers read it: sets from the bucket itself, code and models from a folder, into
-        which the pod fetches them."""
-        if kind == "sets" or "://" not in self.root:
-            return self.kept(kind, digest)
-        return f"{FETCHED}/{kind}/{digest}"
+        """Where workers read it: sets where they are, and models of a claim; code, and models of a
+        bucket, from a folder of the pod, into which it fetches what has this digest. For others may
+        write to the storage, and code is run."""
+        if kind == "code" or (kind == "models" and "://" in self.root):
+            return f"{FETCHED}/{kind}/{digest}"
+        return self.kept(kind, digest)
 
 
 def local_places(loaded: Loaded, is_folder: Callable[[Path], bool]) -> list[Place]:
@@ -186,13 +185,7 @@ def model_files(folder: Path) -> list[Path]:
 
 def model_digest(folder: Path) -> str:
     """Of these files, by name and content."""
-    digest = xxhash.xxh3_128()
-    for path in model_files(folder):
-        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        with path.open("rb") as file:
-            while chunk := file.read(HASH_BYTES):
-                digest.update(chunk)
-    return digest.hexdigest()
+    return listing_of({path.name: path for path in model_files(folder)}).digest
 
 
 def _models_here(loaded: Loaded, is_folder: Callable[[Path], bool]) -> Iterator[Place]:

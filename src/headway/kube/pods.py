@@ -8,6 +8,7 @@ from typing import Any
 from headway.kube.names import (
     HOME,
     KEY_FOLDER,
+    SPEC_FOLDER,
     STORAGE,
     Component,
     Object,
@@ -101,6 +102,15 @@ def container(
             *mounts,
         ],
     }
+
+
+def spec_volume(run: str) -> Object:
+    """The resolved run. Pods take it from here: others may write to the storage."""
+    return {"name": "headway-spec", "configMap": {"name": run_object(run)}}
+
+
+def spec_mount() -> Object:
+    return {"name": "headway-spec", "mountPath": SPEC_FOLDER, "readOnly": True}
 
 
 def variable(name: str, value: str) -> Object:

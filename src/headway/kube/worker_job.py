@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from headway.errors import Exit
-from headway.kube.delivery import Layout
+from headway.kube.delivery import Layout, fetched_from
 from headway.kube.names import (
     ELASTIC,
     FETCHED,
@@ -13,6 +13,7 @@ from headway.kube.names import (
     KEY,
     QUEUE,
     SHARED_MEMORY,
+    SPEC,
     Object,
     coordinator_address,
     labels,
@@ -23,6 +24,8 @@ from headway.kube.pods import (
     affinity,
     container,
     metadata,
+    spec_mount,
+    spec_volume,
     template,
     variable,
     variable_from_field,
@@ -99,10 +102,10 @@ def _failure_rules() -> list[Object]:
 
 def _template(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
-    mounts = [{"name": "headway-shm", "mountPath": SHARED_MEMORY}]
+    mounts = [spec_mount(), {"name": "headway-shm", "mountPath": SHARED_MEMORY}]
     shared = {"medium": "Memory", "sizeLimit": target.pod.shared_memory}
-    volumes: list[Object] = [{"name": "headway-shm", "emptyDir": shared}]
-    if _bucket(resolved, target):
+    volumes: list[Object] = [spec_volume(run), {"name": "headway-shm", "emptyDir": shared}]
+    if fetched_from(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
         volumes.append({"name": "headway-fetched", "emptyDir": {}})
     spec: Object = {
@@ -138,22 +141,17 @@ def _template(resolved: Resolved, target: Target) -> Object:
 def _environment(resolved: Resolved, target: Target) -> list[Object]:
     """The contract with `headway node`. JOB_COMPLETION_INDEX comes from Kubernetes."""
     run = resolved.name
-    bucket = _bucket(resolved, target)
+    storage = Layout.of(resolved.run, target).root
     return [
+        variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
         variable("HEADWAY_COORDINATOR", coordinator_address(run, target.kube.namespace)),
         variable("HEADWAY_KEY", KEY),
         variable_from_field("HEADWAY_POD", "metadata.name"),
         variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
-        *([variable("HEADWAY_STORAGE", bucket)] if bucket else []),
+        *([variable("HEADWAY_STORAGE", storage)] if fetched_from(resolved) else []),
         *(_secret_variable(name, target) for name in resolved.run.secrets),
     ]
-
-
-def _bucket(resolved: Resolved, target: Target) -> str | None:
-    """From which a pod has to fetch code and models: a claim it sees as a folder."""
-    root = Layout.of(resolved.run, target).root
-    return root if "://" in root else None
 
 
 def _secret_variable(name: str, target: Target) -> Object:

@@ -1,41 +1,54 @@
 """Folders that a run needs, brought to a target's storage by their content, once; and fetched from
 a bucket by the pods that need them as folders.
 
-`KIND/DIGEST.whole` is written last: without it, what is in `KIND/DIGEST` is brought there again.
+`KIND/DIGEST.whole` is written last: without it, what is in `KIND/DIGEST` is brought there again. Of
+code and models it is the listing that has this digest. Whoever can write to the storage could put
+others there, so a pod checks the listing before it fetches, and each file before it is used.
 """
 
 from __future__ import annotations
 
-import json
+import hashlib
+import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from headway.clock import Clock
 from headway.errors import NotFound, RunFailed
+from headway.state.listing import VERSION_2, read_listing
 from headway.state.store import Store
 
 Files = Mapping[str, Path]
 """By their names in the folder."""
+PIECE_BYTES = 2**22
 PAUSE_SECONDS = (2, 10, 60)
 """Before a file that could not be written is tried again: an API server is away for less when it is
 updated."""
 
 
 def is_there(storage: Store, name: str) -> bool:
-    return storage.size(_whole(name)) is not None
+    digest = PurePosixPath(name).name
+    if not digest.startswith(VERSION_2):
+        return storage.size(_whole(name)) is not None
+    try:
+        return read_listing(storage.read(_whole(name)), digest) is not None
+    except FileNotFoundError:
+        return False
 
 
 def deliver(
     storage: Store,
     name: str,
     files: Files,
+    listing: bytes,
     show: Callable[[int, int], None],
     say: Callable[[str], None],
     clock: Clock,
 ) -> None:
-    """`name` is KIND/DIGEST. `show` gets the bytes that are there and all of them."""
+    """`name` is KIND/DIGEST, `listing` what is kept beside it. `show` gets the bytes that are there
+    and all of them."""
     sizes = {each: path.stat().st_size for each, path in sorted(files.items())}
     total, sent = sum(sizes.values()), 0
     have = {each: facts.size for each, facts in storage.facts(name).items()}
@@ -50,26 +63,57 @@ def deliver(
             put(file, partial(storage.send, files[each], file))
         sent += size
         show(sent, total)
-    listing = json.dumps(sizes, indent=2).encode() + b"\n"
     put(_whole(name), partial(storage.write, _whole(name), listing))
 
 
 def fetch(storage: Store, name: str, into: Path) -> None:
-    """As a whole: a pod may be killed half-way, and its folder may outlive it."""
+    """As a whole, and exactly what has the digest that `name` ends with: a pod may be killed
+    half-way, and its folder may outlive it."""
     if into.is_dir():
         return
     try:
-        sizes = json.loads(storage.read(_whole(name)))
+        content = storage.read(_whole(name))
     except FileNotFoundError:
         where = storage.location(name)
         raise NotFound(f"{where} is not there", "headway run --on brings it there again") from None
+    listing = read_listing(content, PurePosixPath(name).name)
+    if listing is None:
+        raise _changed(storage, name, _whole(name))
     half = into.with_name(f".{into.name}-{uuid4().hex[:8]}")
-    for each in sizes:
-        path = half / each
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(storage.read(f"{name}/{each}"))
-    half.mkdir(parents=True, exist_ok=True)
-    half.rename(into)
+    half.mkdir(parents=True)
+    try:
+        for listed in listing.files:
+            path = half / listed.name
+            assert path.resolve().is_relative_to(half.resolve()), (
+                "whoever brought it has seen to it"
+            )
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if _copied(storage, f"{name}/{listed.name}", path, listed.size) != listed.sha256:
+                raise _changed(storage, name, f"{name}/{listed.name}")
+        half.rename(into)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
+
+
+def _copied(storage: Store, file: str, path: Path, most: int) -> str:
+    """Its SHA-256. Of more than so many bytes nothing more is taken."""
+    digest, left = hashlib.sha256(), most + 1
+    with storage.reading(file) as source, path.open("wb") as into:
+        while left and (piece := source.read(min(left, PIECE_BYTES))):
+            digest.update(piece)
+            into.write(piece)
+            left -= len(piece)
+    return digest.hexdigest()
+
+
+def _changed(storage: Store, name: str, file: str) -> RunFailed:
+    where = storage.location(name)
+    return RunFailed(
+        f"{storage.location(file)} is not what was brought there: its SHA-256 is another, and "
+        "nothing of it is used",
+        f"find out who can write there; delete {where} and {where}.whole, and headway run --on "
+        "brings them there again",
+    )
 
 
 def _patiently(

@@ -12,6 +12,7 @@ from typing import Any
 import xxhash
 
 from headway.errors import BadInput
+from headway.state.listing import VERSION_2, listing_of
 
 
 def code_files(folder: Path) -> list[Path]:
@@ -29,6 +30,19 @@ def code_files(folder: Path) -> list[Path]:
 
 def code_digest(folder: Path) -> str:
     """Of these files, by name and content."""
+    files = {path.relative_to(folder).as_posix(): path for path in code_files(folder)}
+    return listing_of(files).digest
+
+
+def has_code(folder: Path, digest: str) -> bool:
+    """Whether it is the code that had this digest, of either version."""
+    version = code_digest if digest.startswith(VERSION_2) else code_digest_1
+    return version(folder) == digest
+
+
+def code_digest_1(folder: Path) -> str:
+    """As it was before: in recipes of prepared sets, and in the names of their folders, which would
+    all be prepared anew with another one."""
     digest = xxhash.xxh3_128()
     for path in code_files(folder):
         digest.update(str(path.relative_to(folder)).encode() + b"\0")

@@ -50,6 +50,7 @@ SEND_SECONDS, MOST_SEND_SECONDS = 5.0, 60.0
 RECORD = "run.json"
 SPEC = "spec.json"
 WANTED_NODES = "wanted-nodes"
+GIVEN_SPEC = "HEADWAY_SPEC"
 
 
 class RunDirectory:
@@ -223,6 +224,13 @@ class RunDirectory:
         if not self.is_running():
             return None
         return int((self.local / "lock").read_text() or 0) or None
+
+
+def given_spec() -> Resolved | None:
+    """In a pod, the run as its ConfigMap has it: others may write to the storage, and must not
+    decide what is run here. None elsewhere."""
+    path = os.environ.get(GIVEN_SPEC)
+    return None if path is None else Resolved.model_validate_json(Path(path).read_bytes())
 
 
 class Journal:

@@ -1,8 +1,9 @@
 """A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
 
-The contract with the launcher: the run directory's `spec.json`; the variables below; signals; and
-the exit codes of `headway.errors.Exit`. Whatever goes wrong is on stderr, which the launcher keeps
-as this worker's log; why it ends is told to the launcher as well.
+The contract with the launcher: the run directory's `spec.json`, or in a pod the file that
+HEADWAY_SPEC names; the variables below; signals; and the exit codes of `headway.errors.Exit`.
+Whatever goes wrong is on stderr, which the launcher keeps as this worker's log; why it ends is told
+to the launcher as well.
 
     HEADWAY_RANK         number of this worker
     HEADWAY_DEVICE       number of its device on this machine, where it has one
@@ -29,7 +30,7 @@ from headway.errors import Exit, HeadwayError
 from headway.member.keys import read_key
 from headway.member.session import Session
 from headway.spec.resolve import Resolved
-from headway.state.rundir import RunDirectory
+from headway.state.rundir import RunDirectory, given_spec
 from headway.train.saying import say, say_last
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str]) -> int:
     clock = SystemClock()
     began = clock.monotonic()
-    resolved = RunDirectory.open(arguments[0]).read_spec()
+    resolved = given_spec() or RunDirectory.open(arguments[0]).read_spec()
     rank = int(os.environ["HEADWAY_RANK"])
     session = _session()
 

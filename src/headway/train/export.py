@@ -18,7 +18,7 @@ from headway.errors import BadInput
 from headway.state.checkpoints import find_checkpoint
 from headway.state.code import make_importable
 from headway.state.find import find_run, split_step
-from headway.state.rundir import RunDirectory
+from headway.state.rundir import RunDirectory, given_spec
 from headway.train.models import Built, own_model
 from headway.train.restore import load_weights
 
@@ -44,6 +44,12 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
     resolved = directory.read_spec()
     run = resolved.run
     assert run.model is not None
+    if run.model.call is not None and given_spec() is not None:
+        raise BadInput(
+            f"model.from: run {directory.name} has a model of its own code, and a pod runs only "
+            "the code of its own run",
+            f"headway export {directory.name}, and name that folder in model.from",
+        )
     found, manifest = find_checkpoint(directory, step)
     if run.model.call is not None:
         make_importable(Path(resolved.folder, run.code.path) if run.code else None)

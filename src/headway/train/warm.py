@@ -251,9 +251,9 @@ def import_for(location: str) -> None:
 
 def model_types_of(location: str) -> list[str]:
     """As transformers calls them. Of the user's own code nothing is imported, nor said."""
-    from headway.state.rundir import RunDirectory
+    from headway.state.rundir import RunDirectory, given_spec
 
-    resolved = RunDirectory.open(location).read_spec()
+    resolved = given_spec() or RunDirectory.open(location).read_spec()
     models = (resolved.run.model, resolved.run.objective.teacher)
     types = [_model_type(model, Path(resolved.folder)) for model in models if model is not None]
     return [found for found in types if found is not None]

@@ -6,10 +6,18 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from headway.clock import SystemClock
+from headway.kube.names import FETCHED
+from headway.spec.load import load_run
+from headway.spec.resolve import Machine, Resolved, resolve
+from headway.state.rundir import RunDirectory
+from headway.state.store import Store
 from support.waiting import wait_for
 
 SLOW_IMPORT = """
@@ -24,21 +32,65 @@ time.sleep(60)
 """
 
 
-def test_told_to_go_while_it_waits_for_its_storage(tmp_path: Path) -> None:
-    """It goes with the code of one that has left, and not minutes later."""
+@contextmanager
+def node_of(folder: Path, resolved: Resolved, **variables: str) -> Iterator[subprocess.Popen[str]]:
+    """As a pod runs it; `resolved` is what the run's ConfigMap has."""
+    (folder / "spec.json").write_text(resolved.model_dump_json(by_alias=True, exclude_none=True))
     places = {
-        "HEADWAY_RUN_DIRECTORY": str(tmp_path / "none"),
+        "HEADWAY_SPEC": str(folder / "spec.json"),
+        "HEADWAY_RUN_DIRECTORY": resolved.run_directory,
         "HEADWAY_COORDINATOR": "127.0.0.1:1",
-        "HEADWAY_KEY": str(tmp_path / "key"),
+        "HEADWAY_KEY": str(folder / "key"),
         "HEADWAY_POD": "it-0-aaaaa",
         "JOB_COMPLETION_INDEX": "0",
     }
     with subprocess.Popen(
         [sys.executable, "-m", "headway.cli.main", "node"],
-        env={**os.environ, **places},
+        env={**os.environ, **places, **variables},
         stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
         text=True,
     ) as node:
+        yield node
+
+
+@pytest.fixture
+def resolved(tmp_path: Path) -> Resolved:
+    """With code of its own, as a target has it."""
+    (tmp_path / "run.yaml").write_text(
+        "version: 1\nname: it\nmodel: {type: gpt2}\nbatch: {global: 4}\ndata: {train: prepared}\n"
+    )
+    digest = "2-" + "0" * 64
+    return resolve(
+        load_run(tmp_path / "run.yaml", [f"code={{path: {FETCHED}/code/{digest}}}"]),
+        Machine(cores=2, cuda_devices=0),
+        nodes=1,
+        parameters=None,
+        train_set=tmp_path,
+        validation_sets={},
+    )
+
+
+def test_code_that_others_have_put_into_the_storage_is_not_run(
+    tmp_path: Path, resolved: Resolved
+) -> None:
+    """Neither its list there, nor the spec that is there, says what code it is."""
+    directory = RunDirectory.create(resolved.run_directory, SystemClock())
+    directory.write_spec(resolved.model_copy(update={"folder": "/elsewhere"}))
+    assert resolved.run.code is not None
+    name = resolved.run.code.path.removeprefix(f"{FETCHED}/")
+    storage = Store(tmp_path / "storage")
+    storage.write(f"{name}/mine.py", b"import os")
+    storage.write(f"{name}.whole", b'{"mine.py": 9}')
+    with node_of(tmp_path, resolved, HEADWAY_STORAGE=storage.root) as node:
+        said, error = node.communicate(timeout=30)
+    assert (node.returncode, said) == (1, f"fetching {name}\n")
+    assert error.startswith(f"error: {storage.location(name)}.whole is not what was brought there")
+
+
+def test_told_to_go_while_it_waits_for_its_storage(tmp_path: Path, resolved: Resolved) -> None:
+    """It goes with the code of one that has left, and not minutes later."""
+    with node_of(tmp_path, resolved) as node:
         assert node.stdout is not None
         assert "waiting for the run directory" in node.stdout.readline()
         node.send_signal(signal.SIGTERM)

@@ -14,6 +14,7 @@ from headway.kube.overrides import Unfit
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved
 from headway.spec.target import Target
+from headway.state.code import code_digest
 from support.token_sets import write_set
 
 Render = Callable[..., list[dict[str, Any]]]
@@ -37,10 +38,13 @@ def test_one_layout_in_a_claim_and_in_a_bucket(folder: Path) -> None:
     assert (bucket.root, bucket.runs) == ("s3://team/headway", "s3://team/headway/runs")
     assert claim.kept("sets", "d") == claim.seen("sets", "d") == "/headway/storage/sets/d"
     assert bucket.kept("sets", "d") == bucket.seen("sets", "d") == "s3://team/headway/sets/d"
-    assert claim.kept("code", "d") == claim.seen("code", "d") == "/headway/storage/code/d"
-    # Python imports from folders only, and so does transformers read models.
+    assert claim.kept("code", "d") == "/headway/storage/code/d"
     assert bucket.kept("code", "d") == "s3://team/headway/code/d"
+    # What is run is fetched and compared with its digest, wherever it is.
+    assert claim.seen("code", "d") == bucket.seen("code", "d") == "/headway/fetched/code/d"
+    # transformers reads models from folders only.
     assert bucket.seen("models", "d") == "/headway/fetched/models/d"
+    assert claim.seen("models", "d") == "/headway/storage/models/d"
 
 
 def test_a_bucket_that_the_run_file_names_is_where_its_run_directory_is(folder: Path) -> None:
@@ -120,7 +124,7 @@ def test_all_is_by_content_where_pods_see_it(folder: Path, render: Render) -> No
     digest = model_digest(folder / "weights")
     assert spec.run.model.from_ == f"/headway/storage/models/{digest}"
     assert spec.run.code is not None
-    assert spec.run.code.path.startswith("/headway/storage/code/")
+    assert spec.run.code.path == f"/headway/fetched/code/{code_digest(folder / 'src')}"
     assert str(folder) not in spec.model_dump_json()
 
 

@@ -8,10 +8,9 @@ import pytest
 
 from headway.errors import NotFound, RunFailed
 from headway.launch.delivering import Files, deliver, fetch, is_there
+from headway.state.listing import listing_of
 from headway.state.store import Store
 from support.clock import Patient
-
-NAME = "sets/d1ge57"
 
 
 @pytest.fixture
@@ -43,22 +42,28 @@ class Dying(Store):
         super().send(path, name)
 
 
+def name_of(files: Files) -> str:
+    return f"code/{listing_of(files).digest}"
+
+
 def delivered(
     storage: Store, files: Files, clock: Patient | None = None, said: list[str] | None = None
 ) -> list[tuple[int, int]]:
     """What was shown meanwhile."""
     shown: list[tuple[int, int]] = []
     words = [] if said is None else said
-    deliver(storage, NAME, files, lambda *of: shown.append(of), words.append, clock or Patient())
+    name, listing = name_of(files), listing_of(files).content
+    show = lambda *of: shown.append(of)  # noqa: E731
+    deliver(storage, name, files, listing, show, words.append, clock or Patient())
     return shown
 
 
 def test_it_arrives_and_comes_back(storage: Store, files: Files, tmp_path: Path) -> None:
-    assert not is_there(storage, NAME)
+    assert not is_there(storage, name_of(files))
     shown = delivered(storage, files)
-    assert is_there(storage, NAME)
+    assert is_there(storage, name_of(files))
     assert shown[-1] == (1002, 1002)
-    fetch(storage, NAME, tmp_path / "pod" / "sets")
+    fetch(storage, name_of(files), tmp_path / "pod" / "sets")
     for name, path in files.items():
         assert (tmp_path / "pod" / "sets" / name).read_bytes() == path.read_bytes()
 
@@ -68,15 +73,16 @@ def test_cut_off_it_is_not_there_and_goes_on(files: Files, tmp_path: Path) -> No
     with pytest.raises(RunFailed) as caught:
         delivered(dying, files)
     assert str(caught.value) == (
-        f"{dying.location(NAME)}/manifest.json cannot be written, tried 4 times: connection lost\n"
+        f"{dying.location(name_of(files))}/manifest.json cannot be written, tried 4 times: "
+        "connection lost\n"
         "hint: the same command goes on with what is missing"
     )
-    assert not is_there(dying, NAME)
+    assert not is_there(dying, name_of(files))
     with pytest.raises(NotFound, match="is not there"):
-        fetch(dying, NAME, tmp_path / "pod")
+        fetch(dying, name_of(files), tmp_path / "pod")
     dying.sent, dying.breaks = 1, 0
     delivered(dying, files)
-    assert is_there(dying, NAME)
+    assert is_there(dying, name_of(files))
     assert dying.sent == 3, "what had arrived is not sent again"
 
 
@@ -84,10 +90,10 @@ def test_a_connection_that_comes_back_is_no_end(files: Files, tmp_path: Path) ->
     dying, clock, said = Dying(tmp_path / "there"), Patient(), list[str]()
     dying.breaks = 2
     delivered(dying, files, clock, said)
-    assert is_there(dying, NAME)
+    assert is_there(dying, name_of(files))
     assert clock.slept == [2, 10]
     assert said == [
-        f"{dying.location(NAME)}/manifest.json: connection lost; again in {seconds} s"
+        f"{dying.location(name_of(files))}/manifest.json: connection lost; again in {seconds} s"
         for seconds in (2, 10)
     ]
 
@@ -104,13 +110,57 @@ def test_what_is_forbidden_is_not_tried_again(files: Files, tmp_path: Path) -> N
 
 
 def test_a_file_of_another_size_is_sent_again(storage: Store, files: Files) -> None:
-    storage.write(f"{NAME}/shards/000.bin", b"half")
+    storage.write(f"{name_of(files)}/shards/000.bin", b"half")
     delivered(storage, files)
-    assert storage.size(f"{NAME}/shards/000.bin") == 1000
+    assert storage.size(f"{name_of(files)}/shards/000.bin") == 1000
 
 
 def test_what_was_fetched_is_fetched_once(storage: Store, files: Files, tmp_path: Path) -> None:
     delivered(storage, files)
-    fetch(storage, NAME, tmp_path / "pod")
-    storage.remove("sets")
-    fetch(storage, NAME, tmp_path / "pod")
+    fetch(storage, name_of(files), tmp_path / "pod")
+    storage.remove("code")
+    fetch(storage, name_of(files), tmp_path / "pod")
+
+
+EVIL = b"import os; os.system('echo mine')"
+
+
+@pytest.mark.parametrize(
+    ("planted", "content", "is_seen_before"),
+    [
+        ("/mine.py", EVIL[:11], False),
+        ("/mine.py", EVIL, False),
+        ("/mine.py", b"", False),
+        (".whole", b"[]\n", True),
+        (".whole", b"no listing at all", True),
+        (".whole", b'[{"name": "../../usercustomize.py", "size": 3, "sha256": ""}]', True),
+    ],
+    ids=["same size", "longer", "shorter", "empty", "damaged", "outside"],
+)
+def test_nothing_is_used_of_what_others_have_put_there(
+    storage: Store, tmp_path: Path, planted: str, content: bytes, is_seen_before: bool
+) -> None:
+    """Whoever can write to a bucket must not run code in the pods of others."""
+    (tmp_path / "mine.py").write_bytes(b"answer = 42")
+    files = {"mine.py": tmp_path / "mine.py"}
+    delivered(storage, files)
+    name = name_of(files)
+    storage.write(f"{name}{planted}", content)
+    # Of a changed listing the next launch takes notice by itself.
+    assert is_there(storage, name) != is_seen_before
+    with pytest.raises(RunFailed) as caught:
+        fetch(storage, name, tmp_path / "pod" / "code")
+    where = storage.location(name)
+    assert caught.value.message.startswith(f"{where}{planted} is not what was brought there")
+    assert caught.value.hint is not None
+    assert f"delete {where} and {where}.whole" in caught.value.hint
+    assert [path for path in (tmp_path / "pod").rglob("*") if path.is_file()] == []
+
+
+def test_a_file_that_is_only_there_is_not_fetched(storage: Store, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_bytes(b"answer = 42")
+    files = {"mine.py": tmp_path / "mine.py"}
+    delivered(storage, files)
+    storage.write(f"{name_of(files)}/torch.py", EVIL)
+    fetch(storage, name_of(files), tmp_path / "pod")
+    assert [path.name for path in (tmp_path / "pod").iterdir()] == ["mine.py"]

@@ -12,7 +12,7 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, Exit, NotFound, StillRunning
-from headway.state.code import code_digest
+from headway.state.code import code_digest, has_code
 from headway.state.rundir import Journal, RunDirectory, send_logs
 from support.fake_s3 import fake_s3
 
@@ -237,3 +237,15 @@ def test_the_digest_of_code_follows_its_files(tmp_path: Path, above: str) -> Non
     assert code_digest(folder) == digest
     (folder / "mine.py").rename(folder / "yours.py")
     assert code_digest(folder) != digest
+
+
+def test_digests_of_code_are_frozen_and_both_versions_are_read(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    first = "607c78bf1838762f8ba0d0df6eb1ef76"
+    second = "2-2ab004b6f7332f1f900ef82c471070bdec1dfb44c4878cfef2b6369d20769fc6"
+    assert code_digest(tmp_path) == second
+    assert has_code(tmp_path, first)
+    assert has_code(tmp_path, second)
+    (tmp_path / "mine.py").write_text("x = 2\n")
+    assert not has_code(tmp_path, first)
+    assert not has_code(tmp_path, second)

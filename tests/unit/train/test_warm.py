@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from headway.clock import SystemClock
+from headway.errors import BadInput
 from headway.state.rundir import RunDirectory
+from headway.train.export import load_trained
 from headway.train.warm import model_types_of
 from support.waiting import wait_for
 from support.workers import resolved_run
@@ -353,6 +355,25 @@ def test_a_signal_right_after_the_start_is_not_lost(warm: Warm) -> None:
         pid = warm.started(str(index))
         os.kill(pid, signal.SIGTERM)
         assert warm.answer() == {"ended": str(index), "pid": pid, "code": -15}
+
+
+def test_in_a_pod_the_storage_does_not_say_what_is_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may write to it. What the run's ConfigMap says is done."""
+    (tmp_path / "run.yaml").write_text(RUN_FILE.format(name="it", model="{type: llama}"))
+    given = resolved_run(tmp_path, {"train": "unused"})
+    (tmp_path / "spec.json").write_text(given.model_dump_json(by_alias=True, exclude_none=True))
+    (tmp_path / "run.yaml").write_text(
+        RUN_FILE.format(name="it", model='{call: "os:system", config: {command: "echo mine"}}')
+    )
+    directory = RunDirectory.create(given.run_directory, SystemClock())
+    directory.write_spec(resolved_run(tmp_path, {"train": "unused"}))
+    assert model_types_of(directory.location) == []
+    monkeypatch.setenv("HEADWAY_SPEC", str(tmp_path / "spec.json"))
+    assert model_types_of(directory.location) == ["llama"]
+    with pytest.raises(BadInput, match="a pod runs only the code of its own run"):
+        load_trained(directory, None)
 
 
 RUN_FILE = """\

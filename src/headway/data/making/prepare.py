@@ -38,7 +38,7 @@ from headway.data.making.writer import read_records
 from headway.data.shards import MANIFEST, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, StillRunning
-from headway.state.code import code_digest
+from headway.state.code import code_digest, has_code
 from headway.state.store import Store
 
 SMALL_BYTES = 2**23
@@ -85,6 +85,7 @@ def prepare(job: Job, progress: Callable[[Progress], None], clock: Clock) -> Set
     job = replace(job, settings=_complete(job))
     store = Store(job.into)
     with _alone(store, job.part):
+        job = replace(job, settings=_with_code(job, read_recipe(store)))
         found = find_sources(job.sources, job.beside, job.anonymous)
         if job.strict and found.problems:
             first = found.problems[0]
@@ -150,8 +151,16 @@ def _complete(job: Job) -> Settings:
             "duplicates are found by one preparation into a local folder",
             "leave out part, or prepare without deduplicate",
         )
-    digest = code_digest(job.code) if settings.transform and job.code is not None else None
-    return settings.model_copy(update={"train_vocab": train_vocab, "code_digest": digest})
+    return settings.model_copy(update={"train_vocab": train_vocab})
+
+
+def _with_code(job: Job, begun: Recipe | None) -> Settings:
+    """With the digest of the transform's code: that of the recipe, if it is still that code."""
+    if job.settings.transform is None or job.code is None:
+        return job.settings
+    known = begun.settings.code_digest if begun is not None else None
+    digest = known if known is not None and has_code(job.code, known) else code_digest(job.code)
+    return job.settings.model_copy(update={"code_digest": digest})
 
 
 def _begin(job: Job, store: Store, found: Found, reporter: Reporter) -> Recipe:

@@ -15,7 +15,7 @@ from headway.data.making.sources import find_sources
 from headway.data.making.writer import ShardRecord, ShardWriter, read_records
 from headway.data.shards import read_manifest, shard_file
 from headway.errors import BadInput
-from headway.state.code import code_digest
+from headway.state.code import has_code
 from headway.state.store import Store
 
 
@@ -58,7 +58,7 @@ def _refuse_changed(recipe: Recipe) -> None:
     now = recipe.model_copy(update={"files": tuple(found.files)})
     changes = differences(recipe, now)
     if recipe.settings.code_digest is not None and (
-        recipe.code is None or code_digest(Path(recipe.code)) != recipe.settings.code_digest
+        recipe.code is None or not has_code(Path(recipe.code), recipe.settings.code_digest)
     ):
         changes.append(f"{recipe.code}: the transform's code has changed")
     if changes:

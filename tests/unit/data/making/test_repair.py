@@ -17,11 +17,14 @@ import pytest
 from headway.data.formats.lines import PIECE_BYTES
 from headway.data.making.join import join
 from headway.data.making.prepare import Job
+from headway.data.making.recipe import read_recipe
 from headway.data.making.repair import repair
 from headway.data.reading.verify import verify
 from headway.data.shards import read_manifest
 from headway.data.tiny import stories
 from headway.errors import BadInput, NotFound
+from headway.state.code import code_digest, code_digest_1
+from headway.state.store import Store
 from support.fake_s3 import fake_s3
 from support.prepared import files_of, folder_in_memory, job_for, run, run_part, write_lines
 from support.token_sets import copy_to, write_set
@@ -239,6 +242,20 @@ def test_code_that_has_changed_is_named(sources: Path, tokenizer: Path, folder: 
     assert refused(into).endswith(f"{folder / 'code'}: the transform's code has changed")
     shutil.rmtree(folder / "code")
     assert refused(into).endswith(f"{folder / 'code'}: the transform's code has changed")
+
+
+def test_a_set_whose_recipe_has_the_digest_of_before_is_known(
+    sources: Path, tokenizer: Path, folder: Path
+) -> None:
+    job = job_of("transformed", sources, tokenizer, tokenizer, folder / "set")
+    made = run(job)
+    recipe = read_recipe(Store(folder / "set"))
+    assert recipe is not None
+    settings = recipe.settings
+    assert settings.code_digest == code_digest(sources / "code")
+    before = settings.model_copy(update={"code_digest": code_digest_1(sources / "code")})
+    recipe.model_copy(update={"settings": before}).save(Store(folder / "set"))
+    assert run(job) == made, "and not refused as a preparation of something else"
 
 
 def another_tokenizer(into: Path) -> None:
