@@ -9,7 +9,7 @@ from enum import Enum
 from headway.errors import Exit, PeerLost, RunFailed
 from headway.state.checkpoints import steps_saved
 from headway.state.rundir import RunDirectory
-from headway.train.fingerprint import EVERY_STEPS, Diverged, odd_ones
+from headway.train.fingerprint import EVERY_STEPS, Diverged, odd_ones, own_kind
 from headway.train.record import finite
 from headway.train.run import WorkerRun, begin, close_run
 from headway.train.step import Flags, StepResult, take_step
@@ -112,7 +112,7 @@ def _compare_weights(run: WorkerRun, world: World, worlds: Worlds) -> None:
         return
     odd, lost = [], None
     try:
-        odd = odd_ones(run.training, world.replicas)
+        odd = odd_ones(run.training, world.replicas, own_kind(world.device))
     except Diverged:
         raise
     except PeerLost as error:

@@ -3,6 +3,7 @@ threads."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -13,12 +14,29 @@ from hypothesis import strategies as st
 from torch import nn
 
 from headway.errors import RunFailed
-from headway.train.fingerprint import Diverged, fingerprint, odd_ones
+from headway.train.fingerprint import (
+    Diverged,
+    fingerprint,
+    kind_of,
+    odd_ones,
+    own_kind,
+    processor,
+)
 from headway.train.peers import Peers
 from headway.train.step import Training
 from support.together import outcomes
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+
+CPUINFO = """\
+processor\t: 0
+model name\t: AMD EPYC 7B13
+cpu MHz\t\t: 2445
+flags\t\t: fpu avx2 avx512f
+
+processor\t: 1
+model name\t: AMD EPYC 7B13
+"""
 
 
 class Mixed(nn.Module):
@@ -53,13 +71,15 @@ def test_every_bit_counts(parameter: int, at: int, bit: int) -> None:
     assert fingerprint(training) == before
 
 
-def compared(odd: set[int], size: int) -> list[Any]:
+def compared(odd: set[int], size: int, kinds: Sequence[int] | None = None) -> list[Any]:
+    """What each of so many workers finds, if the `odd` ones have other weights. `kinds`: of their
+    arithmetic."""
     replicas = [made() for _ in range(size)]
     for rank in odd:
         flip(replicas[rank], 0, rank, 3)
 
     def work(peers: Peers) -> list[int]:
-        return odd_ones(replicas[peers.rank], peers)
+        return odd_ones(replicas[peers.rank], peers, kinds[peers.rank] if kinds else 1)
 
     found: list[Any] = outcomes(size, work)
     return found
@@ -77,6 +97,50 @@ def test_the_odd_ones_know_and_the_others_name_them(odd: set[int], size: int) ->
 
 def test_nobody_is_named_when_all_agree() -> None:
     assert compared(set(), 3) == [[], [], []]
+
+
+@pytest.mark.parametrize(
+    ("odd", "kinds"),
+    [
+        ({3}, [1, 1, 1, 2]),  # the only one of its kind
+        ({1}, [1, 2]),
+        ({2, 3}, [1, 1, 2, 2]),  # all of their kind
+    ],
+)
+def test_unlike_processors_are_not_compared(odd: set[int], kinds: list[int]) -> None:
+    """Their last bits may differ though nothing is wrong. Flipped alike in all of a kind."""
+    replicas = [made() for _ in kinds]
+    for rank in odd:
+        flip(replicas[rank], 0, 0, 3)
+    found = outcomes(
+        len(kinds), lambda peers: odd_ones(replicas[peers.rank], peers, kinds[peers.rank])
+    )
+    assert found == [[]] * len(kinds)
+
+
+def test_among_equals_the_odd_ones_are_found_in_every_kind() -> None:
+    kinds = [1, 2, 1, 2, 1, 2, 3]
+    for rank, found in enumerate(compared({2, 5, 6}, 7, kinds)):
+        if rank in (2, 5):
+            assert isinstance(found, Diverged)
+        else:
+            assert found == [2, 5]
+
+
+def test_without_a_majority_in_one_kind_the_run_fails_on_all() -> None:
+    for found in compared({1}, 5, [1, 1, 2, 2, 2]):
+        assert isinstance(found, RunFailed)
+
+
+def test_the_kind_of_an_arithmetic() -> None:
+    kinds = [kind_of("2.15.0", "AMD EPYC 7B13"), kind_of("2.15.0", "Intel Xeon"), kind_of("2.14.0")]
+    assert len(set(kinds)) == 3
+    assert kinds[0] == kind_of("2.15.0", "AMD EPYC 7B13")
+    assert all(0 <= kind < 2**62 for kind in kinds)
+    assert own_kind(torch.device("cpu")) == own_kind(torch.device("cpu"))
+    assert "model name" in processor(CPUINFO)
+    assert processor(CPUINFO) == processor(CPUINFO.replace("MHz\t\t: 2445", "MHz\t\t: 3000"))
+    assert processor(CPUINFO) != processor(CPUINFO.replace(" avx512f", ""))
 
 
 @pytest.mark.parametrize(("odd", "size"), [({1}, 2), ({0, 1, 2}, 4)])
