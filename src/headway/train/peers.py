@@ -26,8 +26,8 @@ LOST_PEER_SIGNS = (
     "wait timeout",
     "Application timeout caused pair closure",  # of the other sums, when one took too long
 )
-
-
+NO_MEMORY = "DefaultCPUAllocator"
+"""Of errors here that look like gloo's."""
 SOON = timedelta(seconds=0.5)
 """What waits in a group whose connections were shut ends in milliseconds."""
 _abandoned: list[tuple[Any, ...]] = []
@@ -133,9 +133,10 @@ def _ends_soon(work: Any) -> bool:
 
 def is_lost_peer(error: BaseException) -> bool:
     """Whether an error says that another worker went away, wherever it surfaced."""
-    return isinstance(error, RuntimeError | PeerLost) and (
-        isinstance(error, PeerLost | dist.DistError)
-        or any(sign in str(error) for sign in LOST_PEER_SIGNS)
+    if not isinstance(error, RuntimeError | PeerLost) or NO_MEMORY in str(error):
+        return False
+    return isinstance(error, PeerLost | dist.DistError) or any(
+        sign in str(error) for sign in LOST_PEER_SIGNS
     )
 
 
