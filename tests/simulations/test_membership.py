@@ -36,13 +36,13 @@ def test_a_defect_is_found(mutation: Mutation) -> None:
 
 def test_a_failing_history_is_shrunk_and_told() -> None:
     mutation = next(one for one in MUTATIONS if "window to come back" in one.name)
-    make_machine, make_follower = mutation.classes()
+    parts = mutation.parts()
     caught = first_catch(mutation, MOST_HISTORIES)
     assert caught is not None
 
-    smallest = shrunk(caught[1], lambda one: failure(one, make_machine, make_follower) is not None)
+    smallest = shrunk(caught[1], lambda one: failure(one, *parts) is not None)
     assert len(smallest.faults) == 1
-    told = story(smallest, make_machine, make_follower)
+    told = story(smallest, *parts)
     assert "coordinator" in told
     assert "BROKEN" in told.splitlines()[-1]
     assert failure(smallest) is None, "without the defect it holds"

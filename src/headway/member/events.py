@@ -36,6 +36,8 @@ class Status(Struct, frozen=True):
     """Imports are done and the model is built: it could train now."""
     leaving: bool = False
     """Its machine is wanted back; it works on to the end of a step."""
+    step_seconds: int = 0
+    """Median time of its recent steps, rounded up. 0: it has not taken one yet."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,10 @@ class Follower:
         """It waits no longer."""
         self.status = replace(self.status, waits=0)
 
+    def take_steps_of(self, seconds: int) -> None:
+        """So long, each, by the median of recent ones."""
+        self.status = replace(self.status, step_seconds=seconds)
+
     def be_ready(self) -> None:
         self.status = replace(self.status, ready=True)
 

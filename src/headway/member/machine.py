@@ -179,12 +179,13 @@ class Machine:
         pod.session, pod.closed = event.session, inf
         self._silent[pod.name] = None
         if pod.name in self._members:
-            if is_back and len(self._recent) == 1:
-                self._call({pod.name}, now + self.rules.enter_seconds)
             self._came_back = now
             self._comeback = min(self._comeback, now + self.rules.comeback_seconds)
         self._replace_in_seat(pod.name)
-        return [*decisions, Tell(event.session), *self._told(pod, event.status, now)]
+        decisions += [Tell(event.session), *self._told(pod, event.status, now)]
+        if is_back and pod.name in self._members and len(self._recent) == 1:
+            self._call({pod.name}, now)
+        return decisions
 
     def _replace_in_seat(self, name: str) -> None:
         """A process that was started again: the one before it has ended, also if nobody said so."""
@@ -229,10 +230,9 @@ class Machine:
         if pod.enter_by < inf and status.entered >= pod.called_to:
             pod.enter_by = inf
             if status.entered < number and len(self._recent) == 1:
-                self._call({pod.name}, now + self.rules.enter_seconds)
+                self._call({pod.name}, now)
         if status.seen == number and pod.name in self._newcomers:
-            # It has nothing else to do, once it knows: thousands at once are told one by one.
-            self._call({pod.name}, now + self.rules.idle_enter_seconds)
+            self._call({pod.name}, now)
         if status.entered == number and not self._went:
             pod.enter_by = inf
             self._entered.add(pod.name)
@@ -266,7 +266,7 @@ class Machine:
             if members is None or name not in members
         }
         if len(self._recent) == 1 and not self._went:
-            self._call(self._members, now + self.rules.enter_seconds)
+            self._call(self._members, now)
 
     def _is_being_admitted(self, name: str) -> bool:
         return self._writing is not None and self._writing.domain_of(name) is not None
@@ -291,7 +291,7 @@ class Machine:
 
     def _judge(self, now: float) -> None:
         """Marks the members that are lost."""
-        rules = self.rules
+        rules, spared = self.rules, self._last_holders(now)
         is_missed = self._complained or self._tries or self._waiting
         recently = now - rules.suspected_seconds
         alone = not any(pod.session is not None and pod.heard > recently for pod in self._keepers())
@@ -310,7 +310,7 @@ class Machine:
                 why = "did not come back to the new coordinator"
             if alone:
                 deadline = max(deadline, pod.heard + rules.alone_seconds)
-            if pod.enter_by < deadline:
+            if pod.enter_by < deadline and pod.name not in spared:
                 deadline, why = pod.enter_by, "did not come to the generation"
             if now >= deadline:
                 pod.gone = pod.gone or why
@@ -318,6 +318,16 @@ class Machine:
                     self._bar(pod.name, now)
             elif deadline < now + rules.idle_seconds:
                 self._changed = True  # looked at again soon
+
+    def _last_holders(self, now: float) -> AbstractSet[str]:
+        """Those who have the run's state, if none of them has come in time: without them the run
+        would lose ground. Their own watchdogs end those that are stuck."""
+        holders = [domain.pods for domain in self.current.domains if self._holds(domain)]
+        is_late = [
+            any(self.pods[name].gone or self.pods[name].enter_by <= now for name in pods)
+            for pods in holders
+        ]
+        return {name for pods in holders for name in pods} if all(is_late) else frozenset()
 
     def _bar(self, name: str, now: float) -> None:
         """Longer each time: whoever holds all others up shall not do so for ever."""
@@ -497,15 +507,25 @@ class Machine:
         # The others finish their step, if they can.
         are_all_called = len(self._recent) == 1
         self._called_at = now if are_all_called else -inf
-        called = self._members if are_all_called else self._newcomers
-        self._call(called, now + self.rules.enter_seconds)
+        self._call(self._members if are_all_called else self._newcomers, now)
         self._changed = True
         return [Publish(generation)]
 
-    def _call(self, names: AbstractSet[str], enter_by: float) -> None:
+    def _call(self, names: AbstractSet[str], now: float) -> None:
         for pod in (self.pods[name] for name in names - self._entered):
+            enter_by = now + self._patience_to_enter(pod)
             if enter_by < pod.enter_by and not pod.is_absent:
                 pod.called_to, pod.enter_by = self.current.number, enter_by
+
+    def _patience_to_enter(self, pod: Pod) -> float:
+        rules, status = self.rules, pod.status
+        if pod.name in self._newcomers or (status.seen and not status.entered):
+            # It has nothing else to do, once it knows: thousands at once are told one by one.
+            knows = status.seen == self.current.number
+            return rules.idle_enter_seconds if knows else rules.enter_seconds
+        if not status.step_seconds:
+            return rules.first_step_seconds
+        return max(rules.enter_seconds, rules.enter_steps * status.step_seconds)
 
     def _let_go(self, pod: Pod) -> None:
         """What it has no longer counts; if it lives, it hears so, and may ask to join anew."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+FIRST_STEP_SECONDS = 900.0
+"""For the first step of a process: compiling a large model takes minutes."""
+
 
 @dataclass(frozen=True)
 class Rules:
@@ -42,7 +45,12 @@ class Rules:
     """The same, from the last that came back: the others are taken for lost with the coordinator.
     Thousands need seconds to come back, but without a lull."""
     enter_seconds: float = 30.0
-    """A trainer that does not come to a generation by then is stuck, whatever its beats say."""
+    """A trainer that does not come to a generation by then is stuck, whatever its heartbeats say.
+    At least: a step may be longer, and the ranks of a sharded domain cannot leave one early."""
+    enter_steps: int = 4
+    """The same, as a multiple of the median time of its steps."""
+    first_step_seconds: float = FIRST_STEP_SECONDS
+    """The same, for one that is in its first step."""
     idle_enter_seconds: float = 5.0
     """For one that was waiting to be called, from when it says that it has heard."""
 

@@ -182,6 +182,11 @@ class Session:
         """The collective has ended: it waits no longer."""
         self._say(self._follower.go_on)
 
+    def take_steps_of(self, seconds: int) -> None:
+        """So long, each: whoever waits for this worker at the end of one knows for how long."""
+        if seconds != self._view.status.step_seconds:
+            self._say(lambda: self._follower.take_steps_of(seconds))
+
     def wait_for(self, what: str, condition: Callable[[View], bool], seconds: float) -> View:
         """The first view for which the condition holds. `what` is for the error if none does."""
         self._check_process()

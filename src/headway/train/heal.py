@@ -8,7 +8,6 @@ the bytes of all tensors, one after the other.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ import torch
 import xxhash
 
 from headway.errors import PeerLost
+from headway.member.lineage import NO_STATE, Name, state_of_domain, state_of_most
 from headway.train.mates import Mates
 from headway.train.peers import Peers
 from headway.train.pieces import Piece, piece_of, state_pieces, tied_names
@@ -26,8 +26,6 @@ from headway.train.tensors_file import DTYPES, TORCH_DTYPES
 
 CHUNK_BYTES = 2**25
 CHECK_BYTES = 8
-Name = tuple[int, int]
-NO_STATE: Name = (-1, 0)
 
 
 @dataclass(frozen=True)
@@ -45,25 +43,22 @@ class Choice:
 
 
 def held_state(training: Training, mates: Mates | None, holds: bool) -> Name:
-    """COLLECTIVE in the domain. The name of the state it holds: only if all its ranks have the
-    same. The source may have died between two of them."""
+    """COLLECTIVE in the domain. The name of the state it holds."""
     own = (training.step, training.committed_in) if holds else NO_STATE
     if mates is None:
         return own
-    names = mates.gather(list(own))
-    return own if all(name == names[0] for name in names) else NO_STATE
+    return state_of_domain([(step, within) for step, within in mates.gather(list(own))])
 
 
 def choose(training: Training, peers: Peers, held: Name) -> Choice | None:
-    """COLLECTIVE. Out of what each domain holds; the higher where as many hold one as another.
-    None: nobody holds the run's state, it comes from a checkpoint."""
+    """COLLECTIVE. Out of what each domain holds. None: nobody holds the run's state, it comes from
+    a checkpoint."""
     own = torch.tensor([*held, training.evaluated_step], dtype=torch.int64)
     brought = [part.tolist() for part in peers.gather(own)]
     names = [(step, within) for step, within, _ in brought]
-    holders = Counter(name for name in names if name != NO_STATE)
-    if not holders:
+    best = state_of_most(names)
+    if best == NO_STATE:
         return None
-    best = max(holders, key=lambda name: (holders[name], name))
     return Choice(
         step=best[0],
         committed_in=best[1],

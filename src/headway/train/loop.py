@@ -84,6 +84,7 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     recorder.step(result, run.meter.finish(training.feed))
     run.telling.step(result)
     run.watchdog.committed()
+    worlds.takes_steps_of(run.watchdog.step_seconds)
     if recorder.leads and result.skipped:
         run.journal.note("skipped", step=result.step, reason=result.skipped)
     training.guard.require_progress(result.step, result.skipped)

@@ -11,6 +11,7 @@ from pathlib import Path
 from headway.clock import Clock
 from headway.data.reading.tokenset import Reading
 from headway.errors import BadInput, Exit, PeerLost
+from headway.member.lineage import NO_STATE
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import begin_generation
@@ -20,7 +21,7 @@ from headway.train.build import build
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.fingerprint import Diverged
-from headway.train.heal import NO_STATE, choose, hand_over, held_state
+from headway.train.heal import choose, hand_over, held_state
 from headway.train.meter import Meter
 from headway.train.models import Built
 from headway.train.preempt import StopRequest

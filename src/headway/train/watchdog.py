@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from headway.clock import Clock
+from headway.member.rules import FIRST_STEP_SECONDS
 
-FIRST_SECONDS = 900.0
-"""For the first step of a process: compiling a large model takes minutes."""
 LEAST_SECONDS = 60.0
 MOST_STEPS = 20
 """So many steps' time without a step is no slowness any more."""
@@ -32,7 +31,7 @@ class Watchdog:
         """Seconds of the first step: with what was compiled in it."""
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         """Seconds of those after it."""
-        self.patience = FIRST_SECONDS
+        self.patience = FIRST_STEP_SECONDS
         self._fed_at = clock.monotonic()
         self._barks = 0
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
@@ -65,14 +64,20 @@ class Watchdog:
             self._recent.append(seconds)
             self.patience = self._for_a_step()
 
+    @property
+    def step_seconds(self) -> float:
+        """Median of recent steps, or the first one; 0: none was committed yet."""
+        return statistics.median(self._recent) if self._recent else self._first or 0.0
+
     def _for_a_step(self) -> float:
-        usual = statistics.median(self._recent) if self._recent else 0.0
-        return max(LEAST_SECONDS, MOST_STEPS * usual)
+        return max(LEAST_SECONDS, MOST_STEPS * (self.step_seconds if self._recent else 0.0))
 
     def _for_a_compile(self) -> float:
         """As the first step had one in it, or none."""
         return (
-            FIRST_SECONDS if self._first is None else min(FIRST_SECONDS, MOST_STEPS * self._first)
+            FIRST_STEP_SECONDS
+            if self._first is None
+            else min(FIRST_STEP_SECONDS, MOST_STEPS * self._first)
         )
 
     @property

@@ -9,6 +9,7 @@ long, which makes it look more closely at whoever is silent.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import threading
@@ -85,6 +86,10 @@ class Worlds(Protocol):
         """This worker has the run's state now."""
         ...
 
+    def takes_steps_of(self, seconds: float) -> None:
+        """So long, each: others wait for the end of one, and know for how long."""
+        ...
+
     def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
         """Until there is a newer generation, or this worker is to leave."""
         ...
@@ -120,6 +125,9 @@ class OneWorld:
         return self._world
 
     def has_state(self) -> None:
+        pass
+
+    def takes_steps_of(self, seconds: float) -> None:
         pass
 
     def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
@@ -186,6 +194,9 @@ class LiveWorlds:
 
     def has_state(self) -> None:
         self.session.healed()
+
+    def takes_steps_of(self, seconds: float) -> None:
+        self.session.take_steps_of(math.ceil(seconds))
 
     def next(self, is_wanted: Callable[[], bool]) -> World | None:
         self._wanted_at = time.monotonic()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Callable, Collection
 from math import inf
 from typing import TYPE_CHECKING
 
 from headway.member.events import Status
 from headway.member.generation import Domain, Generation
+from headway.member.lineage import NO_STATE, Name, state_of_domain, state_of_most
 from headway.member.rules import Rules
 from support.membership.world import World
 
@@ -14,6 +17,9 @@ if TYPE_CHECKING:
     from support.membership.coordinator import Coordinator
     from support.membership.training import Given, Held
 
+Choose = tuple[Callable[[list[Name]], Name], Callable[[list[Name]], Name]]
+"""What a domain holds, by its pods; and which state is taken, by domains."""
+CHOOSE: Choose = (state_of_domain, state_of_most)
 SAVE_EVERY = 4
 CLOCK_SECONDS = 2.0
 """By which a coordinator's clock may be ahead unnoticed, after several small jumps."""
@@ -24,12 +30,12 @@ class Broken(AssertionError):
 
 
 class Checks:
-    def __init__(self, world: World, rules: Rules, start: Held) -> None:
-        self.world, self.rules = world, rules
+    def __init__(self, world: World, rules: Rules, start: Held, choose: Choose) -> None:
+        self.world, self.rules, self._choose = world, rules, choose
         self._heard: dict[tuple[str, str], float] = {}
         """(coordinator, pod): when it was heard last on a session that is open."""
         self._heard_in: dict[tuple[str, str], int] = {}
-        """Which generation was the newest then that had been published."""
+        """Which generation was the newest then that this coordinator told everyone of."""
         self._closed: dict[tuple[str, str], float] = {}
         self._started: dict[str, float] = {}
         self._first: dict[str, float] = {}
@@ -38,6 +44,8 @@ class Checks:
         self._leaving: set[str] = set()
         self._enter_by: dict[str, float] = {}
         """When a pod must have entered the generation that it is called to."""
+        self._step_seconds: dict[str, int] = {}
+        """What a pod has said of its steps."""
         self._entered: dict[str, int] = {}
         self._said_entered: dict[str, int] = {}
         self._published = 0
@@ -101,11 +109,19 @@ class Checks:
         self._newcomers = set(generation.pods()) - members
         for pod in generation.pods():
             if pod in self._newcomers or not generation.sound:
-                self._call(pod, self.rules.enter_seconds)
+                self._call(pod)
 
-    def _call(self, pod: str, seconds: float) -> None:
+    def _call(self, pod: str, has_seen: bool = False) -> None:
         if self._said_entered.get(pod, 0) >= self._newest:
             return
+        rules, step_seconds = self.rules, self._step_seconds.get(pod, 0)
+        seconds = max(rules.enter_seconds, rules.enter_steps * step_seconds)
+        if pod in self._newcomers:
+            seconds = rules.idle_enter_seconds if has_seen else rules.enter_seconds
+        elif not self._said_entered.get(pod):
+            seconds = rules.idle_enter_seconds  # it was one, before a coordinator started again
+        elif not step_seconds:
+            seconds = rules.first_step_seconds
         self._enter_by[pod] = min(self._enter_by.get(pod, inf), self.world.now + seconds)
 
     def met(self, generation: Generation, index: int) -> None:
@@ -153,16 +169,51 @@ class Checks:
     # No step is settled twice with different content
 
     def picked(self, generation: Generation, given: dict[str, Given]) -> Held:
-        """What the members of a generation go on from."""
-        held = [one.held for one in given.values() if one.held is not None]
-        if held:
-            return max(held)
+        """What the members of a generation continue from."""
+        states = {one.held.name: one.held for one in given.values() if one.held is not None}
+        held = [
+            self._choose[0]([self._name_of(given[pod]) for pod in domain.pods])
+            for domain in generation.domains
+        ]
+        best = self._choose[1](held)
+        if best != NO_STATE:
+            self._check_choice(generation, given, best)
+            return states[best]
         number = generation.number
         if number not in self._restored:
             self._restored[number] = self._saved
             for step in [step for step in self.settled_states if step > self._saved.step]:
                 del self.settled_states[step]
         return self._restored[number]
+
+    def _check_choice(self, generation: Generation, given: dict[str, Given], best: Name) -> None:
+        """Nobody's good state is overwritten from one that fewer have, or that has not all."""
+        holders = Counter[Name]()
+        for domain in generation.domains:
+            names = {self._name_of(given[pod]) for pod in domain.pods}
+            if domain.holds and len(names) == 1:
+                holders[names.pop()] += 1
+        del holders[NO_STATE]
+        if holders[best] < max(holders.values(), default=1):
+            raise Broken(
+                f"generation {generation.number} continues from step {best[0]}, which "
+                f"{holders[best]} hold of {holders.total()}"
+            )
+
+    def _name_of(self, given: Given) -> Name:
+        return NO_STATE if given.held is None else given.held.name
+
+    def is_held_by(self, pods: Collection[str]) -> bool:
+        """Whether a domain of these has the run's state; or nobody has it."""
+        newest = self._generations.get(self._newest)
+        if newest is None:
+            return True
+        holders = [
+            domain
+            for domain in newest.domains
+            if domain.holds or self._all_healed(domain, newest.number)
+        ]
+        return not holders or any(set(domain.pods) <= set(pods) for domain in holders)
 
     def settled(self, pod: str, generation: Generation, held: Held) -> None:
         """A collective ended that all had joined with this state."""
@@ -189,13 +240,14 @@ class Checks:
     def arrived(self, coordinator: Coordinator, pod: str) -> None:
         newest = self._generations.get(self._newest)
         if newest is not None and pod in newest.pods():
-            self._call(pod, self.rules.enter_seconds)
+            self._call(pod)
             self._first.setdefault(coordinator.name, coordinator.now)
             self._arrived[coordinator.name] = coordinator.now
 
     def heard(self, coordinator: Coordinator, pod: str) -> None:
         self._heard[coordinator.name, pod] = coordinator.now
-        self._heard_in[coordinator.name, pod] = self._published
+        assert coordinator.machine is not None
+        self._heard_in[coordinator.name, pod] = coordinator.machine.current.number
         self._closed.pop((coordinator.name, pod), None)
 
     def closed(self, coordinator: Coordinator, pod: str) -> None:
@@ -204,6 +256,8 @@ class Checks:
         self.has_left(pod)
 
     def said(self, coordinator: Coordinator, session: int, pod: str, status: Status) -> None:
+        if status.step_seconds:
+            self._step_seconds[pod] = status.step_seconds
         self._said[coordinator.name, session] = (pod, status)
 
     def says_nothing(self, coordinator: Coordinator, session: int) -> None:
@@ -221,14 +275,14 @@ class Checks:
         newest = self._generations.get(self._newest)
         if newest is not None and pod not in newest.pods():
             for other in newest.pods():
-                self._call(other, self.rules.enter_seconds)
+                self._call(other)
 
     def entered(self, pod: str, number: int) -> None:
         self._entered[pod] = number
 
     def said_to_have_seen(self, pod: str, number: int) -> None:
         if number == self._published and pod in self._newcomers:
-            self._call(pod, self.rules.idle_enter_seconds)
+            self._call(pod, has_seen=True)
 
     def said_to_have_entered(self, pod: str, number: int) -> None:
         if number <= self._said_entered.get(pod, 0):
@@ -237,7 +291,7 @@ class Checks:
         self._enter_by.pop(pod, None)
         newest = self._generations.get(self._newest)
         if newest is not None and number < self._newest and not newest.sound:
-            self._call(pod, self.rules.enter_seconds)
+            self._call(pod)
 
     def went(self, generation: Generation) -> None:
         late = [pod for pod in generation.pods() if self._entered.get(pod, 0) < generation.number]
@@ -264,7 +318,8 @@ class Checks:
             self._check_ground(coordinator, before)
 
     def _check_ground(self, coordinator: Coordinator, before: Generation) -> None:
-        """The run's state may only be given up when nobody who has all of it is heard for long."""
+        """The run's state may only be given up when nobody who has all of it is heard for long;
+        not because they do not come to a generation: a step may be long."""
         for domain in before.domains:
             if domain.holds and all(
                 self._is_there(coordinator, before, pod) for pod in domain.pods
@@ -274,7 +329,7 @@ class Checks:
     def _is_there(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
         """Also one that is about to leave: it does so when others have the state."""
         is_heard = self._is_heard(coordinator, pod)
-        return is_heard and self._is_in_time(coordinator, before, pod)
+        return is_heard and self._is_not_silent(coordinator, before, pod)
 
     def _is_heard(self, coordinator: Coordinator, pod: str) -> bool:
         heard = self._heard.get((coordinator.name, pod), -inf)
@@ -285,10 +340,12 @@ class Checks:
         return not is_leaving and self._is_in_time(coordinator, before, pod)
 
     def _is_in_time(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
+        is_late = self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS
+        return not is_late and self._is_not_silent(coordinator, before, pod)
+
+    def _is_not_silent(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
         rules, key = self.rules, (coordinator.name, pod)
         if self._named.get(pod):
-            return False
-        if self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS:
             return False
         # Somebody complained, and this coordinator has not seen all well in a newer generation.
         is_troubled = self._trouble >= self._established[coordinator.name]

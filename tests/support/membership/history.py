@@ -11,7 +11,7 @@ from headway.member.follow import Follower
 from headway.member.generation import Generation
 from headway.member.machine import Machine
 from headway.member.rules import Rules
-from support.membership.checks import Broken, Checks
+from support.membership.checks import CHOOSE, Broken, Checks, Choose
 from support.membership.coordinator import Coordinator, MakeMachine
 from support.membership.network import Network
 from support.membership.pod import Pod
@@ -25,14 +25,18 @@ QUIET_SECONDS = 240.0
 """After the last fault: being barred, missing a generation, several tries, and waiting for the last
 who has the state fit in. Nobody here says that it is no more."""
 STEPS_AFTER = 3
+ENTER_SECONDS, LONG_STEP_SECONDS = 5.0, 8.0
+"""In histories of long steps: as 30 s, and steps that are longer."""
+FIRST_STEP_SECONDS = 60.0
 REPLACED_SECONDS = 4.0
 ENDED_SECONDS = 0.2
 """In which a launcher sees that one process of a node has died, and ends the others."""
 WATCHDOG_SECONDS = 130.0
 """Then a process that hangs ends itself. Only if all hang does nobody notice it before."""
 LONG_CUT_SECONDS = 110.0
-STANDSTILL_SECONDS = 100.0
-"""As long as a member is well, no fault may hold the run up for longer."""
+STANDSTILL_SECONDS, STANDSTILL_STEPS = 100.0, 15
+"""As long as members are well that hold the state, no fault may hold the run up for longer."""
+QUIET_STEPS = 30
 PEACEFUL_SECONDS = 4.0
 """Grace in which a leave costs nothing: several steps."""
 
@@ -62,6 +66,7 @@ class History:
     num_pods: int
     domain_pods: int
     node_pods: int
+    step_seconds: float
     min_domains: int
     noise: float
     faults: tuple[Fault, ...]
@@ -74,7 +79,13 @@ class History:
             domain_pods=self.domain_pods,
             node_pods=self.node_pods,
             gather_seconds=3.0,
+            enter_seconds=ENTER_SECONDS if self.has_long_steps else Rules.enter_seconds,
+            first_step_seconds=FIRST_STEP_SECONDS,
         )
+
+    @property
+    def has_long_steps(self) -> bool:
+        return self.step_seconds > ENTER_SECONDS
 
 
 KINDS = (
@@ -129,6 +140,7 @@ def random_history(seed: int) -> History:
         noise=random.choice((0.0, 0.0, 1.0, 5.0)),
         faults=tuple(sorted(faults, key=lambda fault: fault.time)),
         node_pods=random.choice((1, domain_pods)),
+        step_seconds=random.choice((0.4, 0.4, 0.4, LONG_STEP_SECONDS)),
     )
 
 
@@ -138,13 +150,14 @@ class Run:
         history: History,
         machine: MakeMachine = Machine,
         follower: Callable[[str], Follower] = Follower,
+        choose: Choose = CHOOSE,
         telling: bool = False,
     ) -> None:
         self.history, self._machine, self._follower = history, machine, follower
         self.world = World(history.seed, telling)
         self.network = Network(self.world, history.noise)
         self.record = Record()
-        self.checks = Checks(self.world, history.rules, Held())
+        self.checks = Checks(self.world, history.rules, Held(), choose)
         self.pods: list[Pod] = []
         self._num_nodes = 0
         self._groups: dict[int, Group] = {}
@@ -155,7 +168,9 @@ class Run:
     def play(self) -> None:
         """Raises Broken where something does not hold."""
         planned = all(fault.is_peaceful for fault in self.history.faults)
-        self.checks.is_peaceful = planned and not self.history.noise
+        # A step that is longer than the grace costs one.
+        is_short = not self.history.has_long_steps
+        self.checks.is_peaceful = planned and is_short and not self.history.noise
         self._start_coordinator()
         for _ in range(self.history.num_pods // self.history.node_pods):
             self._start_node()
@@ -163,7 +178,7 @@ class Run:
             self.world.after(fault.time, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
         ends = [fault.time + fault.length for fault in self.history.faults]
         self._quiet_since = max(ends, default=0.0) + REPLACED_SECONDS + 3
-        end = self._quiet_since + QUIET_SECONDS
+        end = self._quiet_since + QUIET_SECONDS + QUIET_STEPS * self.history.step_seconds
         self.world.run(end, self._is_over)
         if not self._is_over():
             raise Broken(f"no progress {QUIET_SECONDS:.0f} s after the last fault: {self._lacks()}")
@@ -182,11 +197,13 @@ class Run:
         self._check_at = self.world.now + 1
         living = self.network.living()
         members = set(living[-1].machine.current.pods()) if living and living[-1].machine else set()
-        well = [pod.name for pod in self.pods if pod.is_well and pod.name in members]
-        if self._num_domains(well) < self.history.min_domains:
+        well = {pod.name for pod in self.pods if pod.is_well and pod.name in members}
+        num_well = self._num_domains(well)
+        if num_well < self.history.min_domains or not self.checks.is_held_by(well):
             self._well_since = self.world.now
         since = max(self.checks.last_settled, self._well_since)
-        if self.world.now - since > STANDSTILL_SECONDS:
+        patience = STANDSTILL_SECONDS + STANDSTILL_STEPS * self.history.step_seconds
+        if self.world.now - since > patience:
             raise Broken(f"no step has been settled since {since:.3f} s")
 
     def _lacks(self) -> str:
@@ -224,7 +241,15 @@ class Run:
         self._num_nodes += 1
         names = [f"node-{number}/{rank}" for rank in range(size)]
         self.pods += [
-            Pod(self.world, self.network, self.checks, self._group, self._follower, name)
+            Pod(
+                self.world,
+                self.network,
+                self.checks,
+                self._group,
+                self._follower,
+                name,
+                self.history.step_seconds,
+            )
             for name in (names if size > 1 else [f"pod-{number}"])
         ]
 
@@ -327,11 +352,14 @@ class Run:
 
 
 def failure(
-    history: History, machine: MakeMachine = Machine, follower: Callable[[str], Follower] = Follower
+    history: History,
+    machine: MakeMachine = Machine,
+    follower: Callable[[str], Follower] = Follower,
+    choose: Choose = CHOOSE,
 ) -> str | None:
     """What did not hold in this history, if anything."""
     try:
-        Run(history, machine, follower).play()
+        Run(history, machine, follower, choose).play()
     except Exception as error:  # noqa: BLE001 - a crash of the machine is a failure like any other
         return f"{type(error).__name__}: {error}"
     return None
@@ -352,6 +380,8 @@ def _smaller(history: History) -> Iterator[History]:
         yield replace(history, noise=0.0)
     if history.num_pods > 2 * history.domain_pods:
         yield replace(history, num_pods=history.num_pods - history.domain_pods)
+    if history.has_long_steps:
+        yield replace(history, step_seconds=0.4)
     if history.node_pods > 1:
         yield replace(history, node_pods=1)
     if history.domain_pods > 1:
@@ -366,10 +396,13 @@ def _smaller(history: History) -> Iterator[History]:
 
 
 def story(
-    history: History, machine: MakeMachine = Machine, follower: Callable[[str], Follower] = Follower
+    history: History,
+    machine: MakeMachine = Machine,
+    follower: Callable[[str], Follower] = Follower,
+    choose: Choose = CHOOSE,
 ) -> str:
     """The history as it went, for people."""
-    run = Run(history, machine, follower, telling=True)
+    run = Run(history, machine, follower, choose, telling=True)
     try:
         run.play()
         end = "All held."

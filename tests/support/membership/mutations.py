@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
+from typing import cast
 
-from headway.member import follow, machine
+from headway.member import follow, lineage, machine
 from headway.member.follow import Follower
 from headway.member.machine import Machine
+from support.membership.checks import CHOOSE, Choose
 from support.membership.history import History, failure, random_history
 
 
@@ -18,7 +20,7 @@ class Mutation:
     old: str
     new: str
 
-    def classes(self) -> tuple[type[Machine], type[Follower]]:
+    def parts(self) -> tuple[type[Machine], type[Follower], Choose]:
         assert self.module.__file__ is not None
         with open(self.module.__file__, encoding="utf-8") as file:
             source = file.read()
@@ -26,7 +28,12 @@ class Mutation:
         mutated = ModuleType(self.module.__name__)
         code = compile(source.replace(self.old, self.new), self.module.__file__, "exec")
         exec(code, mutated.__dict__)
-        return getattr(mutated, "Machine", Machine), getattr(mutated, "Follower", Follower)
+        choose = tuple(getattr(mutated, one.__name__, one) for one in CHOOSE)
+        machine, follower = (
+            getattr(mutated, "Machine", Machine),
+            getattr(mutated, "Follower", Follower),
+        )
+        return machine, follower, cast(Choose, choose)
 
 
 MUTATIONS = [
@@ -183,7 +190,7 @@ MUTATIONS = [
     Mutation(
         "waits for ever for one that does not come",
         machine,
-        "if pod.enter_by < deadline:",
+        "if pod.enter_by < deadline and pod.name not in spared:",
         "if False:",
     ),
     Mutation(
@@ -217,6 +224,42 @@ MUTATIONS = [
         "whole_nodes(free, 1)",
     ),
     Mutation(
+        "waits for a long step as for a short one",
+        machine,
+        "return max(rules.enter_seconds, rules.enter_steps * status.step_seconds)",
+        "return rules.enter_seconds",
+    ),
+    Mutation(
+        "waits for a first step as for any other",
+        machine,
+        "return rules.first_step_seconds",
+        "return rules.enter_seconds",
+    ),
+    Mutation(
+        "throws out the last who have the state since they do not come",
+        machine,
+        "if pod.enter_by < deadline and pod.name not in spared:",
+        "if pod.enter_by < deadline:",
+    ),
+    Mutation(
+        "never throws out one that has the state and does not come",
+        machine,
+        "if all(is_late) else frozenset()",
+        "",
+    ),
+    Mutation(
+        "takes the highest state, and be it that of one alone",
+        lineage,
+        "key=lambda name: (holders[name], name)",
+        "key=lambda name: name",
+    ),
+    Mutation(
+        "takes a domain for whole that is healed by half",
+        lineage,
+        "return names[0] if len(set(names)) == 1 else NO_STATE",
+        "return max(names)",
+    ),
+    Mutation(
         "a pod hears an older generation after a newer one",
         follow,
         "if generation.number > self.newest.number:",
@@ -227,10 +270,10 @@ MUTATIONS = [
 
 def first_catch(mutation: Mutation, most: int, start: int = 0) -> tuple[int, History, str] | None:
     """Number of histories until one shows the defect, that history, and what did not hold."""
-    make_machine, make_follower = mutation.classes()
+    parts = mutation.parts()
     for count in range(most):
         history = random_history(start + count)
-        found = failure(history, make_machine, make_follower)
+        found = failure(history, *parts)
         if found is not None:
             return count + 1, history, found
     return None

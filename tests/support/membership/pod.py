@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import ceil
 
 from headway.member.events import Status
 from headway.member.follow import Follower
@@ -27,7 +28,11 @@ WAITS_SECONDS = 0.5
 """In a collective: then it says so, and does nothing else."""
 HANG_SECONDS = 10.0
 """In a collective: then its watchdog takes it for one that will not end."""
+HANG_STEPS = 5
+"""The same, where steps are long."""
 GO_SECONDS = 10.0
+SHORT_SECONDS = 1.0
+"""A longer step cannot be left early, as that of a sharded domain."""
 LONGEST_BACK_OFF_SECONDS = 1.0
 
 
@@ -40,12 +45,17 @@ class Pod:
         groups: Callable[[Generation], Group],
         make_follower: Callable[[str], Follower],
         name: str,
+        step_seconds: float,
     ) -> None:
         self.world, self.network, self.checks, self.name = world, network, checks, name
         self._groups = groups
+        self._step_seconds = step_seconds
+        self._step_began: float | None = None
+        """When it began the one that it computes, which it cannot leave early."""
         self.follower = make_follower(name)
         self.is_dead = self.is_stuck = False
-        self.held = Held()
+        self.held: Held | None = Held()
+        """None: it is about to get another state, and has no whole one."""
         self.group: Group | None = None
         self._collective: int | None = None
         """The one it waits in."""
@@ -216,7 +226,9 @@ class Pod:
                 follower.be_ready()
             elif follower.may_form and self._failed_in != follower.status.entered:
                 self._form()
-        elif newer and (follower.must_drop() or (self._collective is None and self._is_paused())):
+        elif newer and self._step_began is None and follower.must_drop():
+            self._go_over()
+        elif newer and self._collective is None and self._is_paused():
             self._go_over()
         elif self._collective is None and self._is_paused() and follower.status.leaving:
             self._go_away()  # it has saved
@@ -225,6 +237,7 @@ class Pod:
         return self.group is not None and self.group.generation.paused
 
     def _go_over(self) -> None:
+        self._step_began = None
         if self.group is not None:
             self.group.leave(self)
             self.group = None
@@ -266,7 +279,8 @@ class Pod:
         self._collective = index
         group.join(self, index, Given(self.follower.status.seen, held))
         self.world.after(WAITS_SECONDS, lambda: self.do(lambda: self._waits(group, index)))
-        self.world.after(HANG_SECONDS, lambda: self.do(lambda: self._hangs(group, index)))
+        seconds = max(HANG_SECONDS, HANG_STEPS * self._step_seconds)
+        self.world.after(seconds, lambda: self.do(lambda: self._hangs(group, index)))
 
     def _waits(self, group: Group, index: int) -> None:
         """A thread says so that looks after the collective: also for a trainer that is stuck."""
@@ -320,6 +334,8 @@ class Pod:
             self._join(EXCHANGE, self.held if domain.holds else None)
         elif index == EXCHANGE:
             self._picked = self.checks.picked(group.generation, given)
+            if self.held != self._picked:
+                self.held = None
             self._join(HEAL)
         elif index == HEAL:
             self.held = self._picked
@@ -328,8 +344,10 @@ class Pod:
             self._say()
             self._step(FIRST_STEP)
         else:
+            assert self.held is not None
             self.checks.settled(self.name, group.generation, self.held)
             self.held = self.held.learn(group.generation.number)
+            self.follower.take_steps_of(ceil(self._step_seconds))
             seen = [one.seen for one in given.values()]
             if self.follower.goes_over(min(seen), max(seen)):
                 self._go_over()
@@ -342,10 +360,21 @@ class Pod:
             self._poll()
             return
 
-        def compute() -> None:
-            if group is self.group and not self.is_stuck:
-                self._join(index)
-            elif group is self.group:
-                self.world.after(0.5, lambda: self.do(compute))
+        began = self.world.now
+        if self._step_seconds > SHORT_SECONDS:
+            self._step_began = began
 
-        self.world.after(0.2 + self.world.random.random() * 0.4, lambda: self.do(compute))
+        def compute() -> None:
+            if self._step_began not in (None, began) or group is not self.group:
+                return
+            if self.is_stuck:
+                self.world.after(0.5, lambda: self.do(compute))
+                return
+            self._step_began = None
+            if self.follower.must_drop():
+                self._go_over()
+            else:
+                self._join(index)
+
+        seconds = self._step_seconds * (0.5 + self.world.random.random())
+        self.world.after(seconds, lambda: self.do(compute))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from headway.member.generation import Generation
+from headway.member.lineage import Name
 from support.membership.checks import Checks
 from support.membership.network import Network
 from support.membership.world import World
@@ -19,13 +20,17 @@ HEAL_SECONDS = 1.0
 """All weights go over the network."""
 
 
-@dataclass(frozen=True, order=True)
+@dataclass(frozen=True)
 class Held:
     """A state of the run, named as the design names it; `content` is all that led to it."""
 
     step: int = 0
     committed_in: int = 0
     content: int = 0
+
+    @property
+    def name(self) -> Name:
+        return self.step, self.committed_in
 
     def learn(self, generation: int) -> Held:
         return Held(self.step + 1, generation, hash((self.content, self.step + 1, generation)))

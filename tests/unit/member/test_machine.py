@@ -400,6 +400,7 @@ def test_a_complaint_with_all_there_makes_a_new_try_and_in_the_end_one_goes() ->
 
 def test_one_that_does_not_come_when_called_is_out() -> None:
     drive = started()
+    drive.tell("b", step_seconds=1)
     drive.close("c")
     drive.wait(0.3)
     drive.tell("a", seen=drive.current.number, entered=drive.current.number)
@@ -407,6 +408,50 @@ def test_one_that_does_not_come_when_called_is_out() -> None:
     assert drive.pods == ["a", "b"]
     drive.wait(3)
     assert drive.pods == ["a"]
+
+
+def test_a_loss_during_a_long_step_costs_nobody_else_their_place() -> None:
+    """Two are in a step of 40 s when a third is lost, and cannot leave it early."""
+    drive = started()
+    for pod in ("a", "b"):
+        drive.tell(pod, step_seconds=40)
+    drive.close("c")
+    drive.wait(0.3)
+    drive.tell("a", seen=drive.current.number, entered=drive.current.number)
+    drive.wait(41)
+    assert drive.pods == ["a", "b"]
+    drive.wait(RULES.enter_steps * 40 - 42)
+    assert drive.pods == ["a", "b"]
+    drive.wait(2)
+    assert drive.pods == ["a"], "and does not hold up the others for ever"
+
+
+def test_a_first_step_may_take_as_long_as_its_watchdog_allows() -> None:
+    """It compiles the model."""
+    drive = started()
+    drive.close("c")
+    drive.wait(0.3)
+    drive.tell("a", seen=drive.current.number, entered=drive.current.number)
+    drive.wait(RULES.first_step_seconds - 1)
+    assert drive.pods == ["a", "b"]
+    drive.wait(2)
+    assert drive.pods == ["a"]
+
+
+def test_no_deadline_throws_out_the_last_who_have_the_state() -> None:
+    """Only their own watchdogs end those: the run would lose ground with them."""
+    drive = started()
+    for pod in ("a", "b"):
+        drive.tell(pod, step_seconds=1)
+    drive.open("d")
+    drive.close("c")
+    drive.wait(0.3)
+    drive.tell("d", seen=drive.current.number, entered=drive.current.number)
+    drive.wait(10 * RULES.enter_seconds)
+    assert drive.pods == ["a", "b", "d"]
+    drive.tell("b", seen=drive.current.number, entered=drive.current.number)
+    drive.wait(1)
+    assert drive.pods == ["b", "d"], "there is another who has it"
 
 
 def test_domains_of_two_pods_are_lost_together_and_their_healthy_pods_are_used_again() -> None:

@@ -15,10 +15,11 @@ from torch import nn
 from torch.distributed import HashStore
 
 from headway.errors import PeerLost
+from headway.member.lineage import NO_STATE
 from headway.spec.run import Guard, Optimizer
 from headway.train import heal
 from headway.train.guard import LossGuard
-from headway.train.heal import NO_STATE, Choice, choose, hand_over, held_state
+from headway.train.heal import Choice, choose, hand_over, held_state
 from headway.train.mates import Mates
 from headway.train.optim import make_optimizer
 from headway.train.peers import Peers

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from headway.clock import SystemClock
+from headway.member.rules import FIRST_STEP_SECONDS
 from headway.state.rundir import SEND_SECONDS, RunDirectory, SentJournal
 from headway.train.__main__ import note_stuck
-from headway.train.watchdog import FIRST_SECONDS, LEAST_SECONDS, MOST_STEPS, Watchdog
+from headway.train.watchdog import LEAST_SECONDS, MOST_STEPS, Watchdog
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.waiting import wait_for
@@ -40,11 +41,11 @@ def test_it_barks_when_no_step_comes_for_long(
 ) -> None:
     barks: list[int] = []
     dog = Watchdog(clock, barks.append)
-    clock.time += 10 * FIRST_SECONDS
+    clock.time += 10 * FIRST_STEP_SECONDS
     dog.look()
     assert barks == [], "not on duty"
     with dog.on_duty():
-        clock.time += FIRST_SECONDS - 1
+        clock.time += FIRST_STEP_SECONDS - 1
         dog.look()
         assert barks == [], "the first step of a process may take long"
         dog.committed()
@@ -61,7 +62,7 @@ def test_patience_does_not_follow_a_compile(clock: Still) -> None:
     dog = Watchdog(clock, lambda times: None)
     with dog.on_duty():
         take_steps(dog, clock, 300)
-        assert dog.patience <= FIRST_SECONDS, "the second may compile something as well"
+        assert dog.patience <= FIRST_STEP_SECONDS, "the second may compile something as well"
         take_steps(dog, clock, 1)
         assert dog.patience == LEAST_SECONDS
         take_steps(dog, clock, *[10] * 5)
@@ -75,11 +76,11 @@ def test_a_worker_that_compiles_is_waited_for(clock: Still) -> None:
     with dog.on_duty():
         take_steps(dog, clock, 300, 1, 1)
         dog.feed()
-        assert dog.patience == FIRST_SECONDS, "the first evaluation compiles again"
+        assert dog.patience == FIRST_STEP_SECONDS, "the first evaluation compiles again"
         take_steps(dog, clock, 1)
         assert dog.patience == LEAST_SECONDS
     with dog.on_duty():
-        assert dog.patience == FIRST_SECONDS, "a newcomer of this world does"
+        assert dog.patience == FIRST_STEP_SECONDS, "a newcomer of this world does"
         take_steps(dog, clock, 1)
         assert dog.patience == LEAST_SECONDS
 

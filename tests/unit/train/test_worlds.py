@@ -575,6 +575,17 @@ def test_training_that_stands_still_by_itself_ends_its_process(
     assert len(ended) == 2
 
 
+def test_the_coordinator_knows_how_long_steps_take(crew: Crew) -> None:
+    (one, _), _ = crew.together("a", "b")
+    assert one.status.step_seconds == 0
+    for seconds, said in ((0.2, 1), (0.4, 1), (39.5, 40)):
+        one.worlds.takes_steps_of(seconds)
+        wait_for("it to be said", lambda said=said: one.status.step_seconds == said, LONG)
+    count = len(crew.meeting.beats)
+    one.worlds.takes_steps_of(39.7)
+    assert len(crew.meeting.beats) <= count + 1, "the same number is not worth a message"
+
+
 # --- a run that waits
 
 

@@ -1,0 +1,27 @@
+"""Which state of the run its members continue from. Pure.
+
+A state is named (step, generation that committed it). A collective may complete for some members
+and fail for others, so members may come to a generation with different states.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+Name = tuple[int, int]
+NO_STATE: Name = (-1, 0)
+
+
+def state_of_domain(names: Sequence[Name]) -> Name:
+    """Of its ranks, to that of the domain: it holds a state only if all of them have it. The source
+    may have died when it had reached some of them."""
+    return names[0] if len(set(names)) == 1 else NO_STATE
+
+
+def state_of_most(held: Sequence[Name]) -> Name:
+    """Of the domains, to that of the run: what most of them hold that hold any; the higher where as
+    many hold one as another. A step that one alone has committed was not settled, and to copy it
+    over everyone else's state would leave that to a single source."""
+    holders = Counter(name for name in held if name != NO_STATE)
+    return max(holders, key=lambda name: (holders[name], name), default=NO_STATE)
