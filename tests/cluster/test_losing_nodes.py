@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,13 +118,23 @@ def test_cut_off_and_mended(lab: Lab) -> None:
         assert not [one for one in lab.directory().history() if one["event"] == "diverged"]
 
 
-def test_training_does_not_notice_that_the_api_server_is_away(lab: Lab) -> None:
+def test_a_worker_lost_while_the_api_server_is_away(lab: Lab) -> None:
+    """Training does not notice that it is away until a worker is lost. Then it waits: a generation
+    is written down before it begins. It resumes by itself when the API server is back."""
     with running(lab, nodes=2):
         before = lab.generation()
+        victim = min(min(pids) for pids in lab.training_pids().values())
         faults.stop_api(lab.cluster.control_plane)
-        lab.require_steps(AWAY_SECONDS)
+        lab.require_steps(AWAY_SECONDS / 2)
+        os.kill(victim, signal.SIGKILL)
+        time.sleep(NEXT_STEP_SECONDS)
+        reached = lab.step()
+        time.sleep(NEXT_STEP_SECONDS)
+        assert (lab.step(), lab.generation()) == (reached, before)
         faults.start_api(lab.cluster.control_plane, lab.cluster.api)
-        assert lab.generation() == before
+        lab.wait_for_step(reached + 5, HEALED_SECONDS)
+        lab.wait_for_workers(2, HEALED_SECONDS)
+        assert lab.generation()["generation"] > before["generation"]
 
 
 def test_all_pods_lost_at_once(lab: Lab) -> None:

@@ -12,7 +12,6 @@ from headway.cli.output import hint, print_json, short_count, warn
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
-    from headway.spec.resolve import Resolved
     from headway.spec.run import RunFile
 
 
@@ -70,15 +69,6 @@ def warn_of_long_warmup(loaded: Loaded) -> None:
             f"steps and the whole run has {total}: the learning rate never reaches its peak"
         )
         hint("--set schedule.warmup=5%")
-
-
-def warn_of_live_gpus(loaded: Loaded, resolved: Resolved) -> None:
-    """Allowed where it is asked for by name: somebody has to be the first."""
-    if resolved.device == "cuda" and resolved.run.elastic == "live":
-        warn(
-            f"{loaded.located.mark(('elastic',))}: elastic: live has run on CPUs (gloo) only so "
-            "far, never on GPUs"
-        )
 
 
 def steps_of(run: RunFile) -> int | None:

@@ -11,7 +11,6 @@ import yaml
 from headway.cli.check import (
     parameters_of,
     warn_of_later_keys,
-    warn_of_live_gpus,
     warn_of_long_warmup,
 )
 from headway.cli.output import hint, print_json, say, warn
@@ -118,7 +117,6 @@ def fitted(
 
 def warn_of_placing(loaded: Loaded, found: LoadedTarget, resolved: Resolved) -> None:
     """What can be, and may not be what is wanted."""
-    warn_of_live_gpus(loaded, resolved)
     resources = resolved.run.resources
     is_written = "spot" in resources.model_fields_set
     if is_written and resources.spot == "none" and not found.target.spot_label:

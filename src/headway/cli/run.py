@@ -86,7 +86,6 @@ def start(
     from headway.cli.check import (
         parameters_of,
         warn_of_later_keys,
-        warn_of_live_gpus,
         warn_of_long_warmup,
     )
     from headway.cli.sets import sets_of
@@ -129,7 +128,6 @@ def start(
             train_set=sets.train,
             validation_sets=sets.validation,
         ).model_copy(update={"run_directory": location})
-        warn_of_live_gpus(loaded, resolved)
         directory = RunDirectory.create(location, SystemClock())
         note_started_on(loaded.folder, resolved.name, None)
         code = _train(resolved, directory)

@@ -142,19 +142,19 @@ def _nodes(loaded: Loaded, asked: int | None, is_queued: bool) -> int:
 
 def _require_live(loaded: Loaded, resolved: Resolved) -> None:
     """Pods come and go while the others train on. A run whose workers have to start anew together
-    can do that inside one pod only. GPUs do unless the run file says otherwise."""
+    can do that inside one pod only, and so can GPUs."""
     if resolved.nodes == 1:
         return
     if resolved.run.elastic == "restart":
         raise SpecError(
             f"elastic: restart works with one node on a target, and there are {resolved.nodes}",
             str(loaded.located.mark(("elastic",))),
-            "elastic: auto or live, or --nodes 1",
+            "elastic: auto, or --nodes 1",
         )
-    if resolved.device == "cuda" and resolved.run.elastic != "live":
+    if resolved.device == "cuda":
         raise SpecError(
             f"resources: {resolved.nodes} nodes with GPUs have to restart together when one is "
             "lost, which pods cannot do yet",
             str(loaded.located.mark(("resources",))),
-            "--nodes 1; or elastic: live, which has run on CPUs only so far",
+            "--nodes 1",
         )

@@ -3,7 +3,8 @@ laptop, with pods in the place of processes.
 
 It keeps the coordinator alive, lets pods be placed, has lost ones replaced, notes what happens, and
 ends with the Job of the workers. Nothing it does is needed for the next step: while it or the API
-server is away, training goes on.
+server is away, training continues. Only a change of members waits, and so does training after a
+loss: generations are written down in the API server before they begin.
 """
 
 from __future__ import annotations
@@ -348,7 +349,7 @@ class Keeper:
     def _note_away(self, error: ClusterAway) -> None:
         if error.message != self._away:
             self._away = error.message
-            self._say(f"{self._away}; training goes on meanwhile")
+            self._say(f"{self._away}; training continues meanwhile unless a worker is lost")
 
     def _flush(self) -> None:
         with suppress(OSError):

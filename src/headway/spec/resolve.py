@@ -114,6 +114,9 @@ def require_complete(loaded: Loaded) -> None:
     for key in ("model", "batch"):
         if getattr(loaded.run, key) is None:
             raise _lacks(loaded, key)
+    wanted = loaded.run.resources.accelerators
+    if wanted is not None and wanted.kind.lower() != "cpu":
+        _refuse_live_gpus(loaded)
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")
     if loaded.run.data.train.stream and loaded.run.train_for.unit == "epochs":
@@ -127,6 +130,16 @@ def require_complete(loaded: Loaded) -> None:
             "data.train: sources need a tokenizer",
             str(loaded.located.mark(("data", "train"))),
             "tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
+        )
+
+
+def _refuse_live_gpus(loaded: Loaded) -> None:
+    """Members come and go by shutting gloo's connections; nothing of that was made for NCCL."""
+    if loaded.run.elastic == "live":
+        raise SpecError(
+            "elastic: live does not work with GPUs: its first collective would fail",
+            str(loaded.located.mark(("elastic",))),
+            "--set elastic=restart: after a loss all start again from the newest checkpoint",
         )
 
 
@@ -176,6 +189,8 @@ def devices_of(loaded: Loaded, machine: Machine, nodes: int) -> tuple[int, bool]
             "play several nodes with fewer accelerators each, or on the CPU: "
             "--set resources.accelerators=cpu:1",
         )
+    if present:
+        _refuse_live_gpus(loaded)
     return max(ranks, 1), present == 0
 
 

@@ -513,7 +513,7 @@ class RunFile(Section):
     elastic: Literal["auto", "live", "restart"] = "auto"
     """How a lost node is survived. `live`: the others go on without it. `restart`: all start again
     from the newest checkpoint. `auto`: `live` on the CPU where the model is held more than once, by
-    several nodes or workers, else `restart`."""
+    several nodes or workers, else `restart`. `live` is refused with GPUs."""
     memory: Memory = Memory()
     """Trading time for memory."""
     checkpoint: Checkpoint = Checkpoint()

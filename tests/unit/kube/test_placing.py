@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.errors import HeadwayError
+from headway.errors import HeadwayError, SpecError
 from headway.kube.placing import whole_cores
 from headway.spec.resolve import Resolved
 
@@ -46,14 +46,9 @@ def test_a_run_on_the_cpu_is_always_live(render: Render) -> None:
     assert placed(render("elastic=restart", nodes=1)).run.elastic == "restart"
 
 
-def test_gpus_of_several_nodes_are_live_where_that_is_said(
-    render: Render, capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = placed(render("resources.accelerators=H100:8", "elastic=live"))
-    assert (found.device, found.nodes, found.is_live) == ("cuda", 2, True)
-    assert capsys.readouterr().err == (
-        "warning: --set elastic: elastic: live has run on CPUs (gloo) only so far, never on GPUs\n"
-    )
+def test_gpus_of_several_nodes_are_not_live_even_where_that_is_said(render: Render) -> None:
+    with pytest.raises(SpecError, match="elastic: live does not work with GPUs"):
+        render("resources.accelerators=H100:8", "elastic=live")
 
 
 def test_a_bucket_beside_a_claim_that_the_pods_own_identity_opens(
@@ -213,7 +208,7 @@ def test_what_a_target_lacks_or_may_not_ask_for(
             "elastic: restart\n",
             None,
             "run.yaml:7:1: elastic: restart works with one node on a target, and there are 2\n"
-            "hint: elastic: auto or live, or --nodes 1",
+            "hint: elastic: auto, or --nodes 1",
         ),
         (
             "secrets: [HF_TOKEN]\n",
@@ -252,8 +247,7 @@ def test_what_a_run_may_not_ask_for(
             "resources.accelerators=H100:8",
             None,
             "run.yaml:6:1: resources: 2 nodes with GPUs have to restart together when one is lost, "
-            "which pods cannot do yet\nhint: --nodes 1; or elastic: live, which has run on CPUs "
-            "only so far",
+            "which pods cannot do yet\nhint: --nodes 1",
         ),
         (
             "storage=s3://mine/runs",

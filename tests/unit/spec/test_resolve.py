@@ -286,3 +286,27 @@ def test_a_validation_set_called_train_does_not_hide_the_training_set(folder: Pa
     )
     with pytest.raises(SpecError, match=r"run.yaml:5:3: data.train: sources need a tokenizer"):
         require_complete(load())
+
+
+LIVE_ON_GPUS = (
+    "--set elastic: elastic: live does not work with GPUs: its first collective would fail\n"
+    "hint: --set elastic=restart: after a loss all start again from the newest checkpoint"
+)
+
+
+@pytest.mark.parametrize("asked", [["resources.accelerators=H100:1"], []])
+def test_live_on_gpus_is_refused_by_name(folder: Path, asked: list[str]) -> None:
+    """Whether the run file asks for them, or the machine has some."""
+    with pytest.raises(SpecError) as caught:
+        resolved("elastic=live", *asked, machine=SERVER)
+    assert str(caught.value) == LIVE_ON_GPUS
+    for how in ("elastic=restart", "elastic=auto"):
+        assert not resolved(how, *asked, machine=SERVER).is_live
+    assert resolved("elastic=live", "resources.accelerators=cpu:1", machine=SERVER).is_live
+
+
+def test_and_when_the_run_file_is_checked_wherever_that_is(folder: Path) -> None:
+    loaded = load("elastic=live", "resources.accelerators=H100:8")
+    with pytest.raises(SpecError) as caught:
+        require_complete(loaded)
+    assert str(caught.value) == LIVE_ON_GPUS
