@@ -322,12 +322,16 @@ class Machine:
     def _last_holders(self, now: float) -> AbstractSet[str]:
         """Those who have the run's state, if none of them has come in time: without them the run
         would lose ground. Their own watchdogs end those that are stuck."""
-        holders = [domain.pods for domain in self.current.domains if self._holds(domain)]
+        holders = self._holders()
         is_late = [
             any(self.pods[name].gone or self.pods[name].enter_by <= now for name in pods)
             for pods in holders
         ]
         return {name for pods in holders for name in pods} if all(is_late) else frozenset()
+
+    def _holders(self) -> list[tuple[str, ...]]:
+        """Domains that have the run's state: as a whole, for a part of it is none."""
+        return [domain.pods for domain in self.current.domains if self._holds(domain)]
 
     def _bar(self, name: str, now: float) -> None:
         """Longer each time: whoever holds all others up shall not do so for ever."""
@@ -336,8 +340,8 @@ class Machine:
 
     def _keepers(self) -> list[Pod]:
         """Those without whom the run would lose ground: who have its state, if anyone has."""
-        keepers = {name for domain in self.current.domains if domain.holds for name in domain.pods}
-        return [self.pods[name] for name in keepers | self._healed or self._members]
+        keepers = {name for pods in self._holders() for name in pods}
+        return [self.pods[name] for name in keepers or self._members]
 
     def _close_silent_spares(self, now: float) -> list[Decision]:
         decisions: list[Decision] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -34,9 +35,16 @@ class Gradients:
         self._buckets: list[_Bucket] = []
         self._is_last_slice = False
         self._lost: PeerLost | None = None
+        self._abandoned: list[Adding] = []
+        """Sums of an attempt that was lost with another one."""
 
     def begin(self, peers: Peers | None) -> None:
         """Before the first slice of a step: no gradients yet."""
+        while self._abandoned:
+            # Their group was shut since, so they end in milliseconds. To free a group while a sum
+            # is on its way may take until its timeout, of minutes.
+            with suppress(PeerLost):
+                self._abandoned.pop().finish()
         self._peers, self._is_last_slice, self._lost = peers, False, None
         if peers is None or self._is_sharded:
             for parameter in self._parameters:
@@ -68,18 +76,22 @@ class Gradients:
             self._send(bucket)
         last = self._start(sums)  # on its way with the last bucket
         for bucket in self._buckets:
-            try:
-                if bucket.adding is not None and self._lost is None:
-                    bucket.adding.finish()
-                    bucket.adding = None
-            except PeerLost as lost:
-                self._lost = lost
+            adding, bucket.adding = bucket.adding, None
+            bucket.is_in_doubt = adding is not None and not self._has_ended(adding)
+        if last is not None:
+            self._has_ended(last)
+        return self._lost
+
+    def _has_ended(self, adding: Adding) -> bool:
+        """Waits for a sum, unless one before it has failed."""
+        if self._lost is not None:
+            self._abandoned.append(adding)
+            return False
         try:
-            if last is not None and self._lost is None:
-                last.finish()
+            adding.finish()
         except PeerLost as lost:
             self._lost = lost
-        return self._lost
+        return self._lost is None
 
     def _noting(self, bucket: _Bucket) -> Callable[[torch.Tensor], None]:
         def note(parameter: torch.Tensor) -> None:
@@ -111,8 +123,8 @@ class Gradients:
     def _add_up_shards(self, peers: Peers, sums: torch.Tensor) -> PeerLost | None:
         """After the last backward pass: what FSDP2 has accumulated is complete only then."""
         gradients = [local_part(p.grad) for p in self._parameters if p.grad is not None]
+        of_losses = self._start(sums)
         try:
-            first = peers.start_adding_up(sums)
             for bucket in _buckets(gradients):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
                 peers.add_up(flat)
@@ -120,10 +132,11 @@ class Gradients:
                 torch._foreach_copy_(
                     bucket, [part.view_as(to) for part, to in zip(parts, bucket, strict=True)]
                 )
-            first.finish()
         except PeerLost as lost:
-            return lost
-        return None
+            self._lost = self._lost or lost
+        if of_losses is not None:
+            self._has_ended(of_losses)
+        return self._lost
 
 
 class _Bucket:
@@ -135,7 +148,8 @@ class _Bucket:
         self.num_missing = 0
         self.is_sent = False
         self.adding: Adding | None = None
-        """The sum on its way, until it has completed."""
+        self.is_in_doubt = False
+        """A sum was abandoned with its group, and may still write to this memory."""
 
     def _allocate(self) -> None:
         parameters = self.parameters
@@ -148,14 +162,14 @@ class _Bucket:
         self._views = [part.view_as(p) for part, p in zip(parts, parameters, strict=True)]
 
     def clear(self) -> None:
-        if self.adding is None:
-            self.flat.zero_()
-        else:
-            # A sum that was abandoned with its group may still write to the old memory.
+        if self.is_in_doubt:
             self._allocate()
+        else:
+            self.flat.zero_()
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
         self.num_missing, self.is_sent, self.adding = len(self.parameters), False, None
+        self.is_in_doubt = False
 
     def collect(self) -> None:
         """Where autograd has put a tensor of its own in the place of ours."""

@@ -438,6 +438,22 @@ def test_a_first_step_may_take_as_long_as_its_watchdog_allows() -> None:
     assert drive.pods == ["a"]
 
 
+def test_one_rank_of_a_domain_that_has_the_state_is_not_waited_for_as_the_last_that_has_it() -> (
+    None
+):
+    """Its mate has not: the domain holds nothing, and the others need not stand still for it."""
+    rules = Rules(min_domains=1, max_domains=2, domain_pods=2)
+    drive = Drive(Machine(rules, 1, nobody(1), 0.0))
+    drive.open("a", "b", "c", "d")
+    drive.wait(0.1)
+    for pod in ("a", "b", "c", "d"):
+        drive.tell(pod, seen=1, entered=1, waits=0 if pod == "a" else 1)
+    drive.tell("a", healed=1)
+    drive.quiet.add("a")
+    drive.wait(rules.silence_seconds + 0.1)
+    assert drive.pods == ["c", "d"]
+
+
 def test_no_deadline_throws_out_the_last_who_have_the_state() -> None:
     """Only their own watchdogs end those: the run would lose ground with them."""
     drive = started()
