@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 
@@ -69,7 +70,7 @@ def figures(
     run: tuple[Path, dict[str, Path]], nodes: int, *overrides: str
 ) -> dict[str, list[float]]:
     folder, sets = run
-    name = f"name=w{nodes}-{len(overrides)}"
+    name = f"name=w{nodes}-{crc32(repr(overrides).encode())}"
     directory = train(resolved_run(folder, sets, nodes, [name, *overrides]))
     lines = directory.steps()
     assert [line["step"] for line in lines] == list(range(1, STEPS + 1))
@@ -107,6 +108,14 @@ def test_sharded_over_two(runs, alone, objective: str) -> None:
 def test_two_nodes_of_two_sharded(runs, alone) -> None:
     sharded = ("resources.accelerators=cpu:2", "shard=node")
     assert_equal(figures(runs["causal"], 2, *sharded), alone["causal"])
+
+
+def test_in_bf16_sharding_changes_no_arithmetic(runs) -> None:
+    """It may change between two starts, and `auto` changes it with the number of devices."""
+    bf16 = "precision=bf16"
+    whole = figures(runs["causal"], 1, bf16)
+    sharded = figures(runs["causal"], 1, bf16, "resources.accelerators=cpu:2", "shard=node")
+    assert_equal(sharded, whole)
 
 
 def test_learning_happens(alone) -> None:

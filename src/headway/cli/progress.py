@@ -151,7 +151,7 @@ class RunProgress:
                 self.workers = event["workers"]
             case "stuck":
                 self._stuck(event)
-            case "evaluation_changed":
+            case "evaluation_changed" | "arithmetic_changed":
                 self.line.above(f"note: {event['reason']}")
             case "passed_over":
                 self.line.above(f"warning: {event['checkpoint']} is passed over: {event['reason']}")

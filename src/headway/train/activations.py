@@ -76,6 +76,7 @@ def look(training: Training, built: Built, world: World) -> Figures:
         if with_attention:
             stack.enter_context(_plain_attention(model))
         stack.enter_context(_hooked(built.blocks or [model], seen, with_attention))
+        stack.enter_context(training.copies.in_use())
         stack.enter_context(computing(run.precision, world.device))
         seed_generators(batch.seed, world.device)
         if own_objective:

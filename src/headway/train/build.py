@@ -10,6 +10,7 @@ from headway.plan.length import num_steps
 from headway.spec.resolve import Resolved
 from headway.spec.run import Model
 from headway.state.code import make_importable
+from headway.train.copies import Copies, cast_inputs
 from headway.train.export import trained_elsewhere
 from headway.train.feed import Feed, open_feed
 from headway.train.guard import LossGuard
@@ -45,6 +46,7 @@ def build(resolved: Resolved, place: Place, reading: Reading) -> tuple[Training,
         scale=LossScale(run.precision),
         guard=LossGuard(run.guard),
         gradients=Gradients(list(built.module.parameters())),
+        copies=Copies(built.module, run.precision, is_sharded=place.shard_mesh is not None),
     )
     return training, built
 
@@ -58,6 +60,7 @@ def _network(model: Model, resolved: Resolved, feed: Feed) -> Built:
 
 def _put(built: Built, resolved: Resolved, place: Place) -> None:
     built.module.to(place.device).train()
+    cast_inputs(built, resolved.run.precision, place)
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
     if resolved.checkpoint_activations:
         recompute_blocks(built.blocks)

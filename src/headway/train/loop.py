@@ -150,7 +150,8 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
     if training.evaluated_step == training.step or not (run.is_over or training.step % every == 0):
         return
     began = run.clock.monotonic()
-    results = run.evaluator.run(training.model, world, run.watchdog.feed)
+    with training.copies.in_use():
+        results = run.evaluator.run(training.model, world, run.watchdog.feed)
     training.evaluated_step = training.step
     if not results:
         return

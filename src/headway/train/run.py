@@ -18,6 +18,7 @@ from headway.state.generations import begin_generation
 from headway.state.rundir import Journal, RunDirectory, SentJournal, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build
+from headway.train.copies import note_new_arithmetic
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.fingerprint import Diverged
@@ -211,6 +212,7 @@ def _restore(run: WorkerRun, world: World) -> int | None:
         return None
     if world.is_first:
         note_new_sample(run.journal, resumed, run.evaluator.sample)
+        note_new_arithmetic(run.journal, resumed, training.resolved.run.precision)
     run.saver.saved = (training.step, training.committed_in)
     return resumed.step
 

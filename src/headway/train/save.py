@@ -22,6 +22,7 @@ from headway.errors import RunFailed
 from headway.spec.changes import identity_digest
 from headway.spec.run import Checkpoint, Keep
 from headway.state.checkpoints import (
+    ARITHMETIC,
     SAMPLE,
     CheckpointManifest,
     Part,
@@ -32,6 +33,7 @@ from headway.state.checkpoints import (
     write_manifest,
 )
 from headway.state.rundir import Journal, RunDirectory, send_logs
+from headway.train.copies import VERSION
 from headway.train.pieces import pieces_to_write, state_pieces
 from headway.train.step import Training
 from headway.train.tensors_file import Rows, merged_tensors, write_tensors
@@ -220,6 +222,7 @@ class Saver:
                 "loss_scale": [training.scale.scale, training.scale.good_steps],
                 "guard": training.guard.state(),
                 SAMPLE: self.sample,
+                ARITHMETIC: VERSION,
             },
         }
         return Snapshot(training.step, training.committed_in, self.world, rows, facts)

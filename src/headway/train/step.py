@@ -13,14 +13,15 @@ from torch import nn
 
 from headway.spec.resolve import Resolved
 from headway.train.batches import seed_generators
+from headway.train.copies import Copies
 from headway.train.feed import Feed
 from headway.train.guard import LossGuard
+from headway.train.norm import squared_norm
 from headway.train.objectives import LossFunction
 from headway.train.optim import set_lr
 from headway.train.precision import LossScale, computing
 from headway.train.replicate import Gradients
 from headway.train.schedule import lr_ratio
-from headway.train.shard import local_part
 from headway.train.world import World
 
 
@@ -37,6 +38,7 @@ class Training:
     scale: LossScale
     guard: LossGuard
     gradients: Gradients
+    copies: Copies
     step: int = 0
     """Steps committed so far: the next one to compute."""
     committed_in: int = 0
@@ -91,19 +93,20 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     Raises PeerLost when a worker is lost: then nothing has changed, and the step can be taken again
     in another world."""
     run, step = training.resolved.run, training.step
-    sums, own_count, names = _run_slices(training, world)
+    with training.copies.in_use():
+        sums, own_count, names = _run_slices(training, world)
     lost = training.gradients.finish(sums)  # COLLECTIVE
     gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
-    totals = torch.cat([sums, _squared_norm(gradients).view(1)])
+    totals = torch.cat([sums, squared_norm(gradients).view(1)])
     if world.domain is not None:
         world.domain.add_up(totals)  # COLLECTIVE
     # SYNC: the one moment of a step at which the host waits for the device.
-    *totals_here, squared_norm, count_here = torch.cat([totals, own_count.view(1)]).tolist()
+    *totals_here, squared, count_here = torch.cat([totals, own_count.view(1)]).tolist()
     # COLLECTIVE, and the last one: whoever has its result commits.
     count, *raised = world.control([int(count_here), *_raised(flags)], lost)
     loss, *extras = (value / max(1, count) for value in totals_here)
     divisor = count * training.scale.factor(_slice_tokens(training))
-    grad_norm = math.sqrt(squared_norm) / divisor if count else 0.0
+    grad_norm = math.sqrt(squared) / divisor if count else 0.0
 
     reason = training.guard.verdict(loss, grad_norm) if count else "it has no targets"
     lr = run.optimizer.lr * lr_ratio(run.schedule, step, training.total_steps)
@@ -168,11 +171,6 @@ def _agreed(raised: list[int], num_workers: int) -> Agreed:
 
 def _slice_tokens(training: Training) -> int:
     return training.resolved.micro * training.resolved.run.data.sequence_length
-
-
-def _squared_norm(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """Of what this rank holds of them. Exact: the square of an fp32 number is one of fp64."""
-    return torch.nn.utils.get_total_norm([local_part(one) for one in gradients]).double() ** 2
 
 
 @torch.no_grad()

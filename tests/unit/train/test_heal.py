@@ -18,6 +18,7 @@ from headway.errors import PeerLost
 from headway.member.lineage import NO_STATE
 from headway.spec.run import Guard, Optimizer
 from headway.train import heal
+from headway.train.copies import Copies
 from headway.train.guard import LossGuard
 from headway.train.heal import Choice, choose, hand_over, held_state
 from headway.train.mates import Mates
@@ -77,6 +78,7 @@ class Worker:
             scale=LossScale("fp16"),
             guard=LossGuard(Guard()),
             gradients=Gradients(list(model.parameters())),
+            copies=Copies(model, "fp16", is_sharded=False),
             committed_in=committed_in,
         )
         for _ in range(steps):

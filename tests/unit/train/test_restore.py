@@ -198,4 +198,4 @@ def test_the_manifest_says_where_the_order_goes_on(directory: RunDirectory) -> N
     saved(directory, 5)
     manifest = json.loads(directory.store.read(f"{folder_of(5, 1)}/{MANIFEST}"))
     assert (manifest["step"], manifest["position"], manifest["generation"]) == (5, 40, 1)
-    assert set(manifest["scalars"]) == {"loss_scale", "guard", "evaluation"}
+    assert set(manifest["scalars"]) == {"loss_scale", "guard", "evaluation", "arithmetic"}

@@ -14,6 +14,7 @@ from torch.distributed import HashStore
 
 from headway.errors import PeerLost
 from headway.spec.run import Guard, Optimizer, Schedule
+from headway.train.copies import Copies
 from headway.train.guard import LossGuard
 from headway.train.mates import Mates
 from headway.train.objectives import Loss
@@ -69,6 +70,7 @@ def training() -> Training:
         scale=LossScale("fp32"),
         guard=LossGuard(Guard()),
         gradients=Gradients(list(model.parameters())),
+        copies=Copies(model, "fp32", is_sharded=False),
     )
 
 

@@ -2,95 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from headway.clock import SystemClock
-from headway.data.reading.tokenset import Reading, Rows, TokenSet
-from headway.spec.run import Guard, RunFile
 from headway.train.batches import Batch
-from headway.train.feed import Feed
-from headway.train.guard import LossGuard
 from headway.train.objectives import token_loss
-from headway.train.precision import LossScale
-from headway.train.replicate import Gradients
 from headway.train.step import Flags, Training, take_step
-from headway.train.world import Place, World
-from support.token_sets import write_set
+from headway.train.world import World
+from support.small_training import CPU, Network, small_training
 
-LENGTH, BATCH, MICRO, VOCABULARY = 8, 4, 2, 90
-CPU = torch.device("cpu")
-WORLD = World(0, 1, 1, Place(CPU))
-
-
-class Named(TokenSet):
-    """Notes which thread reads."""
-
-    readers: list[str]
-
-    def read(self, samples: np.ndarray, sequence_length: int) -> Rows:
-        self.readers.append(threading.current_thread().name)
-        return super().read(samples, sequence_length)
-
-
-class Network(nn.Module):
-    """With dropout, so that a step shows which random numbers it drew."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, 16)
-        self.dropout = nn.Dropout(0.5)
-        self.head = nn.Linear(16, VOCABULARY)
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return self.head(self.dropout(self.embedding(inputs)))
-
-
-def network() -> Network:
-    torch.manual_seed(1)
-    return Network()
+WORLD = World(0, 1, 1, CPU)
 
 
 @pytest.fixture
-def training(tmp_path: Path) -> Any:
-    tokens = [(7 * number) % VOCABULARY for number in range(2001)]
-    write_set(tmp_path / "set", [(tokens, None)])
-    opened = Named.open(tmp_path / "set", Reading())
-    assert isinstance(opened, Named)
-    opened.readers = []
-    run = RunFile(version=1, seed=3, precision="fp32", data={"sequence_length": LENGTH})
-    model = network()
-    feed = Feed(
-        opened,
-        sequence_length=LENGTH,
-        global_batch=BATCH,
-        micro=MICRO,
-        seed=3,
-        device=CPU,
-        objective="causal",
-        masking=None,
-        clock=SystemClock(),
-    )
-    made = Training(
-        resolved=SimpleNamespace(run=run, micro=MICRO),  # type: ignore[arg-type]
-        total_steps=100,
-        model=model,
-        optimizer=torch.optim.SGD(model.parameters(), lr=0.0),
-        objective=token_loss,
-        feed=feed,
-        scale=LossScale("fp32"),
-        guard=LossGuard(Guard()),
-        gradients=Gradients(list(model.parameters())),
-    )
+def training(tmp_path: Path) -> Iterator[Training]:
+    made = small_training(tmp_path)
     yield made
-    feed.close()
+    made.feed.close()
 
 
 def test_a_step_seeds_no_generator_but_the_one_in_use(
@@ -104,11 +36,14 @@ def test_a_step_seeds_no_generator_but_the_one_in_use(
     assert wide == []
 
 
+@pytest.mark.parametrize("after_an_evaluation", [False, True])
 def test_the_numbers_are_those_of_a_generator_seeded_for_each_micro_batch(
-    training: Training,
+    training: Training, after_an_evaluation: bool
 ) -> None:
     batches = list(training.feed.step(0, WORLD.share(2)))
-    assert take_step(training, WORLD, Flags()).loss == _by_hand(network(), batches)
+    if after_an_evaluation:
+        training.model.eval()
+    assert take_step(training, WORLD, Flags()).loss == _by_hand(Network(), batches)
 
 
 def _by_hand(model: nn.Module, batches: list[Batch]) -> float:
@@ -126,9 +61,3 @@ def test_batches_are_read_ahead_off_the_main_thread(training: Training) -> None:
         take_step(training, WORLD, Flags())
     readers = training.feed.set.readers  # type: ignore[union-attr]
     assert readers[1:4] == ["ahead"] * 3, "however small they are"
-
-
-def test_a_module_left_in_evaluation_mode_is_trained_again(training: Training) -> None:
-    training.model.eval()
-    batches = list(training.feed.step(0, WORLD.share(2)))
-    assert take_step(training, WORLD, Flags()).loss == _by_hand(network(), batches)

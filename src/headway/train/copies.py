@@ -1,0 +1,102 @@
+"""The weights that a whole model computes with: copies of the fp32 ones in the run's precision.
+
+FSDP2 gathers the weights of a sharded model in that precision, so activations between layers have
+it as well, and so have a micro-batch's gradients, which are added up in fp32. The same is done
+here, so that a run may be sharded in one start and whole in the next without a change of its
+arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils._pytree import tree_map
+
+from headway.state.checkpoints import ARITHMETIC, CheckpointManifest
+from headway.state.rundir import Journal
+from headway.train.models import Built
+from headway.train.precision import COMPUTE_DTYPE, Precision
+from headway.train.world import Place
+
+VERSION = 2
+"""Of the arithmetic, written with each checkpoint. 1: the weights of a whole model were cast by
+autocast alone, so activations between its layers were fp32."""
+NORMS = (nn.LayerNorm, nn.GroupNorm)
+
+
+class Copies:
+    """Of the parameters of one model."""
+
+    def __init__(self, model: nn.Module, precision: Precision, is_sharded: bool) -> None:
+        self._dtype = COMPUTE_DTYPE[precision]
+        self._places: list[tuple[nn.Module, str, nn.Parameter]] = []
+        """Where each parameter stands; a tied one in several places."""
+        if precision != "fp32" and not is_sharded:
+            self._places = [
+                (module, name, parameter)
+                for module in model.modules()
+                for name, parameter in module.named_parameters(
+                    recurse=False, remove_duplicate=False
+                )
+                if parameter.is_floating_point()
+            ]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """The model computes with copies of its weights as they are now. For forward and backward
+        passes: recomputed activations need them in the latter. Gradients come to the parameters
+        themselves, where each backward pass is added in fp32."""
+        copies: dict[nn.Parameter, torch.Tensor] = {}
+        for _, _, parameter in self._places:
+            if parameter not in copies:
+                copies[parameter] = parameter.to(self._dtype)
+        for module, name, parameter in self._places:
+            # Not by setattr: a parameter's place takes parameters only.
+            module._parameters[name] = copies[parameter]  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            for module, name, parameter in self._places:
+                module._parameters[name] = parameter
+
+
+def cast_inputs(built: Built, precision: Precision, place: Place) -> None:
+    """What is put into a block has the precision of its weights, whatever was computed before: as
+    FSDP2 does with its units. On CPUs normalization needs that as well; elsewhere autocast does
+    it."""
+    if precision == "fp32":
+        return
+    dtype = COMPUTE_DTYPE[precision]
+
+    def cast(value: Any) -> Any:
+        is_float = isinstance(value, torch.Tensor) and value.is_floating_point()
+        return value.to(dtype) if is_float else value
+
+    def cast_all(module: nn.Module, args: Any, kwargs: Any) -> Any:
+        return tree_map(cast, args), tree_map(cast, kwargs)
+
+    if place.shard_mesh is None:
+        for block in built.blocks:
+            block.register_forward_pre_hook(cast_all, with_kwargs=True)
+    if place.device.type == "cpu":
+        for module in built.module.modules():
+            if isinstance(module, NORMS) and module.weight is not None:
+                module.register_forward_pre_hook(lambda _, args: tree_map(cast, args))
+
+
+def note_new_arithmetic(
+    journal: Journal, resumed: CheckpointManifest, precision: Precision
+) -> None:
+    """Once, for a run begun before this version: its next checkpoint knows of it."""
+    if resumed.scalars.get(ARITHMETIC, 1) < VERSION and precision != "fp32":
+        journal.note(
+            "arithmetic_changed",
+            step=resumed.step,
+            reason=f"models now compute with {precision} copies of their weights whether they are "
+            "sharded or not: if this run was not, its losses may differ in the fourth digit from "
+            "what they would have been",
+        )
