@@ -14,14 +14,14 @@ NO_STATE: Name = (-1, 0)
 
 
 def state_of_domain(names: Sequence[Name]) -> Name:
-    """Of its ranks, to that of the domain: it holds a state only if all of them have it. The source
-    may have died when it had reached some of them."""
+    """The state that a domain holds, from those of its ranks: one that all of them have. The source
+    of a state may have died when it had reached some of them."""
     return names[0] if len(set(names)) == 1 else NO_STATE
 
 
 def state_of_most(held: Sequence[Name]) -> Name:
-    """Of the domains, to that of the run: what most of them hold that hold any; the higher where as
-    many hold one as another. A step that one alone has committed was not settled, and to copy it
-    over everyone else's state would leave that to a single source."""
+    """The state to continue from, out of those that domains hold: the most common one, and the
+    highest of those on a tie. A step that one domain alone has committed was not settled, and to
+    copy it over everyone else's state would make the run depend on a single source."""
     holders = Counter(name for name in held if name != NO_STATE)
     return max(holders, key=lambda name: (holders[name], name), default=NO_STATE)

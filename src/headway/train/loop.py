@@ -3,13 +3,13 @@ next world, until the run is over."""
 
 from __future__ import annotations
 
-import math
 from enum import Enum
 
 from headway.errors import Exit, PeerLost, RunFailed
 from headway.state.checkpoints import steps_saved
 from headway.state.rundir import RunDirectory
 from headway.train.fingerprint import EVERY_STEPS, Diverged, odd_ones, own_kind
+from headway.train.mates import DomainLost
 from headway.train.record import finite
 from headway.train.run import WorkerRun, begin, close_run
 from headway.train.step import Flags, StepResult, take_step
@@ -35,7 +35,7 @@ def train(run: WorkerRun, worlds: Worlds) -> Exit:
         try:
             begin(run, world, worlds)  # COLLECTIVE
             end = _work(run, world, worlds)  # COLLECTIVE
-        except Diverged:
+        except (Diverged, DomainLost):
             raise  # what it has is of no use to anyone
         except PeerLost as lost:
             # What was computed of the step is discarded: nothing has changed yet.
@@ -79,7 +79,6 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
     )
     result = take_step(training, world, flags)  # COLLECTIVE
     run.saver.settled(training.step - 1)  # all came to this step with the one before
-    run.validation_loss = None
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))
     run.telling.step(result)
@@ -157,7 +156,7 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
         return
     losses = {name: result.loss for name, result in results.items()}
     mean = sum(losses.values()) / len(losses)
-    run.validation_loss = mean if math.isfinite(mean) else None
+    run.evaluated = ((training.step, training.committed_in), mean)
     run.recorder.evaluation(training.step, results)
     run.telling.evaluation(training.step, results)
     if run.recorder.leads:

@@ -65,7 +65,7 @@ class Gradients:
 
     def finish(self, sums: torch.Tensor) -> PeerLost | None:
         """COLLECTIVE. After it, every replica has the sums over the whole global batch, of the
-        gradients and of `sums`; unless a peer was lost, which is said and not raised: somebody may
+        gradients and of `sums`; unless a peer was lost, which is returned, not raised: others may
         have to be told first."""
         if self._peers is None or self._is_sharded:
             for parameter in self._parameters:

@@ -4,6 +4,7 @@ beginning of each world."""
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +12,7 @@ from pathlib import Path
 from headway.clock import Clock
 from headway.data.reading.tokenset import Reading
 from headway.errors import BadInput, Exit, PeerLost
-from headway.member.lineage import NO_STATE
+from headway.member.lineage import NO_STATE, Name
 from headway.spec.resolve import Resolved
 from headway.state.code import code_digest
 from headway.state.generations import begin_generation
@@ -58,8 +59,8 @@ class WorkerRun:
     clock: Clock
     watchdog: Watchdog
     start_seconds: dict[str, float] = field(default_factory=dict)
-    validation_loss: float | None = None
-    """Of the newest step, if it was evaluated."""
+    evaluated: tuple[Name, float] | None = None
+    """The newest state that was evaluated, and its mean loss."""
     committed_at: float | None = None
     """When this worker has committed a step last."""
     has_discarded: bool = False
@@ -68,6 +69,14 @@ class WorkerRun:
     @property
     def is_over(self) -> bool:
         return self.training.step >= self.training.total_steps
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Of the state that this worker has now, if it was evaluated."""
+        name = (self.training.step, self.training.committed_in)
+        if self.evaluated is None or self.evaluated[0] != name:
+            return None
+        return self.evaluated[1] if math.isfinite(self.evaluated[1]) else None
 
 
 def open_run(

@@ -106,7 +106,7 @@ class Saver:
         self.settled_step = -1
         """The newest step that all members are known to hold."""
         self._owed: tuple[Snapshot, Keep] | None = None
-        """A save after which older ones go, once its step is settled."""
+        """A save whose step is not settled yet: retention waits for it."""
         self._retiring: Thread | None = None
         self._retires = Lock()
         self.failures = 0
@@ -261,8 +261,8 @@ class Saver:
         if world.replicas is None or snapshot.step <= self.settled_step:
             self._retire(snapshot, keep)
         else:
-            # Should the others turn out not to hold this step, it never was, and the older ones
-            # are all there is.
+            # If the others turn out not to hold this step, it is taken again, and only the older
+            # checkpoints count.
             self._owed = (snapshot, keep)
 
     def _retire(self, snapshot: Snapshot, keep: Keep) -> None:

@@ -41,7 +41,7 @@ Numbers = dict[str, float]
 
 class Tracker(Protocol):
     def numbers(self, step: int, numbers: Numbers) -> None:
-        """Some of the numbers of a step. Steps never go back within one start."""
+        """Some of the numbers of a step. After a loss the newest step may come a second time."""
         ...
 
     def close(self) -> None: ...

@@ -27,6 +27,9 @@ from headway.train.peers import Peers, naming_lost_peers
 # bounds the wait for one that is alive but stuck. Compiling a large model takes minutes.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 FORM_TIMEOUT = timedelta(minutes=3)
+CONTROL_TIMEOUT = timedelta(hours=1)
+"""Between the ranks of a live domain, who have other means to notice a loss: one of them may wait
+for a store that is away, or for a long save, while the others wait for it."""
 
 
 @dataclass(frozen=True)
@@ -110,11 +113,12 @@ class World:
 
     def control(self, values: list[int], lost: PeerLost | None = None) -> list[int]:
         """COLLECTIVE. The control all-reduce: sums of the values over all workers, on the host, so
-        that no device is waited for. `lost`: a collective before it has failed here. Then no worker
-        of any domain gets a result: they commit what all of them have whole, or nothing.
+        that no device is waited for. `lost`: a collective before it has failed here. Then nobody
+        gets a result: a step is committed only if every worker's sums are complete.
 
-        Over replicas first, where whoever is not whole does not come; then inside the domain, on
-        groups that a new generation does not shut: all its ranks get the result or none."""
+        Over replicas first, which a worker with incomplete sums does not join; then inside the
+        domain, on a group that a new generation does not shut: all its ranks get the result or
+        none."""
         if self.replicas is not None and lost is None:
             vector = torch.tensor(values, dtype=torch.int64)
             try:
@@ -203,7 +207,7 @@ def live_place(local_rank: int, ranks: int, device: torch.device, store: Path | 
             timeout=COLLECTIVE_TIMEOUT,
         )
         mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("shard",))
-        control = dist.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
+        control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         assert isinstance(control, dist.ProcessGroup)
     return Place(device, local_rank, ranks, mesh, (mesh.get_group("shard"), control))
 

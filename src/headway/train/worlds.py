@@ -25,7 +25,7 @@ from headway.errors import PeerLost
 from headway.member.generation import Domain, Generation
 from headway.member.session import Session
 from headway.member.session_view import GenerationOver, Late, SessionClosed, View
-from headway.train.mates import Mates, meet
+from headway.train.mates import DomainLost, Mates, meet
 from headway.train.peers import Peers
 from headway.train.preempt import StopRequest
 from headway.train.session_store import FORM_SECONDS, Group, GroupFailed, SessionStore, form_group
@@ -204,18 +204,16 @@ class LiveWorlds:
             generation = self._enter()
             if generation is None or not self._wait_for_all(generation.number, is_wanted):
                 continue
-            # Now nobody needs the groups before any longer.
+            # All have entered, so nobody needs the groups of the world before.
             self._drop()
-            failed: PeerLost | None = None
+            world = None
             try:
                 world = self._form(generation)
-            except GroupFailed as error:
-                self._complain(error.pods)
-                failed = PeerLost(str(error))
-            except GenerationOver as error:
-                failed = PeerLost(str(error))
-            with suppress(PeerLost):
-                self._mates_agree(generation.number, failed)
+            except GroupFailed as failed:
+                self._complain(failed.pods)
+            except GenerationOver:
+                pass
+            if self._have_all_formed(generation.number, world):
                 return world
             self._drop()
         return None
@@ -225,12 +223,7 @@ class LiveWorlds:
         newer one, or one of them knows of another."""
         number = self.session.view.generation.number
         if self.place.domain_groups is not None:
-            control = Peers(self.place.domain_groups[1], _DomainWatch(self.session))
-            try:
-                wanted = meet(control, number)
-            except PeerLost:  # they are out of the run, or one of them has ended: so will this one
-                time.sleep(LOOK_SECONDS)
-                return None
+            wanted = meet(Peers(self.place.domain_groups[1], _Meeting(self.session)), number)
             if set(wanted) != {number}:
                 with suppress(Late):
                     self.session.wait_for(
@@ -241,17 +234,21 @@ class LiveWorlds:
                 return None
         generation = self.session.enter(number)
         if generation.number != number or generation.domain_of(self.session.pod) is None:
-            return None  # another one in the moment between being called and coming
+            return None  # a newer one came between the two
         return generation
 
-    def _mates_agree(self, number: int, failed: PeerLost | None) -> None:
-        """COLLECTIVE in the domain. Raises PeerLost unless all its ranks have formed their groups:
-        from here on they leave a world together."""
+    def _have_all_formed(self, number: int, world: World | None) -> bool:
+        """COLLECTIVE in the domain. Whether all its ranks have formed their groups. From here on
+        they leave a world together."""
         mates = self._mates(number, _Watch())
-        if mates is not None and any(one != [0] for one in mates.gather([int(bool(failed))])):
-            raise failed or PeerLost("another rank of this domain could not form its group")
-        if failed is not None:
-            raise failed
+        if mates is None:
+            return world is not None
+        try:
+            return all(formed == [1] for formed in mates.gather([int(world is not None)]))
+        except DomainLost:
+            raise
+        except PeerLost:
+            return False  # one of them has left for a newer generation already
 
     def _mates(self, number: int, watch: _Watch) -> Mates | None:
         if self.place.domain_groups is None:
@@ -427,13 +424,25 @@ class _Watch:
 
 
 class _DomainWatch:
-    """Over the domain's own groups. They are over only when the domain is out of the run, which
-    also frees a rank whose mate stands still; not when others are lost."""
+    """On the domain's own groups: nothing more comes of them once the domain was thrown out of the
+    run, which frees a rank whose mate is stopped. Not when others are lost, and not when the domain
+    leaves as planned: then it finishes its step."""
 
-    def __init__(self, session: Session, watch: _Watch | None = None) -> None:
+    def __init__(self, session: Session, watch: _Watch) -> None:
         self._session = session
-        watch = watch or _Watch()
         self.begins, self.ends = watch.begins, watch.ends
+
+    @property
+    def is_over(self) -> bool:
+        view = self._session.view
+        return view.domain is None and view.must_drop
+
+
+class _Meeting(_DomainWatch):
+    """The same between two worlds, where there is no step to finish."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session, _Watch())
 
     @property
     def is_over(self) -> bool:

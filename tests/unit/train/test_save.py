@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -14,6 +15,7 @@ from headway.errors import PeerLost, RunFailed
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.generations import begin_generation
 from headway.state.rundir import RunDirectory
+from headway.train.run import WorkerRun
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
 from headway.train.world import Place, World
 from support.clock import Patient
@@ -216,6 +218,16 @@ def test_a_slow_store_gives_other_ranks_longer(
 def _arrive(clock: Patient, late: Little, at: float) -> None:
     if clock.passed >= at and late.saver.tried is None:
         late.save()
+
+
+def test_a_loss_is_saved_only_with_the_state_that_was_evaluated() -> None:
+    """Not with the next step that others had committed, nor with the same step taken again."""
+    training = SimpleNamespace(step=5, committed_in=2)
+    run = SimpleNamespace(training=training, evaluated=((5, 2), 1.5))
+    found = []
+    for training.step, training.committed_in in ((5, 2), (6, 2), (5, 3), (5, 2)):
+        found.append(WorkerRun.validation_loss.fget(run))  # type: ignore[attr-defined]
+    assert found == [1.5, None, None, 1.5]
 
 
 class Others:

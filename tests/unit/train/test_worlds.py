@@ -16,6 +16,7 @@ from headway.errors import PeerLost
 from headway.member.generation import Generation
 from headway.member.session import Session
 from headway.train import worlds as worlds_module
+from headway.train.mates import DomainLost
 from headway.train.peers import Peers
 from headway.train.preempt import StopRequest
 from headway.train.world import Place, World
@@ -442,6 +443,8 @@ def test_a_newer_generation_while_the_group_forms(crew: Crew) -> None:
 def agreed(world: World, lost: PeerLost | None = None) -> str:
     try:
         world.agree(lost)
+    except DomainLost:
+        raise
     except PeerLost as error:
         return error.message
     return "all"
@@ -501,14 +504,23 @@ def test_a_rank_whose_mate_stands_still_is_freed_when_they_are_thrown_out(crew: 
     world, _ = crew.next(first, second)
     waiting = crew.start(lambda: agreed(world))
     crew.meeting.gather([other.pod])
-    assert waiting.result(LONG) == "the generation is over"
-    coming = crew.start(first.next)
-    wait_for("it to be ready", lambda: first.status.ready, LONG)
-    # Its mate wakes up in the middle of what the first has given up.
-    assert crew.start(lambda: agreed(_)).result(LONG) == "all"
-    late = crew.start(second.next)
+    with pytest.raises(DomainLost, match="have lost each other"):
+        waiting.result(LONG)
+
+
+def test_a_rank_waits_for_its_mate_while_they_leave_as_planned(crew: Crew) -> None:
+    """They finish their step, and one of them may be slower at it."""
+    first, second = crew.domain("a")
+    (other,) = crew.domain("b", 1)
     crew.meeting.gather([first.pod, second.pod])
-    assert [coming.result(LONG).generation, late.result(LONG).generation] == [3, 3]
+    world, mate = crew.next(first, second)
+    waiting = crew.start(lambda: agreed(world))
+    crew.meeting.gather([other.pod], sound=(1,))
+    for member in (first, second):
+        wait_for("the news", lambda member=member: member.worlds.num_ahead == 1, LONG)
+    time.sleep(1.2)  # more than twice as long as a given-up collective is waited for
+    assert not waiting.done()
+    assert agreed(mate) == waiting.result(LONG) == "all"
 
 
 # --- slow is not silent
