@@ -24,7 +24,9 @@ MOST_HISTORY = 5000
 KEPT_SECONDS = 0.5
 """How long a page is the answer..."""
 MADE_SHARE = 10
-"""... and at least so many times as long as it took to be made: a tenth of a core at most."""
+"""... or so many times as long as it took to make, which is a tenth of a core for each page..."""
+MOST_KEPT_SECONDS = 30.0
+"""... but never longer than this."""
 
 
 def pages_of(coordinator: Coordinator, directory: RunDirectory, clock: Clock) -> Pages:
@@ -56,25 +58,32 @@ def kept(make: Callable[[], Answer], clock: Clock) -> Callable[[], Answer]:
     made. Anyone in the cluster may ask, as often as they like."""
     lock = Lock()
     until = -math.inf
-    found: Answer | OSError = OSError("it was not made yet")
+    found: Answer | None = None
+    failure: tuple[type[OSError], str] = (OSError, "")
 
     def page() -> Answer:
-        nonlocal until, found
+        nonlocal until, found, failure
         with lock:
             began = clock.monotonic()
             if began >= until:
                 try:
                     found = make()
                 except OSError as error:
-                    found = error
+                    found = None
+                    is_refused = isinstance(error, PermissionError)
+                    failure = PermissionError if is_refused else OSError, str(error)
                 ended = clock.monotonic()
-                until = ended + max(KEPT_SECONDS, MADE_SHARE * (ended - began))
-            answer = found
-        if isinstance(answer, OSError):
-            raise answer
+                until = ended + _keeping(ended - began if found is not None else 0.0)
+            answer, (kind, words) = found, failure
+        if answer is None:
+            raise kind(words)  # a new one: each raise makes an exception's traceback longer
         return answer
 
     return page
+
+
+def _keeping(made_seconds: float) -> float:
+    return min(max(KEPT_SECONDS, MADE_SHARE * made_seconds), MOST_KEPT_SECONDS)
 
 
 def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:

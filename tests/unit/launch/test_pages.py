@@ -13,7 +13,14 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from headway.clock import SystemClock
 from headway.launch.coordinator import Coordinator
-from headway.launch.pages import KEPT_SECONDS, MADE_SHARE, kept, newest_loss, pages_of
+from headway.launch.pages import (
+    KEPT_SECONDS,
+    MADE_SHARE,
+    MOST_KEPT_SECONDS,
+    kept,
+    newest_loss,
+    pages_of,
+)
 from headway.launch.serving import Answer, Server
 from headway.state.rundir import Journal, RunDirectory
 from support.clock import Patient
@@ -103,6 +110,48 @@ def test_what_takes_long_is_made_less_often() -> None:
     assert len(tries) == 1
     clock.passed += 2.0 * MADE_SHARE
     page()
+    assert len(tries) == 2
+
+
+def test_a_page_that_took_a_minute_is_not_shown_for_ten() -> None:
+    clock, tries = Patient(), []
+
+    def make() -> Answer:
+        tries.append(1)
+        clock.passed += 60.0
+        return "text/plain", b"first read of a bucket"
+
+    page = kept(make, clock)
+    page()
+    clock.passed += MOST_KEPT_SECONDS - 1
+    page()
+    assert len(tries) == 1
+    clock.passed += 1
+    page()
+    assert len(tries) == 2
+
+
+@pytest.mark.parametrize("kind", [OSError, PermissionError])
+def test_an_error_is_kept_for_a_moment_and_raised_anew(kind: type[OSError]) -> None:
+    """However long the attempt took. One exception raised again and again would grow: each raise
+    adds to its traceback."""
+    clock, tries, caught = Patient(), [], []
+
+    def make() -> Answer:
+        tries.append(1)
+        clock.passed += 60.0
+        raise kind("no answer")
+
+    page = kept(make, clock)
+    for _ in range(2):
+        with pytest.raises(kind, match="no answer") as error:
+            page()
+        caught.append(error.value)
+    assert len(tries) == 1
+    assert caught[0] is not caught[1]
+    clock.passed += KEPT_SECONDS
+    with pytest.raises(kind, match="no answer"):
+        page()
     assert len(tries) == 2
 
 
