@@ -75,8 +75,8 @@ class LocalRun:
         self._coordinator: Coordinator | None = None
         self._nodes = resolved.nodes
         self._over_at: float | None = None
-        self._first_step = 0
-        """Where this start begins."""
+        self._metrics_start = 0
+        """Position in the metrics log at launch: what follows was written by this start."""
 
     def run(self, watch: Callable[[], None]) -> Exit:
         """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
@@ -90,7 +90,7 @@ class LocalRun:
             if directory.wanted_nodes() != resolved.nodes:  # else the next start is to find it, too
                 directory.forget_wanted_nodes()
             self.generation = next_generation(directory)
-            self._first_step = self._step()
+            self._metrics_start = directory.here().metrics.read()[1]
             self.journal.note(
                 "launched",
                 generation=self.generation,
@@ -217,10 +217,9 @@ class LocalRun:
         assert lost.code is not None
         how = describe_end(lost.code, lost.out_of_memory)
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
-        step = self._step()
-        if lost.out_of_memory and step <= self._first_step:
+        if lost.out_of_memory and not self._has_made_a_step():
             self._fail_for_memory(lost)
-        if unit.losses.add(step, self.clock.monotonic()) >= MOST_LOSSES:
+        if unit.losses.add(self._step(), self.clock.monotonic()) >= MOST_LOSSES:
             self._fail(lost)
         if self._coordinator is None:
             self.generation = next_generation(self.directory)
@@ -306,6 +305,11 @@ class LocalRun:
     def _step(self) -> int:
         """The newest that was committed."""
         return stands_at(self.directory.here().metrics.last() or {"rewind": 0})
+
+    def _has_made_a_step(self) -> bool:
+        """Since launch. The log may show later steps of an earlier start, which are done again."""
+        records, _ = self.directory.here().metrics.read(self._metrics_start)
+        return any("step" in record for record in records)
 
     def _fail_for_memory(self, worker: Worker) -> None:
         """Before the first step: it would happen again."""

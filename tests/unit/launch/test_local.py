@@ -208,6 +208,29 @@ def test_out_of_memory_before_the_first_step_is_not_tried_again(
     assert (read_status(run.directory, 0.0).failure or "").startswith("out of memory before the ")
 
 
+@pytest.mark.parametrize("steps", [1, 0])
+def test_the_first_step_is_that_of_this_start(
+    resolved: Resolved, small: tuple[Memory, Path], tmp_path: Path, steps: int
+) -> None:
+    """Stopped at step 60 with a checkpoint of step 40, a run resumes from 40."""
+    memory, counter = small
+    script = (
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f'test "$(wc -l < {tmp_path}/starts)" -gt 1 && exit 0; '
+        'echo "{\\"rewind\\":40,\\"generation\\":2}" >> "$0/metrics.jsonl"; '
+        f'test {steps} = 1 && echo "{{\\"step\\":41,\\"generation\\":2}}" >> "$0/metrics.jsonl"; '
+        f"echo oom_kill 6 > {counter}; kill -KILL $$"
+    )
+    run = make_run(resolved, script, Hurried(), memory=memory)
+    run.directory.metrics.append({"step": 60, "generation": 1})
+    if steps:
+        assert run.run(look) == Exit.DONE
+        assert sum(event["event"] == "lost" for event in events(run)) == 1
+    else:
+        with pytest.raises(RunFailed, match="out of memory before the first step"):
+            run.run(look)
+
+
 def test_killed_by_hand_it_is_tried_again(resolved: Resolved, small: tuple[Memory, Path]) -> None:
     run = make_run(resolved, "kill -KILL $$", memory=small[0])
     with pytest.raises(RunFailed, match="was killed by SIGKILL, 3 times without a new step"):
