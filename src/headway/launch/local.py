@@ -313,7 +313,7 @@ class LocalRun:
 
     def _fail_for_memory(self, worker: Worker) -> None:
         """Before the first step: it would happen again."""
-        figures = needed_and_present(self.resolved, self.memory.limit_bytes())
+        figures = needed_and_present(self.resolved, self._nodes, self.memory.limit_bytes())
         words = f"out of memory before the first step: {figures}"
         how = describe_end(-signal.SIGKILL, out_of_memory=True)
         self._note_failed(worker.node, worker.local_rank, how, words)

@@ -10,6 +10,7 @@ from headway.errors import RunFailed
 from headway.memory import Memory
 from headway.plan.memory import HINT, needed_and_present
 from headway.spec.resolve import Resolved
+from headway.state.rundir import given_spec
 
 PLACE = re.compile(r"^\[enforce fail at .*?\] (err == 0\. )?")
 """Where in torch the CPU's allocator gives up: of no use to whoever runs it."""
@@ -27,5 +28,6 @@ def out_of_memory(error: Exception, resolved: Resolved, step: int | None) -> Run
     when = "while building the model" if step is None else f"in step {step}"
     words = PLACE.sub("", (str(error).splitlines() or ["MemoryError"])[0])
     if is_cpu:
-        words += f"; {needed_and_present(resolved, Memory().limit_bytes())}"
+        nodes = resolved.nodes if given_spec() is None else 1  # a pod is one of them
+        words += f"; {needed_and_present(resolved, nodes, Memory().limit_bytes())}"
     return RunFailed(f"out of memory {when}: {words}", HINT)

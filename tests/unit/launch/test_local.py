@@ -201,8 +201,8 @@ def test_out_of_memory_before_the_first_step_is_not_tried_again(
         run.run(look)
     assert (tmp_path / "starts").read_text().count("\n") == 1
     assert caught.value.message == (
-        "out of memory before the first step: there are 2.0 GiB, and weights, gradients and "
-        "optimizer of all 2 workers take at least 2.6 GiB\n"
+        "out of memory before the first step: weights, gradients and optimizer state of all 2 "
+        "workers need at least 2.6 GiB; 2.0 GiB is available\n"
         "worker 0 was killed by the kernel: out of memory"
     )
     assert (read_status(run.directory, 0.0).failure or "").startswith("out of memory before the ")

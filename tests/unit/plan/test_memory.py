@@ -34,13 +34,20 @@ def test_every_copy_of_the_state_is_counted(
     tmp_path: Path, overrides: tuple[str, ...], nodes: int, copies: int
 ) -> None:
     # 6,738,415,616 parameters, as published.
-    found = least_bytes(resolved(tmp_path, *overrides, nodes=nodes))
+    found = least_bytes(resolved(tmp_path, *overrides, nodes=nodes), nodes)
     assert found == 16 * 6_738_415_616 * copies
 
 
 def test_in_words(tmp_path: Path) -> None:
-    assert needed_and_present(resolved(tmp_path), 23 * 2**30) == (
-        "there are 23.0 GiB, and weights, gradients and optimizer take at least 100.4 GiB"
+    assert needed_and_present(resolved(tmp_path), 1, 23 * 2**30) == (
+        "weights, gradients and optimizer state need at least 100.4 GiB; 23.0 GiB is available"
     )
     own = resolved(tmp_path, 'model={call: "mine:net"}')
-    assert needed_and_present(own, 2**30) == "there are 1.0 GiB"
+    assert needed_and_present(own, 1, 2**30) == "1.0 GiB is available"
+
+
+def test_nodes_elsewhere_take_no_memory_here(tmp_path: Path) -> None:
+    three = resolved(tmp_path, nodes=3)
+    alone = resolved(tmp_path)
+    assert needed_and_present(three, 1, 2**30) == needed_and_present(alone, 1, 2**30)
+    assert "state of all 3 workers need at least 301.2 GiB" in needed_and_present(three, 3, 2**30)

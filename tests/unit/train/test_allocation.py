@@ -27,8 +27,22 @@ def test_the_cpus_allocator_says_what_it_lacks(resolved: Resolved) -> None:
     assert found is not None
     assert found.message.startswith("out of memory while building the model: DefaultCPUAllocator")
     assert "you tried to allocate 4000000000000000 bytes" in found.message
-    assert "GiB, and weights, gradients and optimizer take at least 1.3 GiB" in found.message
+    assert "; weights, gradients and optimizer state need at least 1.3 GiB; " in found.message
     assert found.hint is not None
+
+
+def test_a_pod_has_one_node_of_its_run(
+    resolved: Resolved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    three = resolved.model_copy(update={"nodes": 3})
+    here = out_of_memory(MemoryError(), three, 7)
+    assert here is not None
+    assert "state of all 3 workers need at least 3.8 GiB" in here.message
+    (tmp_path / "spec.json").write_text(three.model_dump_json())
+    monkeypatch.setenv("HEADWAY_SPEC", str(tmp_path / "spec.json"))
+    in_pod = out_of_memory(MemoryError(), three, 7)
+    assert in_pod is not None
+    assert "optimizer state need at least 1.3 GiB" in in_pod.message
 
 
 def test_a_gpus_allocator_and_pythons(resolved: Resolved) -> None:
