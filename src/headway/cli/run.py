@@ -46,7 +46,8 @@ def run(
     ] = None,
     set_: SetOption = None,
     extend: Annotated[
-        bool, typer.Option("--extend", help="Allow a longer train_for than the run has had.")
+        bool,
+        typer.Option("--extend", help="Allow a train_for longer than the run was started with."),
     ] = False,
 ) -> None:
     """Train here, or on a target. Prepares the data if needed; the same command goes on.

@@ -1,9 +1,9 @@
 """Records, one JSON object a line, by one writer; readable while they grow.
 
 In a folder a log is one file that is appended to, also where it is served from elsewhere and only
-read. Object stores have no append: there a log is a
-row of numbered segments, sent every minute and at each checkpoint, and its writer also keeps a
-file on its own machine, so that what happens can be followed there without a delay.
+read. Object stores have no append: there a log is a row of numbered segments, sent every minute and
+at each checkpoint (events: within seconds), and its writer also keeps a file on its own machine, so
+that what happens can be followed there without a delay.
 
 Nothing that was written is ever changed. Steps that are done again are announced by a line
 `{"rewind": c}`, and readers drop what lies beyond c. A writer that was stopped may go on at any

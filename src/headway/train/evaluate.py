@@ -29,6 +29,9 @@ LARGEST_EXPONENT = 50.0
 """exp of more says nothing any more and would overflow the plots."""
 
 
+WHOLE = "all"
+
+
 @dataclass(frozen=True)
 class EvaluationResult:
     loss: float
@@ -45,21 +48,21 @@ def num_rows(limit: int | Literal["all"], num_samples: int) -> int:
     return num_samples if limit == "all" else min(limit, num_samples)
 
 
-def sample_of(seed: int, limit: int | Literal["all"], sizes: Iterable[int]) -> str | None:
-    """What evaluations of sets with so many samples take of them, in words; None: all. Losses of
-    different samples are not compared."""
+def sample_of(seed: int, limit: int | Literal["all"], sizes: Iterable[int]) -> str:
+    """What evaluations of sets with so many samples take of them, in words. Losses of different
+    samples are not compared."""
     is_part = any(num_rows(limit, size) < size for size in sizes)
-    return f"a sample by seed {seed}" if is_part else None
+    return f"{limit} sequences drawn by seed {seed}" if is_part else WHOLE
 
 
-def note_new_sample(journal: Journal, resumed: CheckpointManifest, sample: str | None) -> None:
+def note_new_sample(journal: Journal, resumed: CheckpointManifest, sample: str) -> None:
     """Once, for a run begun before evaluations took a sample: its next checkpoint knows of it."""
-    if SAMPLE not in resumed.scalars and sample is not None:
+    if SAMPLE not in resumed.scalars and sample != WHOLE:
         journal.note(
             "evaluation_changed",
             step=resumed.step,
-            reason=f"evaluations now take {sample} of each validation set, no longer its first "
-            "sequences: losses from before and after are not compared",
+            reason=f"evaluations now take {sample} from each validation set, no longer its first "
+            "ones: losses from before and after are not compared",
         )
 
 

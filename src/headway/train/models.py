@@ -176,7 +176,7 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
         )
     except OSError as error:
         words = str(error).splitlines()[0]
-        why = words if away is None else f"the hub cannot be reached ({away})"
+        why = words if away is None else f"{words}; the hub cannot be reached ({away})"
         raise BadInput(
             f"model.from: cannot load {source!r}: {why}",
             f"a folder is looked for at {local}; a hub name needs the network",

@@ -89,7 +89,7 @@ class Saver:
     """Of one worker. Only workers of the first node have anything to write."""
 
     def __init__(
-        self, directory: RunDirectory, journal: Journal, clock: Clock, sample: str | None
+        self, directory: RunDirectory, journal: Journal, clock: Clock, sample: str
     ) -> None:
         """`sample`: what evaluations take of the validation sets."""
         self.sample = sample

@@ -55,7 +55,6 @@ def test_the_hub_is_not_tried_again_and_again(tmp_path: Path) -> None:
     assert tokenizer.startswith(
         "no tokenizer `gpt2`: no such folder, and the hub cannot be reached"
     )
-    assert dataset.startswith(
-        "hub:allenai/c4?config=en cannot be opened: the hub cannot be reached"
-    )
-    assert model.startswith("model.from: cannot load 'gpt2': the hub cannot be reached")
+    assert dataset.startswith("hub:allenai/c4?config=en cannot be opened: ")
+    assert model.startswith("model.from: cannot load 'gpt2': ")
+    assert all("; the hub cannot be reached (" in words for words in (dataset, model))

@@ -372,7 +372,7 @@ def test_losses_of_other_samples_are_not_compared(directory: RunDirectory) -> No
     for step, loss in {10: 1.5, 20: 1.0, 30: 1.2}.items():
         save(directory, step, validation_loss=loss)
     for step, loss in {40: 3.0, 50: 2.0, 60: 2.5, 70: None}.items():
-        new = {**scalars, "evaluation": "a sample by seed 3"}
+        new = {**scalars, "evaluation": "512 sequences drawn by seed 3"}
         save(directory, step, validation_loss=loss, scalars=new)
     retire(directory, Keep(last=1, best=1), 1)
     assert [step for step, _ in kept(directory)] == [20, 50, 70]

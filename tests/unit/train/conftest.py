@@ -47,7 +47,7 @@ class Little:
         self.clock = facts.get("clock", SystemClock())
         self.world = facts.get("world") or world_of_one(generation)
         self.journal = Journal(directory.events, self.clock)
-        self.saver = Saver(directory, self.journal, self.clock, facts.get("sample"))
+        self.saver = Saver(directory, self.journal, self.clock, facts.get("sample", "all"))
         self.saver.begin(self.world)
 
     def advance(self, steps: int) -> None:

@@ -17,27 +17,29 @@ from .conftest import Little
 @pytest.mark.parametrize(
     ("sequences", "sizes", "sample"),
     [
-        (512, [100, 600], "a sample by seed 3"),
-        (512, [100, 512], None),
-        ("all", [100, 600], None),
-        (512, [], None),
+        (512, [100, 600], "512 sequences drawn by seed 3"),
+        (64, [100, 600], "64 sequences drawn by seed 3"),
+        (512, [100, 512], "all"),
+        ("all", [100, 600], "all"),
+        (512, [], "all"),
     ],
 )
-def test_what_is_evaluated_in_words(sequences: Any, sizes: list[int], sample: str | None) -> None:
+def test_what_is_evaluated_in_words(sequences: Any, sizes: list[int], sample: str) -> None:
     assert sample_of(3, sequences, sizes) == sample
 
 
 @pytest.mark.parametrize(
     ("before", "now", "said"),
     [
-        ({}, "a sample by seed 3", 1),  # by a version that took the first sequences
-        ({}, None, 0),  # whole sets, then and now
-        ({"evaluation": "a sample by seed 3"}, "a sample by seed 3", 0),
-        ({"evaluation": None}, "a sample by seed 3", 0),  # its settings were changed by hand
+        ({}, "512 sequences drawn by seed 3", 1),  # by a version that took the first sequences
+        ({}, "all", 0),
+        ({"evaluation": "512 sequences drawn by seed 3"}, "512 sequences drawn by seed 3", 0),
+        # Its settings were changed.
+        ({"evaluation": "all"}, "512 sequences drawn by seed 3", 0),
     ],
 )
 def test_a_run_begun_before_says_it_once(
-    directory: RunDirectory, before: dict[str, Any], now: str | None, said: int
+    directory: RunDirectory, before: dict[str, Any], now: str, said: int
 ) -> None:
     little = Little(directory)
     manifest: Any = SimpleNamespace(step=7, scalars=before)
@@ -50,7 +52,7 @@ def test_a_run_begun_before_says_it_once(
 
 
 def test_a_checkpoint_knows_its_sample(directory: RunDirectory) -> None:
-    little = Little(directory, sample="a sample by seed 3")
+    little = Little(directory, sample="512 sequences drawn by seed 3")
     little.advance(1)
     little.save()
-    assert find_checkpoint(directory)[1].scalars["evaluation"] == "a sample by seed 3"
+    assert find_checkpoint(directory)[1].scalars["evaluation"] == "512 sequences drawn by seed 3"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -108,8 +109,14 @@ def crew(monkeypatch: pytest.MonkeyPatch) -> Iterator[Crew]:
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setattr(worlds_module, "PLACE_SECONDS", 0.05)
     threads = threading.active_count()
-    with ExitStack() as stack:
-        yield Crew(stack)
+    # A collection over all that a whole test run has made holds up every thread for a third of a
+    # second and more, here also the coordinator and all members at once.
+    gc.disable()
+    try:
+        with ExitStack() as stack:
+            yield Crew(stack)
+    finally:
+        gc.enable()
     wait_for("threads to end", lambda: threading.active_count() <= threads, 10.0)
 
 

@@ -98,7 +98,9 @@ def _load(source: str) -> Any:
             streaming=True,
         )
     except Exception as error:  # noqa: BLE001 - the message says what it was
-        why = _words(error) if away is None else f"the hub cannot be reached ({away})"
+        why = _words(error)
+        if away is not None:
+            why += f"; the hub cannot be reached ({away})"
         raise BadInput(
             f"{source} cannot be opened: {why}",
             "check name, config and split; a private dataset needs HF_TOKEN, and offline mode "

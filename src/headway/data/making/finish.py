@@ -137,4 +137,4 @@ def _empty(
             f"side of the held-out split, {statistics.num_duplicates} are duplicates, the "
             f"transform left out {statistics.num_dropped}"
         )
-    return BadInput(f"no text in {names}", "the files are empty, or hold white space only")
+    return BadInput(f"no text in {names}", "the files are empty or contain only whitespace")

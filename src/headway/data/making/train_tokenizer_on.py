@@ -75,7 +75,7 @@ def train_tokens_on(
         names = ", ".join(sources)
         if first:
             raise nothing_readable(names, reporter.problems, first[0])
-        raise BadInput(f"no text in {names}", "the files are empty, or hold white space only")
+        raise BadInput(f"no text in {names}", "the files are empty or contain only whitespace")
     return tokens
 
 
