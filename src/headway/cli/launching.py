@@ -62,7 +62,7 @@ def _launch(
     resolved = fitted(loaded, found, nodes, layout, places, digests)
     storage = Store(run.storage)
     if RunDirectory.exists(run.location) and (before := run.directory()).has_spec():
-        require_same_run(before, resolved.run, extend)
+        require_same_run(before, resolved.run, extend, on)
         if is_finished(before) and not extend:
             say(f"run {run.name} has finished already on {on}")
             hint("--extend with a longer train_for goes on; another name starts anew")

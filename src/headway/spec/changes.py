@@ -53,6 +53,16 @@ def changed_identity(before: RunFile, after: RunFile) -> list[str]:
     ]
 
 
+def changed_values(before: RunFile, after: RunFile) -> dict[str, Any]:
+    """Dotted keys of the identity whose values differ, with the new ones as a run file has them."""
+    old, new = (_flat(run.model_dump(mode="json", by_alias=True)) for run in (before, after))
+    return {
+        key: new.get(key)
+        for key in sorted({*old, *new})
+        if old.get(key) != new.get(key) and not is_operation(key)
+    }
+
+
 def identity_digest(run: RunFile) -> str:
     """Of all that decides the weights but the length: a run may be extended. Only of what is not
     at its default: a key that a later version adds does not make other runs of those there are."""

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.starting_again import require_same_run
 from headway.clock import SystemClock
+from headway.errors import BadInput
 from headway.spec.load import load_run
 from headway.spec.resolve import Machine, resolve
 from headway.state.checkpoints import folder_of
-from headway.state.rundir import Journal, RunDirectory
+from headway.state.rundir import Journal, Record, RunDirectory
 from support.in_process import Headway
 
 RUN_FILE = """\
@@ -54,7 +56,7 @@ def saved(directory: RunDirectory, *steps: int) -> None:
 
 def test_nothing_is_saved_so_nothing_is_locked(headway: Headway, directory: RunDirectory) -> None:
     said = headway("run", "--set", "optimizer.lr=0.5", "--set", "train_for=7 steps")
-    assert "starting it again with other settings:\n  optimizer.lr: 0.0003 -> 0.5" in said.err
+    assert "run it has no checkpoint yet: restarting it with the new settings:\n  optim" in said.err
     assert NO_DATA in said.err
 
 
@@ -64,7 +66,97 @@ def test_once_a_step_is_saved_the_hint_works(headway: Headway, directory: RunDir
     said = headway("run", "--set", "optimizer.lr=0.5")
     assert said.exit_code == 2
     assert "was started with other settings:\n  optimizer.lr: 0.0003 -> 0.5" in said.err
-    assert said.err.rstrip().endswith(": headway fork it it-3")
+    assert said.err.rstrip().endswith(": headway fork it it-3 --set optimizer.lr=0.5")
+
+
+@pytest.mark.parametrize(
+    ("settings", "end"),
+    [
+        (["precision=fp16", "train_for=7 steps"], "--set precision=fp16 --set 'train_for=7 steps'"),
+        (["optimizer.lr=1e-5", "optimizer.betas=[0.8, 0.9]"], "--set optimizer.lr=1e-05"),
+    ],
+)
+def test_the_fork_has_the_new_settings(
+    headway: Headway, directory: RunDirectory, settings: list[str], end: str
+) -> None:
+    saved(directory, 40)
+    said = headway("run", *(word for one in settings for word in ("--set", one)))
+    assert said.err.rstrip().endswith(end), said.err
+
+
+def test_a_list_is_left_to_the_reader(headway: Headway, directory: RunDirectory) -> None:
+    saved(directory, 40)
+    said = headway("run", "--set", "optimizer.betas=[0.8, 0.9]")
+    assert "from this one (add --set for optimizer.betas): headway fork it it-2\n" in said.err
+
+
+def test_from_another_folder_the_fork_names_the_run_directory(
+    headway: Headway, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    saved(directory, 40)
+    (tmp_path / "elsewhere").mkdir()
+    file = Path.cwd() / "run.yaml"
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    said = headway("run", str(file), "--set", "seed=7")
+    assert f"headway fork {directory.location} it-2 --set seed=7" in said.err
+
+
+# --- on a target: neither fork nor resume, and no command that lacks --on
+
+
+@pytest.mark.parametrize(
+    ("settings", "extend", "end"),
+    [
+        (["seed=7"], False, "start a new run: run it again with --set name=it-2"),
+        (
+            ["train_for=50 steps"],
+            False,
+            "to resume with 100 steps: run it again with --set 'train_for=100 steps'",
+        ),
+        (["train_for=200 steps"], False, "--extend makes a run longer"),
+        (
+            ["train_for=50 steps"],
+            True,
+            "start a new run of that length: "
+            "run it again with --set name=it-2 --set 'train_for=50 steps'",
+        ),
+    ],
+)
+def test_hints_on_a_target_are_flags(
+    directory: RunDirectory, folder: Path, settings: list[str], extend: bool, end: str
+) -> None:
+    saved(directory, 40)
+    run = load_run(folder / "run.yaml", settings).run
+    with pytest.raises(BadInput) as caught:
+        require_same_run(directory, run, extend, on="lab")
+    assert (caught.value.hint or "").endswith(end)
+    assert "headway" not in (caught.value.hint or "")
+
+
+def test_a_decay_on_a_target(folder: Path) -> None:
+    finished(folder, "wsd", 40, 100)
+    run = load_run(folder / "run.yaml", ["train_for=200 steps"]).run
+    with pytest.raises(BadInput) as caught:
+        require_same_run(RunDirectory(folder / "runs" / "it"), run, extend=True, on="lab")
+    assert caught.value.hint == (
+        "start a new run: run it again with --set name=it-2 --set 'train_for=200 steps'"
+    )
+
+
+def test_the_history_is_read_once(
+    headway: Headway, directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(directory, 40)
+    read: list[str] = []
+    history = RunDirectory.history
+
+    def counted(self: RunDirectory) -> list[Record]:
+        read.append(self.name)
+        return history(self)
+
+    monkeypatch.setattr(RunDirectory, "history", counted)
+    headway("run", "--extend", "--set", "train_for=99 steps")
+    assert len(read) == 1
 
 
 # --- another length: 100 steps are 10,000 tokens, or two epochs of 500 samples
@@ -109,7 +201,7 @@ def finished(folder: Path, schedule: str, *steps: int) -> None:
     ("steps", "command"),
     [
         ([40, 80, 100], "headway fork it@80 it-2 --set 'train_for=200 steps'"),
-        ([91, 95], "headway run --set name=it-2 --set 'train_for=200 steps'"),
+        ([91, 95], "run it again with --set name=it-2 --set 'train_for=200 steps'"),
     ],
     ids=["kept", "not kept"],
 )
@@ -119,8 +211,8 @@ def test_a_decay_that_has_begun_is_not_extended(
     finished(folder, "wsd", *steps)
     said = headway("run", "--extend", "--set", "train_for=200 steps")
     assert said.exit_code == 2
-    assert f"decays since step 90, and run it is at step {steps[-1]}" in said.err
-    assert "to 1 of its peak" in said.err
+    assert f"decaying since step 90 and run it is at step {steps[-1]}: extending" in said.err
+    assert "to 1 times its peak" in said.err
     assert said.err.rstrip().endswith(command)
 
 
@@ -139,6 +231,6 @@ def test_a_jump_of_the_learning_rate_is_said_before_it_happens(
     said = headway("run", "--extend", "--set", "train_for=200 steps")
     assert NO_DATA in said.err
     assert (
-        f"warning: from step 100 on the learning rate is that of a {schedule} schedule of 200 "
-        f"steps: it goes from 0.1 to {jump} of its peak"
+        f"warning: from step 100 on, the learning rate follows a {schedule} schedule of 200 "
+        f"steps: it jumps from 0.1 to {jump} of its peak"
     ) in said.err
