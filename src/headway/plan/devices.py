@@ -142,11 +142,11 @@ def why_no_mfu(device_name: str, precision: Precision) -> str:
 def require_device(asked: Accelerators | None, number: int, present: Sequence[str]) -> None:
     """A worker's own look, before it builds anything. `number`: of the device it would take;
     `present`: what torch calls the devices that it sees."""
-    wanted = str(asked) if asked is not None else "a GPU"
+    wanted = str(asked) if asked is not None else "GPU"
     if not present:
         raise BadInput(
-            f"{wanted} is asked for, and torch sees no GPU",
-            "--set resources.accelerators=cpu:1 trains on the CPU all the same",
+            f"{wanted} requested, but torch sees no GPU",
+            "--set resources.accelerators=cpu:1 runs it on the CPU",
         )
     gpus = f"{len(present)} GPU{'s' if len(present) > 1 else ''}: {', '.join(present)}"
     is_other = asked is not None and _is_another(asked.kind, present[0])
@@ -154,13 +154,13 @@ def require_device(asked: Accelerators | None, number: int, present: Sequence[st
         here = find_device(present[0])
         kind = asked.kind if not is_other else here.name if here else "gpu"
         raise BadInput(
-            f"{wanted} is asked for, and torch sees {gpus}",
-            f"--set resources.accelerators={kind}:{min(asked.count, len(present))} takes what is "
-            "there",
+            f"{wanted} requested, but torch sees {gpus}",
+            f"--set resources.accelerators={kind}:{min(asked.count, len(present))} runs it on the "
+            f"{'GPUs there are' if len(present) > 1 else 'GPU there is'}",
         )
     if number >= len(present):
         raise BadInput(
-            f"this is worker {number} of the machine, and torch sees {gpus}",
+            f"this is worker {number} of the machine, but torch sees {gpus}",
             "--nodes 1, or fewer accelerators a node",
         )
 

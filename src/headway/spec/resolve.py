@@ -177,10 +177,11 @@ def devices_of(loaded: Loaded, machine: Machine, nodes: int) -> tuple[int, bool]
     if wanted is not None and wanted.count > present:
         has = "no GPU" if not present else "1 GPU" if present == 1 else f"{present} GPUs"
         possible = f"{wanted.kind}:{present}" if present else "cpu:1"
+        where = "GPUs there are" if present > 1 else "GPU there is" if present else "CPU"
         raise SpecError(
-            f"resources.accelerators: {wanted} is asked for, and this machine has {has}",
+            f"resources.accelerators: {wanted} requested, but this machine has {has}",
             str(loaded.located.mark(("resources", "accelerators"))),
-            f"headway run --set resources.accelerators={possible}",
+            f"--set resources.accelerators={possible} runs it on the {where}",
         )
     ranks = wanted.count if wanted is not None else present
     if nodes > 1 and nodes * ranks > present:

@@ -116,35 +116,35 @@ def test_no_excuse_where_there_is_a_figure() -> None:
 
 
 A100 = "NVIDIA A100-SXM4-80GB"
-CPU = "--set resources.accelerators=cpu:1 trains on the CPU all the same"
+CPU = "--set resources.accelerators=cpu:1 runs it on the CPU"
 
 
 @pytest.mark.parametrize(
     ("asked", "number", "present", "says", "hint"),
     [
-        ("A100:2", 0, [], "A100:2 is asked for, and torch sees no GPU", CPU),
-        (None, 0, [], "a GPU is asked for, and torch sees no GPU", CPU),
+        ("A100:2", 0, [], "A100:2 requested, but torch sees no GPU", CPU),
+        (None, 0, [], "GPU requested, but torch sees no GPU", CPU),
         (
             "A100:2",
             1,
             [A100],
-            f"A100:2 is asked for, and torch sees 1 GPU: {A100}",
-            "--set resources.accelerators=A100:1 takes what is there",
+            f"A100:2 requested, but torch sees 1 GPU: {A100}",
+            "--set resources.accelerators=A100:1 runs it on the GPU there is",
         ),
         # Two nodes on one machine.
         (
             "A100:1",
             1,
             [A100],
-            f"this is worker 1 of the machine, and torch sees 1 GPU: {A100}",
+            f"this is worker 1 of the machine, but torch sees 1 GPU: {A100}",
             "--nodes 1, or fewer accelerators a node",
         ),
         (
             "A100:2",
             1,
             ["Tesla T4", "Tesla T4"],
-            "A100:2 is asked for, and torch sees 2 GPUs: Tesla T4, Tesla T4",
-            "--set resources.accelerators=T4:2 takes what is there",
+            "A100:2 requested, but torch sees 2 GPUs: Tesla T4, Tesla T4",
+            "--set resources.accelerators=T4:2 runs it on the GPUs there are",
         ),
     ],
 )

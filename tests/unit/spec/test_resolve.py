@@ -139,20 +139,26 @@ def test_threads_as_written(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("machine", "asked", "says", "hint"),
+    ("machine", "asked", "says", "hint", "where"),
     [
-        (LAPTOP, "A100:8", "A100:8 is asked for, and this machine has no GPU", "cpu:1"),
-        (SERVER, "H100:16", "H100:16 is asked for, and this machine has 8 GPUs", "H100:8"),
+        (LAPTOP, "A100:8", "A100:8 requested, but this machine has no GPU", "cpu:1", "CPU"),
+        (
+            SERVER,
+            "H100:16",
+            "H100:16 requested, but this machine has 8 GPUs",
+            "H100:8",
+            "GPUs there are",
+        ),
     ],
 )
 def test_accelerators_that_are_not_there_are_refused_by_name(
-    folder: Path, machine: Machine, asked: str, says: str, hint: str
+    folder: Path, machine: Machine, asked: str, says: str, hint: str, where: str
 ) -> None:
     (folder / "run.yaml").write_text(COMPLETE + f"resources: {{accelerators: {asked}}}\n")
     with pytest.raises(SpecError) as caught:
         resolved(machine=machine)
     assert caught.value.message == f"run.yaml:5:13: resources.accelerators: {says}"
-    assert caught.value.hint == f"headway run --set resources.accelerators={hint}"
+    assert caught.value.hint == f"--set resources.accelerators={hint} runs it on the {where}"
     assert resolved(f"resources.accelerators={hint}", machine=machine).num_workers > 0
 
 
