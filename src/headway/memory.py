@@ -1,5 +1,5 @@
 """How much memory this process and its children may use, and how many of them the kernel has ended
-because there was no more. From cgroups of either version."""
+because there was no more. From cgroups of either version, and from /proc where they do not tell."""
 
 from __future__ import annotations
 
@@ -20,12 +20,14 @@ class Memory:
 
     def oom_kills(self) -> int | None:
         """Processes of our cgroup that were ended for want of memory so far, by its own limit or
-        the machine's. None if nobody counts them."""
-        for group in self._groups():
-            for name in OOM_FILES:
-                with suppress(OSError):
-                    counts = dict(map(str.split, (group / name).read_text().splitlines()))
-                    return int(counts["oom_kill"]) if "oom_kill" in counts else None
+        the machine's; processes of the machine where no cgroup counts, as in the topmost of
+        version 2. None if nobody counts them."""
+        files = [group / name for group in self._groups() for name in OOM_FILES]
+        for file in [*files, self._root / "proc/vmstat"]:
+            with suppress(OSError):
+                counts = dict(map(str.split, file.read_text().splitlines()))
+                if "oom_kill" in counts:
+                    return int(counts["oom_kill"])
         return None
 
     def limit_bytes(self) -> int:

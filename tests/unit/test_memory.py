@@ -66,6 +66,23 @@ def test_both_versions(
     assert (found.oom_kills(), found.limit_bytes()) == (kills, limit)
 
 
+@pytest.mark.parametrize(
+    ("files", "kills"),
+    [
+        ({}, 9),  # The topmost cgroup of version 2 has no memory.events.
+        ({"memory.events": "oom_kill 4\n"}, 4),
+    ],
+)
+def test_the_machine_counts_where_no_cgroup_does(
+    tmp_path: Path, files: dict[str, str], kills: int
+) -> None:
+    found = memory(tmp_path, "0::/\n", **files)
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 100\noom_kill 9\nnr_unstable 0\n")
+    assert found.oom_kills() == kills
+    (tmp_path / "proc/vmstat").write_text("nr_free_pages 100\n")  # before Linux 4.13
+    assert found.oom_kills() == (kills if files else None)
+
+
 def test_of_this_machine() -> None:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 2**26 < Memory().limit_bytes() <= there
