@@ -71,7 +71,7 @@ def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
         # They have fetched their code by now.
         with _planted(lab, bucket) as refused:
             assert launch.end(90) == 0, launch.output
-            refused.wait_for("is not what was brought there", 90)
+            refused.wait_for("does not match what was uploaded", 90)
             assert refused.end(30) == 1, refused.output
     wait_for("the end", lambda: lab.status()["state"] == "finished", 60)
     status = lab.status()
@@ -112,7 +112,7 @@ def _planted(lab: Lab, bucket: Path) -> Iterator[Typed]:
     Store("s3://bucket/team").write(str(planted.relative_to(bucket)), PLANTED)
     with lab.typed("run", "--on", "lab", "--nodes", "1", "--set", "name=other") as other:
         yield other
-    assert f"{planted.parent.name}/mine.py is not what was brought there" in other.output
+    assert f"{planted.parent.name}/mine.py does not match what was uploaded" in other.output
     lab.headway("delete", "other", "--yes")
 
 

@@ -82,7 +82,7 @@ def _listing(place: Place, files: Files, digest: str) -> bytes:
     listing = listing_of(files)
     if listing.digest != digest:
         raise BadInput(
-            f"{'.'.join(place.key)}: {place.path} was changed while it was read",
+            f"{'.'.join(place.key)}: {place.path} changed while it was being read",
             "run the same command again",
         )
     return listing.content

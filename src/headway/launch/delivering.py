@@ -88,8 +88,14 @@ def fetch(storage: Store, name: str, into: Path) -> None:
                 "whoever brought it has seen to it"
             )
             path.parent.mkdir(parents=True, exist_ok=True)
-            if _copied(storage, f"{name}/{listed.name}", path, listed.size) != listed.sha256:
-                raise _changed(storage, name, f"{name}/{listed.name}")
+            file = f"{name}/{listed.name}"
+            try:
+                sha256 = _copied(storage, file, path, listed.size)
+            except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+                # For every pod: as an OSError it would have this one replaced again and again.
+                raise _changed(storage, name, file, "no such file") from None
+            if sha256 != listed.sha256:
+                raise _changed(storage, name, file)
         half.rename(into)
     finally:
         shutil.rmtree(half, ignore_errors=True)
@@ -106,13 +112,15 @@ def _copied(storage: Store, file: str, path: Path, most: int) -> str:
     return digest.hexdigest()
 
 
-def _changed(storage: Store, name: str, file: str) -> RunFailed:
+def _changed(
+    storage: Store, name: str, file: str, difference: str = "SHA-256 differs"
+) -> RunFailed:
     where = storage.location(name)
     return RunFailed(
-        f"{storage.location(file)} is not what was brought there: its SHA-256 is another, and "
-        "nothing of it is used",
-        f"find out who can write there; delete {where} and {where}.whole, and headway run --on "
-        "brings them there again",
+        f"{storage.location(file)} does not match what was uploaded ({difference}); none of it was "
+        "used",
+        f"check who can write there, then delete {where} and {where}.whole: headway run --on "
+        "uploads them again",
     )
 
 

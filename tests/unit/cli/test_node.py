@@ -85,7 +85,9 @@ def test_code_that_others_have_put_into_the_storage_is_not_run(
     with node_of(tmp_path, resolved, HEADWAY_STORAGE=storage.root) as node:
         said, error = node.communicate(timeout=30)
     assert (node.returncode, said) == (1, f"fetching {name}\n")
-    assert error.startswith(f"error: {storage.location(name)}.whole is not what was brought there")
+    assert error.startswith(
+        f"error: {storage.location(name)}.whole does not match what was uploaded"
+    )
 
 
 def test_told_to_go_while_it_waits_for_its_storage(tmp_path: Path, resolved: Resolved) -> None:

@@ -151,9 +151,32 @@ def test_nothing_is_used_of_what_others_have_put_there(
     with pytest.raises(RunFailed) as caught:
         fetch(storage, name, tmp_path / "pod" / "code")
     where = storage.location(name)
-    assert caught.value.message.startswith(f"{where}{planted} is not what was brought there")
+    assert str(caught.value) == (
+        f"{where}{planted} does not match what was uploaded (SHA-256 differs); none of it was "
+        "used\n"
+        f"hint: check who can write there, then delete {where} and {where}.whole: headway run --on "
+        "uploads them again"
+    )
+    assert [path for path in (tmp_path / "pod").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("instead", ["nothing", "a folder"])
+def test_a_listed_file_that_is_missing_ends_the_run(
+    storage: Store, files: Files, tmp_path: Path, instead: str
+) -> None:
+    """It is missing for every pod: another one has no better storage."""
+    delivered(storage, files)
+    name = name_of(files)
+    storage.remove(f"{name}/shards/000.bin")
+    if instead == "a folder":
+        storage.write(f"{name}/shards/000.bin/other", b"")
+    with pytest.raises(RunFailed) as caught:
+        fetch(storage, name, tmp_path / "pod" / "code")
+    assert caught.value.message == (
+        f"{storage.location(name)}/shards/000.bin does not match what was uploaded (no such file); "
+        "none of it was used"
+    )
     assert caught.value.hint is not None
-    assert f"delete {where} and {where}.whole" in caught.value.hint
     assert [path for path in (tmp_path / "pod").rglob("*") if path.is_file()] == []
 
 
