@@ -20,7 +20,7 @@ from contextlib import suppress
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path, PurePosixPath
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -35,6 +35,8 @@ READ_SECONDS = 60.0
 POLL_SECONDS = 0.1
 """Between two looks whether to end, and whose time is over."""
 MAX_CONNECTIONS = 64
+MAX_THREADS = 2 * MAX_CONNECTIONS
+"""A thread outlives its connection while it waits for a page."""
 UNPROVEN_SECONDS = 20.0
 """For one request and its answer, of those who do not show the key."""
 MAX_PIECE_BYTES = 2**26
@@ -74,7 +76,7 @@ class Server:
 
 class _Threads(ThreadingHTTPServer):
     """A thread for each connection, and so many at most. One that has not shown the key is closed
-    after its first answer, or when it has had its time."""
+    after its first answer, when it has had its time, or when another one needs its place."""
 
     daemon_threads = True
     request_queue_size = MAX_CONNECTIONS
@@ -84,30 +86,49 @@ class _Threads(ThreadingHTTPServer):
     ) -> None:
         self._clock = clock
         self._until: dict[socket.socket, float] = {}
-        """Of each connection."""
+        """Of each connection; -inf of one that was shut, until its thread ends."""
+        self._lock = Lock()
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if len(self._until) >= MAX_CONNECTIONS:
+        if not self._has_room():
             self.shutdown_request(request)
             return
-        self._until[request] = self._clock.monotonic() + UNPROVEN_SECONDS
+        with self._lock:
+            self._until[request] = self._clock.monotonic() + UNPROVEN_SECONDS
         super().process_request(request, client_address)
 
+    def _has_room(self) -> bool:
+        """Made, if need be, by shutting the unproven connection whose time is over first."""
+        with self._lock:
+            if len(self._until) >= MAX_THREADS:
+                return False
+            is_open = {one: until for one, until in self._until.items() if until > -math.inf}
+            if len(is_open) < MAX_CONNECTIONS:
+                return True
+            first = min(is_open, key=is_open.__getitem__)
+            if is_open[first] == math.inf:
+                return False
+            self._until[first] = -math.inf
+            _shut(first)
+            return True
+
     def shutdown_request(self, request: Any) -> None:
-        self._until.pop(request, None)
+        with self._lock:
+            self._until.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
         now = self._clock.monotonic()
-        for request, until in list(self._until.items()):
-            if now > until:
-                with suppress(OSError):
-                    request.shutdown(socket.SHUT_RDWR)  # its thread reads the end
+        with self._lock:
+            for request, until in self._until.items():
+                if now > until:
+                    _shut(request)
 
     def trust(self, request: socket.socket) -> None:
         """It has shown the key: an upload takes as long as it takes."""
-        self._until[request] = math.inf
+        with self._lock:
+            self._until[request] = math.inf
 
     def server_bind(self) -> None:
         """To both families, and without asking DNS for a name of the address."""
@@ -115,6 +136,11 @@ class _Threads(ThreadingHTTPServer):
         host, port = self.server_address[:2]
         self.socket = bound_to(str(host), port)
         self.server_address = self.socket.getsockname()[:2]
+
+
+def _shut(request: socket.socket) -> None:
+    with suppress(OSError):
+        request.shutdown(socket.SHUT_RDWR)  # its thread reads the end
 
 
 class _Refused(Exception):

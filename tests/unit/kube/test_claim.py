@@ -14,7 +14,13 @@ import pytest
 from headway.clock import SystemClock
 from headway.errors import NotFound
 from headway.kube.claim import PIECE_BYTES, Taken, register
-from headway.launch.serving import KEY_HEADER, MAX_CONNECTIONS, UNPROVEN_SECONDS, Server
+from headway.launch.serving import (
+    KEY_HEADER,
+    MAX_CONNECTIONS,
+    UNPROVEN_SECONDS,
+    Answer,
+    Server,
+)
 from headway.state.rundir import RunDirectory
 from headway.state.store import Store
 from support.clock import Patient
@@ -202,11 +208,66 @@ def test_there_are_only_so_many_connections(served: Direct) -> None:
     with ExitStack() as stack:
         for _ in range(MAX_CONNECTIONS + 20):
             stack.enter_context(connected(served))
-        last = stack.enter_context(connected(served))
-        assert last.recv(1) == b"", "one too many is closed at once"
-        assert threading.active_count() - before <= MAX_CONNECTIONS
-    wait_for("room", lambda: threading.active_count() == before, 5)
+        wait_for("room", lambda: threading.active_count() - before <= MAX_CONNECTIONS, 5)
+    wait_for("more room", lambda: threading.active_count() == before, 5)
     assert served.asked("/hello") == (200, b"hello")
+
+
+def test_idle_connections_keep_nobody_out(served: Direct) -> None:
+    """The oldest of those that have not shown the key makes room; one that has is kept."""
+    head = f"GET /files/a HTTP/1.1\r\nHost: it\r\n{KEY_HEADER}: {KEY}\r\n\r\n".encode()
+    with ExitStack() as stack:
+        proven = stack.enter_context(connected(served))
+        proven.sendall(head)
+        assert proven.recv(2**16).startswith(b"HTTP/1.1 404")
+        oldest = stack.enter_context(connected(served))
+        wait_for("the oldest", lambda: served.asked("/hello")[0] == 200, 5)
+        served.clock.passed += 1
+        for _ in range(MAX_CONNECTIONS - 2):
+            stack.enter_context(connected(served))
+        for _ in range(3):
+            assert served.asked("/hello") == (200, b"hello")
+        assert served.asked("/files/a")[0] == 404
+        assert oldest.recv(1) == b""
+        proven.sendall(head)
+        assert proven.recv(2**16).startswith(b"HTTP/1.1 404")
+
+
+def test_connections_that_showed_the_key_are_not_closed_for_others(served: Direct) -> None:
+    head = f"GET /files/a HTTP/1.1\r\nHost: it\r\n{KEY_HEADER}: {KEY}\r\n\r\n".encode()
+    with ExitStack() as stack:
+        for _ in range(MAX_CONNECTIONS):
+            proven = stack.enter_context(connected(served))
+            proven.sendall(head)
+            assert proven.recv(2**16).startswith(b"HTTP/1.1 404")
+        assert stack.enter_context(connected(served)).recv(1) == b""
+        proven.sendall(head)
+        assert proven.recv(2**16).startswith(b"HTTP/1.1 404")
+
+
+def test_there_are_only_so_many_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose connection was closed may still wait for a page."""
+    monkeypatch.setattr("headway.launch.serving.MAX_CONNECTIONS", 4)
+    monkeypatch.setattr("headway.launch.serving.MAX_THREADS", 8)
+    is_made = threading.Event()
+
+    def slow() -> Answer:
+        is_made.wait(30)
+        return "text/plain", b"slow"
+
+    before = threading.active_count()
+    with Server(("127.0.0.1", 0), {"/slow": slow}, Patient()) as server, ExitStack() as stack:
+        server.start()
+        direct = Direct(server.port)
+        for _ in range(8 + 5):
+            connection = stack.enter_context(connected(direct))
+            connection.sendall(b"GET /slow HTTP/1.1\r\nHost: it\r\n\r\n")
+        with pytest.raises(ConnectionError):
+            direct.asked("/other")
+        assert threading.active_count() - before <= 8 + 1
+        is_made.set()
+        wait_for("room", lambda: threading.active_count() == before + 1, 5)
+        assert direct.asked("/other")[0] == 404
 
 
 def test_who_does_not_show_the_key_is_not_waited_for(served: Direct) -> None:
