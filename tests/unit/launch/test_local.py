@@ -208,11 +208,13 @@ def test_out_of_memory_before_the_first_step_is_not_tried_again(
     assert (read_status(run.directory, 0.0).failure or "").startswith("out of memory before the ")
 
 
+@pytest.mark.parametrize("before", [[{"step": 60, "generation": 1}], []])
 @pytest.mark.parametrize("steps", [1, 0])
 def test_the_first_step_is_that_of_this_start(
-    resolved: Resolved, small: tuple[Memory, Path], tmp_path: Path, steps: int
+    resolved: Resolved, small: tuple[Memory, Path], tmp_path: Path, steps: int, before: list[Any]
 ) -> None:
-    """Stopped at step 60 with a checkpoint of step 40, a run resumes from 40."""
+    """Stopped at step 60 with a checkpoint of step 40, a run resumes from 40. The log on a new
+    machine is empty."""
     memory, counter = small
     script = (
         f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
@@ -222,7 +224,7 @@ def test_the_first_step_is_that_of_this_start(
         f"echo oom_kill 6 > {counter}; kill -KILL $$"
     )
     run = make_run(resolved, script, Hurried(), memory=memory)
-    run.directory.metrics.append({"step": 60, "generation": 1})
+    run.directory.metrics.append(*before)
     if steps:
         assert run.run(look) == Exit.DONE
         assert sum(event["event"] == "lost" for event in events(run)) == 1
