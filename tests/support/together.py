@@ -46,7 +46,7 @@ class _Workers(Generic[Result]):
         except Exception as error:  # noqa: BLE001 - an outcome like any other
             outcome = error.with_traceback(None)  # which would hold on to the group
         if isinstance(outcome, Died | PeerLost):
-            _shut(self.store, rank, self.size)
+            shut(self.store, rank, self.size)
         self.outcomes[rank] = outcome
 
 
@@ -90,7 +90,7 @@ def group_of(
     return group
 
 
-def _shut(store: HashStore, rank: int, size: int) -> None:
+def shut(store: HashStore, rank: int, size: int) -> None:
     """By the addresses that gloo has put into the store."""
     addresses = {f"0/{one}": store.get(f"0/{one}") for one in range(size)}
     found = SimpleNamespace(values=addresses, generation=0)

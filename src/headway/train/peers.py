@@ -31,8 +31,9 @@ NO_MEMORY = "DefaultCPUAllocator"
 SOON = timedelta(seconds=0.5)
 """What waits in a group whose connections were shut ends in milliseconds."""
 _abandoned: list[tuple[Any, ...]] = []
-"""Unless gloo misses that they were shut, as it does now and then in a process that stood still
-meanwhile: then it waits for its timeout of minutes, and whoever frees the group waits with it."""
+"""Work that nobody waits for any longer, its group and its tensors. gloo misses now and then that
+connections were shut, and such work ends with its timeout, after minutes. Whoever freed the group
+before would wait for it."""
 
 
 class Watch(Protocol):
@@ -57,8 +58,12 @@ class Unwatched:
 class Adding:
     """A sum on its way. Nobody may read or write the tensor before `finish`."""
 
-    def __init__(self, finish: Callable[[], None]) -> None:
+    def __init__(
+        self, finish: Callable[[], None], abandon: Callable[[], None] = lambda: None
+    ) -> None:
         self._finish: Callable[[], None] | None = finish
+        self.abandon = abandon
+        """Instead of `finish`: the group is lost, and nobody will use the sum."""
 
     def finish(self) -> None:
         finish, self._finish = self._finish, None
@@ -79,9 +84,12 @@ class Peers:
 
     def start_adding_up(self, tensor: torch.Tensor) -> Adding:
         """COLLECTIVE. The tensor becomes its sum over the group, when that is finished."""
+        _free_abandoned()
         with naming_lost_peers(self._watch):
             work = self._group.allreduce([tensor])
-        return Adding(lambda: self._finish(work, tensor))
+        return Adding(
+            lambda: self._finish(work, tensor), lambda: _abandon(self._group, work, tensor)
+        )
 
     def add_up(self, tensor: torch.Tensor) -> None:
         """COLLECTIVE."""
@@ -112,11 +120,21 @@ class Peers:
                 was_over = watch.is_over
                 while not _ends_soon(work):
                     if was_over:
-                        _abandoned.append((self._group, work, of))
+                        _abandon(self._group, work, *of)
                         raise PeerLost("the generation is over")
                     was_over = watch.is_over
         finally:
             watch.ends()
+
+
+def _abandon(group: dist.ProcessGroup, work: Any, *of: torch.Tensor) -> None:
+    _abandoned.append((group, work, of))
+
+
+def _free_abandoned() -> None:
+    """What has ended meanwhile: mostly all of it, in milliseconds."""
+    if _abandoned:
+        _abandoned[:] = [one for one in _abandoned if not one[1].is_completed()]
 
 
 def _ends_soon(work: Any) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from typing import TypeVar
 
 import torch
@@ -35,16 +34,9 @@ class Gradients:
         self._buckets: list[_Bucket] = []
         self._is_last_slice = False
         self._lost: PeerLost | None = None
-        self._abandoned: list[Adding] = []
-        """Sums of an attempt that was lost with another one."""
 
     def begin(self, peers: Peers | None) -> None:
         """Before the first slice of a step: no gradients yet."""
-        while self._abandoned:
-            # Their group was shut since, so they end in milliseconds. To free a group while a sum
-            # is on its way may take until its timeout, of minutes.
-            with suppress(PeerLost):
-                self._abandoned.pop().finish()
         self._peers, self._is_last_slice, self._lost = peers, False, None
         if peers is None or self._is_sharded:
             for parameter in self._parameters:
@@ -85,7 +77,7 @@ class Gradients:
     def _has_ended(self, adding: Adding) -> bool:
         """Waits for a sum, unless one before it has failed."""
         if self._lost is not None:
-            self._abandoned.append(adding)
+            adding.abandon()
             return False
         try:
             adding.finish()

@@ -8,13 +8,14 @@ import time
 import weakref
 from datetime import timedelta
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from headway.errors import PeerLost
+from headway.train import peers as peers_module
 from headway.train.peers import Peers, is_lost_peer
 from support.together import Died, outcomes, together
 
@@ -197,3 +198,30 @@ def test_what_ends_in_the_moment_after_a_wait_has_ended() -> None:
     badly: Any = GroupOf(JustInTime("Connection closed by peer [127.0.0.1]:1"))
     with pytest.raises(PeerLost, match="Connection closed"):
         Peers(badly, watch).broadcast(torch.ones(2), source=1)
+
+
+class Unfinished:
+    """Work that takes until its timeout."""
+
+    def __init__(self) -> None:
+        self.has_ended = False
+
+    def is_completed(self) -> bool:
+        return self.has_ended
+
+
+class Tracked:
+    """A group, as far as it matters that it lives."""
+
+
+def test_the_group_of_abandoned_work_lives_until_that_has_ended() -> None:
+    """And no longer: a long run loses many."""
+    group, work = Tracked(), Unfinished()
+    lives = weakref.ref(group)
+    peers_module._abandon(cast(Any, group), work, torch.ones(1))
+    del group
+    together(2, lambda peers: peers.add_up(torch.ones(1)))
+    assert lives() is not None
+    work.has_ended = True
+    together(2, lambda peers: peers.add_up(torch.ones(1)))
+    assert lives() is None

@@ -24,7 +24,7 @@ from headway.train.precision import LossScale
 from headway.train.replicate import Gradients
 from headway.train.step import Flags, StepResult, Training, take_step
 from headway.train.world import Place, World
-from support.together import group_of, outcomes, together
+from support.together import group_of, outcomes, shut, together
 
 
 class Noted(Peers):
@@ -138,7 +138,8 @@ def test_nobody_commits_unless_all_had_their_sums(at: int) -> None:
         try:
             return rank.step()
         except PeerLost:
-            rank.replicas._group = None  # shut, as the watching thread does it
+            domain, local = divmod(peers.rank, 2)
+            shut(stores[2 + local], domain, 2)  # as the watching thread does it
             raise
 
     found = outcomes(4, work)
