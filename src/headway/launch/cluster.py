@@ -36,6 +36,8 @@ HOPELESS_SECONDS = 10.0
 """An image that cannot be pulled is tried again once or twice before it is given up."""
 STOP_SECONDS = 400.0
 """For a save, and beyond the grace that pods have."""
+ASK_AGAIN_SECONDS = (0.6, 1.0, 2.0, 4.0)
+"""When the coordinator shows a page from before the end: it keeps one for half a second or more."""
 GONE_SECONDS = 150.0
 AWAY_SECONDS = 120.0
 """For an API server that does not answer while something is waited for."""
@@ -302,7 +304,14 @@ class ClusterRun:
             known = self.known() or known
             if not self._has_no_workers():
                 return False
-            known = self.known() or known  # the page may have been made before they saved
+            # The page may have been made before they saved.
+            newest = self.known()
+            for seconds in ASK_AGAIN_SECONDS:
+                if newest is None or newest["status"]["state"] != "running":
+                    break
+                self.clock.sleep(seconds)
+                newest = self.known()
+            known = newest or known
             return True
 
         self._wait_for("its pods to save and go", have_gone, STOP_SECONDS, say)

@@ -13,10 +13,11 @@ import pytest
 from headway.clock import SystemClock
 from headway.errors import Exit
 from headway.kube.client import Kube
-from headway.launch.cluster import ClusterRun
+from headway.launch.cluster import ASK_AGAIN_SECONDS, ClusterRun
 from headway.spec.load import load_run
 from headway.spec.resolve import Machine, resolve
 from headway.state.rundir import Journal, RunDirectory
+from support.clock import Patient
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_s3 import FakeS3, fake_s3
 from support.in_process import Headway
@@ -294,6 +295,37 @@ def test_a_queue_that_nobody_serves(headway: Headway, kube: FakeKube, folder: Pa
     kube.job("it", queue="research")
     assert headway("stop", "--on", "lab").exit_code == 0
     assert kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-it"]["spec"]["suspend"]
+
+
+@pytest.mark.parametrize(
+    ("heard", "step", "asked"),
+    [
+        (["running", "running", "stopped"], 7, 3),
+        (["running", "stopped"], 7, 2),
+        (["running", "running", None, "stopped"], None, 3),
+        (["running"] * 20, None, 2 + len(ASK_AGAIN_SECONDS)),
+    ],
+    ids=["kept page", "new page", "coordinator has gone", "never"],
+)
+def test_a_page_from_before_the_save_is_asked_for_again(
+    kube: FakeKube,
+    monkeypatch: pytest.MonkeyPatch,
+    heard: list[str | None],
+    step: int | None,
+    asked: int,
+) -> None:
+    """The coordinator keeps a page for a while: at once the same one would come."""
+    kube.job("it")
+    left, clock = list(heard), Patient()
+
+    def known(_: ClusterRun) -> dict[str, Any] | None:
+        state = left.pop(0)
+        return state and {"status": {"state": state, "checkpoint_step": 7}}
+
+    monkeypatch.setattr(ClusterRun, "known", known)
+    assert ClusterRun(Kube.at("lab", "ml"), "it", clock).stop(lambda words: None) == step
+    assert len(heard) - len(left) == asked
+    assert clock.slept == list(ASK_AGAIN_SECONDS[: asked - 2])
 
 
 @pytest.mark.parametrize("state", ["stopped", "resumed"])
