@@ -55,7 +55,7 @@ def node() -> None:
         if resolved is None:
             raise BadInput(
                 "the pod has no HEADWAY_SPEC: its Job was made by an older headway",
-                "headway run --on TARGET makes it anew, and resumes the run",
+                "run headway run --on TARGET again: it recreates the Job and resumes the run",
             )
         directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
         if directory is None:
@@ -95,7 +95,7 @@ def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
         try:
             directory = RunDirectory.open(location)
             if not directory.has_spec():
-                raise NotFound(f"run {directory.name} was not launched yet")
+                raise NotFound(f"run {directory.name} has not been launched yet")
             return directory
         except (BadInput, NotFound, OSError) as error:
             if clock.monotonic() > deadline:

@@ -331,8 +331,8 @@ def _words(what: str) -> Iterator[None]:
     except (ConfigError, FileNotFoundError, PermissionError) as error:
         # What a kubeconfig says to run, or to read, for a token.
         raise BadInput(
-            f"the login of your kubeconfig does not work: {str(error).strip()}",
-            "install or mend what `kubectl get pods` needs",
+            f"the login in your kubeconfig failed: {str(error).strip()}",
+            "make `kubectl get pods` work first",
         ) from None
     except httpx2.TransportError as error:
         raise ClusterAway(f"the API server does not answer: {error}") from None

@@ -120,9 +120,9 @@ def test_a_login_plugin_that_does_not_work_is_named(
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "plugin"))
     said = headway("run", "--on", "lab")
     assert said.exit_code == Exit.BAD_INPUT
-    assert said.err.startswith("error: the login of your kubeconfig does not work: ")
+    assert said.err.startswith("error: the login in your kubeconfig failed: ")
     assert says in said.err
-    assert said.err.endswith("\nhint: install or mend what `kubectl get pods` needs\n")
+    assert said.err.endswith("\nhint: make `kubectl get pods` work first\n")
 
 
 @pytest.mark.parametrize(
