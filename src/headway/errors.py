@@ -49,8 +49,8 @@ class HeadwayError(Exception):
 
 def without_hint(text: str) -> tuple[str, str | None]:
     """Message and hint of an error that another process has printed."""
-    message, mark, hint = text.rstrip().rpartition("\nhint: ")
-    return (message, hint) if mark and "\n" not in hint else (text.rstrip(), None)
+    message, mark, hint = f"\n{text.rstrip()}".rpartition("\nhint: ")
+    return (message[1:], hint) if mark and "\n" not in hint else (text.rstrip(), None)
 
 
 class BadInput(HeadwayError):

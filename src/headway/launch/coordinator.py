@@ -14,7 +14,7 @@ from typing import Any, Self
 from urllib.request import ProxyHandler, build_opener
 
 from headway.clock import Clock
-from headway.errors import RunFailed
+from headway.errors import RunFailed, without_hint
 from headway.member.keys import new_key
 from headway.member.nodes import GONE
 
@@ -88,9 +88,9 @@ class Coordinator:
         line = self._process.stdout.readline() if poll.poll(START_SECONDS * 1000) else b""
         if not line:
             self._end()
-            lines = self.log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-            hint = lines.pop().removeprefix("hint: ") if lines[-1].startswith("hint: ") else None
-            raise RunFailed(f"the coordinator did not start: {lines[-1]}", hint)
+            words, hint = without_hint(self.log.read_text(errors="replace").strip())
+            why = (words or "it said nothing").splitlines()[-1]
+            raise RunFailed(f"the coordinator did not start: {why}", hint)
         facts = json.loads(line)
         self.address, self.http = facts["listen"], facts["http"]
         return self

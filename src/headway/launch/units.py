@@ -160,9 +160,7 @@ def told_end(worker: Worker, how: str, words: str) -> str:
 
 def failed_facts(node: int, left: str | None, why: str, ranks_per_node: int) -> dict[str, Any]:
     """Of the event `failed`: from what a pod has left, and why Kubernetes says it failed."""
-    lines = ((left or "").strip() or why).splitlines()
-    if lines[-1].startswith("hint: "):
-        lines.pop()
+    lines = (without_hint((left or "").strip())[0] or why).splitlines()
     local_rank, how = 0, why
     if found := TOLD_END.fullmatch(lines[-1]):
         local_rank, how = int(found[1]), found[2]

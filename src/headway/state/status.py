@@ -117,8 +117,12 @@ def read_status(directory: RunDirectory, now: float) -> Status:
         save_failure=_save_failure(events),
         skipped_steps=sum(step.get("skipped") is not None for step in steps),
         goodput=goodput(events, directory.metrics.read()[0]),
-        failure=without_hint(failed["words"])[0].splitlines()[-1] if failed else None,
+        failure=_last_line(failed["words"]) if failed else None,
     )
+
+
+def _last_line(words: str) -> str:
+    return (without_hint(words)[0] or "no reason given").splitlines()[-1]
 
 
 def _goes_on(

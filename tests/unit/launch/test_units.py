@@ -52,6 +52,7 @@ JOB = "Container worker for pod ml/it-2-x7k2p failed with exit code 1 matching F
             "ended with exit code 1 in silence",
         ),
         ("no folder\nhint: make it", 0, JOB, "no folder"),
+        ("hint: make it", 0, JOB, JOB),
         (None, 0, JOB, JOB),
     ],
 )
