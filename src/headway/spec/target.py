@@ -143,7 +143,8 @@ class Coordinator(Section):
     node_selector: dict[str, str] = {}
     """Labels of its machine; those of `pod.node_selector` are for workers."""
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
-    """What it gets, as request and as limit."""
+    """What it gets, as request and as limit. Runs of more than 150,000 steps need more memory: 3Gi
+    for a million."""
 
 
 class ServiceAccount(Section):
