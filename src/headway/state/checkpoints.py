@@ -31,7 +31,7 @@ FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 READ_BYTES = 2**23
 SAMPLE = "evaluation"
-"""Among a checkpoint's scalars: which part of the validation sets its loss is of, None for all.
+"""Among a checkpoint's scalars: which part of the validation sets its loss is of, or `all`.
 Missing in checkpoints from when evaluations took the first sequences of a set."""
 ARITHMETIC = "arithmetic"
 """Also there: the version of the rule that says which numbers a step computes with. Missing: 1."""

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
 from headway.state.checkpoints import ARITHMETIC, CheckpointManifest
@@ -26,6 +27,8 @@ VERSION = 2
 """Of the arithmetic, written with each checkpoint. 1: the weights of a whole model were cast by
 autocast alone, so activations between its layers were fp32."""
 NORMS = (nn.LayerNorm, nn.GroupNorm)
+AT_ONCE = 2**63 - 1
+"""Order of a node of the graph: as soon as what it needs is there."""
 
 
 class Copies:
@@ -39,6 +42,7 @@ class Copies:
             self._places = [
                 (module, name, parameter)
                 for module in model.modules()
+                if not isinstance(module, _BatchNorm)  # its statistics are fp32, and must match
                 for name, parameter in module.named_parameters(
                     recurse=False, remove_duplicate=False
                 )
@@ -53,7 +57,11 @@ class Copies:
         copies: dict[nn.Parameter, torch.Tensor] = {}
         for _, _, parameter in self._places:
             if parameter not in copies:
-                copies[parameter] = parameter.to(self._dtype)
+                copies[parameter] = copy = parameter.to(self._dtype)
+                if copy.grad_fn is not None:
+                    # Backward runs what was made last first, and copies are made before anything
+                    # else: no gradient would be there, to be sent, before the end of the pass.
+                    copy.grad_fn._set_sequence_nr(AT_ONCE)  # type: ignore[attr-defined]
         for module, name, parameter in self._places:
             # Not by setattr: a parameter's place takes parameters only.
             module._parameters[name] = copies[parameter]  # type: ignore[assignment]
@@ -80,8 +88,8 @@ def cast_inputs(built: Built, precision: Precision, place: Place) -> None:
         return tree_map(cast, args), tree_map(cast, kwargs)
 
     if place.shard_mesh is None:
-        for block in built.blocks:
-            block.register_forward_pre_hook(cast_all, with_kwargs=True)
+        for part in {*built.blocks, built.module}:
+            part.register_forward_pre_hook(cast_all, with_kwargs=True)
     if place.device.type == "cpu":
         for module in built.module.modules():
             if isinstance(module, NORMS) and module.weight is not None:

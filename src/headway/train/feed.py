@@ -122,7 +122,13 @@ class Feed:
         return num_slices(self.global_batch, self.micro)
 
     def expect(self, step: int, share: Share) -> None:
-        """Begins to make what will be asked for first, while there is something else to do."""
+        """Begins to make what will be asked for first, while there is something else to do. Not
+        behind what was expected before a loss: that may wait for data which is not needed yet."""
+        before, self._upcoming = self._upcoming, None
+        if before is not None and not before.made.done():
+            if (before.step, before.share) == (step, share):
+                self._upcoming = before
+            return
         self._upcoming = Upcoming(
             step, share, self._ahead.submit(partial(self._read_next, step, share))
         )

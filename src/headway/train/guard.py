@@ -107,7 +107,8 @@ class LossGuard:
         assert isinstance(at_level, int)
         self.history.clear()
         self.history.extend(history)
-        self.skipped_in_a_row = skipped
+        # Without those above, their number would fail a run before a plateau is seen.
+        self.skipped_in_a_row = skipped if "above" in state else 0
         self._above.clear()
         self._above.extend(above)
         self._at_level = at_level

@@ -15,7 +15,8 @@ from headway.state.code import find_function
 from headway.train.batches import IGNORED, Batch, Loss
 
 LossFunction = Callable[[nn.Module, Batch], Loss]
-HARD_LOSS = "loss_hard"
+EXTRA = "loss_"
+HARD_LOSS = f"{EXTRA}hard"
 """A distillation's own loss on the text, among its extras."""
 
 
@@ -82,7 +83,7 @@ class Distill:
             parts["hidden"] = self._hidden(student, teacher, counted)
         total = sum(getattr(self.weights, name) * part for name, part in parts.items())
         assert isinstance(total, torch.Tensor)
-        return Loss(total, count, {f"loss_{name}": part.detach() for name, part in parts.items()})
+        return Loss(total, count, {f"{EXTRA}{name}": part.detach() for name, part in parts.items()})
 
     def _soft(
         self, student: torch.Tensor, teacher: torch.Tensor, counted: torch.Tensor

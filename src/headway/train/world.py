@@ -92,10 +92,11 @@ class World:
         if self.domain is None and self.replicas is not None and self.replicas.is_over:
             raise PeerLost("the generation is over")
 
-    def add_up(self, *tensors: torch.Tensor, lost: PeerLost | None = None) -> None:
-        """COLLECTIVE. Each tensor becomes its sum over all workers. `lost`: a collective before it
-        has failed here. If any did, this raises on all ranks of the domain."""
-        if self.replicas is not None and lost is None:
+    def add_up(self, *tensors: torch.Tensor) -> None:
+        """COLLECTIVE. Each tensor becomes its sum over all workers. If a rank loses a peer, this
+        raises on all ranks of its domain."""
+        lost = None
+        if self.replicas is not None:
             try:
                 for tensor in tensors:
                     self.replicas.add_up(tensor)

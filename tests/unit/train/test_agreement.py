@@ -96,7 +96,7 @@ def test_in_a_domain_all_have_lost_a_peer_or_none() -> None:
         domain.agree(None)
         own = PeerLost("my own peer went away") if peers.rank == 1 else None
         try:
-            domain.add_up(torch.ones(1), lost=own)
+            domain.control([1], own)
         except PeerLost as lost:
             return lost.message
         return "went on"

@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from headway.state.checkpoints import find_checkpoint
 from headway.state.rundir import RunDirectory
-from headway.train.copies import note_new_arithmetic
+from headway.train.copies import Copies, note_new_arithmetic
 from headway.train.models import recompute_blocks
 from headway.train.norm import squared_norm
 from headway.train.precision import Precision
@@ -126,3 +127,27 @@ def test_a_checkpoint_knows_its_arithmetic(directory: RunDirectory) -> None:
     little.advance(1)
     little.save()
     assert find_checkpoint(directory)[1].scalars["arithmetic"] == 2
+
+
+def test_gradients_are_there_while_backward_runs() -> None:
+    """They are sent as they come: with all of them at its end nothing would overlap."""
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(3)))
+    order: list[str] = []
+    for name, parameter in model.named_parameters():
+        parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
+    with Copies(model, "bf16", is_sharded=False).in_use():
+        first = model[0](torch.ones(2, 4, dtype=torch.bfloat16))
+        first.register_hook(lambda _: order.append("the first layer"))
+        model[2](model[1](first)).sum().backward()
+    assert order.index("2.weight") < order.index("1.weight") < order.index("the first layer")
+
+
+def test_batch_norm_keeps_the_precision_of_its_statistics() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+    with (
+        Copies(model, "bf16", is_sharded=False).in_use(),
+        torch.autocast("cpu", dtype=torch.bfloat16),
+    ):
+        assert model[0].weight.dtype == torch.bfloat16
+        model(torch.ones(2, 4)).sum().backward()
+    assert model[1].weight.grad is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -288,4 +289,31 @@ def test_a_fixed_set_is_read_one_portion_ahead(
     assert [read for _, read in samples.reads] == [expected[:4], expected[4:]]
     assert samples.reads[1][0] == "ahead"
     assert len(list(batches)) == 9
+    feed.close()
+
+
+class NotThereYet(Watched):
+    """Whose samples from a position on are still being prepared."""
+
+    there: threading.Event
+
+    def wait_for(self, samples: int, sequence_length: int) -> None:
+        if samples > 3 * BATCH:
+            assert self.there.wait(20)
+
+
+def test_a_step_taken_again_does_not_wait_for_the_data_of_the_next(folder: Path) -> None:
+    """Which had been asked for before the loss."""
+    samples = NotThereYet.open(folder / "stream", Reading())
+    assert isinstance(samples, NotThereYet)
+    samples.reads, samples.gate, samples.trouble = [], threading.Event(), None
+    samples.gate.set()
+    samples.there = threading.Event()
+    feed = feed_of(samples)
+    list(feed.step(2, WHOLE))  # the next one is expected now, and is not there
+    feed.expect(2, WHOLE)
+    began = time.monotonic()
+    assert len(list(feed.step(2, WHOLE))) == WHOLE.passes
+    assert time.monotonic() - began < 10
+    samples.there.set()
     feed.close()
