@@ -496,6 +496,9 @@ class Machine:
         self._seats = _seats(self._members)
         self._entered, self._healed, self._went = set(), set(), False
         self._trouble, self._complained = inf, {}
+        if not self._members:  # whoever comes now has had no trouble with anyone
+            self._tries = 0
+            self._blame.clear()
         self._recent = {
             sound: members for sound, members in self._recent.items() if sound in generation.sound
         }

@@ -393,11 +393,13 @@ class Checks:
             return
         generation = machine.current
         # In an older one that somebody left, or was in before a restart, all are called anyway.
-        at_work = {generation.number} | {
-            number
-            for number in generation.sound
-            if set(self._generations[number].pods()) <= set(generation.pods())
-        }
+        at_work = {generation.number}
+        if self._established[coordinator.name] < generation.number:
+            at_work |= {
+                number
+                for number in generation.sound
+                if set(self._generations[number].pods()) <= set(generation.pods())
+            }
         statuses = self._statuses(coordinator, generation)
         is_missed = any(
             status.waits in at_work or status.trouble == generation.number for status in statuses

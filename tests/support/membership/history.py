@@ -132,15 +132,21 @@ def random_history(seed: int) -> History:
             replace(fault, time=near + random.random() * 0.5) if random.random() < 0.6 else fault
             for fault in faults
         ]
+    noise = random.choice((0.0, 0.0, 1.0, 5.0))
+    step_seconds = random.choice((0.4, 0.4, 0.4, LONG_STEP_SECONDS))
+    if step_seconds == LONG_STEP_SECONDS:
+        # In most of a long step somebody waits, and then one lost heartbeat is one too many: with
+        # ten workers none would ever end. TCP loses none without losing the session.
+        noise = 0.0
     return History(
         seed=seed,
         num_pods=domain_pods * num_domains,
         domain_pods=domain_pods,
         min_domains=random.randint(1, 2),
-        noise=random.choice((0.0, 0.0, 1.0, 5.0)),
+        noise=noise,
         faults=tuple(sorted(faults, key=lambda fault: fault.time)),
         node_pods=random.choice((1, domain_pods)),
-        step_seconds=random.choice((0.4, 0.4, 0.4, LONG_STEP_SECONDS)),
+        step_seconds=step_seconds,
     )
 
 

@@ -454,6 +454,25 @@ def test_one_rank_of_a_domain_that_has_the_state_is_not_waited_for_as_the_last_t
     assert drive.pods == ["c", "d"]
 
 
+def test_trouble_is_forgotten_with_those_who_had_it() -> None:
+    """Or all who come later would be thrown out for one late heartbeat."""
+    drive = started(ALONE, "a")
+    drive.tell("a", trouble=1)
+    drive.wait(RULES.trouble_seconds + 0.1)
+    assert drive.current.number == 2
+    drive.now += 0.1
+    drive.do(drive.machine.handle(Dismissed("a"), drive.now))
+    drive.wait(0.1)
+    assert drive.pods == []
+    drive.close("a")
+    drive.open("b", "c", "d")
+    drive.wait(0.1)
+    assert drive.pods == ["b", "c", "d"]
+    drive.quiet.add("c")
+    drive.wait(RULES.suspected_seconds + 0.5)
+    assert drive.pods == ["b", "c", "d"]
+
+
 def test_no_deadline_throws_out_the_last_who_have_the_state() -> None:
     """Only their own watchdogs end those: the run would lose ground with them."""
     drive = started()
