@@ -27,7 +27,8 @@ who has the state fit in. Nobody here says that it is no more."""
 STEPS_AFTER = 3
 ENTER_SECONDS, LONG_STEP_SECONDS = 5.0, 8.0
 """In histories of long steps: as 30 s, and steps that are longer."""
-FIRST_STEP_SECONDS = 60.0
+FIRST_STEP_SECONDS = 35.0
+"""More than for any other step; and several that hang in their first one are no standstill yet."""
 REPLACED_SECONDS = 4.0
 ENDED_SECONDS = 0.2
 """In which a launcher sees that one process of a node has died, and ends the others."""
