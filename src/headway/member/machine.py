@@ -291,11 +291,19 @@ class Machine:
 
     def _judge(self, now: float) -> None:
         """Marks the members that are lost."""
-        rules, spared = self.rules, self._last_holders(now)
+        rules = self.rules
+        spared: AbstractSet[str] = frozenset()
         is_missed = self._complained or self._tries or self._waiting
         recently = now - rules.suspected_seconds
         alone = not any(pod.session is not None and pod.heard > recently for pod in self._keepers())
-        for pod in (self.pods[name] for name in self._members):
+        pods = sorted(
+            (self.pods[name] for name in self._members), key=lambda one: one.enter_by <= now
+        )
+        num_in_time = sum(pod.enter_by > now for pod in pods)
+        for index, pod in enumerate(pods):
+            if index == num_in_time:
+                # Those who do not come are judged last, when it is known who else is lost.
+                spared = self._last_holders(now)
             if pod.session is not None:
                 # Whoever is on the machine of one that was lost is heard no more after it.
                 is_short = is_missed or pod.heard < self._called_at
