@@ -3,6 +3,8 @@ PYTHON  ?= python3
 VENV    ?= .venv
 BIN     := $(VENV)/bin
 TEST    := $(BIN)/pytest --durations=8 --durations-min=1
+# Benches share what tests use to start, watch and break runs.
+BENCH   := PYTHONPATH=$(CURDIR)/tests $(BIN)/python -m bench
 UV      := $(shell command -v uv 2>/dev/null || echo $(BIN)/uv)
 COMPILE := $(UV) pip compile -q --generate-hashes --no-emit-index-url --no-header --python-version 3.11
 # Thread counts are fixed so that figures and golden values mean the same on any machine.
@@ -12,10 +14,10 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok
 
 help:            ## this list
-	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/: *[a-z -]*##/ -/' | sort
+	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
 
 $(VENV)/.made: requirements/all.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
@@ -24,18 +26,18 @@ $(VENV)/.made: requirements/all.txt pyproject.toml
 	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip install -q --no-deps --no-build-isolation -e .
 	touch $@
 
-install: $(VENV)/.made   ## .venv with everything: base, train, and what checks and tests need
+install: $(VENV)/.made   ## create .venv with all dependencies, from hashed requirement files
 
-lock:            ## pin and hash every dependency anew (requirements/*.txt)
+lock:            ## update every pinned dependency and its hashes (requirements/*.txt)
 	$(COMPILE) pyproject.toml -o requirements/base.txt
 	cd bench/compare && $(COMPILE) requirements.in -o requirements.txt
 	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
 
-format:          ## rewrite the code the way `check` wants it
+format:          ## format the code and apply the linter's fixes
 	$(BIN)/ruff format src tests bench
 	$(BIN)/ruff check --fix src tests bench
 
-generate:        ## reference pages and JSON Schema from the code
+generate:        ## write the reference pages and the JSON Schema from the code
 	$(BIN)/python -m headway.cli.reference
 
 check: install   ## formatting, lint, types, import contracts, generated pages up to date
@@ -45,100 +47,103 @@ check: install   ## formatting, lint, types, import contracts, generated pages u
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m headway.cli.reference --check
 
-test-unit: install   ## no processes, no network, seconds
-	$(TEST) tests/unit
+test-unit: install   ## pure functions, and edges with fakes, in two processes
+	$(TEST) -n 2 --dist loadfile tests/unit
 
 test-local: install  ## real training processes on this machine
-	$(TEST) tests/local -m "local and not chaos"
+	$(TEST) tests/local -m "local and not chaos and not long"
 
-test-chaos: install  ## the same, killed, stopped and cut off from its storage
-	$(TEST) tests/local -m chaos
+test-chaos: install  ## training processes that are killed, stopped and cut off from their storage
+	$(TEST) tests/local -m "chaos and not long"
 
-test-cluster: install ## on a Kubernetes of our own on this machine, as root; or HEADWAY_TEST_KUBECONFIG
+test-local-long: install ## local and chaos tests that mostly wait; each says why it is not in the gate
+	$(TEST) tests/local -m long
+
+test-cluster: install ## runs on a Kubernetes made on this machine, as root, or on HEADWAY_TEST_KUBECONFIG
 	$(TEST) tests/cluster -m "cluster and not long"
 
-test-cluster-long: install ## those of its tests that mostly wait
+test-cluster-long: install ## cluster tests that mostly wait, or that test the cluster tool itself
 	$(TEST) tests/cluster -m long
 
-cluster-up: install ## that Kubernetes, to stay up: NODES=3; prints its kubeconfig
+cluster-up: install ## start that Kubernetes and leave it running: NODES=3; prints its kubeconfig
 	cd tests && $(abspath $(BIN))/python -m cluster_tool up --nodes $${NODES:-3}
 
-cluster-down: install ## takes it away again
+cluster-down: install ## stop and remove it
 	cd tests && $(abspath $(BIN))/python -m cluster_tool down
 
-test-simulations: install  ## thousands of random histories of the membership
-	$(TEST) tests/simulations -m simulation
+test-simulations: install  ## thousands of random histories of the membership, in two processes
+	$(TEST) -n 2 --dist worksteal tests/simulations -m simulation
 
 test: test-unit test-simulations test-local test-chaos test-cluster ## everything CI runs after `check`
 
-kill-resume: install ## KILLS=30 kills at random moments, in a folder and on S3
-	$(BIN)/python bench/kill_resume.py
+kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and on S3
+	$(BENCH).kill_resume
 
-simulate: install ## HISTORIES=100000 random histories of the membership, and the list of defects
-	$(BIN)/python bench/simulate.py
+simulate: install ## HISTORIES=100000 random histories of the membership, and planted defects
+	$(BENCH).simulate
 
 prepare-kills: install ## a preparation killed KILLS=20 times, with 1, 2 and 4 processes, in 7 parts
-	KILLS=$${KILLS:-20} $(BIN)/python bench/prepare_kills.py
+	KILLS=$${KILLS:-20} $(BENCH).prepare_kills
 
-form-groups: install ## FORMS=100 gloo groups over the session's store, a member killed in half
-	FORMS=$${FORMS:-100} $(BIN)/python bench/form_group.py
+form-groups: install ## FORMS=100 gloo groups over the session's store, a process killed in half of them
+	FORMS=$${FORMS:-100} $(BENCH).form_group
 
-coordinator-kills: install ## a coordinator killed KILLS=50 times while members come and go
-	KILLS=$${KILLS:-50} $(BIN)/python bench/coordinator_kills.py
+coordinator-kills: install ## a coordinator killed KILLS=50 times while members join and leave
+	KILLS=$${KILLS:-50} $(BENCH).coordinator_kills
 
-chaos: install   ## FAULTS=200 faults by SEED=1 over runs that train on, then all of it verified
-	FAULTS=$${FAULTS:-200} SEED=$${SEED:-1} $(BIN)/python bench/chaos.py
+chaos: install   ## FAULTS=200 faults by SEED=1 in runs that keep training, then all of it verified
+	FAULTS=$${FAULTS:-200} SEED=$${SEED:-1} $(BENCH).chaos
 
-store-outage: install ## a store that answers errors for OUTAGE_SECONDS=60, and a full disk
+store-outage: install ## a store that returns errors for OUTAGE_SECONDS=60, and a full disk
 	OUTAGE_SECONDS=$${OUTAGE_SECONDS:-60} $(BIN)/pytest tests/local/test_stores_that_fail.py -m local
 
-bench-save: install  ## cost of an asynchronous save of 1 GB a minute, and of a restart from it
-	$(BIN)/python bench/save.py
+bench-save: install  ## cost of one asynchronous save of 1 GB a minute, and of a restart from it
+	$(BENCH).save
 
 bench-activations: install ## cost of activation statistics every 100 steps
-	$(BIN)/python bench/activations.py
+	$(BENCH).activations
 
-bench-data: install  ## speed of data prepare over bare tokenizers and datasets.map, and its memory
-	$(BIN)/python bench/data.py
+bench-data: install  ## speed of data prepare against bare tokenizers and datasets.map, and its memory
+	$(BENCH).data
 
-bench-order: install ## does the order look like chance? DRAWS=10000000 for each test, 15 minutes
-	$(BIN)/python bench/order.py
+bench-order: install ## statistical tests of the sample order, DRAWS=10000000 each; 15 minutes
+	$(BENCH).order
 
 bench-draw: install  ## time and memory of drawing a batch out of 10^6 to 10^13 tokens
-	$(BIN)/python bench/draw.py
+	$(BENCH).draw
 
-bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions against one core
-	$(BIN)/python bench/coordinator.py
+bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions with a coordinator on one core
+	$(BENCH).coordinator
 
-bench-losses: install ## each way of losing a worker REPEATS=20 times; needs root for cut networks
-	$(BIN)/python bench/losses.py
+bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
+	$(BENCH).losses
 
-bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, and lost by cause
-	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BIN)/python bench/goodput.py
+bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, time lost by cause
+	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BENCH).goodput
 
-bench-fingerprint: install ## cost of comparing the members' weights every 100 steps
-	$(BIN)/python bench/fingerprint.py
+bench-fingerprint: install ## cost of comparing the workers' weights every 100 steps
+	$(BENCH).fingerprint
 
-bench-reconfigure: install ## a fresh group for each generation, and torch's way to change one in place
-	$(BIN)/python bench/reconfigure.py
+bench-reconfigure: install ## a fresh group for each generation against torch's change of one in place
+	$(BENCH).reconfigure
 
-bench-replicate: install ## two workers over DistributedDataParallel; what membership costs a step
-	$(BIN)/python bench/replicate.py
+bench-replicate: install ## two workers against DistributedDataParallel, and the cost of membership per step
+	$(BENCH).replicate
 
 bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about 90 minutes
-	FAULTS=$${FAULTS:-5} $(BIN)/python bench/compare
+	FAULTS=$${FAULTS:-5} $(BENCH).compare
 
-bench-plugs: install ## on the test cluster, as root: a machine without power, PLUGS=10 times
-	PLUGS=$${PLUGS:-10} $(BIN)/python bench/plugs.py
+bench-plugs: install ## on the test cluster, as root: a node loses power PLUGS=10 times
+	PLUGS=$${PLUGS:-10} $(BENCH).plugs
 
-cluster-storm: install ## on the test cluster: FAULTS=30 by SEED=1, one in two minutes; an hour
-	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BIN)/python bench/cluster_storm.py
+cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
+	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm
 
-bench-kwok: install  ## 5,000 simulated nodes: objects and calls counted, time and memory of status
-	NODES=$${NODES:-5000} $(BIN)/python bench/kwok.py
+bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memory of status
+	NODES=$${NODES:-5000} $(BENCH).kwok
 
-bench-loop: install  ## tokens/s over a bare PyTorch loop; ends with one line of JSON
-	$(BIN)/python bench/loop.py
+bench-loop: install  ## tokens/s against a bare PyTorch loop
+	$(BENCH).loop
 
-bench-overhead: install ## milliseconds that Headway adds to a step; ends with one line of JSON
-	$(BIN)/python bench/overhead.py
+bench-overhead: install ## milliseconds that Headway adds to a step
+	$(BENCH).overhead

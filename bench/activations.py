@@ -1,9 +1,10 @@
 """`make bench-activations`: what `watch: {activations: {every: 100 steps}}` costs.
 
-One process, a GPT-2 of 18M parameters, a step of one slice, which is the dearest case: a pass looks
-at one slice whatever the step has. Plain steps and passes take turns, so that whatever the machine
-does meanwhile falls on both. The figure is the time of one pass, recording included, over that of
-100 steps: the median over rounds, its spread the quartiles; the worse of the two precisions.
+One process, a GPT-2 of 18M parameters, a step of one micro-batch, which is the dearest case: a pass
+looks at one micro-batch whatever the step has. Plain steps and passes take turns, so that whatever
+the machine does meanwhile falls on both. The figure is the time of one pass, recording included,
+over that of 100 steps: the median over rounds, its spread the quartiles; the worse of the two
+precisions.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from headway.train.activations import look
-from trial import Trial, prepare_set, resolved_trial
+from bench.trial import Trial, prepare_set, resolved_trial
+from headway.train.activations import measure_activations
 
 ROUNDS = int(os.environ.get("ROUNDS", "25"))
 WARMUP = 2
@@ -72,22 +73,22 @@ def _cost(folder: Path, precision: str) -> tuple[float, list[float]]:
         trial.advance()
         return time.perf_counter() - began
 
-    def pass_over_a_slice() -> float:
+    def pass_over_a_micro_batch() -> float:
         began = time.perf_counter()
-        figures = look(run.training, run.built, trial.world)
+        figures = measure_activations(run.training, run.built, trial.world)
         run.recorder.activations(run.training.step, figures)
         return time.perf_counter() - began
 
     for _ in range(WARMUP):
         step()
-        pass_over_a_slice()
+        pass_over_a_micro_batch()
     shares, passes, steps = [], [], []
     for turn in range(ROUNDS):
         # Another one goes first in every round: a machine that warms up favours nobody.
         if turn % 2:
-            one_pass, one_step = pass_over_a_slice(), step()
+            one_pass, one_step = pass_over_a_micro_batch(), step()
         else:
-            one_step, one_pass = step(), pass_over_a_slice()
+            one_step, one_pass = step(), pass_over_a_micro_batch()
         shares.append(one_pass / (EVERY * one_step))
         passes.append(one_pass)
         steps.append(one_step)

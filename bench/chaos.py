@@ -1,6 +1,6 @@
-"""`make chaos FAULTS=200 SEED=1`: so many faults over a run of four nodes, a fifth of them over one
-whose nodes hold the model in two parts each. Ends with one line of JSON; a run that is not as it
-must be is kept."""
+"""`make chaos FAULTS=200 SEED=1`: faults in a run of four nodes, a fifth of them in a run whose
+nodes shard the model over two workers each. Ends with one line of JSON; a run with problems is
+kept."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from headway.clock import seconds_of
 from headway.state.ledger import verify_ledger
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from support.live import LiveRun
 from support.storm import KINDS, Fault, Storm
 from support.stormed import left_behind, problems_of, undisturbed, write_run
@@ -27,9 +25,9 @@ from support.stormed import left_behind, problems_of, undisturbed, write_run
 FAULTS = int(os.environ.get("FAULTS", "200"))
 SEED = int(os.environ.get("SEED", "1"))
 ONLY = os.environ.get("ONLY")
-"""Kinds of faults, separated by commas; all, if not given."""
+"""Kinds of faults, separated by commas; all by default."""
 KEEPS = bool(os.environ.get("KEEP"))
-"""Also a run that is as it must be, to look at it."""
+"""Keep a run without problems, too."""
 SHARDED = FAULTS // 5
 COMPARED_STEPS = 300
 
@@ -74,7 +72,7 @@ def blow(
     faults: int,
     settings: tuple[str, ...],
 ) -> tuple[int, list[str], dict[str, Any]]:
-    """One storm: faults survived, what is wrong, figures."""
+    """One storm: faults survived, problems found, figures."""
     options = [word for setting in (f"name={name}", *settings) for word in ("--set", setting)]
     say(f"{name}: {nodes} nodes, {faults} faults, seed {SEED}")
     with LiveRun(folder, name, nodes, *options) as run:
@@ -149,7 +147,7 @@ def _spread(values: list[float]) -> dict[str, float]:
 
 
 def loss_difference(storm: Storm, alone: RunDirectory) -> float:
-    """The largest, over the steps that both have taken."""
+    """The largest difference, over the steps that both have taken."""
     pairs = zip(storm.run.losses(), (line["loss"] for line in alone.steps()), strict=False)
     return max(abs(mine - its) for mine, its in pairs)
 

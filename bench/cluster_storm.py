@@ -1,10 +1,10 @@
 """`make cluster-storm FAULTS=30 SEED=1`: a run of three workers on the test cluster, and a fault of
-any kind every two minutes. Its ledger has to be exact, and 95 % of its time to go into steps that
+any kind every two minutes. The ledger must be exact, and 95 % of the time must go into steps that
 count.
 
-Two figures: the run's own, as `headway status` shows it, and one from nothing but the times of its
-steps. Fewer workers take longer for a step here, where three share two cores; that is seen in the
-second one only.
+Two figures: the run's own, as `headway status` shows it, and one computed only from the times of
+its steps. Where three workers share two cores, fewer workers take longer for a step; only the
+second figure shows that.
 """
 
 from __future__ import annotations
@@ -22,8 +22,6 @@ from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from cluster_tool import faults
 from cluster_tool.node import Node
@@ -159,7 +157,11 @@ class Storm:
 
     def _scale(self) -> Callable[[], None]:
         self.lab.headway("scale", "--nodes", str(NODES - 1))
-        return lambda: self.lab.headway("scale", "--nodes", str(NODES)) and None
+
+        def undo() -> None:
+            self.lab.headway("scale", "--nodes", str(NODES))
+
+        return undo
 
     def _pod(self) -> dict[str, Any]:
         pods = [pod for pod in self.lab.pods() if pod["status"]["phase"] == "Running"]
@@ -172,15 +174,15 @@ class Storm:
         return [self.lab.cluster.node(name) for name in sorted(names)]
 
     def _machine(self) -> Node | None:
-        """Any, unless all workers are on it: then the run goes back to a checkpoint, as it should,
-        and that is another test. None: they are."""
+        """Any machine, unless all workers are on it: then the run would return to a checkpoint,
+        which another test covers. None if there is no other."""
         workers = self.lab.machines_of_workers()
         others = [node for node in self._machines() if workers.difference({node.name})]
         return self.chance.choice(others) if others else None
 
 
 def nothing() -> None:
-    """To be undone."""
+    """There is nothing to undo."""
 
 
 def main() -> int:

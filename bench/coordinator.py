@@ -1,5 +1,5 @@
 """`make bench-coordinator`: 500, 2,000 and 5,000 simulated sessions against one coordinator on one
-core, with beats every second and members that come and go. Ends with one line of JSON.
+core, with heartbeats every second and members that come and go. Ends with one line of JSON.
 
 The sessions are real ones, with every tag made and verified, from this process on another core;
 what is simulated is the training behind them. A close counts from the moment the socket is closed,
@@ -19,13 +19,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
-from headway.member.rules import Rules
+from headway.member.coordinator.rules import Rules
 from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member, are_one_group
 
@@ -34,7 +33,7 @@ CHANGES = int(os.environ.get("CHANGES", "20"))
 STEADY_SECONDS = float(os.environ.get("STEADY_SECONDS", "15"))
 TARGET_SECONDS = 1.0
 COMING_AT_ONCE = 500
-"""As pods of a large job do. All 5,000 at once would have to be sent a list of 260 kB each: their
+"""As workers of a large job do. All 5,000 at once would have to be sent 260 kB each: their
 machines can read that, but one core in their place takes longer than newcomers are waited for."""
 SERVER_CORE, CLIENT_CORE = 0, 1
 
@@ -51,7 +50,7 @@ class Fleet:
         came = []
         for _ in range(count):
             index = next(self._names)
-            # As long as a Kubernetes name with its UID; and each pod has an address of its own.
+            # As long as a Kubernetes name with its UID; and each worker has an address of its own.
             name = f"it-{index:05d}-1f0c8a52-7a5e-4c39-9d2f-000000000000"
             source = f"127.1.{index // 250}.{index % 250 + 1}"
             member = Member(
@@ -108,13 +107,13 @@ async def measure(size: int, folder: Path) -> dict[str, Any]:
 
 
 async def steady(fleet: Fleet) -> dict[str, Any]:
-    """Nothing but beats."""
+    """Nothing but heartbeats."""
     coordinator, size = fleet.coordinator, len(fleet.members)
     await asyncio.sleep(2)
     for member in fleet.members:
-        member.latest_beat_seconds = 0.0
-    sent = sum(member.num_beats for member in fleet.members)
-    beats, cpu, began = (
+        member.latest_heartbeat_seconds = 0.0
+    sent = sum(member.num_heartbeats for member in fleet.members)
+    heartbeats, cpu, began = (
         await coordinator.metric("beats_total"),
         coordinator.cpu_seconds,
         time.monotonic(),
@@ -122,17 +121,17 @@ async def steady(fleet: Fleet) -> dict[str, Any]:
     oldest = []
     while time.monotonic() < began + STEADY_SECONDS:
         await asyncio.sleep(1)
-        pods = (await coordinator.state())["pods"].values()
-        oldest.append(max(pod["silent_seconds"] for pod in pods))
+        workers = (await coordinator.state())["pods"].values()
+        oldest.append(max(worker["silent_seconds"] for worker in workers))
     seconds = time.monotonic() - began
-    sent = sum(member.num_beats for member in fleet.members) - sent
-    beats = await coordinator.metric("beats_total") - beats
+    sent = sum(member.num_heartbeats for member in fleet.members) - sent
+    heartbeats = await coordinator.metric("beats_total") - heartbeats
     cpu = coordinator.cpu_seconds - cpu
     return {
-        "beats_each_second": beats / seconds,
-        "beats_of_expected": beats / (size * seconds),
+        "beats_each_second": heartbeats / seconds,
+        "beats_of_expected": heartbeats / (size * seconds),
         "longest_silence_seconds": max(oldest),
-        "latest_beat_of_client_seconds": max(m.latest_beat_seconds for m in fleet.members),
+        "latest_beat_of_client_seconds": max(m.latest_heartbeat_seconds for m in fleet.members),
         "server_cpu": cpu / seconds,
         "microseconds_each_member_second": 1e6 * cpu / seconds / size,
         "lag_seconds": await coordinator.metric("lag_seconds"),
@@ -140,7 +139,10 @@ async def steady(fleet: Fleet) -> dict[str, Any]:
 
 
 async def changes(fleet: Fleet) -> dict[str, Any]:
-    closes, joins, cpus, announces = [], [], [], []
+    closes: list[float] = []
+    joins: list[float] = []
+    cpus: list[float] = []
+    announces: list[float] = []
     coordinator = fleet.coordinator
     for turn in range(CHANGES):
         number = fleet.members[0].follower.newest.number + 1
@@ -152,10 +154,10 @@ async def changes(fleet: Fleet) -> dict[str, Any]:
             times = closes
         else:
             (came,) = fleet.come(1)
-            await until(lambda came=came: came.is_welcome, 10, "a session")
+            await until(partial(getattr, came, "is_welcome"), 10, "a session")
             began = came.connects[0] + Rules().join_seconds
             times = joins
-        await until(lambda number=number: fleet.are_established(number), 30, "a generation")
+        await until(partial(fleet.are_established, number), 30, "a generation")
         times.append(max(member.heard[number] for member in fleet.members) - began)
         announces.append(await coordinator.metric("announce_seconds"))
         await asyncio.sleep(0.5)

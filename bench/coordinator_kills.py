@@ -1,5 +1,5 @@
-"""`make coordinator-kills KILLS=50`: a coordinator killed so many times at random while members
-come and go, and started again each time. Ends with one line of JSON."""
+"""`make coordinator-kills KILLS=50`: a coordinator killed and restarted that many times, at random,
+while members join and leave. Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.coordinator_kills import FIND_SECONDS, kill_again_and_again
 

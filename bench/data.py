@@ -22,11 +22,12 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 
 from headway.clock import SystemClock
-from headway.data.making.prepare import Job, prepare
+from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.tokenizer import TokenizerSource, save_tokenizer, train_tokenizer, trained_roles
 
 PLACES = ("/usr/share", "/usr/lib", "/usr/local", "/usr/include", sys.prefix, sys.base_prefix)
@@ -126,7 +127,7 @@ def ours(files: list[Path], folder: Path) -> float:
     """Seconds from the call to the finished set."""
     into = folder / "set"
     shutil.rmtree(into, ignore_errors=True)
-    job = Job(
+    job = PrepareJob(
         [str(file) for file in files],
         TokenizerSource(load=str(folder / "tokenizer")),
         str(into),
@@ -177,7 +178,8 @@ WAYS = ("bare", "headway", "datasets")
 def in_another_process(way: str, files: list[Path], folder: Path) -> tuple[float, int]:
     """Seconds, and peak bytes of the process and all it started. A process of its own: no way
     inherits another's memory or threads."""
-    command = [sys.executable, __file__, "--way", way, "--folder", str(folder), *map(str, files)]
+    command = [sys.executable, "-m", "bench.data", "--way", way, "--folder", str(folder)]
+    command += map(str, files)
     process = subprocess.Popen(command, stdout=subprocess.PIPE)
     peak = 0
     while process.poll() is None:
@@ -263,7 +265,7 @@ def main() -> int:
     if len(files) != given.num_files or files[0].stat().st_size < size:
         files = write_corpus(given.folder, given.num_files, size)
         make_tokenizer(files[0], given.folder / "tokenizer")
-    result = {}
+    result: dict[str, Any] = {}
     if given.only != "memory":
         speeds = rounds(files, given.folder)
         for other, name in (("bare", "over_bare"), ("datasets", "over_datasets")):
@@ -278,8 +280,8 @@ def main() -> int:
     return 0
 
 
-def _verdict(result: dict) -> dict:
-    figure = {
+def _verdict(result: dict[str, Any]) -> dict[str, Any]:
+    figure: dict[str, float] = {
         name: statistics.median(result[name])
         for name in ("over_bare", "over_datasets")
         if name in result

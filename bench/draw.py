@@ -1,12 +1,11 @@
 """`make bench-draw`: the time to draw one batch must not grow with the data.
 
-512 sequence numbers out of virtual sets of 10^6 to 10^13 tokens (nothing is stored: an order is
-arithmetic). Sizes take turns, so that whatever the machine does meanwhile falls on all of them. The
-figure is the time at 10^13 tokens over that at 10^8, from where a set has more than one window;
-below, batches often straddle epochs. It is median over median, its spread the quartiles of
-that ratio over rounds. It may well be below 1: a domain of few blocks exceeds them by a larger
-share, so more values have to walk a second time. Beside it every size's median, quartiles and peak
-memory.
+Draws 512 sequence numbers out of virtual sets of 10^6 to 10^13 tokens (nothing is stored: an order
+is arithmetic). Sizes take turns, so that other load on the machine affects all of them. The figure
+is the median time at 10^13 tokens over that at 10^8, where a set begins to have more than one
+window; below, batches often straddle epochs. Its spread is the quartiles of that ratio over rounds.
+It may be below 1: with few blocks the permutation's domain exceeds them by a larger share, so more
+values are drawn a second time. Every size is reported with median, quartiles and peak memory.
 """
 
 from __future__ import annotations

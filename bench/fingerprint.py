@@ -1,8 +1,8 @@
-"""`make bench-fingerprint`: what comparing the members' weights every so many steps costs, as a
+"""`make bench-fingerprint`: the cost of comparing the workers' weights at regular steps, as a
 fraction of training.
 
-Two processes, 18M parameters. Steps and comparisons take turns in the same processes, so that
-whatever the machine does meanwhile falls on both; of each the slower worker counts.
+Two processes, 18M parameters. Steps and comparisons take turns in the same processes, so that other
+load on the machine affects both; the slower worker counts.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from bench.loop import BATCH, RUN_FILE, VOCABULARY
+from bench.trial import Trial, prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
-from headway.train.fingerprint import EVERY_STEPS, odd_ones
-from loop import BATCH, RUN_FILE, VOCABULARY
-from trial import Trial, prepare_set, resolved_trial
+from headway.train.weight_fingerprint import EVERY_STEPS, diverged_ranks
 
 ROUNDS = int(os.environ.get("ROUNDS", "60"))
 WARMUP = 3
@@ -81,11 +81,11 @@ def _work(rank: int, resolved: Resolved, folder: Path, pipe: Connection) -> None
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     trial = Trial(resolved, rank=rank, store=folder / "store")
-    peers = trial.world.replicas
-    assert peers is not None
+    replicas = trial.world.replicas
+    assert replicas is not None
     for _ in range(ROUNDS + WARMUP):
         step = _timed(trial.advance)
-        compare = _timed(lambda: odd_ones(trial.run.training, peers, kind=1))
+        compare = _timed(lambda: diverged_ranks(trial.run.training, replicas, kind=1))
         pipe.send((step, compare))
     dist.barrier()
 

@@ -1,5 +1,5 @@
-"""`make form-groups FORMS=100`: four processes form a gloo group over the session's store so many
-times, and in half of them one is killed in the middle. Ends with one line of JSON."""
+"""`make form-groups FORMS=100`: four processes form a gloo group over the session's store that many
+times; in half of them one process is killed while it forms. Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import sys
 import tempfile
 from pathlib import Path
 from statistics import median
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.forming import MEMBERS, form_groups
 

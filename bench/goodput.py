@@ -1,11 +1,10 @@
 """`make bench-goodput MINUTES=30`: a run of four workers with steps of about half a second, and one
-fault a minute by SEED=1; how much of its time went into steps that count, and where the rest went.
+fault a minute by SEED=1: how much of the time goes into steps that count, and where the rest goes.
 
-Two figures. The run's own, as `headway status` shows it; and one from nothing but the times of its
-steps: their number times the usual time between two, over all time since the launch. The figure of
-the bench is the smaller one. What is lost is the time by which an interval between two steps is
-longer than usual: given to the last fault when the members changed in it, to a newcomer when one
-was starting, to a save, else to noise.
+Two figures: the run's own, as `headway status` shows it, and one computed only from the times of
+its steps: their number times the usual interval, over the time since the launch. The bench reports
+the smaller one. Time is lost where an interval is longer than usual. It is attributed to the last
+fault if the membership changed in it, to a newcomer if one was starting, to a save, else to noise.
 """
 
 from __future__ import annotations
@@ -25,11 +24,9 @@ from typing import Any
 
 import psutil
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
+from bench.losses import write_run
 from headway.clock import seconds_of
-from headway.data.tiny import stories
-from headway.state.lines import Record
+from headway.state.rewinds import Record
 from support.commands import headway
 from support.live import LiveRun
 from support.storm import Storm
@@ -39,24 +36,15 @@ SEED = int(os.environ.get("SEED", "1"))
 TARGET = 0.95
 NODES = 4
 PAUSES = (55.0, 60.0)
-"""Some seconds of each minute go into finding whom to strike."""
+"""Choosing a victim takes some seconds of each minute."""
 TICK_SECONDS = 0.2
 KINDS = ("worker", "leader", "stopped", "leaves", "coordinator", "scaled", "two at once")
-RUN_FILE = """\
-version: 1
-name: goodput
-model: {type: gpt2, config: {n_layer: 4, n_head: 4, n_embd: 256, n_positions: 128}}
-data:
-  train: {sources: [text.txt], tokenizer: {train: {vocab: 1000}}}
-  sequence_length: 128
-batch: {global: 16, micro: 2}
-train_for: 1000000 steps
-precision: fp32
-threads: 1
-track: []
-evaluation: {every: 1000000 steps}
-checkpoint: {every: 5min}
-"""
+SETTINGS = (
+    "name=goodput",
+    'model.config={"n_layer": 4, "n_head": 4, "n_embd": 256, "n_positions": 128}',
+    "data.sequence_length=128",
+    "checkpoint.every=5min",
+)
 
 
 @dataclass
@@ -65,13 +53,13 @@ class Newcomer:
     """What its pod's name begins with."""
     started_at: float
     joined_at: float | None = None
-    """None: it is still waiting, or was lost before."""
+    """None while it waits, or if it was lost before."""
     cpu_seconds: float = 0.0
     """When it was last seen waiting: imports, build, connections."""
 
 
 class Newcomers:
-    """All who came after the first start."""
+    """All workers that joined after the first start."""
 
     def __init__(self, run: LiveRun) -> None:
         self.run = run
@@ -87,11 +75,11 @@ class Newcomers:
                 if starts[event["node"]] > 1:
                     newcomer = Newcomer(name, seconds_of(event["time"]))
                     self.all.setdefault(event["pid"], newcomer)
-        pods = self.run.generation().pods()
+        workers = self.run.generation().workers()
         for pid, one in self.all.items():
             if one.joined_at is not None:
                 continue
-            if any(pod.startswith(one.name) for pod in pods):
+            if any(worker.startswith(one.name) for worker in workers):
                 one.joined_at = time.time()
                 continue
             with suppress(psutil.NoSuchProcess):
@@ -102,9 +90,8 @@ class Newcomers:
 def main() -> int:
     with tempfile.TemporaryDirectory(prefix="headway-goodput-") as scratch:
         folder = Path(scratch)
-        (folder / "text.txt").write_text("\n\n".join(stories(400_000, seed=1)))
-        (folder / "run.yaml").write_text(RUN_FILE)
-        with LiveRun(folder, "goodput", NODES) as run:
+        write_run(folder)
+        with LiveRun(folder, "goodput", NODES, *(f"--set={one}" for one in SETTINGS)) as run:
             newcomers = Newcomers(run)
             storm = Storm(
                 run,
@@ -119,7 +106,7 @@ def main() -> int:
             storm.blow(MINUTES)
             storm.finish()
             run.require_exact()
-            status = headway("status", "--json", folder=folder)
+            status = headway("status", "goodput", "--json", folder=folder)
             own = json.loads(status.stdout)["goodput"]
             found = by_intervals(storm, list(newcomers.all.values()))
     figure = min(own["ratio"], found["ratio"])
@@ -141,24 +128,26 @@ def main() -> int:
 
 
 def by_intervals(storm: Storm, newcomers: list[Newcomer]) -> dict[str, Any]:
-    """From the times of steps alone; events only say what an interval is longer for."""
+    """From the times of steps alone; events only give the cause of a long interval."""
     run = storm.run
     steps, events = run.directory.steps(), run.directory.history()
     launched = seconds_of(events[0]["time"])
     times = [seconds_of(line["time"]) for line in steps]
     usual = statistics.median(after - before for before, after in pairwise(times))
-    lost = Counter({"start": times[0] - launched - usual})
+    lost: dict[str, float] = {"start": times[0] - launched - usual}
     for before, after in pairwise(steps):
         begin, end = seconds_of(before["time"]), seconds_of(after["time"])
         changes = after["generation"] > before["generation"]
-        lost[_cause(begin, end, changes, storm, events, newcomers)] += end - begin - usual
+        cause = _cause(begin, end, changes, storm, events, newcomers)
+        lost[cause] = lost.get(cause, 0.0) + end - begin - usual
+    by_size = sorted(lost.items(), key=lambda one: -one[1])
     joined = [one for one in newcomers if one.joined_at is not None]
     return {
         "ratio": round(len(times) * usual / (times[-1] - launched), 4),
         "total_seconds": round(times[-1] - launched, 1),
         "steps": len(times),
         "usual_step_seconds": round(usual, 3),
-        "lost_seconds": {cause: round(seconds, 2) for cause, seconds in lost.most_common()},
+        "lost_seconds": {cause: round(seconds, 2) for cause, seconds in by_size},
         "first_imports_seconds": round(_first(events, "worker") - launched, 2),
         "newcomers": {
             "count": len(newcomers),

@@ -1,5 +1,5 @@
-"""`make kill-resume KILLS=30`: a run killed so many times, in a folder and on S3, beside one left
-alone. Ends with one line of JSON."""
+"""`make kill-resume KILLS=30`: a run killed and resumed that many times, in a folder and on S3,
+compared with an undisturbed one. Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -9,12 +9,10 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
+from bench.trial import prepare_set
 from support.killing import LAST_START_SECONDS, differing, kill_and_resume, write_run
 from support.s3 import credentials, s3_server
 from support.workers import resolved_run, train
-from trial import prepare_set
 
 KILLS = int(os.environ.get("KILLS", "30"))
 STEPS = 80 * KILLS

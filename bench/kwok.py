@@ -1,11 +1,11 @@
-"""`make bench-kwok`: a run of NODES=5000 pods on simulated nodes, as typed; root, about 20 minutes.
+"""`make bench-kwok`: a run of NODES=5000 pods on simulated nodes. Needs root, takes 20 minutes.
 
-The control plane, the commands, and the coordinator's pod with the keeper in it are real; that pod
-is on the one real node. Workers' pods run in name only, on nodes of KWOK. Their sessions with the
-coordinator are opened here, one for each pod, with its name and its address.
-Nothing trains, so `headway run` is left with Ctrl-C when all pods are up, and `status` says that
-the run starts. The user has the rights that the guide lists, and calls are those of the API
-server's own audit log. Ends with one line of JSON.
+The control plane, the commands and the coordinator's pod, with the keeper in it, are real; that pod
+is on the one real node. Worker pods are simulated, on KWOK nodes. This process opens their sessions
+with the coordinator, one for each pod, with its name and address. Nothing trains, so the bench
+stops `headway run` with Ctrl-C when all pods are up, and `status` shows a starting run. The user
+has the rights that the guide lists. Calls are counted in the API server's audit log. Ends with one
+line of JSON.
 """
 
 from __future__ import annotations
@@ -31,18 +31,16 @@ from typing import Any
 import psutil
 import yaml
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from cluster_tool import cluster as tool
 from cluster_tool import network
 from cluster_tool.api import Api, Object
 from cluster_tool.audit import Audit, Call
 from cluster_tool.cluster import Cluster
 from cluster_tool.kwok import LABEL, simulate_nodes
-from headway.data.tiny import stories
+from headway.data.tiny_stories import stories
 from headway.errors import Exit
 from headway.kube.names import COMPONENT, INSTANCE, SESSION_PORT, run_object
-from headway.member.keys import parse_key
+from headway.member.protocol.keys import parse_key
 from support.commands import HEADWAY
 from support.guide_rights import USER, users_kubeconfig
 from support.lab import RUN_FILE
@@ -53,9 +51,9 @@ from support.waiting import wait_for
 NODES = int(os.environ.get("NODES", "5000"))
 FEW = 10
 MORE = 10
-"""So many pods are added by `scale`."""
+"""Pods that `scale` adds."""
 SETTLE_SECONDS = 60.0
-"""After thousands have come. The control plane has two cores here, and is behind by then."""
+"""After thousands of pods have started: by then the control plane, on two cores, lags behind."""
 REPEATS = 5
 TARGET_SECONDS = 2.0
 TARGET_MEGABYTES = 200.0
@@ -127,7 +125,7 @@ class Desk:
             return typed.ended(0)
 
     def headway_until_done(self, *arguments: str) -> dict[str, Any]:
-        """Typed again when the API server was too busy to answer it."""
+        """Runs the command again if the API server was too busy to answer."""
         tries: list[Command] = []
         while not tries or tries[-1].code:
             assert len(tries) < MOST_TRIES, tries[-1].output

@@ -1,9 +1,9 @@
 """`make bench-loop`: tokens/s of Headway's loop over those of a bare PyTorch loop.
 
 One process, one model shape, one prepared set, the same settings and threads; each contender has
-its own copy of the model, and Headway and one other take turns of a step each, so that whatever the
-machine does meanwhile falls on both. The figure is the median over rounds of the ratio of their
-speeds; the spread is its quartiles.
+its own copy of the model. Headway and one other take turns of a step each, so that other load on
+the machine affects both. The figure is the median over rounds of the ratio of their speeds; the
+spread is its quartiles.
 
     bare      forward, loss, backward, clip, AdamW; batches sliced out of a ready tensor
     nanogpt   the same model in the manner of nanoGPT's loop: random crops out of a memory map,
@@ -20,7 +20,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,35 +29,23 @@ import torch
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from headway.data.reading.tokenset import TokenSet
-from trial import Trial, prepare_set, resolved_trial
+from bench.trial import NO_DROPOUT, Trial, gpt2_run_file, prepare_set, resolved_trial
+from headway.data.reading.token_set import TokenSet
+from headway.state.store import Store
 
 ROUNDS = int(os.environ.get("ROUNDS", "40"))
 WARMUP = 3
 THREADS = int(os.environ.get("THREADS", "1"))
-"""One by default: with a thread for every core, whatever else the machine does lands on a step."""
+"""One by default: with a thread for every core, other load on the machine slows down a step."""
 LENGTH, BATCH, VOCABULARY = 256, 4, 8192
 SHAPE = {"n_layer": 6, "n_head": 7, "n_embd": 448, "n_positions": LENGTH, "vocab_size": VOCABULARY}
-NO_DROPOUT = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 TARGETS = {"bare": 0.99, "nanogpt": 0.99, "trainer": 1.0}
 
 Precision = Literal["fp32", "bf16"]
 Contender = Callable[[int], float]
 """Takes so many steps and returns the seconds they took."""
 
-RUN_FILE = f"""\
-version: 1
-name: bench
-model: {{type: gpt2, config: {json.dumps({**SHAPE, **NO_DROPOUT})}}}
-data: {{train: set, sequence_length: {LENGTH}}}
-batch: {{global: {BATCH}, micro: {BATCH}}}
-train_for: 1000000 steps
-optimizer: {{lr: 3e-4, betas: [0.9, 0.95], weight_decay: 0.1, max_grad_norm: 1.0}}
-schedule: {{type: constant, warmup: 0 steps}}
-evaluation: {{every: 1000000 steps}}
-checkpoint: {{every: 1000000 steps}}
-threads: {THREADS}
-"""
+RUN_FILE = gpt2_run_file(SHAPE, BATCH, THREADS)
 
 
 def main() -> int:
@@ -133,7 +121,7 @@ def _headway(folder: Path, precision: Precision) -> Contender:
     return steps
 
 
-def make_model(shape: dict[str, int] = SHAPE) -> GPT2LMHeadModel:
+def make_model(shape: Mapping[str, Any] = SHAPE) -> GPT2LMHeadModel:
     torch.manual_seed(0)
     return GPT2LMHeadModel(GPT2Config(**shape, **NO_DROPOUT, bos_token_id=0, eos_token_id=0))
 
@@ -266,7 +254,7 @@ def _trainer(folder: Path, precision: Precision) -> Contender:
 
 
 def all_tokens(folder: Path) -> torch.Tensor:
-    opened = TokenSet.open(folder / "set")
+    opened = TokenSet.open(Store(folder / "set"))
     raw = np.fromfile(folder / "set" / "shards" / "00000.tokens", dtype=np.uint16)
     assert len(raw) == opened.manifest.num_tokens, "small enough for one shard"
     return torch.from_numpy(raw.astype(np.int64))

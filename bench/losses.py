@@ -2,8 +2,9 @@
 four workers.
 
 Measured from the fault to the first step that the others commit without the lost one, by the times
-of the run's own records; a step's own time is given beside it. KINDS="kill,stop" chooses some. What
-took more than twice the median is told with all that happened around it, also into the file OUT.
+of the run's own records; the time of a step is given beside it. KINDS="kill,stop" chooses some.
+Outliers, more than twice the median, are printed with all events around them, and appended to the
+file OUT.
 """
 
 from __future__ import annotations
@@ -16,19 +17,15 @@ import statistics
 import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
-from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
+from bench.loss_trial import OUTLIER, SETTLE_SECONDS, Figure, LossTrial
 from headway.clock import seconds_of
-from headway.data.tiny import stories
-from headway.state.lines import FileLog, Record
+from headway.data.tiny_stories import stories
+from headway.state.record_log import FileLog
 from support.live import Away, LiveRun, soon
 from support.netns import Cut, NetworkedRun, Unreached
 from support.waiting import wait_for
@@ -41,15 +38,12 @@ NODES = 4
 CUT_NODES = 3
 STOP_SECONDS = 20.0
 AWAY_SECONDS = 10.0
-SETTLE_SECONDS = 60.0
 CALM_STEPS = 3
 """Before each fault, with all workers."""
 AIM_SECONDS = {"forming": 0.002, "healing": 0.01}
 """Most groups form, and most states are sent, in a few times this."""
 START_SECONDS = 300.0
 """With the cores shared by others, imports alone take a minute and more."""
-OUTLIER = 2.0
-"""Times the median."""
 RUN_FILE = """\
 version: 1
 name: losses
@@ -75,109 +69,13 @@ LARGER = (
 """25M parameters."""
 
 
-class Trial:
-    """One fault, and what the run records from shortly before it on."""
-
-    def __init__(self, run: LiveRun, chance: random.Random) -> None:
-        self.run, self.chance = run, chance
-        self.generation = run.generation().number
-        """The newest one before the fault."""
-        self.struck_at = self.ended_at = time.time()
-        self.load = os.getloadavg()[0]
-        self.figures: dict[str, float] = {}
-        self.moment = ""
-        """What went on when it struck, if that was aimed at."""
-        log = run.directory.metrics
-        assert isinstance(log, FileLog)
-        self._position = log.path.stat().st_size
-        self._steps: list[Record] = []
-
-    def kill(self, *places: tuple[int, int]) -> None:
-        workers = self.run.workers()
-        self.struck_at = time.time()
-        for place in places:
-            with suppress(ProcessLookupError):
-                os.kill(workers[place], signal.SIGKILL)
-
-    def steps(self) -> list[Record]:
-        """All so far. Only what is new is read: a whole file would take the workers' cores."""
-        more, self._position = self.run.directory.metrics.read(self._position)
-        self._steps += [line for line in more if "time" in line]
-        return self._steps
-
-    def next_step(self, begin: float | None = None) -> float:
-        """Seconds from `begin`, or from the fault, to the first step of a newer generation."""
-
-        def found() -> float | None:
-            later = (line for line in self.steps() if line["generation"] > self.generation)
-            return next((seconds_of(line["time"]) for line in later), None)
-
-        at = wait_for("a step in another generation", found, SETTLE_SECONDS)
-        assert at is not None
-        return at - (self.struck_at if begin is None else begin)
-
-    def changes(self) -> list[float]:
-        """Seconds between the last step of a generation and the first one of the next."""
-        return [
-            seconds_of(after["time"]) - seconds_of(before["time"])
-            for before, after in pairwise(self.steps())
-            if after["generation"] > before["generation"]
-        ]
-
-    def longest_step(self, since: float = 0.0) -> float:
-        """Seconds between two steps from then on, or since the last one."""
-        times = [at for line in self.steps() if (at := seconds_of(line["time"])) >= since]
-        return max(after - before for before, after in pairwise([*times, time.time()]))
-
-    def told(self) -> str:
-        """All that is known of it, for whoever explains an outlier."""
-        begin, end = self.struck_at - 1.0, self.ended_at + 0.5
-        told = [
-            (seconds_of(event["time"]), json.dumps({k: v for k, v in event.items() if k != "time"}))
-            for event in self.run.directory.history()
-        ]
-        usual = statistics.median(line["seconds"] for line in self.steps())
-        for pair in pairwise(self.steps()):
-            at = [seconds_of(line["time"]) for line in pair]
-            numbers = [line["generation"] for line in pair]
-            if numbers[0] != numbers[1] or at[1] - at[0] > OUTLIER * usual:
-                words = [f"step {line['step']} in generation {line['generation']}" for line in pair]
-                told += zip(at, words, strict=True)
-        log = self.run.coordinator_log()
-        for line in log.read_text().splitlines() if log and log.exists() else []:
-            with suppress(ValueError):
-                told.append((seconds_of(line.split()[0]), f"coordinator: {line.partition(' ')[2]}"))
-        told.append((self.struck_at, f"FAULT {self.moment} {self.figures}, load {self.load:.1f}"))
-        some = sorted({one for one in told if begin <= one[0] <= end})
-        return "\n".join(f"  {at - self.struck_at:+8.3f} s  {words}" for at, words in some)
-
-
-Fault = Callable[[Trial], dict[str, float]]
+Fault = Callable[[LossTrial], dict[str, float]]
 """Strikes, and returns figures in seconds by their names."""
 
 
-@dataclass
-class Figure:
-    median: float
-    longest: float | None
-    """Targets in seconds, beyond a step."""
-    seconds: list[float] = field(default_factory=list)
-    moments: Counter[str] = field(default_factory=Counter)
-    step: float = 0.0
-
-    def summary(self) -> dict[str, Any]:
-        found, longest = statistics.median(self.seconds), max(self.seconds)
-        target = None if self.longest is None else self.longest + self.step
-        return {
-            "median": round(found, 3),
-            "longest": round(longest, 3),
-            "step": round(self.step, 3),
-            "target_median": round(self.median + self.step, 3),
-            "target_longest": None if target is None else round(target, 3),
-            "pass": found <= self.median + self.step and (target is None or longest <= target),
-            "all": [round(one, 2) for one in sorted(self.seconds)],
-            **({"moments": dict(self.moments)} if self.moments else {}),
-        }
+def write_run(folder: Path) -> None:
+    (folder / "text.txt").write_text("\n\n".join(stories(400_000, seed=1)))
+    (folder / "run.yaml").write_text(RUN_FILE)
 
 
 def main() -> int:
@@ -190,8 +88,7 @@ def main() -> int:
 
     with tempfile.TemporaryDirectory(prefix="headway-losses-") as scratch:
         folder = Path(scratch)
-        (folder / "text.txt").write_text("\n\n".join(stories(400_000, seed=1)))
-        (folder / "run.yaml").write_text(RUN_FILE)
+        write_run(folder)
         with LiveRun(folder, "losses", NODES) as run:
             _strike_all(run, NODES, wanted(KINDS))
         if cuts := wanted(CUTS):
@@ -223,7 +120,7 @@ def _strike_all(run: LiveRun, nodes: int, faults: dict[str, Fault]) -> None:
         for number in range(repeats):
             _settle(run, nodes)
             time.sleep(chance.random() * _step_seconds(run))  # any point of a step
-            trial = Trial(run, chance)
+            trial = LossTrial(run, chance)
             trial.figures = fault(trial)
             trial.ended_at = time.time()
             trials.append(trial)
@@ -235,7 +132,7 @@ def _strike_all(run: LiveRun, nodes: int, faults: dict[str, Fault]) -> None:
     assert not run.events("diverged"), run.events("diverged")
 
 
-def _note(kind: str, trials: list[Trial], step: float) -> None:
+def _note(kind: str, trials: list[LossTrial], step: float) -> None:
     """Into FIGURES; and tells what took long."""
     for name in sorted({name for trial in trials for name in trial.figures}):
         figure, some = FIGURES[name], [trial for trial in trials if name in trial.figures]
@@ -266,7 +163,7 @@ def _step_seconds(run: LiveRun) -> float:
     return statistics.median(line["seconds"] for line in lines if "seconds" in line)
 
 
-def _words(trial: Trial) -> str:
+def _words(trial: LossTrial) -> str:
     figures = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in trial.figures.items())
     return f"{figures} {trial.moment}".strip()
 
@@ -281,28 +178,28 @@ def _say(words: str, out: str | None = None) -> None:
 # Faults
 
 
-def _kill_one(trial: Trial) -> dict[str, float]:
+def _kill_one(trial: LossTrial) -> dict[str, float]:
     trial.kill(trial.chance.choice(sorted(trial.run.workers())))
     return {"kill": trial.next_step()}
 
 
-def _kill_leader(trial: Trial) -> dict[str, float]:
+def _kill_leader(trial: LossTrial) -> dict[str, float]:
     """It writes, and is rank 0."""
     trial.kill((trial.run.members()[0], 0))
     return {"kill leader": trial.next_step()}
 
 
-def _kill_two(trial: Trial) -> dict[str, float]:
+def _kill_two(trial: LossTrial) -> dict[str, float]:
     trial.kill(*trial.chance.sample(sorted(trial.run.workers()), 2))
     return {"kill two": trial.next_step()}
 
 
-def _kill_healer(trial: Trial) -> dict[str, float]:
+def _kill_healer(trial: LossTrial) -> dict[str, float]:
     """The leader, while it sends the state to a newcomer."""
     return _kill_at("healing", trial, lambda leader, others: leader, "kill healer")
 
 
-def _kill_while_healing(trial: Trial) -> dict[str, float]:
+def _kill_while_healing(trial: LossTrial) -> dict[str, float]:
     """Another: a bystander, or the newcomer itself."""
 
     def choose(leader: int, others: list[int]) -> int:
@@ -311,7 +208,7 @@ def _kill_while_healing(trial: Trial) -> dict[str, float]:
     return _kill_at("healing", trial, choose, "kill while healing")
 
 
-def _kill_while_forming(trial: Trial) -> dict[str, float]:
+def _kill_while_forming(trial: LossTrial) -> dict[str, float]:
     def choose(leader: int, others: list[int]) -> int:
         return trial.chance.choice([leader, *others])
 
@@ -319,7 +216,7 @@ def _kill_while_forming(trial: Trial) -> dict[str, float]:
 
 
 def _kill_at(
-    moment: str, trial: Trial, choose: Callable[[int, list[int]], int], name: str
+    moment: str, trial: LossTrial, choose: Callable[[int, list[int]], int], name: str
 ) -> dict[str, float]:
     """One is killed; while its successor and the others form their group, or the successor is
     healed, another is. The successor's sockets tell how far they are."""
@@ -364,7 +261,7 @@ def _num_sockets(pid: int) -> int:
     return found
 
 
-def _stop(trial: Trial) -> dict[str, float]:
+def _stop(trial: LossTrial) -> dict[str, float]:
     workers = trial.run.workers()
     worker = workers[trial.chance.choice(sorted(workers))]
     os.kill(worker, signal.SIGSTOP)
@@ -377,7 +274,7 @@ def _stop(trial: Trial) -> dict[str, float]:
     return {"stop": seconds}
 
 
-def _kill_coordinator_and_worker(trial: Trial) -> dict[str, float]:
+def _kill_coordinator_and_worker(trial: LossTrial) -> dict[str, float]:
     coordinator = trial.run.coordinator()
     assert coordinator is not None
     coordinator.kill()
@@ -385,9 +282,9 @@ def _kill_coordinator_and_worker(trial: Trial) -> dict[str, float]:
     return {"coordinator and worker": trial.next_step()}
 
 
-def _coordinator_away(trial: Trial) -> dict[str, float]:
-    """Killed, and back after a while: steps go on, until a worker is killed meanwhile. It is left
-    when the coordinator is back."""
+def _coordinator_away(trial: LossTrial) -> dict[str, float]:
+    """Killed, and back after a while: training continues until a worker is killed meanwhile. That
+    worker is removed when the coordinator is back."""
     began = time.monotonic()
     with Away(trial.run) as away:
         time.sleep(max(0.0, began + trial.chance.uniform(3.0, 9.0) - time.monotonic()))
@@ -398,7 +295,7 @@ def _coordinator_away(trial: Trial) -> dict[str, float]:
     return {"step without coordinator": longest, "worker without coordinator": seconds}
 
 
-def _coordinator_back(trial: Trial) -> dict[str, float]:
+def _coordinator_back(trial: LossTrial) -> dict[str, float]:
     """The same, and nobody else is lost. Compared with as long a time before it."""
     time.sleep(AWAY_SECONDS)
     before, trial.struck_at = trial.longest_step(), time.time()
@@ -410,7 +307,7 @@ def _coordinator_back(trial: Trial) -> dict[str, float]:
     return {"step with coordinator": before, "step without coordinator": longest}
 
 
-def _leave(trial: Trial) -> dict[str, float]:
+def _leave(trial: LossTrial) -> dict[str, float]:
     """As asked by who wants the machine back; then another joins in its place."""
     run = trial.run
     workers = run.workers()
@@ -440,7 +337,7 @@ FEWER = ("coordinator back",)
 """A fourth of the repeats: much of it is measured by another kind, too."""
 
 
-def _cut(trial: Trial) -> dict[str, float]:
+def _cut(trial: LossTrial) -> dict[str, float]:
     """All connections of a worker, without a word; mended later."""
     with Cut(trial.chance.randrange(CUT_NODES)):
         trial.struck_at = time.time()
@@ -449,9 +346,9 @@ def _cut(trial: Trial) -> dict[str, float]:
     return {"cut": seconds}
 
 
-def _cut_from_coordinator(trial: Trial) -> dict[str, float]:
-    """Only those between a worker and the coordinator. The worker goes on with the others until it
-    is left: what it costs them is the change."""
+def _cut_from_coordinator(trial: LossTrial) -> dict[str, float]:
+    """Only those between a worker and the coordinator. The worker trains with the others until it
+    is removed: what it costs them is the change."""
     with Unreached(trial.chance.randrange(CUT_NODES)):
         trial.struck_at = time.time()
         seconds = trial.next_step()
@@ -469,9 +366,9 @@ def _restart(run: LiveRun) -> None:
     for number in range(REPEATS):
         run.wait_for_step(reached + 2, START_SECONDS)  # further than before: else it is given up
         reached = run.step
-        trial = Trial(run, random.Random())
+        trial = LossTrial(run, random.Random())
         trial.kill((0, 0))
-        at = wait_for("a step", lambda trial=trial: _first_after(trial), SETTLE_SECONDS)
+        at = wait_for("a step", partial(_first_after, trial), SETTLE_SECONDS)
         trial.figures, trial.ended_at = {"restart": at - trial.struck_at}, time.time()
         trials.append(trial)
         _say(f"restart {number + 1}/{REPEATS}: {_words(trial)}")
@@ -482,7 +379,7 @@ def _restart(run: LiveRun) -> None:
     run.require_exact()
 
 
-def _first_after(trial: Trial) -> float | None:
+def _first_after(trial: LossTrial) -> float | None:
     times = (seconds_of(line["time"]) for line in trial.steps())
     return next((at for at in times if at > trial.struck_at), None)
 
@@ -506,7 +403,7 @@ FIGURES = {
     "cut from coordinator": Figure(2.5, None),
     "restart": Figure(6.0, None),
 }
-"""The issue's targets, and where it has none ("recovers", "no step delayed") our own."""
+"""Targets by the name of the figure."""
 
 
 if __name__ == "__main__":

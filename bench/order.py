@@ -20,11 +20,8 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from headway.data.order import Order
 from support.statistics import (

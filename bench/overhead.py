@@ -1,10 +1,9 @@
 """`make bench-overhead`: what Headway adds to a step, in milliseconds.
 
-One process, one thread, a model of almost no work, so that next to nothing is timed but the loops
-themselves. Headway's and the bare one of bench-loop take turns of 20 steps. A figure is the median
-over rounds of the difference between the two for each step; the spread is its quartiles.
-`processor` is the same by the processor time of all threads, which other work on the machine
-touches less.
+One process, one thread and a tiny model, so that little but the loops themselves is timed.
+Headway's loop and the bare one of bench-loop take turns of 20 steps. The figure is the median over
+rounds of their difference for each step; the spread is its quartiles. `processor` is the same by
+the processor time of all threads, which other load on the machine affects less.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from pathlib import Path
 
 import torch
 
-from loop import NO_DROPOUT, all_tokens, bare, make_model
-from trial import Trial, prepare_set, resolved_trial
+from bench.loop import all_tokens, bare, make_model
+from bench.trial import Trial, gpt2_run_file, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "50"))
 WARMUP, STEPS = 20, 20
@@ -29,28 +28,13 @@ TARGET = 1.5
 LENGTH, BATCH, VOCABULARY = 64, 4, 512
 SHAPE = {"n_layer": 1, "n_head": 1, "n_embd": 16, "n_positions": LENGTH, "vocab_size": VOCABULARY}
 
-RUN_FILE = f"""\
-version: 1
-name: bench
-model: {{type: gpt2, config: {json.dumps({**SHAPE, **NO_DROPOUT})}}}
-data: {{train: set, sequence_length: {LENGTH}}}
-batch: {{global: {BATCH}, micro: {BATCH}}}
-train_for: 1000000 steps
-optimizer: {{lr: 3e-4, betas: [0.9, 0.95], weight_decay: 0.1, max_grad_norm: 1.0}}
-schedule: {{type: constant, warmup: 0 steps}}
-evaluation: {{every: 1000000 steps}}
-checkpoint: {{every: 1000000 steps}}
-precision: fp32
-threads: 1
-"""
-
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
-        (folder / "run.yaml").write_text(RUN_FILE)
+        (folder / "run.yaml").write_text(gpt2_run_file(SHAPE, BATCH, threads=1))
         prepare_set(folder, 500_000, VOCABULARY)
-        trial = Trial(resolved_trial(folder))
+        trial = Trial(resolved_trial(folder, "precision=fp32"))
         plain = bare(make_model(SHAPE), all_tokens(folder), "fp32", BATCH, LENGTH)
 
         def headway(count: int) -> None:

@@ -1,5 +1,5 @@
-"""`make bench-plugs PLUGS=10`: a machine of three loses its power while a run trains on them; how
-long until the next step, and until the lost workers are back elsewhere."""
+"""`make bench-plugs PLUGS=10`: one of three nodes loses power while a run trains on them. Measures
+the time to the next step, and until the lost workers have been replaced on other nodes."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ import statistics
 import sys
 import tempfile
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.lab import Lab, borrowed_lab
 from support.plugs import Lost, pull_the_plug

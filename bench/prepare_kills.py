@@ -1,5 +1,5 @@
-"""`make prepare-kills KILLS=20`: a preparation killed so many times, by 1, 2 and 4 processes, and
-one in 7 parts, beside one left alone. Ends with one line of JSON."""
+"""`make prepare-kills KILLS=20`: a preparation killed that many times, with 1, 2 and 4 processes,
+and one in 7 parts, compared with an undisturbed one. Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -11,15 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 from headway.clock import SystemClock
-from headway.data.making.prepare import prepare
+from headway.data.prepare.job import prepare
 from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
 
 KILLS = int(os.environ.get("KILLS", "20"))
 BYTES_A_KILL = 2_000_000
-"""Of text: enough that every start has some of it left to do."""
+"""Size of the text: enough that every start has work left."""
 
 
 def compared(folder: Path, alone: dict[str, bytes]) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """`make bench-reconfigure`: a fresh gloo group for each generation, as Headway makes them, and
 torch's experimental way to change one in place (`_reconfigure`), in turns by the same four
-processes. At the end one is killed, and the three others go on in place.
+processes. At the end one is killed, and the other three continue in place.
 
-Only a bench: Headway does not use it. What hangs in a broken group must end at once, and in place
+Headway does not use it: a collective that hangs in a broken group must end at once, and in place
 nothing ends it before its timeout."""
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from datetime import timedelta
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from typing import Any
 
 import torch
 from torch._C import _distributed_c10d as c10d
@@ -46,7 +47,7 @@ def main() -> int:
         "target": None,
         "pass": True,
         "spread": {
-            "what": "seconds in place over seconds of a fresh group, until it has added up",
+            "what": "seconds in place over seconds of a fresh group, to the end of an all-reduce",
             "used": False,
             "seconds": {way: [round(q, 5) for q in three] for way, three in seconds.items()},
             "in_place_after_a_kill": after_kill,
@@ -62,7 +63,7 @@ def _work(rank: int, port: int, pipe: Connection) -> None:
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, is_master=False)
     found: dict[str, list[float]] = {way: [] for way in WAYS}
-    standing = None
+    standing: Any = None
     if hasattr(c10d, "ReconfigureOptions"):
         place = PrefixStore("standing", store)
         standing = ProcessGroupGloo(place, rank, MEMBERS, PATIENCE, enable_reconfigure=True)
@@ -72,7 +73,7 @@ def _work(rank: int, port: int, pipe: Connection) -> None:
             began = time.perf_counter()
             if way == "fresh":
                 place = PrefixStore(f"fresh/{number}", store)
-                group = ProcessGroupGloo(place, rank, MEMBERS, PATIENCE)
+                group: Any = ProcessGroupGloo(place, rank, MEMBERS, PATIENCE)
             else:
                 group = standing
                 _reconfigure(group, store, number, rank, MEMBERS)
@@ -85,8 +86,8 @@ def _work(rank: int, port: int, pipe: Connection) -> None:
         pipe.send(_after_a_kill(standing, store, rank))
 
 
-def _after_a_kill(group: ProcessGroupGloo, store: TCPStore, rank: int) -> str:
-    """What became of it, in words."""
+def _after_a_kill(group: Any, store: TCPStore, rank: int) -> str:
+    """A sentence about how it ended."""
     if rank == MEMBERS - 1:
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.perf_counter()
@@ -100,7 +101,7 @@ def _after_a_kill(group: ProcessGroupGloo, store: TCPStore, rank: int) -> str:
         group.allreduce([torch.ones(1)]).wait()
     except RuntimeError as error:
         return f"noticed {noticed}, then failed: {str(error)[:120]}"
-    return f"noticed {noticed}, went on after {time.perf_counter() - began:.3f} s"
+    return f"noticed {noticed}, continued after {time.perf_counter() - began:.3f} s"
 
 
 def _reconfigure(group: ProcessGroupGloo, store: TCPStore, number: int, rank: int, n: int) -> None:

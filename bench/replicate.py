@@ -4,8 +4,8 @@ and what being able to lose a worker costs a step.
 Two processes, one model shape, the same gloo transport. Headway and DDP take turns of a few steps
 in the same processes, so that whatever the machine does meanwhile falls on both; the figure is the
 median over rounds of the ratio of their speeds, the spread its quartiles. The cost of membership is
-the difference of a small model's steps between whole runs with `elastic: live` and `restart`, in
-turns, too.
+the difference in step time of a small model between whole runs with `elastic: live` and with
+`restart`, also in turns.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-
 import torch
 import torch.distributed as dist
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from bench.loop import BATCH, LENGTH, RUN_FILE, VOCABULARY, all_tokens, make_model, make_optimizer
+from bench.trial import SET, Trial, prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
-from loop import BATCH, LENGTH, RUN_FILE, VOCABULARY, all_tokens, make_model, make_optimizer
 from support.live import LiveRun
-from trial import SET, Trial, prepare_set, resolved_trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "30"))
 RUNS = int(os.environ.get("RUNS", "5"))
@@ -40,7 +38,7 @@ WARMUP = 3
 WORKERS = 2
 TARGET, MEMBERSHIP_TARGET_SECONDS = 0.98, 0.002
 STEPS = 400
-"""Of a run that is only there to be timed."""
+"""Length of a run that is only timed."""
 
 
 def main() -> int:
@@ -80,7 +78,7 @@ def _over_ddp(folder: Path) -> list[float]:
     ours = [ours for ours, _ in pipes]
 
     def turn(contender: str) -> float:
-        """Of all workers at once: they wait for each other."""
+        """Seconds of all workers at once: they wait for each other."""
         for pipe in ours:
             pipe.send(contender)
         return max(pipe.recv() for pipe in ours)
@@ -136,11 +134,11 @@ def _ddp(rank: int, folder: Path) -> Callable[[], None]:
 
 
 def _membership(folder: Path) -> tuple[float, list[float]]:
-    """Seconds a step by which a run is slower that can lose a worker."""
+    """Seconds a step that being able to lose a worker costs."""
     small = {"n_layer": 2, "n_head": 2, "n_embd": 64, "n_positions": LENGTH}
     costs = []
     for number in range(RUNS):
-        # There and back: whoever comes second on a machine is often the slower one.
+        # There and back: the second of a pair is often slower.
         turns = ("live", "restart", "restart", "live")
         seconds: dict[str, list[float]] = {"live": [], "restart": []}
         for turn, elastic in enumerate(turns):

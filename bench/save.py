@@ -1,8 +1,8 @@
 """`make bench-save`: what saving costs training, and how long a restart takes.
 
-A state of about 1 GB (weights and two moments of 88M parameters) is trained in windows of 20 s,
-alternately with one asynchronous save and without. What a window with a save took longer is the
-cost of a save; a save a minute costs that over 60 s.
+Trains a state of about 1 GB (weights and two moments of 88M parameters) in windows of 20 s,
+alternately with one asynchronous save and without. The extra time of a window with a save is the
+cost of a save; one save a minute costs that over 60 s.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import torch
 
+from bench.trial import Trial, prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
-from trial import Trial, prepare_set, resolved_trial
 
 WINDOWS = int(os.environ.get("WINDOWS", "5"))
 WINDOW_SECONDS = float(os.environ.get("WINDOW_SECONDS", "20"))
@@ -117,7 +117,7 @@ def _restart_seconds(resolved: Resolved) -> float:
     """From nothing but imports to the end of the next step."""
     started = time.perf_counter()
     trial = Trial(resolved, generation=2)
-    assert trial.run.training.step > 0, "it went on from the checkpoint"
+    assert trial.run.training.step > 0, "it resumed from the checkpoint"
     trial.advance()
     return time.perf_counter() - started
 

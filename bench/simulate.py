@@ -1,5 +1,5 @@
 """`make simulate HISTORIES=100000`: random histories of the membership on all cores, and how soon
-each defect of a list is found. Ends with one line of JSON."""
+they find each of a list of planted defects. Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ import os
 import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 from support.membership.history import failure, random_history, shrunk, story
 from support.membership.mutations import MUTATIONS, first_catch
 
-SLICE = 500
+CHUNK = 500
 MOST_HISTORIES = 20_000
 
 
@@ -38,15 +35,15 @@ def main() -> int:
     bad: list[int] = []
     with ProcessPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         ends = [
-            (begin, min(begin + SLICE, first + histories))
-            for begin in range(first, first + histories, SLICE)
+            (begin, min(begin + CHUNK, first + histories))
+            for begin in range(first, first + histories, CHUNK)
         ]
         for number, found in enumerate(pool.map(failing, *zip(*ends, strict=True))):
             bad += found
             for seed in found:
                 print(f"history {seed} failed", file=sys.stderr)
             if (number + 1) % 20 == 0:
-                print(f"{(number + 1) * SLICE} histories, {len(bad)} failed", file=sys.stderr)
+                print(f"{(number + 1) * CHUNK} histories, {len(bad)} failed", file=sys.stderr)
         seconds = time.perf_counter() - began
         catches = list(pool.map(catch, range(len(MUTATIONS))))
     for mutation, (count, took, what) in zip(MUTATIONS, catches, strict=True):

@@ -3,31 +3,54 @@ or as one of several."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from headway.clock import SystemClock
-from headway.data.making.prepare import Job, prepare
-from headway.data.tiny import stories
+from headway.data.prepare.job import PrepareJob, prepare
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
-from headway.launch.machine import this_machine
+from headway.launch.hardware import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.train.loop import advance
-from headway.train.preempt import StopRequest
-from headway.train.run import WorkerRun, begin, open_run
-from headway.train.world import World, form_world
-from headway.train.worlds import OneWorld
+from headway.train.stop_request import StopRequest
+from headway.train.worker_run import WorkerRun, begin_world, open_run
+from headway.train.world import OneWorld, World, form_world
 
 SET = "set"
+NO_DROPOUT: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+
+
+def gpt2_run_file(shape: Mapping[str, int], batch: int, threads: int) -> str:
+    """A run that a bare loop can be compared with: no dropout, one micro-batch, and nothing but
+    steps."""
+    return f"""\
+version: 1
+name: bench
+model: {{type: gpt2, config: {json.dumps({**shape, **NO_DROPOUT})}}}
+data: {{train: {SET}, sequence_length: {shape["n_positions"]}}}
+batch: {{global: {batch}, micro: {batch}}}
+train_for: 1000000 steps
+optimizer: {{lr: 3e-4, betas: [0.9, 0.95], weight_decay: 0.1, max_grad_norm: 1.0}}
+schedule: {{type: constant, warmup: 0 steps}}
+evaluation: {{every: 1000000 steps}}
+checkpoint: {{every: 1000000 steps}}
+threads: {threads}
+"""
 
 
 def prepare_set(folder: Path, num_bytes: int, vocabulary: int) -> Path:
     """A set of so much text in `folder/set`."""
     (folder / "text.txt").write_text("\n\n".join(stories(num_bytes, seed=1)))
-    job = Job(["text.txt"], TokenizerSource(train_vocab=vocabulary), str(folder / SET), folder)
+    job = PrepareJob(
+        ["text.txt"], TokenizerSource(train_vocab=vocabulary), str(folder / SET), folder
+    )
     prepare(job, lambda progress: None, SystemClock())
     return folder / SET
 
@@ -54,12 +77,24 @@ class Trial:
         self, resolved: Resolved, generation: int = 1, rank: int = 0, store: Path = Path("unused")
     ) -> None:
         cpu = torch.device("cpu")
-        self.world: World = form_world(rank, resolved.nodes, 1, cpu, False, store, generation)
+        self.world: World = form_world(
+            rank=rank,
+            nodes=resolved.nodes,
+            ranks_per_node=1,
+            device=cpu,
+            sharded=False,
+            store=store,
+            generation=generation,
+        )
         self._worlds = OneWorld(self.world)
         self.run: WorkerRun = open_run(
-            resolved, self.world.place, rank, StopRequest(), SystemClock()
+            resolved,
+            self.world.placement,
+            worker_number=rank,
+            stop=StopRequest(),
+            clock=SystemClock(),
         )
-        begin(self.run, self.world, self._worlds)
+        begin_world(self.run, self.world, self._worlds)
 
     def advance(self) -> None:
         advance(self.run, self.world, self._worlds)

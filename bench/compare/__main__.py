@@ -1,11 +1,11 @@
 """`make bench-compare`: Headway beside torchrun's elastic agent and torchft, FAULTS=5 of each kind.
 
-In every round each tool trains the same model on three workers and is struck by every fault once,
-so that whatever the machine does falls on all of them. A loss is measured from the fault to the
-first step that all survivors have committed without the lost one; a planned leave, a join and a
-lost coordinator by the longest time that a survivor went without a step. TOOLS=headway and
-KINDS=kill,stop choose some; `tuned` is torchft with shorter timeouts. torchft has an environment of
-its own, made in COMPARE_ENV.
+In every round each tool trains the same model on three workers and meets every fault once, so that
+other load on the machine affects all of them. A loss is measured from the fault to the first step
+that all survivors have committed without the lost worker; a planned leave, a join and a lost
+coordinator by the longest time that a survivor went without a step. TOOLS=headway and
+KINDS=kill,stop choose some; `tuned` is torchft with shorter timeouts. torchft has its own
+environment, in COMPARE_ENV.
 """
 
 from __future__ import annotations
@@ -25,10 +25,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests"))
-
-from tools import NODES, Agents, Headway, Lines, Strike, Torchft, TorchftTuned, Torchrun
+from bench.compare.tools import (
+    NODES,
+    Agents,
+    Headway,
+    Lines,
+    Strike,
+    Torchft,
+    TorchftTuned,
+    Torchrun,
+)
 
 FAULTS, SEED = int(os.environ.get("FAULTS", "5")), int(os.environ.get("SEED", "1"))
 DEADLINE_SECONDS = float(os.environ.get("DEADLINE", "120"))
@@ -36,7 +42,12 @@ SETTLE_SECONDS = 2 * DEADLINE_SECONDS
 ENVIRONMENT = Path(os.environ.get("COMPARE_ENV", tempfile.gettempdir() + "/headway-compare-env"))
 LOSSES = ("kill", "kill first", "kill two", "stop", "machine")
 KINDS = ("kill", "kill first", "kill two", "stop", "leave", "join", "machine", "coordinator")
-TOOLS = {"headway": Headway, "torchrun": Torchrun, "torchft": Torchft, "tuned": TorchftTuned}
+TOOLS: dict[str, type[Agents] | type[Headway]] = {
+    "headway": Headway,
+    "torchrun": Torchrun,
+    "torchft": Torchft,
+    "tuned": TorchftTuned,
+}
 PYTHONS = dict.fromkeys(("headway", "torchrun"), Path(sys.executable))
 PYTHONS |= dict.fromkeys(("torchft", "tuned"), ENVIRONMENT / "bin" / "python")
 Result = dict[str, Any]
@@ -183,7 +194,7 @@ def make_environment() -> None:
         "-q",
         "--compile-bytecode",  # as ours has it: others restart by importing everything again
         "--require-hashes",
-        Path(__file__).with_name("requirements.txt"),
+        str(Path(__file__).with_name("requirements.txt")),
     ]
     subprocess.run(sync, env=os.environ | {"VIRTUAL_ENV": str(ENVIRONMENT)}, check=True)
 

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 
 import psutil
 
+from bench.losses import RUN_FILE
 from headway.clock import seconds_of
-from headway.data.tiny import stories
-from losses import RUN_FILE
+from headway.data.tiny_stories import stories
 from support.commands import headway
 from support.live import LiveRun
 
@@ -58,6 +58,7 @@ class Agents:
                 variables = {
                     "COMPARE_FOLDER": str(self.folder),
                     "COMPARE_NODE": str(node),
+                    "PYTHONPATH": str(Path(__file__).parents[2]),
                     "GLOO_SOCKET_IFNAME": "lo",
                     "OMP_NUM_THREADS": "1",
                     # Else workers of one round may read the addresses of the round before.
@@ -171,7 +172,7 @@ class Torchft(Agents):
 
 
 class TorchftTuned(Torchft):
-    """Timeouts nearer to what Headway waits for one that stands still, 1.5 s."""
+    """With timeouts nearer to the 1.5 s that Headway waits for a silent worker."""
 
     heartbeat_milliseconds = 1500
     gloo_seconds = 2

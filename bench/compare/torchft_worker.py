@@ -11,9 +11,10 @@ from datetime import timedelta
 from typing import Any
 
 import torch
-from model import NODE, make_model, mean_loss, note, save, saved, share_of_batch
 from torchft import DistributedDataParallel, Manager, Optimizer, ProcessGroupGloo
 from torchft.checkpointing.pg_transport import PGTransport
+
+from bench.compare.model import NODE, make_model, mean_loss, note, save, saved, share_of_batch
 
 model = make_model()
 inner = torch.optim.AdamW(model.parameters())

@@ -6,8 +6,9 @@ import os
 
 import torch
 import torch.distributed as dist
-from model import BATCH, make_model, mean_loss, note, save, saved, share_of_batch
 from torch.nn.parallel import DistributedDataParallel
+
+from bench.compare.model import BATCH, make_model, mean_loss, note, save, saved, share_of_batch
 
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()

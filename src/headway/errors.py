@@ -5,12 +5,12 @@
     │   └── SpecError       ... in a run or target file, with file, line and column
     ├── NotFound       3    no such run, file or checkpoint
     ├── CheckFailed    4    a check ran and found a problem
-    ├── StillRunning   5    it would disturb a run that is going on
+    ├── StillRunning   5    it would disturb a run that is running
     ├── Stopped        6    the run stopped as asked and can be resumed
-    └── RunFailed      1    training ended without reaching its end
-        └── PeerLost   7    (between processes only) another worker went away first
+    └── RunFailed      1    training ended before its last step
+        └── PeerLost   7    (between processes only) another worker was lost first
 
-Everything else that escapes is our fault and shows its traceback.
+Any other exception is a defect of Headway and shows its traceback.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What a headway process says by its exit code; the same for commands and workers."""
+    """Exit codes of commands and workers."""
 
     DONE = 0
     RUN_FAILED = 1
@@ -30,11 +30,11 @@ class Exit(IntEnum):
     STILL_RUNNING = 5
     STOPPED = 6
     PEER_LOST = 7
-    """A worker's only: it ended because another one did, so it is not the one to blame."""
+    """Workers only: it exited because it lost a peer, so it is not the one to blame."""
 
 
 class HeadwayError(Exception):
-    """Something the user can act on. `hint` is the next thing to do, in one line."""
+    """An error the user can act on. `hint` is the next thing to do, in one line."""
 
     exit_code: Exit = Exit.RUN_FAILED
 
@@ -48,7 +48,7 @@ class HeadwayError(Exception):
 
 
 def without_hint(text: str) -> tuple[str, str | None]:
-    """Message and hint of an error that another process has printed."""
+    """Message and hint of an error that another process printed."""
     message, mark, hint = f"\n{text.rstrip()}".rpartition("\nhint: ")
     return (message[1:], hint) if mark and "\n" not in hint else (text.rstrip(), None)
 
@@ -58,9 +58,9 @@ class BadInput(HeadwayError):
 
 
 class SpecError(BadInput):
-    """A run or target file says something it may not; `where` is `file:line:column`.
+    """An error in a run or target file; `where` is `file:line:column`.
 
-    A file is checked whole: `others` are the further problems found in it.
+    The whole file is checked: `others` are the further problems found in it.
     """
 
     def __init__(

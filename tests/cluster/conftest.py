@@ -1,7 +1,7 @@
 """One cluster for all tests here, and a namespace for each.
 
-Somebody's, by HEADWAY_TEST_KUBECONFIG; else the one that `make cluster-up` has brought up, which
-stays; else one of our own, which is taken down at the end.
+The cluster of HEADWAY_TEST_KUBECONFIG; else the one that `make cluster-up` has started, which keeps
+running; else one of our own, which is removed at the end.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.lab import Lab
 
 @pytest.fixture(scope="session")
 def machine() -> Iterator[None]:
-    """This one, for a cluster on it."""
+    """Exclusive use of this machine for a test cluster."""
     if os.environ.get("HEADWAY_TEST_KUBECONFIG"):
         pytest.skip("a cluster is given by HEADWAY_TEST_KUBECONFIG: none is made here")
     if os.geteuid() != 0:
@@ -56,7 +56,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[GivenCluster]:
 
 @pytest.fixture
 def own_cluster(cluster: GivenCluster) -> Cluster:
-    """For faults, which need the machine that the cluster is on."""
+    """A cluster on this machine, for tests that break it."""
     if not isinstance(cluster, Cluster):
         pytest.skip("the cluster of HEADWAY_TEST_KUBECONFIG is not ours to break")
     return cluster
@@ -64,9 +64,9 @@ def own_cluster(cluster: GivenCluster) -> Cluster:
 
 @pytest.fixture
 def namespace(cluster: GivenCluster, request: pytest.FixtureRequest) -> Iterator[str]:
-    """Faults that a test leaves are repaired before it goes."""
+    """A namespace of its own. Faults that a test leaves are repaired before it is deleted."""
     words = re.sub(r"[^a-z0-9]+", "-", request.node.name.lower())
-    # The name of one that is still going cannot be had again.
+    # The name of a namespace that is still being deleted cannot be used again.
     with cluster.namespace(f"{words[:50].strip('-')}-{secrets.token_hex(3)}") as name:
         try:
             yield name

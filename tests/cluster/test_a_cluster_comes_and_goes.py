@@ -1,4 +1,4 @@
-"""A cluster from beginning to end. First of the files, so that no other cluster is up yet."""
+"""A cluster from start to removal. First of the files, so that no other cluster is up yet."""
 
 from __future__ import annotations
 
@@ -28,6 +28,7 @@ def _ours(folder: Path) -> list[str]:
     return [" ".join(words) for words in commands if words and str(folder) in " ".join(words)]
 
 
+@pytest.mark.long("brings up a cluster of its own; of the tests' tool, not of Headway")
 def test_nothing_is_left_of_it(machine: None, tmp_path: Path) -> None:
     if traces():
         pytest.skip("a test cluster is up: it is left alone")

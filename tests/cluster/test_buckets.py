@@ -125,7 +125,10 @@ def _environments(lab: Lab, nodes: int) -> list[bytes]:
     by_pod = lab.training_pids()
     if len(by_pod) < nodes or not all(by_pod.values()):
         return []
-    return [Path(f"/proc/{min(pids)}/environ").read_bytes() for pids in by_pod.values()]
+    try:
+        return [Path(f"/proc/{min(pids)}/environ").read_bytes() for pids in by_pod.values()]
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # one has ended since it was listed
 
 
 def _value(lab: Lab, name: str, key: str) -> str:

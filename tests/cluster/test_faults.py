@@ -137,6 +137,7 @@ def test_an_eviction_heeds_the_budget(own_cluster: Cluster, namespace: str) -> N
     wait_for("the pod to be gone", lambda: api.find(path) is None)
 
 
+@pytest.mark.long("waits for the kubelet twice; no run of Headway's tests meets a full node")
 def test_a_full_disk_is_noticed_and_freed(own_cluster: Cluster, namespace: str) -> None:
     node = own_cluster.nodes[2]
     _start(own_cluster, namespace, node, *SLEEP)

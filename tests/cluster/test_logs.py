@@ -1,4 +1,4 @@
-"""What a worker prints, followed through all the pods that it has."""
+"""`headway logs -f` follows a worker through all of its pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from cluster_tool import faults
 from headway.kube.names import INDEX
 from support.commands import HEADWAY
 from support.lab import Lab
@@ -21,7 +20,7 @@ from support.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 WORKERS = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z (generation|step) ")
-"""A line of a worker, and none about it."""
+"""A line that a worker printed, not one about it."""
 LINE_SECONDS = 60.0
 
 
@@ -37,10 +36,6 @@ def deleted(lab: Lab, pod: dict[str, Any]) -> None:
     lab.cluster.api.delete(
         f"/api/v1/namespaces/{lab.namespace}/pods/{pod['metadata']['name']}",
     )
-
-
-def evicted(lab: Lab, pod: dict[str, Any]) -> None:
-    assert faults.evict(lab.cluster.api, lab.namespace, pod["metadata"]["name"])
 
 
 def killed(lab: Lab, pod: dict[str, Any]) -> None:
@@ -64,7 +59,7 @@ def test_every_line_once_and_in_order(lab: Lab) -> None:
     with shown.open("w") as file:
         command = [*HEADWAY, "logs", "-f"]
         following = subprocess.Popen(command, cwd=lab.folder, stdout=file, stderr=file)
-    ways: list[Callable[[Lab, dict[str, Any]], None]] = [deleted, evicted, killed]
+    ways: list[Callable[[Lab, dict[str, Any]], None]] = [deleted, killed]
     for way in ways:
         before = first_pod(lab)["metadata"]["uid"]
         wait_for_lines(1)  # the next one is not due for seconds

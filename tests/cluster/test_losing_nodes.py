@@ -1,4 +1,4 @@
-"""Machines of a cluster without power, taken back, cut off, and a run that loses no ground."""
+"""Nodes lose power, are reclaimed or cut off, and the run loses no sample."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
-PLUGS = int(os.environ.get("PLUGS", "3"))
 NEXT_STEP_SECONDS = 5.0
 HEALED_SECONDS = 45.0
 LEFT_SECONDS = 90.0
 MOVED_SECONDS = 20.0
 LATE_SECONDS = 20.0
-NOTICE_SECONDS = 30.0
-AWAY_SECONDS = 60.0
+NOTICE_SECONDS = 15.0
+CUT_SECONDS = 60.0
+"""Longer than Kubernetes takes to notice, so that it acts as well."""
+AWAY_SECONDS = 10.0
 
 
 @contextmanager
@@ -37,8 +38,8 @@ def running(lab: Lab, nodes: int = 3) -> Iterator[Lab]:
     lab.require_exact()
 
 
-@pytest.mark.parametrize("_", range(PLUGS))
-def test_without_power(lab: Lab, _: int) -> None:
+def test_without_power(lab: Lab) -> None:
+    """Once; `make bench-plugs` repeats it."""
     with running(lab):
         lost = pull_the_plug(lab)
         print(f"next step after {lost.next_step:.2f} s, healed after {lost.healed:.1f} s")
@@ -57,9 +58,17 @@ def test_the_coordinators_machine_without_power(lab: Lab) -> None:
             lab.require_steps(2.0)
             assert time.monotonic() < until, "no other coordinator"
         assert lab.generation() == before, "nobody in the training has noticed"
-
-        # There was no room to keep them apart. One worker goes with the coordinator now.
         faults.put_back(node, lab.cluster.api)
+
+
+@pytest.mark.long("waits a minute for Kubernetes; in test_storm.py both are lost at once, too")
+def test_a_worker_and_the_coordinator_without_power(lab: Lab) -> None:
+    with running(lab, nodes=2):
+        # They are kept apart while there is room.
+        apart = lab.node_of(lab.pods("coordinator")[0])
+        faults.cordon(apart, lab.cluster.api)
+        _move_the_coordinator(lab)
+        faults.uncordon(apart, lab.cluster.api)
         node = lab.node_of(lab.pods("coordinator")[0])
         assert node.name in lab.machines_of_workers()
         faults.pull_plug(node)
@@ -68,9 +77,9 @@ def test_the_coordinators_machine_without_power(lab: Lab) -> None:
 
 
 def test_the_coordinator_is_told_to_move(lab: Lab) -> None:
-    """By a drain, or because Kubernetes has doubts about its machine; the second time as soon as
-    the first: a Job that had counted them would wait for 10 and 20 s. And workers that do not find
-    it for long, for names are remembered, train on and stay in the run."""
+    """By a drain, or because Kubernetes has doubts about its node. The second move is as quick as
+    the first: a Job that counted them would wait for 10 and 20 s. Workers that cannot find it for a
+    while, because its name resolves late, keep training and stay in the run."""
     with running(lab, nodes=2):
         for _ in range(2):
             _move_the_coordinator(lab)
@@ -107,14 +116,14 @@ def test_taken_back_with_notice(lab: Lab) -> None:
 
 
 def test_cut_off_and_mended(lab: Lab) -> None:
-    with running(lab):
+    with running(lab, nodes=2):
         victim = away_from_the_coordinator(lab)
         node, before = lab.node_of(victim), lab.step()
         faults.cut_network(node)
         lab.wait_for_step(before + 5, 2 * NEXT_STEP_SECONDS)
-        lab.require_steps(AWAY_SECONDS)
+        lab.require_steps(CUT_SECONDS)
         faults.mend_network(node)
-        lab.wait_for_workers(3, 2 * HEALED_SECONDS)
+        lab.wait_for_workers(2, 2 * HEALED_SECONDS)
         assert not [one for one in lab.directory().history() if one["event"] == "diverged"]
 
 
@@ -125,7 +134,7 @@ def test_a_worker_lost_while_the_api_server_is_away(lab: Lab) -> None:
         before = lab.generation()
         victim = min(min(pids) for pids in lab.training_pids().values())
         faults.stop_api(lab.cluster.control_plane)
-        lab.require_steps(AWAY_SECONDS / 2)
+        lab.require_steps(AWAY_SECONDS)
         os.kill(victim, signal.SIGKILL)
         time.sleep(NEXT_STEP_SECONDS)
         reached = lab.step()
@@ -138,7 +147,7 @@ def test_a_worker_lost_while_the_api_server_is_away(lab: Lab) -> None:
 
 
 def test_all_pods_lost_at_once(lab: Lab) -> None:
-    with running(lab):
+    with running(lab, nodes=2):
         saves = [one for one in lab.directory().history() if one["event"] == "saved"]
         wait_for("a save", lambda: saves or lab.directory().history()[-1]["event"] == "saved", 60)
         for pod in lab.pods():

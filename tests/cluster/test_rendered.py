@@ -11,7 +11,7 @@ import yaml
 from cluster_tool.api import ApiError, Object
 from cluster_tool.cluster import GivenCluster
 from headway.errors import BadInput
-from headway.kube.client import Kube
+from headway.kube.client import KubeClient
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(60)]
 
@@ -35,9 +35,9 @@ PLURALS = {"NetworkPolicy": "networkpolicies"}
 
 
 @pytest.fixture
-def kube(cluster: GivenCluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> Kube:
+def kube(cluster: GivenCluster, namespace: str, monkeypatch: pytest.MonkeyPatch) -> KubeClient:
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
-    return Kube.at(None, namespace)
+    return KubeClient.from_kubeconfig(None, namespace)
 
 
 def _objects(name: str, namespace: str) -> list[Object]:
@@ -68,7 +68,7 @@ def _pod_of(job: Object) -> Object:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]}
 
 
-def _refusals(kube: Kube, objects: list[Object]) -> dict[str, str]:
+def _refusals(kube: KubeClient, objects: list[Object]) -> dict[str, str]:
     """By the name of the Job whose pods are refused."""
     found = {}
     for job in (one for one in objects if one["kind"] == "Job"):
@@ -81,7 +81,7 @@ def _refusals(kube: Kube, objects: list[Object]) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_api_server_takes_all_of_it(
-    name: str, cluster: GivenCluster, namespace: str, kube: Kube
+    name: str, cluster: GivenCluster, namespace: str, kube: KubeClient
 ) -> None:
     objects = _objects(name, namespace)
     for one in objects:

@@ -11,10 +11,10 @@ from lightkube.config.models import User
 
 from cluster_tool.cluster import GivenCluster
 from headway.errors import HeadwayError
-from headway.kube.client import Kube, Refused
+from headway.kube.client import KubeClient, RequestRefused
 from headway.kube.names import coordinator_object, labels, record_object, run_object
-from headway.kube.rights import role, role_binding, service_account
-from headway.spec.target import Target
+from headway.kube.rbac import role, role_binding, service_account
+from headway.spec.target_file import Target
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
@@ -28,7 +28,7 @@ Calls = Mapping[tuple[str, str], Callable[[], object]]
 
 
 @pytest.fixture
-def coordinator(cluster: GivenCluster, namespace: str) -> Kube:
+def coordinator(cluster: GivenCluster, namespace: str) -> KubeClient:
     """Who has the run's token, and nothing else; with what a run's coordinator finds there."""
     target = Target.model_validate({"kube": {"namespace": namespace}})
     api, core = cluster.api, f"/api/v1/namespaces/{namespace}"
@@ -62,14 +62,14 @@ def coordinator(cluster: GivenCluster, namespace: str) -> Kube:
     there = KubeConfig.from_file(cluster.kubeconfig).get()
     assert there is not None
     user = User(token=asked["status"]["token"])
-    return Kube._of(KubeConfig.from_one(cluster=there.cluster, user=user).get(), namespace)
+    return KubeClient._of(KubeConfig.from_one(cluster=there.cluster, user=user).get(), namespace)
 
 
-def calls_of(kube: Kube) -> Calls:
+def calls_of(kube: KubeClient) -> Calls:
     """By the right that each of them needs."""
 
     def update() -> object:
-        # Read by whoever may, changed by nobody meanwhile.
+        # Nobody changes it between this read and the update.
         return kube.replace_config_map(_record(kube))
 
     return {
@@ -84,7 +84,7 @@ def calls_of(kube: Kube) -> Calls:
     }
 
 
-def _record(kube: Kube) -> Any:
+def _record(kube: KubeClient) -> Any:
     found = kube.config_map(record_object(RUN))
     assert found is not None
     return found
@@ -95,14 +95,16 @@ def refused(calls: Calls) -> set[tuple[str, str]]:
     for right, call in calls.items():
         try:
             call()
-        except Refused:
+        except RequestRefused:
             found.add(right)
         except HeadwayError as error:
             raise AssertionError(f"{right}: {error}") from None
     return found
 
 
-def test_each_right_is_needed(cluster: GivenCluster, namespace: str, coordinator: Kube) -> None:
+def test_each_right_is_needed(
+    cluster: GivenCluster, namespace: str, coordinator: KubeClient
+) -> None:
     calls = calls_of(coordinator)
     path = f"{RBAC}/{namespace}/roles/{run_object(RUN)}"
     rules = cluster.api.get(path)["rules"]
@@ -127,7 +129,7 @@ def test_each_right_is_needed(cluster: GivenCluster, namespace: str, coordinator
         )
 
 
-def test_there_is_no_other(cluster: GivenCluster, namespace: str, coordinator: Kube) -> None:
+def test_there_is_no_other(cluster: GivenCluster, namespace: str, coordinator: KubeClient) -> None:
     review = {"spec": {"namespace": namespace}}
     path = "apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 

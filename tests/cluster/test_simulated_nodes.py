@@ -33,6 +33,7 @@ def _job(image: str) -> Object:
     return {"metadata": {"name": "many"}, "spec": {**count, "template": {"spec": pod}}}
 
 
+@pytest.mark.long("of the tests' tool; only `make bench-kwok` uses it")
 def test_a_job_runs_on_them_in_name(own_cluster: Cluster, namespace: str) -> None:
     api, image = own_cluster.api, own_cluster.image
     assert image

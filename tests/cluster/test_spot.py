@@ -1,5 +1,4 @@
-"""Spot machines get the workers above the minimum, and nothing without which the run stands
-still."""
+"""Spot machines get only the workers above the minimum, never what the run cannot do without."""
 
 from __future__ import annotations
 

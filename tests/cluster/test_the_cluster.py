@@ -67,7 +67,7 @@ def test_pods_of_all_nodes_reach_each_other(own_cluster: Cluster, namespace: str
 def test_headway_and_torch_come_by_claims(own_cluster: Cluster, namespace: str) -> None:
     api, image = own_cluster.api, own_cluster.image
     assert image
-    assert "@sha256:" in image
+    assert "sha256:" in image
     parts = own_cluster.lend(namespace)
     pods.start(api, namespace, "train", image, ("python", "-c", TRAIN), parts=parts)
     pods.wait_done(api, namespace, "train")

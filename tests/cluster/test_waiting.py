@@ -18,9 +18,9 @@ TOO_OFTEN_SECONDS = 200.0
 
 
 def _leave(lab: Lab, command: Typed) -> None:
-    """Ctrl-C leaves the run waiting; after it the user takes it away."""
+    """Ctrl-C stops the command; the run stays until the user deletes it."""
     assert command.interrupt() == 130, command.output
-    assert "run it goes on, or will, on lab" in command.output
+    assert "no longer waiting; run it continues on lab" in command.output
     assert "headway stop" in command.output
     assert "jobs/headway-it" in lab.objects()
 
@@ -50,7 +50,7 @@ def test_a_quota_that_is_used_up(lab: Lab) -> None:
     )
     lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}})
     with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
-        command.wait_for("worker: quota team is used up: ", SAID_SECONDS)
+        command.wait_for("worker: quota team is exceeded: ", SAID_SECONDS)
         assert "requests.cpu=600m" in command.output
         _leave(lab, command)
     _take_away(lab)
@@ -72,16 +72,16 @@ def test_pods_that_policy_rejects(lab: Lab) -> None:
     wait_for("nothing to be left", lambda: lab.objects() == [], 10)
 
 
-@pytest.mark.long
+@pytest.mark.long("waits for two minutes until bad luck is ruled out")
 @pytest.mark.timeout(300)
 def test_pods_that_are_always_out_of_memory(lab: Lab) -> None:
-    """They may have been unlucky for two minutes, not for longer."""
+    """For two minutes it may be bad luck; then the run is marked failed."""
     lab.change_target({"resources": {"cpu": "450m", "memory": "160Mi"}})
     with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
         command.wait_for(" (out of memory)", SAID_SECONDS)
         assert "node 0 was lost: its pod ended with exit code " in command.output
         assert command.end(TOO_OFTEN_SECONDS) == 1, command.output
-    assert "times without a new step in between" in command.output
+    assert "times in a row without a new step" in command.output
     wait_for("nothing to be left", lambda: lab.objects() == [], 30)
 
 

@@ -16,13 +16,13 @@ from cluster_tool.readiness import is_ready
 def main() -> int:
     parser = argparse.ArgumentParser(prog="cluster_tool", description=__doc__)
     parser.add_argument(
-        "--folder", type=Path, help="its work folder; left out: that of one that is up"
+        "--folder", type=Path, help="its work folder; by default that of the running cluster"
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    up = commands.add_parser("up", help="bring it up; prints the path of its kubeconfig")
+    up = commands.add_parser("up", help="start it; prints the path of its kubeconfig")
     up.add_argument("--nodes", type=int, default=3)
-    commands.add_parser("status", help="what of it is there, and which nodes are ready")
-    commands.add_parser("down", help="take away all that was made for it")
+    commands.add_parser("status", help="show what is running, and which nodes are ready")
+    commands.add_parser("down", help="stop it and remove everything it made")
     options = parser.parse_args()
     folder = (options.folder or network.folder_of_cluster() or cluster.FOLDER).resolve()
     started = time.monotonic()

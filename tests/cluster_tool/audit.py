@@ -48,10 +48,10 @@ class Call:
 
 
 class Audit:
-    """What the API server was asked by whoever is watched."""
+    """Calls of some users, counted by the API server's own log."""
 
     def __init__(self, cluster: Cluster, users: Sequence[str]) -> None:
-        """Starts it anew, with a log."""
+        """Restarts the API server, with a log."""
         self.log = cluster.folder / LOGS / "audit.log"
         policy = cluster.folder / "audit.yaml"
         # Of a watch the answer's beginning is noted, too.

@@ -12,7 +12,7 @@ from support.waiting import wait_for
 
 PORT = 53
 HIDDEN_PORT = 1053
-"""Where CoreDNS is while something slow stands before it."""
+"""Where CoreDNS listens while a slow proxy is in front of it."""
 
 
 class Dns:

@@ -1,4 +1,4 @@
-"""What can happen to a cluster, done to it on purpose; `Cluster.repair` undoes all of it."""
+"""Faults of a cluster; `Cluster.repair` undoes all of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ READY_SECONDS = 90.0
 
 
 def pull_plug(node: Node) -> None:
-    """Every process of the node is dead when this returns; nobody was told."""
+    """Every process of the node is dead when this returns, and nothing was told of it."""
     node.power_off()
 
 
@@ -32,7 +32,7 @@ def put_back(node: Node, api: Api) -> None:
 
 
 def cut_network(node: Node) -> None:
-    """Nothing gets to or from it; what runs on it runs on."""
+    """No packet gets to or from it; its processes keep running."""
     network.cut(node.number)
 
 
@@ -67,8 +67,8 @@ def evict(api: Api, namespace: str, pod: str) -> bool:
 
 
 def drain(node: Node, api: Api, seconds: float) -> None:
-    """No new pods, and those that are there are asked to go; what a budget forbids is asked again.
-    Returns when none is left, or after `seconds`."""
+    """Cordons the node and evicts its pods; retries what a budget forbids. Returns when none is
+    left, or after `seconds`."""
     deadline = time.monotonic() + seconds
     cordon(node, api)
     while time.monotonic() < deadline:
@@ -82,7 +82,7 @@ def drain(node: Node, api: Api, seconds: float) -> None:
 
 
 def reclaim(node: Node, api: Api, notice_seconds: float) -> None:
-    """As a spot machine goes: drained with a notice, and without power when that is over."""
+    """As a spot machine is reclaimed: drained with a notice, then without power."""
     deadline = time.monotonic() + notice_seconds
     drain(node, api, notice_seconds)
     time.sleep(max(0.0, deadline - time.monotonic()))

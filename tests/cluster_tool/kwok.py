@@ -15,7 +15,7 @@ from cluster_tool.cluster import Cluster
 STAGES = Path(__file__).parent / "kwok_stages.yaml"
 LABEL = "headway-test/simulated"
 ADDRESSES = "10.128.0.0/9"
-"""Of pods on simulated nodes: nobody is there."""
+"""Addresses of pods on simulated nodes; nothing listens there."""
 CONNECTIONS = 8
 """5,000 nodes in 17 s; more are no faster on two cores."""
 LEASE_SECONDS = 160

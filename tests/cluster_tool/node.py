@@ -1,7 +1,7 @@
 """One node: namespaces of its own for network, processes and mounts, as a machine has.
 
-The first process in it stands for the machine: with it the kernel ends every other one in there,
-pods included, and takes their mounts away. What lasts is the disk and containerd's images.
+Its first process is the power switch: when it ends, the kernel ends every other process of the
+node, pods included, and removes their mounts. The disk and containerd's images stay.
 """
 
 from __future__ import annotations
@@ -237,8 +237,8 @@ state = "/run/containerd"
             "failCgroupV1": False,
             "failSwapOn": False,
             "oomScoreAdj": 0,
-            # All nodes share this machine's few cores, and pods ask for a part of one: whoever gets
-            # the whole starts in half the time.
+            # All nodes share this machine's few cores, and pods request a part of one: without
+            # limits they start in half the time.
             "cpuCFSQuota": False,
             # Only the node's own disk is watched; images are on the machine's, which is not ours.
             "evictionHard": {"memory.available": "1%", "nodefs.available": "5%"},

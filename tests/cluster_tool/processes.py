@@ -1,4 +1,4 @@
-"""Processes that outlive whoever started them, and can be ended by whoever comes later.
+"""Processes that outlive the one that started them; a later one can end them.
 
 Each is recorded with its start time: a number alone may be another process's by then.
 """

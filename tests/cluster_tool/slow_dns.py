@@ -1,4 +1,4 @@
-"""Stands before a DNS server and holds every question back for a while.
+"""A proxy in front of a DNS server that delays every query.
 
 A program of its own: slow_dns.py ADDRESS PORT SERVER_PORT SECONDS. The kernel could do it, but not
 every kernel has the queue for that.

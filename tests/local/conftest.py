@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.data.tiny import stories
+from headway.data.tiny_stories import stories
 from support.preparing import prepare_set
 
 WINDOW = 16

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.state.lines import Record
-from headway.state.rundir import RunDirectory
+from headway.state.rewinds import Record
+from headway.state.run_directory import RunDirectory
 from support.workers import resolved_run, train
 
 pytestmark = pytest.mark.local

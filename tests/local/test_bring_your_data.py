@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from headway.data.tiny import stories
+from headway.data.tiny_stories import stories
 from support.commands import headway
 from support.s3 import credentials, s3_server
 

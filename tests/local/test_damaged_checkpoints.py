@@ -18,7 +18,7 @@ from headway.state.checkpoints import (
     write_manifest,
 )
 from headway.state.ledger import verify_ledger
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support.workers import resolved_run, train
 
@@ -92,25 +92,28 @@ def plant_a_pickle(folder: Path) -> None:
 
 
 DAMAGES = {
-    "a byte flipped": (flip_a_byte, "does not have the content that was written"),
-    "a file cut": (cut_a_file, "bytes instead of"),
+    "a byte flipped": (flip_a_byte, "is damaged: wrong digest"),
+    "a file cut": (cut_a_file, "bytes, expected"),
     "a file missing": (
         lambda folder: (folder / "rank-0.safetensors").unlink(),
         "rank-0.safetensors is missing",
     ),
     "the manifest missing": (
         lambda folder: (folder / MANIFEST).unlink(),
-        "the save was never finished",
+        "the save was not finished",
     ),
     "half a manifest": (
         lambda folder: (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:200]),
         "its manifest is damaged",
     ),
-    "another run's manifest": (change_manifest(identity="0" * 32), "written with other settings"),
-    "other data": (change_manifest(data_digest="0" * 32), "trained on other data"),
-    "a manifest edited": (edit_manifest, "its manifest does not have the content"),
+    "another run's manifest": (
+        change_manifest(identity="0" * 32),
+        "written with different settings",
+    ),
+    "other data": (change_manifest(data_digest="0" * 32), "trained on different data"),
+    "a manifest edited": (edit_manifest, "its manifest is damaged: wrong digest"),
     "a path that leads outside": (point_outside, "its manifest is damaged"),
-    "a planted pickle": (plant_a_pickle, "bytes instead of"),
+    "a planted pickle": (plant_a_pickle, "bytes, expected"),
 }
 
 
@@ -129,7 +132,7 @@ def go_on(folder: Path, stream: dict[str, Path], steps: int = 12) -> tuple[RunDi
 
 
 @pytest.mark.parametrize("damage", list(DAMAGES))
-def test_the_one_before_is_taken_and_the_reason_said(
+def test_the_previous_checkpoint_is_used_and_the_reason_reported(
     damage: str, trained: Path, stream: dict[str, Path], tmp_path: Path
 ) -> None:
     folder = tmp_path / "run"
@@ -147,7 +150,7 @@ def test_the_one_before_is_taken_and_the_reason_said(
     assert (verdict.breach, verdict.steps, verdict.redone) == (None, 12, 5)
 
 
-def test_a_late_writer_of_an_older_generation_is_not_believed(
+def test_a_late_writer_of_an_older_generation_is_ignored(
     trained: Path, stream: dict[str, Path], tmp_path: Path
 ) -> None:
     """It went on to step 20 somewhere while generation 2 had taken over at step 10."""
@@ -159,11 +162,11 @@ def test_a_late_writer_of_an_older_generation_is_not_believed(
     change_manifest(step=20)(run / folder_of(20, 1))
     _, events = go_on(folder, stream, steps=14)
     passed = [event for event in events if event["event"] == "passed_over"]
-    assert "generation 1 wrote it, and generation 2 has begun at step 10" in passed[0]["reason"]
+    assert "generation 1 wrote it, but generation 2 resumed from step 10" in passed[0]["reason"]
     assert [e["resumed_from"] for e in events if e["event"] == "started"] == [None, 10, 12]
 
 
-def test_when_none_is_good_a_person_has_to_decide(
+def test_when_no_checkpoint_is_good_the_run_refuses_to_start(
     trained: Path, stream: dict[str, Path], tmp_path: Path
 ) -> None:
     """Beginning anew by itself would push the damaged ones out, and weeks of work with them."""
@@ -171,33 +174,52 @@ def test_when_none_is_good_a_person_has_to_decide(
     shutil.copytree(trained, folder)
     for step in (5, 10):
         flip_a_byte(folder / "runs" / "it" / folder_of(step, 1))
-    with pytest.raises(AssertionError, match="no checkpoint it can go on from") as caught:
+    with pytest.raises(AssertionError, match="no usable checkpoint") as caught:
         go_on(folder, stream)
-    assert str(caught.value).count("does not have the content that was written") == 2
+    assert str(caught.value).count("is damaged: wrong digest") == 2
 
 
-@pytest.mark.parametrize("wrote", ["1", "2", "3", "sharded-2"])
+def layout(kind: str) -> list[str]:
+    return [
+        f"resources.accelerators=cpu:{kind[-1]}",
+        f"shard={'node' if 'sharded' in kind else 'none'}",
+    ]
+
+
+def losses(directory: RunDirectory) -> list[float]:
+    return [step["loss"] for step in directory.steps()]
+
+
+@pytest.fixture(scope="module", params=["1", "2", "3", "sharded-2"])
+def written(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    stream: dict[str, Path],
+) -> Path:
+    """A run by so many ranks of a node, whole or sharded."""
+    folder = tmp_path_factory.mktemp("written")
+    (folder / "run.yaml").write_text(RUN_FILE)
+    train(resolved_run(folder, stream, overrides=layout(request.param)))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def longer(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> list[float]:
+    """The losses of a run that is never interrupted."""
+    folder = tmp_path_factory.mktemp("longer")
+    (folder / "run.yaml").write_text(RUN_FILE)
+    return losses(train(resolved_run(folder, stream, overrides=["train_for=12 steps"])))
+
+
 @pytest.mark.parametrize("reads", ["1", "3", "sharded-2", "sharded-3"])
-def test_any_number_of_ranks_goes_on_from_what_any_other_wrote(
-    wrote: str, reads: str, tmp_path: Path, stream: dict[str, Path]
+def test_any_number_of_ranks_resumes_what_any_other_wrote(
+    written: Path, reads: str, longer: list[float], tmp_path: Path, stream: dict[str, Path]
 ) -> None:
-    """Written by 1, 2 or 3 ranks of a node, whole or sharded, and loaded by another number."""
-    (tmp_path / "run.yaml").write_text(RUN_FILE)
-
-    def layout(kind: str) -> list[str]:
-        return [
-            f"resources.accelerators=cpu:{kind[-1]}",
-            f"shard={'node' if 'sharded' in kind else 'none'}",
-        ]
-
-    def losses(directory: RunDirectory) -> list[float]:
-        return [step["loss"] for step in directory.steps()]
-
-    alone = train(resolved_run(tmp_path, stream, overrides=["name=alone", "train_for=12 steps"]))
-    train(resolved_run(tmp_path, stream, overrides=layout(wrote)))
-    longer = ["train_for=12 steps", *layout(reads)]
-    directory = train(resolved_run(tmp_path, stream, overrides=longer))
-    started = directory.events.read()[0][-1]
-    assert started is not None
-    assert losses(directory) == pytest.approx(losses(alone), rel=1e-5)
-    assert len(losses(directory)) == 12
+    folder = tmp_path / "run"
+    shutil.copytree(written, folder)
+    overrides = ["train_for=12 steps", *layout(reads)]
+    directory = train(resolved_run(folder, stream, overrides=overrides))
+    starts = [event for event in directory.events.read()[0] if event["event"] == "started"]
+    assert [start["resumed_from"] for start in starts] == [None, 10]
+    assert losses(directory) == pytest.approx(longer, rel=1e-5)
+    assert len(longer) == 12

@@ -23,10 +23,15 @@ def examples(tmp_path: Path) -> Path:
     return tmp_path / "examples"
 
 
+def hinted(said: str) -> list[str]:
+    return [line.removeprefix("hint: ") for line in said.splitlines() if line.startswith("hint: ")]
+
+
 def test_own_code(examples: Path) -> None:
     folder = examples / "own-code"
-    assert "mine:loss gave" in headway("check", "--code", folder=folder).stdout
-    headway("run", *SHORT, folder=folder)
+    assert "mine:loss returned" in headway("check", "--code", folder=folder).stdout
+    run = headway("run", *SHORT, folder=folder)
+    assert hinted(run.stderr) == ['headway generate own-code --prompt "Once"'], "no export"
     status = json.loads(headway("status", "--json", folder=folder).stdout)
     assert (status["state"], status["step"]) == ("finished", 12)
     assert "held-out" in status["evaluations"]
@@ -35,7 +40,11 @@ def test_own_code(examples: Path) -> None:
 
 def test_distill(examples: Path) -> None:
     folder = examples / "distill"
-    headway("run", "teacher.yaml", *SHORT, folder=folder)
+    run = headway("run", "teacher.yaml", *SHORT, folder=folder)
+    assert hinted(run.stderr) == [
+        'headway generate teacher --prompt "Once"',
+        "headway export teacher",
+    ]
     headway("export", "teacher", "--into", "teacher", folder=folder)
     headway("run", *SHORT, folder=folder)
     status = json.loads(headway("status", "--json", folder=folder).stdout)

@@ -65,7 +65,7 @@ def test_plain_transformers_reads_an_export(
     assert AutoTokenizer.from_pretrained(tmp_path / "out").encode("Once")
 
 
-def test_a_model_saved_by_transformers_is_a_start(
+def test_a_run_starts_from_a_model_saved_by_transformers(
     tmp_path: Path, stream: dict[str, Path], teacher: Path
 ) -> None:
     """And training moves it: the loss of the first step is that of the saved weights."""
@@ -96,7 +96,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headway.train.batches import IGNORED, Loss
+from headway import IGNORED, Loss
 
 
 class Mine(nn.Module):

@@ -50,4 +50,4 @@ def test_init_run_generate_export(tmp_path: Path) -> None:
     assert "finished" in listed
 
     again = headway("run", folder=folder, seconds=10)
-    assert "has finished already" in again.stderr
+    assert "has already finished" in again.stderr

@@ -15,6 +15,7 @@ import pytest
 from support.commands import headway
 from support.live import LiveRun, write_run
 from support.waiting import wait_for
+from support.workers import resolved_run, train
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -30,13 +31,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Iterator[Liv
     with LiveRun(folder, "it", 3) as run:
         run.wait_for_step(20)
         yield run
-        run.stop()
-        run.require_exact()
-    options = ("--set", "name=alone", "--set", f"train_for={COMPARED_STEPS} steps")
-    with LiveRun(folder, "alone", 1, *options) as alone:
-        alone.end(120)
-        pairs = zip(run.losses(), alone.losses(), strict=False)
-        assert max(abs(one - other) for one, other in pairs) < TOLERANCE
 
 
 @pytest.fixture
@@ -60,7 +54,7 @@ def test_killed_workers_are_replaced_and_the_others_never_restarted(run: LiveRun
     assert "node 1 was killed by SIGKILL" in run.output
 
 
-def test_one_that_stands_still_is_left_and_healed_when_it_is_back(run: LiveRun) -> None:
+def test_a_suspended_worker_is_left_out_and_recovers_when_it_is_back(run: LiveRun) -> None:
     worker, before = run.workers()[1, 0], run.step
     os.kill(worker, signal.SIGSTOP)
     run.wait_for_step(before + 5, RECOVER_SECONDS)
@@ -101,7 +95,7 @@ def test_one_that_is_asked_to_leave_leaves_at_a_boundary_and_is_replaced(run: Li
     assert not any(event["discarded"] for event in run.events("changed")[changes:])
 
 
-def test_without_its_coordinator_training_goes_on(run: LiveRun) -> None:
+def test_without_its_coordinator_training_continues(run: LiveRun) -> None:
     coordinator, before, changes = run.coordinator(), run.step, len(run.events("changed"))
     assert coordinator is not None
     coordinator.kill()
@@ -113,3 +107,20 @@ def test_without_its_coordinator_training_goes_on(run: LiveRun) -> None:
     run.wait_for_step(before + 3, 10)
     run.wait_for_members(3)
     assert run.events("coordinator_lost")
+
+
+def test_a_suspended_worker_does_not_delay_a_stop(run: LiveRun) -> None:
+    """The last that happens to the run. Then every sample was seen once, and the losses are those
+    of one process that nobody touches."""
+    os.kill(run.workers()[2, 0], signal.SIGSTOP)
+    run.wait_for_members(2)
+    run.stop()
+    assert not run.workers()
+    assert "stopped" in headway("status", "it", folder=run.folder).stdout
+    run.require_exact()
+    sets = {"train": run.directory.read_spec().train_set}
+    overrides = ["name=alone", f"train_for={COMPARED_STEPS} steps"]
+    alone = train(resolved_run(run.folder, sets, 1, overrides)).steps()
+    assert len(alone) == COMPARED_STEPS
+    pairs = zip(run.losses(), (line["loss"] for line in alone), strict=False)
+    assert max(abs(one - other) for one, other in pairs) < TOLERANCE

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock
-from headway.data.making.prepare import Job, prepare
+from headway.data.prepare.job import PrepareJob, prepare
 from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
@@ -20,12 +20,12 @@ PARTS = 7
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def job(tmp_path_factory: pytest.TempPathFactory) -> PrepareJob:
     return mixed_corpus(tmp_path_factory.mktemp("corpus"), NUM_BYTES)
 
 
 @pytest.fixture(scope="module")
-def alone(job: Job) -> Path:
+def alone(job: PrepareJob) -> Path:
     """Prepared by one process, undisturbed."""
     prepare(job, lambda progress: None, SystemClock())
     return Path(job.into)
@@ -38,21 +38,23 @@ def same(made: Path, alone: Path) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_killed_again_and_again(job: Job, alone: Path, tmp_path: Path, processes: int) -> None:
+def test_killed_repeatedly(job: PrepareJob, alone: Path, tmp_path: Path, processes: int) -> None:
     killed = replace(job, into=str(tmp_path / "set"), processes=processes)
     assert kill_and_prepare(killed, KILLS, seed=processes) == KILLS, "it ended before a kill"
     same(tmp_path / "set", alone)
 
 
 @pytest.mark.parametrize("processes", [2, 4])
-def test_any_number_of_processes(job: Job, alone: Path, tmp_path: Path, processes: int) -> None:
+def test_any_number_of_processes(
+    job: PrepareJob, alone: Path, tmp_path: Path, processes: int
+) -> None:
     more = replace(job, into=str(tmp_path / "set"), processes=processes)
     prepare(more, lambda progress: None, SystemClock())
     same(tmp_path / "set", alone)
 
 
 @pytest.mark.parametrize("apart", [True, False], ids=["in folders of their own", "in one folder"])
-def test_parts_joined(job: Job, alone: Path, tmp_path: Path, apart: bool) -> None:
+def test_parts_joined(job: PrepareJob, alone: Path, tmp_path: Path, apart: bool) -> None:
     names = [f"part-{number}" if apart else "set" for number in range(PARTS)]
     prepare_in_parts(job, [str(tmp_path / name) for name in names], tmp_path / "set")
     same(tmp_path / "set", alone)

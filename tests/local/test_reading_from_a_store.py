@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from headway.data.tiny import stories
-from headway.state.rundir import RunDirectory
+from headway.data.tiny_stories import stories
+from headway.state.run_directory import RunDirectory
 from support.commands import headway
 from support.proxies import SlowProxy
 from support.s3 import credentials, s3_server
@@ -22,9 +22,10 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
 DELAY_SECONDS = 0.02
 FAR = "s3://bucket/sets/stories"
-WAIT_SHARE = 0.02
-"""Of the time of all steps, the first included."""
 STEPS = 96
+WINDOW_STEPS = 16
+"""Steps that read the same blocks. The first of them would wait for the store if nothing were
+prefetched; the first of the run may."""
 RUN_FILE = """\
 version: 1
 name: it
@@ -44,8 +45,8 @@ checkpoint: {every: 1000 steps}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A new mixing window every 16 steps, of eight blocks with two requests each, since the loss
-    mask is a file of its own."""
+    """A mixing window is eight blocks with two requests each, since the loss mask is a file of its
+    own."""
     return written(tmp_path_factory.mktemp("set"), block_tokens=2048, window_blocks=8)
 
 
@@ -95,9 +96,10 @@ def test_a_run_reads_from_a_store_without_waiting_for_it(
     losses = [[line["loss"] for line in run.evaluations.read()[0]] for run in (near, far)]
     assert losses[0] == losses[1]
     assert len(losses[0]) == 2
-    share = sum(line["data_seconds"] for line in steps) / sum(line["seconds"] for line in steps)
-    print(f"{share:.2%} of the time went into waiting for data")
-    assert share < WAIT_SHARE
+    need_blocks = steps[WINDOW_STEPS::WINDOW_STEPS]
+    waited = [line["step"] for line in need_blocks if line["data_seconds"] > DELAY_SECONDS]
+    print(f"steps that waited as long as for the store: {waited} of {len(need_blocks)}")
+    assert len(waited) <= 1, "one may meet a machine that stands still"
     assert len(cached(tmp_path)) >= STEPS * 1024 // 2048, "one file for each block that was read"
     assert os.listdir(tmp_path / "cache" / "headway" / "blocks" / "readers") == []
 

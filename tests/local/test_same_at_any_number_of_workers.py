@@ -14,8 +14,8 @@ pytestmark = pytest.mark.local
 STEPS = 30
 TOLERANCE = 1e-5
 
-# A batch that nothing divides: 7 sequences in slices of 2 are 4 slices, the last half empty. Five
-# workers leave one with nothing to do. Dropout is on.
+# A batch that nothing divides: 7 sequences in micro-batches of 2 are 4 micro-batches, the last half
+# empty. Five workers leave one with nothing to do. Dropout is on.
 RUN_FILE = """\
 version: 1
 name: {name}

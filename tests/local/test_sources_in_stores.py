@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from headway.clock import SystemClock
-from headway.data.making.finish import read_problems
-from headway.data.making.join import join
-from headway.data.making.prepare import Job, PartDone, prepare
-from headway.data.making.recipe import Settings
-from headway.data.making.repair import repair
-from headway.data.making.report import Progress
-from headway.data.reading.verify import verify
-from headway.data.shards import SetManifest
-from headway.data.tiny import stories
+from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
+from headway.data.prepare.join import join_parts
+from headway.data.prepare.manifest import read_problems
+from headway.data.prepare.progress import PrepareProgress
+from headway.data.prepare.recipe import RecipeSettings
+from headway.data.prepare.repair import repair_shards
+from headway.data.reading.verify import verify_set
+from headway.data.set_format import SetManifest
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, Exit
 from headway.state.store import Store
@@ -74,16 +74,16 @@ def prepared(
     sources: list[str],
     into: Path | str,
     part: tuple[int, int] | None = None,
-    progress: Callable[[Progress], None] = lambda _: None,
+    progress: Callable[[PrepareProgress], None] = lambda _: None,
     **settings: Any,
-) -> SetManifest | PartDone:
+) -> SetManifest | PreparedPart:
     how = {key: settings.pop(key) for key in ("strict", "anonymous") if key in settings}
-    job = Job(
+    job = PrepareJob(
         sources,
         TokenizerSource(load=str(beside / "tokenizer")),
         str(into),
         beside,
-        Settings(**{"unit_bytes": UNIT_BYTES, **settings}),
+        RecipeSettings(**{"unit_bytes": UNIT_BYTES, **settings}),
         processes=how.pop("processes", 1),
         part=part,
         **how,
@@ -91,7 +91,7 @@ def prepared(
     return prepare(job, progress, SystemClock())
 
 
-def content_of(manifest: SetManifest | PartDone) -> list[dict[str, str]]:
+def content_of(manifest: SetManifest | PreparedPart) -> list[dict[str, str]]:
     assert isinstance(manifest, SetManifest)
     return [dict(shard.digests) for shard in manifest.shards]  # type: ignore[arg-type]
 
@@ -137,7 +137,7 @@ def test_sources_that_changed_are_noticed(made: Path, tmp_path: Path) -> None:
     store.write("a.jsonl", json_lines({"text": "one"}))
     prepared(made, ["s3://bucket/changing"], tmp_path / "set")
     store.write("a.jsonl", json_lines({"text": "two"}))
-    with pytest.raises(BadInput, match=r"s3://bucket/changing/a\.jsonl: has changed since"):
+    with pytest.raises(BadInput, match=r"s3://bucket/changing/a\.jsonl: has changed"):
         prepared(made, ["s3://bucket/changing"], tmp_path / "set")
 
 
@@ -157,29 +157,29 @@ def test_a_set_in_a_bucket_is_resumed_verified_and_repaired(made: Path, tmp_path
     first = store.facts("shards")[records[0]]
     assert content_of(prepared(made, ["corpus"], into)) == content_of(here)
     assert store.facts("shards")[records[0]] == first
-    assert verify(into) == []
+    assert verify_set(Store(into)) == []
 
     name = records[1].removesuffix(".json") + ".tokens"
     store.write(name, bytes(reversed(store.read(name))))
-    (damage,) = verify(into)
+    (damage,) = verify_set(Store(into))
     assert damage.shard == Path(records[1]).stem
     repaired: list[str] = []
-    repair(into, [damage.shard], repaired.append)
+    repair_shards(Store(into), [damage.shard], repaired.append)
     assert repaired == [damage.shard]
-    assert verify(into) == []
+    assert verify_set(Store(into)) == []
 
 
-def test_parts_in_one_place_of_a_bucket_are_joined(made: Path, tmp_path: Path) -> None:
+def test_parts_in_one_folder_of_a_bucket_are_joined(made: Path, tmp_path: Path) -> None:
     here = prepared(made, ["corpus"], tmp_path / "set")
     into = "s3://bucket/sets/joined"
     for part in (2, 0):
-        assert isinstance(prepared(made, ["corpus"], into, (part, 3)), PartDone)
+        assert isinstance(prepared(made, ["corpus"], into, (part, 3)), PreparedPart)
     with pytest.raises(BadInput, match="are not prepared"):
-        join([into], into)
+        join_parts([Store(into)], Store(into))
     prepared(made, ["corpus"], into, (1, 3))
-    assert content_of(join([into], into)) == content_of(here)
+    assert content_of(join_parts([Store(into)], Store(into))) == content_of(here)
     assert problems_in(into) == problems_in(tmp_path / "set")
-    assert verify(into) == []
+    assert verify_set(Store(into)) == []
 
 
 # --- who may read, and what is not there
@@ -237,7 +237,7 @@ def test_a_public_bucket_needs_no_credentials(made: Path, tmp_path: Path) -> Non
     assert content_of(there) == content_of(here)
     said = command(made, tmp_path / "no", "s3://bucket/corpus", expect=Exit.BAD_INPUT)
     assert "s3://bucket/corpus cannot be listed: NoCredentialsError" in said
-    assert "hint: check the address and the credentials" in said
+    assert "hint: check the address, the credentials and the endpoint" in said
     # What is not public stays so.
     closed = "s3://bucket/corpus-other/a/x.jsonl"
     said = command(made, tmp_path / "no", closed, "--anonymous", expect=Exit.BAD_INPUT)
@@ -248,12 +248,17 @@ def test_a_public_bucket_needs_no_credentials(made: Path, tmp_path: Path) -> Non
     ("source", "secret", "expect", "words"),
     [
         ("s3://bucket/corpus", "wrong", Exit.BAD_INPUT, "cannot be listed: The request signature"),
-        ("s3://bucket/nothing", None, Exit.NOT_FOUND, "there is nothing at s3://bucket/nothing"),
-        ("s3://bucket/corpus/*.nc", None, Exit.NOT_FOUND, "nothing at s3://bucket/corpus/*.nc"),
-        ("s3://nowhere/corpus", None, Exit.NOT_FOUND, "there is nothing at s3://nowhere/corpus"),
+        ("s3://bucket/nothing", None, Exit.NOT_FOUND, "nothing found at s3://bucket/nothing"),
+        (
+            "s3://bucket/corpus/*.nc",
+            None,
+            Exit.NOT_FOUND,
+            "nothing found at s3://bucket/corpus/*.nc",
+        ),
+        ("s3://nowhere/corpus", None, Exit.NOT_FOUND, "nothing found at s3://nowhere/corpus"),
     ],
 )
-def test_what_cannot_be_found_is_said_soon(
+def test_a_source_that_cannot_be_read_is_reported_early(
     made: Path,
     tmp_path: Path,
     source: str,

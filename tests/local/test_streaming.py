@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock
-from headway.data.making.join import join
-from headway.data.making.prepare import Job, prepare
-from headway.data.making.recipe import Settings
-from headway.data.tiny import stories
+from headway.data.prepare.job import PrepareJob, prepare
+from headway.data.prepare.join import join_parts
+from headway.data.prepare.recipe import RecipeSettings
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
 from headway.state.ledger import verify_ledger
+from headway.state.store import Store
 from support.commands import headway
 from support.preparing import prepare_set
 from support.waiting import wait_for
@@ -39,16 +40,16 @@ checkpoint: {{every: 10 steps}}
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
+def job(tmp_path: Path) -> PrepareJob:
     (tmp_path / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
     prepare_set(["text.txt"], tmp_path / "first", tmp_path, vocab=400)
-    return Job(
+    return PrepareJob(
         ["text.txt"],
         TokenizerSource(load=str(tmp_path / "first" / "tokenizer")),
         str(tmp_path / "set"),
         tmp_path,
         # Windows of 2,048 tokens, so that there are some: the text has about 13,000.
-        Settings(in_sequence=True, unit_bytes=2**12, block_tokens=2**9, window_blocks=4),
+        RecipeSettings(in_sequence=True, unit_bytes=2**12, block_tokens=2**9, window_blocks=4),
         processes=1,
     )
 
@@ -57,12 +58,12 @@ def losses(directory) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in directory.steps()]
 
 
-def prepare_part(job: Job, number: int) -> None:
+def prepare_part(job: PrepareJob, number: int) -> None:
     prepare(replace(job, part=(number, PARTS)), lambda progress: None, SystemClock())
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_it_waits_goes_on_and_sees_the_same(tmp_path: Path, job: Job, nodes: int) -> None:
+def test_it_waits_continues_and_sees_the_same(tmp_path: Path, job: PrepareJob, nodes: int) -> None:
     (tmp_path / "run.yaml").write_text(RUN_FILE)
     whole = replace(job, into=str(tmp_path / "whole"))
     prepare(whole, lambda progress: None, SystemClock())
@@ -80,7 +81,7 @@ def test_it_waits_goes_on_and_sees_the_same(tmp_path: Path, job: Job, nodes: int
     workers = Workers(growing)
     for number in range(1, PARTS):
         prepare_part(job, number)
-    join([job.into], job.into)
+    join_parts([Store(job.into)], Store(job.into))
     workers.wait()
 
     assert losses(directory) == losses(undisturbed)
@@ -105,13 +106,13 @@ def test_the_command(tmp_path: Path) -> None:
     headway("init", "tiny", "it", folder=tmp_path)
     folder = tmp_path / "it"
     done = run_streaming(folder, "train_for=20 steps")
-    assert "mixed within windows of 67.1M tokens" in done.stderr
+    assert "shuffled within windows of 67.1M tokens" in done.stderr
     again = run_streaming(folder, "train_for=30 steps")
-    assert "going on from step 20" in again.stderr
+    assert "resuming from step 20" in again.stderr
     assert "exact: 30 steps" in headway("ledger", "verify", folder=folder).stdout
 
 
-def test_a_preparation_that_fails_ends_the_run(tmp_path: Path) -> None:
+def test_a_failed_preparation_ends_the_run(tmp_path: Path) -> None:
     headway("init", "tiny", "it", folder=tmp_path)
     (tmp_path / "it" / "blank.txt").write_text(" ")
     settings = ("data.train.sources=[blank.txt]", "train_for=20 steps")
@@ -122,4 +123,4 @@ def test_a_preparation_that_fails_ends_the_run(tmp_path: Path) -> None:
 def test_an_epoch_has_no_length_yet(tmp_path: Path) -> None:
     headway("init", "tiny", "it", folder=tmp_path)
     done = run_streaming(tmp_path / "it", "train_for=1 epochs", expect=2)
-    assert "nobody knows yet how long an epoch is" in done.stderr
+    assert "the length of an epoch is not known yet" in done.stderr

@@ -1,4 +1,4 @@
-"""A real warm parent: its workers train, and begin long before a cold one would."""
+"""A real fork server: its workers train, and begin long before a cold one would."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ import pytest
 from headway.clock import SystemClock
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from support.waiting import wait_for
 from support.workers import resolved_run
 
@@ -37,19 +37,20 @@ threads: 1
 
 
 class Warm:
-    """A warm parent that knows a run, with the environment the launcher would give it."""
+    """A fork server that knows a run, with the environment the launcher would give it."""
 
-    def __init__(self, folder: Path, location: str) -> None:
+    def __init__(self, folder: Path, location: str, **environment: str) -> None:
         self.folder = folder
         self.environment = {
             **os.environ,
+            **environment,
             "OMP_NUM_THREADS": "1",
             "GOMP_SPINCOUNT": "1000",
             "GLOO_SOCKET_IFNAME": "lo",
         }
         with (folder / "errors").open("wb") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "headway.train.warm", location],
+                [sys.executable, "-m", "headway.train.fork_server", location],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -109,22 +110,29 @@ def run_of(folder: Path, sets: dict[str, Path], name: str, nodes: int, steps: in
 
 @pytest.fixture(scope="module")
 def warm(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> Iterator[Warm]:
-    folder = tmp_path_factory.mktemp("warm")
-    resolved = run_of(folder, stream, "known", nodes=1, steps=1)
+    with warmed(tmp_path_factory.mktemp("warm"), stream) as parent:
+        yield parent
+
+
+@contextmanager
+def warmed(folder: Path, sets: dict[str, Path], **environment: str) -> Iterator[Warm]:
+    resolved = run_of(folder, sets, "known", nodes=1, steps=1)
     RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
-    parent = Warm(folder, resolved.run_directory)
-    yield parent
-    parent.process.kill()
-    for pid in parent.workers:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    parent.process.wait()
-    for pipe in (parent.process.stdin, parent.process.stdout):
-        assert pipe is not None
-        pipe.close()
+    parent = Warm(folder, resolved.run_directory, **environment)
+    try:
+        yield parent
+    finally:
+        parent.process.kill()
+        for pid in parent.workers:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        parent.process.wait()
+        for pipe in (parent.process.stdin, parent.process.stdout):
+            assert pipe is not None
+            pipe.close()
 
 
-def test_it_has_one_thread_and_nothing_to_complain_of(warm: Warm) -> None:
+def test_it_has_one_thread_and_prints_no_warnings(warm: Warm) -> None:
     """A thread that is not copied by a fork can hold a lock that is."""
     threads = Path(f"/proc/{warm.process.pid}/task").iterdir()
     assert [(thread / "comm").read_text() for thread in threads] == ["python\n"]
@@ -146,7 +154,24 @@ def test_its_workers_train(warm: Warm, stream: dict[str, Path], nodes: int) -> N
     assert started["seconds"]["import"] < 0.5
 
 
-def test_a_worker_is_killed_and_another_one_goes_on(warm: Warm, stream: dict[str, Path]) -> None:
+def test_workers_import_next_to_nothing(tmp_path: Path, stream: dict[str, Path]) -> None:
+    """What they need for the first steps is imported before the fork, once for all of them."""
+    with warmed(tmp_path, stream, PYTHONPROFILEIMPORTTIME="1") as warm:
+        warm.start(run_of(tmp_path, stream, "imports", nodes=2, steps=2))
+        assert warm.codes(2) == {0}, warm.words()
+    first, second = (imports(warm.log(rank).read_text()) for rank in range(2))
+    late = {name: min(first[name], second[name]) for name in first.keys() & second.keys()}
+    assert not [name for name in late if name.split(".")[0] in {"headway", "torch", "transformers"}]
+    assert not [name for name, seconds in late.items() if seconds > 0.05]
+
+
+def imports(log: str) -> dict[str, float]:
+    """Seconds by module, with what it imports itself. Both workers are slow only if it is."""
+    lines = [line.split("|") for line in log.splitlines() if line.startswith("import time:")]
+    return {name.strip(): int(microseconds) / 1e6 for _, microseconds, name in lines}
+
+
+def test_a_worker_is_killed_and_another_continues(warm: Warm, stream: dict[str, Path]) -> None:
     resolved = run_of(warm.folder, stream, "killed", nodes=1, steps=100_000)
     directory = RunDirectory.create(resolved.run_directory, SystemClock())
     (pid,) = warm.start(resolved)

@@ -29,11 +29,6 @@ def test_what_must_hold_does_in_every_history(part: int) -> None:
             pytest.fail(f"seed {seed}\n\n{story(smallest)}", pytrace=False)
 
 
-def test_the_last_holder_is_not_thrown_out_in_the_moment_the_other_is_lost() -> None:
-    """One does not come and the other falls silent, and both times run out at once."""
-    assert failure(random_history(4_077_926)) is None
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_defect_is_found(mutation: Mutation) -> None:
     assert first_catch(mutation, MOST_HISTORIES) is not None

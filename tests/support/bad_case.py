@@ -11,10 +11,11 @@ from typing import Any, Literal
 
 import numpy as np
 
-from headway.data.reading.tokenset import TokenSet
-from headway.data.shards import shard_file
-from headway.data.tiny import stories
+from headway.data.reading.token_set import TokenSet
+from headway.data.set_format import shard_file
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import load_tokenizer, save_tokenizer, train_tokenizer, trained_roles
+from headway.state.store import Store
 from support.contents import chat, json_lines, spoken
 
 Way = Literal["text", "ids", "masked", "messages", "template", "transform"]
@@ -93,7 +94,7 @@ def write_transform(folder: Path) -> None:
 
 def documents_in(folder: Path, way: Way) -> list[Document]:
     """What a prepared set of a way holds, in order."""
-    opened = TokenSet.open(folder)
+    opened = TokenSet.open(Store(folder))
     tokenizer = load_tokenizer("tokenizer", folder)
     found: list[Document] = []
     for number, shard in enumerate(opened.manifest.shards):

@@ -6,9 +6,10 @@ import asyncio
 import random
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from headway.member.generation import Generation
+from headway.member.protocol.generation import Generation
 from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member
 from support.waiting import until
@@ -62,9 +63,13 @@ class _Churn:
             await self.others.pop(0).leave()
         elif what == 3 and self.others[0].is_welcome:
             self.others[0].follower.leave()
-            self.others[0].beat()
+            self.others[0].heartbeat()
         else:
             self.chance.choice(self.stayers).cut()
+
+
+def _have_connected(members: list[Member], since: float) -> bool:
+    return all(member.connects and member.connects[-1] > since for member in members)
 
 
 async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Killed:
@@ -89,9 +94,7 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Killed:
             told.start_seconds.append(coordinator.start_seconds)
             waiting = [*churn.stayers, *churn.others]
             await until(
-                lambda waiting=waiting, killed=killed: all(
-                    member.connects and member.connects[-1] > killed for member in waiting
-                ),
+                partial(_have_connected, waiting, killed),
                 20,
                 "members to find it again",
             )
@@ -100,10 +103,10 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Killed:
             told.away_seconds.append(last - killed)
         for member in churn.others:
             await member.stop()
-        stays = {member.pod for member in churn.stayers}
+        stays = {member.name for member in churn.stayers}
         await until(
             lambda: all(
-                set(member.follower.newest.pods()) == stays
+                set(member.follower.newest.workers()) == stays
                 and member.follower.status.healed == member.follower.newest.number
                 for member in churn.stayers
             ),
@@ -112,7 +115,7 @@ async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Killed:
         )
         assert (await coordinator.state())["incarnation"] == kills + 1
         for member in churn.stayers:
-            assert member.evicted == [], f"{member.pod} was out, and had answered"
+            assert member.evicted == [], f"{member.name} was out, and had answered"
         for member in churn.all:
             numbers = list(member.heard)
             assert numbers == sorted(numbers)

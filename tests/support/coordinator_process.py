@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from headway.member.keys import new_key, read_key
+from headway.member.protocol.keys import new_key, read_key
 from support.commands import HEADWAY
 from support.s3 import free_port
 

@@ -1,29 +1,35 @@
 """An API server that only keeps what it is given: for what commands make of its answers. What
-Kubernetes does with objects is for the real one to show."""
+Kubernetes does with objects is for the real one to show. It can be away, refuse and fail."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from socket import SHUT_RDWR
 from threading import Thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from headway.clock import SystemClock
+from headway.http_server import HttpServer
 from headway.kube.names import INSTANCE, STORAGE
-from headway.launch.serving import Server
+from headway.launch.claim_server import ServedClaim
+from headway.member.protocol.sockets import bound_to
+from support.fake_pods import PODS, FakePods, WatchCut, patch_pod
 
 Object = dict[str, Any]
+DELETED_AT = "2026-11-16T09:00:00Z"
 READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
 CONFIG = """\
 apiVersion: v1
 kind: Config
 current-context: lab
-clusters: [{{name: lab, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+clusters:
+- {{name: lab, cluster: {{server: "http://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}
 users: [{{name: me, user: {{}}}}]
 contexts: [{{name: lab, context: {{cluster: lab, user: me, namespace: ml}}}}]
 """
@@ -37,6 +43,17 @@ class FakeKube:
         """Paths that begin so are answered with 403."""
         self.others: tuple[str, ...] = ()
         """Kinds that it knows besides."""
+        self.is_away = False
+        """Connections are closed without an answer..."""
+        self.num_cut = 0
+        """... so many up to now."""
+        self.failing: dict[str, int] = {}
+        """How many more calls that begin so (`DELETE /api/v1/...`) are answered with 500."""
+        self.calls: list[str] = []
+        """All that were answered, such as `GET /apis/...`."""
+        self.page = 500
+        """Most objects in a list."""
+        self.pods = FakePods()
         self.job_status: Object = {}
         """Of Jobs that are made."""
         self.storage_pod: Object = READY
@@ -44,11 +61,14 @@ class FakeKube:
         self.printed: dict[str, dict[str, str]] = {}
         """By pod and container."""
         self._claim = claim
-        self._served: Server | None = None
+        self._served: HttpServer | None = None
 
     def put(self, path: str, content: Object) -> Object:
         content["metadata"].setdefault("uid", path)
+        is_new = path not in self.objects
         self.objects[path] = content
+        if path.startswith(f"{PODS}/"):
+            self.pods.note("ADDED" if is_new else "MODIFIED", content)
         return content
 
     def job(self, run: str, suspend: bool = False, queue: str | None = None, **status: Any) -> None:
@@ -69,12 +89,19 @@ class FakeKube:
 
     def answer(self, method: str, where: str, content: bytes, headers: Any) -> tuple[int, bytes]:
         path, query = urlsplit(where).path, parse_qs(urlsplit(where).query)
+        self.calls.append(f"{method} {path}")
+        for call, count in self.failing.items():
+            if count > 0 and f"{method} {path}".startswith(call):
+                self.failing[call] = count - 1
+                return self._status(500, "etcd is busy")
         if any(path.startswith(prefix) for prefix in self.forbidden):
             return self._status(403, f"{path} is forbidden: you may not {method} it")
         if "/proxy/" in path:
             return self._proxied(method, where.partition("/proxy")[2], content, headers)
         if path.endswith("/log"):
             return self._log(path.split("/")[-2], query.get("container", [""])[0])
+        if path.startswith(f"{PODS}/") and method in ("PATCH", "DELETE"):
+            return self._changed_pod(method, path, content)
         if method == "PATCH":
             return 200, json.dumps(self._patched(path, json.loads(content))).encode()
         if method == "DELETE":
@@ -103,12 +130,39 @@ class FakeKube:
             self._serve(made)
         return made
 
+    def _changed_pod(self, method: str, path: str, content: bytes) -> tuple[int, bytes]:
+        """One that is deleted stays as long as it has finalizers."""
+        pod = self.objects.get(path)
+        if pod is None:
+            return self._status(404, f"{path} not found")
+        metadata = pod["metadata"]
+        if method == "PATCH":
+            patch_pod(pod, json.loads(content))
+        else:
+            metadata["deletionTimestamp"] = metadata.get("deletionTimestamp") or DELETED_AT
+        if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
+            del self.objects[path]
+            self.pods.note("DELETED", pod)
+        else:
+            self.pods.note("MODIFIED", pod)
+        return 200, json.dumps(pod).encode()
+
+    def watch(self, where: str) -> Iterator[bytes]:
+        query = parse_qs(urlsplit(where).query)
+        self.calls.append(f"WATCH {urlsplit(where).path}")
+        wanted = _selected(query)
+        return self.pods.watch(
+            int(query["resourceVersion"][0]),
+            lambda pod: wanted.items() <= pod["metadata"].get("labels", {}).items(),
+        )
+
     def _serve(self, secret: Object) -> None:
         from base64 import b64decode
 
         key = b64decode(secret["data"]["key"]).decode()
-        self._served = Server(("127.0.0.1", 0), {}, SystemClock(), (self._claim, key))
-        self._served.start()
+        resources = ServedClaim(self._claim, key).resources
+        self._served = HttpServer(bound_to("127.0.0.1", 0), {}, SystemClock(), resources)
+        self._served.__enter__()
 
     def _deleted(self, path: str) -> tuple[int, bytes]:
         gone = self.objects.pop(path, None)
@@ -121,9 +175,7 @@ class FakeKube:
         return self._status(200, "deleted")
 
     def _listed(self, path: str, query: dict[str, list[str]]) -> bytes:
-        wanted = dict(
-            pair.split("=") for pair in ",".join(query.get("labelSelector", [])).split(",") if pair
-        )
+        wanted = _selected(query)
         phase = ",".join(query.get("fieldSelector", [])).partition("status.phase=")[2]
         items = [
             one
@@ -132,7 +184,14 @@ class FakeKube:
             and wanted.items() <= one["metadata"].get("labels", {}).items()
             and phase in ("", one["status"].get("phase"))
         ]
-        return json.dumps({"metadata": {"resourceVersion": "1"}, "items": items}).encode()
+        if path == PODS:
+            self.pods.num_lists += 1
+        start = int(query.get("continue", ["0"])[0])
+        end = start + min(self.page, int(query.get("limit", [str(self.page)])[0]))
+        metadata = {"resourceVersion": str(self.pods.version)}
+        if end < len(items):
+            metadata["continue"] = str(end)
+        return json.dumps({"metadata": metadata, "items": items[start:end]}).encode()
 
     def _proxied(self, method: str, where: str, content: bytes, headers: Any) -> tuple[int, bytes]:
         assert self._served is not None, STORAGE
@@ -156,6 +215,12 @@ class FakeKube:
         return code, json.dumps({"kind": "Status", "code": code, "message": message}).encode()
 
 
+def _selected(query: dict[str, list[str]]) -> dict[str, str]:
+    """Labels that are asked for."""
+    pairs = ",".join(query.get("labelSelector", [])).split(",")
+    return dict(pair.split("=") for pair in pairs if pair)
+
+
 @contextmanager
 def fake_kube(folder: Path) -> Iterator[FakeKube]:
     """With `folder/kubeconfig` for it; the claim is `folder/claim`."""
@@ -168,12 +233,38 @@ def fake_kube(folder: Path) -> Iterator[FakeKube]:
 
         def _do(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            if kube.is_away:
+                kube.num_cut += 1
+                self._cut()
+                return
+            if "watch=true" in self.path:
+                self._watch()
+                return
             code, answer = kube.answer(self.command, self.path, content, self.headers)
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()
             self.wfile.write(answer)
+
+        def _watch(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Transfer-Encoding", "chunked")
+            self.end_headers()
+            self.wfile.flush()
+            try:
+                for line in kube.watch(self.path):
+                    self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
+                    self.wfile.flush()
+                self.wfile.write(b"0\r\n\r\n")
+            except (WatchCut, OSError):
+                self._cut()
+
+        def _cut(self) -> None:
+            self.close_connection = True
+            with suppress(OSError):
+                self.connection.shutdown(SHUT_RDWR)
 
         do_GET = do_PATCH = do_DELETE = do_PUT = do_POST = _do
 
@@ -182,10 +273,12 @@ def fake_kube(folder: Path) -> Iterator[FakeKube]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
-    Thread(target=server.serve_forever, daemon=True).start()
+    Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
     (folder / "kubeconfig").write_text(CONFIG.format(port=server.server_address[1]))
     try:
         yield kube
     finally:
+        kube.is_away = True
+        kube.pods.end_watches(is_cut=True)
         server.shutdown()
         server.server_close()

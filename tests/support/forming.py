@@ -16,11 +16,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from headway.member.keys import new_key, parse_key
-from headway.member.messages import StoreAnswer, StoreRequest
-from headway.member.session import Session
+from headway.member.protocol.keys import new_key, parse_key
+from headway.member.protocol.messages import StoreAnswer, StoreRequest
+from headway.member.worker.session import Session
+from support.stolen_time import Stopwatch
+
+if TYPE_CHECKING:  # torch is imported once it is a member
+    from headway.train.session_store import Group
 
 RUN = "forms"
 MEMBERS = 4
@@ -37,10 +43,13 @@ class Outcome:
     generation: int
     size: int
     seconds: float
-    """Until the group has added something up, or it is known that it will not."""
+    """Until the group has added something up, or it is known that it will not. These are without
+    what the host took meanwhile."""
     form_seconds: float
     """Of it, in `form_group`."""
     drop_seconds: float
+    lost_seconds: float
+    """To the host, of all of it."""
     error: str
     """Empty: it works."""
     at: float
@@ -97,7 +106,7 @@ class Member:
         self.pipe, self.name = pipe, name
         self.session = DyingSession(address, key, RUN, name)
         self.session.be_ready()
-        self.group = None
+        self.group: Group | None = None
         self.num_groups = 0
 
     def live(self) -> None:
@@ -136,59 +145,61 @@ class Member:
         )
         if view.generation.number > number:
             return
-        pods = list(generation.pods())
+        workers = list(generation.workers())
         self.session.num_asked = 0
-        began = time.monotonic()
-        error, form_seconds = self.form(number, pods)
-        seconds = time.monotonic() - began
+        whole, watch = Stopwatch(), Stopwatch()
+        error, form_seconds = self.form(number, workers)
+        seconds, watch = watch.seconds, Stopwatch()
         if error:
             self.drop()
             self.session.complain()
         else:
             self.session.healed()
-        drop_seconds = time.monotonic() - began - seconds
+        drop_seconds = watch.seconds
         self.num_groups += 1
         self.pipe.send(
             Outcome(
                 self.name,
                 number,
-                len(pods),
+                len(workers),
                 seconds,
                 form_seconds,
                 drop_seconds,
+                whole.lost_seconds,
                 error,
                 time.time(),
             )
         )
 
-    def form(self, number: int, pods: list[str]) -> tuple[str, float]:
+    def form(self, number: int, workers: list[str]) -> tuple[str, float]:
         import torch
         import torch.distributed as dist
 
         from headway.errors import HeadwayError
         from headway.train.session_store import SessionStore, form_group
 
-        began = time.monotonic()
+        watch = Stopwatch()
         store = SessionStore(self.session, number)
-        rank = pods.index(self.session.pod)
+        rank = workers.index(self.session.name)
         try:
-            self.group = form_group(store, rank, len(pods))
+            self.group = form_group(store, rank, len(workers))
         except HeadwayError as error:
-            return f"{type(error).__name__}: {error}", time.monotonic() - began
-        form_seconds = time.monotonic() - began
+            return f"{type(error).__name__}: {error}", watch.seconds
+        form_seconds = watch.seconds
         tensor = torch.tensor([float(rank)])
         work = dist.all_reduce(tensor, group=self.group.process_group, async_op=True)
+        assert work is not None
         while not work.is_completed():
             if self.session.view.generation.breaks(number):
                 return "broken: the collective was left", form_seconds
-            if time.monotonic() - began > 2.0:
+            if watch.wall_seconds > 2.0:
                 return "late: the collective hangs", form_seconds
             time.sleep(0.001)
         try:
             work.wait()
         except RuntimeError as error:
             return f"lost: {error}", form_seconds
-        assert tensor.item() == sum(range(len(pods)))
+        assert tensor.item() == sum(range(len(workers)))
         return "", form_seconds
 
     def drop(self) -> None:
@@ -212,7 +223,7 @@ class Crew:
         self.context = multiprocessing.get_context("forkserver")
         # Imported once: a member that is killed is replaced in a moment.
         self.context.set_forkserver_preload(["headway.train.session_store", "support.forming"])
-        self.members: dict[str, tuple[multiprocessing.Process, Connection]] = {}
+        self.members: dict[str, tuple[BaseProcess, Connection]] = {}
         self.result = Result()
         self._num_started = 0
 
@@ -281,7 +292,7 @@ class Crew:
         return self.wait_for_group(MEMBERS, newest)
 
     def stop_one(self, newest: int, stage: int) -> None:
-        """The same members form anew, and one of them stands still in it. The others go on."""
+        """The same members form a group again, and one of them hangs in it. The others continue."""
         first, *_, victim = self.members
         self.members[victim][1].send((stage, signal.SIGSTOP))
         self.members[first][1].send("complain")

@@ -22,20 +22,20 @@ from typing import Literal
 
 import msgspec
 
-from headway.member.events import Status
-from headway.member.generation import Domain, Generation
-from headway.member.messages import (
+from headway.member.protocol.generation import Domain, Generation
+from headway.member.protocol.handshake import PROOF, PROOF_BYTES, CoordinatorSide, WorkerSide
+from headway.member.protocol.messages import (
     MAX_HANDSHAKE_BYTES,
     MAX_KEY_BYTES,
     MAX_PEERS,
     MAX_TO_COORDINATOR_BYTES,
     MAX_VALUE_BYTES,
     Alive,
-    Beat,
     Farewell,
     FromWorker,
     Go,
     Goodbye,
+    Heartbeat,
     Message,
     StoreAdd,
     StoreCheck,
@@ -50,19 +50,12 @@ from headway.member.messages import (
     difference,
     encode,
 )
-from headway.member.wire import (
-    LENGTH_BYTES,
-    PROOF,
-    PROOF_BYTES,
-    TAG_BYTES,
-    CoordinatorSide,
-    Packed,
-    WorkerSide,
-)
+from headway.member.protocol.status import WorkerStatus
+from headway.member.protocol.wire import LENGTH_BYTES, TAG_BYTES, PackedMessage
 
 CORPUS = Path(__file__).parents[1] / "data" / "wire"
 KEY = hashlib.sha256(b"the key of a run that is only tested").digest()
-RUN, POD, INCARNATION = "fuzzed", "pod-0", 3
+RUN, WORKER, INCARNATION = "fuzzed", "pod-0", 3
 
 Expected = Literal["refused", "nothing", "checked"]
 
@@ -71,7 +64,7 @@ Expected = Literal["refused", "nothing", "checked"]
 class Case:
     name: str
     opens: bool
-    """An honest handshake of KEY, RUN and POD comes first."""
+    """An honest handshake of KEY, RUN and WORKER comes first."""
     make: Callable[[WorkerSide], list[bytes]] = field(repr=False)
     """The bytes that follow, for a connection that is open (`opens`), or for a fresh one."""
     expected: Expected
@@ -106,7 +99,7 @@ def judge(case: Case, outcome: Outcome) -> None:
 def attack(case: Case) -> Outcome:
     """Plays the case, and then goes on as if nothing had happened: the dead must stay dead."""
     coordinator = CoordinatorSide(KEY, RUN, INCARNATION)
-    worker = WorkerSide(KEY, RUN, POD)
+    worker = WorkerSide(KEY, RUN, WORKER)
     if case.opens:
         shake_hands(worker, coordinator)
     outcome = Outcome([], False)
@@ -118,7 +111,7 @@ def attack(case: Case) -> Outcome:
         outcome.refused = True
         assert not coordinator.is_open
         assert not coordinator.num_buffered_bytes
-        after = worker.send(Beat(Status())) if worker.is_open else worker.hello
+        after = worker.send(Heartbeat(WorkerStatus())) if worker.is_open else worker.hello
         assert coordinator.receive(after).messages == []
         assert len(str(coordinator.error)) < 1000
     judge(case, outcome)
@@ -277,8 +270,8 @@ def _cut_off(chance: random.Random) -> Case:
 
 
 def _foreign(chance: random.Random) -> Case:
-    """Frames of another open connection of the same pod and key, from the same place in it."""
-    other = WorkerSide(KEY, RUN, POD)
+    """Frames of another open connection of the same worker and key, from the same place in it."""
+    other = WorkerSide(KEY, RUN, WORKER)
     shake_hands(other, CoordinatorSide(KEY, RUN, INCARNATION))
     frames = [other.seal(packed(payload)) for payload in chance.choices(_valid(), k=6)]
     return _tampering(lambda chance, ours: frames[chance.randrange(6)] + ours[0], chance)
@@ -320,9 +313,9 @@ def _changed_message(chance: random.Random) -> Case:
 
 
 def _too_large(chance: random.Random) -> Case:
-    beat = {"seen": 1, "peers": ["p"] * (MAX_PEERS + 1)}
+    heartbeat = {"seen": 1, "peers": ["p"] * (MAX_PEERS + 1)}
     large: list[object] = [
-        [1, beat],
+        [1, heartbeat],
         [1, {"peers": ["p" * 5000]}],
         [1, {"seen": -1}],
         [1, {"healed": 2**63}],
@@ -374,9 +367,9 @@ KINDS: list[Callable[[random.Random], Case]] = [
 # Ways to change bytes
 
 
-def packed(payload: bytes) -> Packed:
+def packed(payload: bytes) -> PackedMessage:
     """Like `pack`, but takes anything."""
-    return Packed(payload, hashlib.blake2b(payload, digest_size=32).digest())
+    return PackedMessage(payload, hashlib.blake2b(payload, digest_size=32).digest())
 
 
 def flipped(data: bytes, bit: int) -> bytes:
@@ -391,7 +384,7 @@ def changed(chance: random.Random, data: bytes) -> bytes:
         at = chance.randrange(len(made) + 1)
         match chance.randrange(7):
             case 0 if made:
-                made = bytearray(flipped(made, chance.randrange(8 * len(made))))
+                made = bytearray(flipped(bytes(made), chance.randrange(8 * len(made))))
             case 1:
                 del made[at:]
             case 2:
@@ -418,7 +411,7 @@ def _cut(chance: random.Random, data: bytes) -> list[bytes]:
 
 
 def _hello(chance: random.Random) -> bytes:
-    return WorkerSide(KEY, RUN, POD, nonce=chance.randbytes(32)).hello
+    return WorkerSide(KEY, RUN, WORKER, nonce=chance.randbytes(32)).hello
 
 
 def _frame(payload: bytes) -> bytes:
@@ -433,10 +426,10 @@ def _valid() -> list[bytes]:
 # The corpus
 
 MESSAGES: dict[str, FromWorker] = {
-    "beat-first": Beat(Status()),
-    "beat": Beat(Status(9, 9, 9, 9, 0, (), 0, True, False)),
-    "beat-trouble": Beat(Status(9, 9, 9, 8, 9, ("pod-1", "pod-2"), 9, True, True)),
-    "beat-waits": Beat(Status(9, 9, 9, 9, 0, (), 9, True, False)),
+    "beat-first": Heartbeat(WorkerStatus()),
+    "beat": Heartbeat(WorkerStatus(9, 9, 9, 9, 0, (), 0, True, False)),
+    "beat-trouble": Heartbeat(WorkerStatus(9, 9, 9, 8, 9, ("pod-1", "pod-2"), 9, True, True)),
+    "beat-waits": Heartbeat(WorkerStatus(9, 9, 9, 9, 0, (), 9, True, False)),
     "goodbye": Goodbye("ends as planned"),
     "set": StoreSet(1, 9, "ranks/0", bytes(range(64))),
     "get": StoreGet(2, 9, "ranks/1", 2.0),
@@ -469,7 +462,7 @@ ANSWERS: dict[str, Message] = {
     "change": difference(_BEFORE, _AFTER),
     "go": Go(9),
     "alive": Alive(),
-    "farewell": Farewell("replaced by a newer session of the same pod"),
+    "farewell": Farewell("replaced by a newer session of the same worker"),
     "value": StoreValue(2, b"value"),
     "number": StoreNumber(3, -7),
     "failed": StoreFailed(4, "late", "nobody has set it"),
@@ -489,22 +482,22 @@ def corpus() -> dict[str, bytes]:
 
 def _bombs() -> dict[str, bytes]:
     """Short, refused, and dear to a decoder that believes what it is told."""
-    beat, peers = b"\x92\x01", b"\x92\x01\x81\xa5peers"
+    heartbeat, peers = b"\x92\x01", b"\x92\x01\x81\xa5peers"
     return {
         "empty-array": b"\x90",
         "nil": b"\xc0",
         "no-array": msgspec.msgpack.encode({"kind": 1}),
         "unknown-kind": b"\x91\x7f",
         "answer-to-coordinator": encode(Go(9)),
-        "deep-arrays": beat + b"\x81\xa1x" + b"\x91" * 3000 + b"\xc0",
-        "deep-maps": beat + b"\x81\xa1x" + b"\x81\xa1x" * 1500 + b"\xc0",
+        "deep-arrays": heartbeat + b"\x81\xa1x" + b"\x91" * 3000 + b"\xc0",
+        "deep-maps": heartbeat + b"\x81\xa1x" + b"\x81\xa1x" * 1500 + b"\xc0",
         "huge-array": peers + b"\xdd\xff\xff\xff\xff",
         "huge-array-16": peers + b"\xdc\xff\xff",
-        "huge-map": beat + b"\xdf\xff\xff\xff\xff",
+        "huge-map": heartbeat + b"\xdf\xff\xff\xff\xff",
         "huge-text": peers + b"\x91\xdb\xff\xff\xff\xff",
         "huge-value": b"\x95\x10\x01\x01\xa1k\xc6\xff\xff\xff\xff",
         "huge-outer": b"\xdd\xff\xff\xff\xff\x01",
-        "extension": beat + b"\xc9\xff\xff\xff\xff\x01",
+        "extension": heartbeat + b"\xc9\xff\xff\xff\xff\x01",
         "time": b"\x92\x02\xd6\xff\x00\x00\x00\x00",
         "bad-text": b"\x92\x02\xa2\xc3\x28",
         "surrogate": b"\x92\x02\xa3\xed\xa0\x80",
@@ -517,7 +510,7 @@ def _bombs() -> dict[str, bytes]:
 
 
 def _strangers() -> dict[str, bytes]:
-    hello = WorkerSide(KEY, RUN, POD, nonce=bytes(32)).hello
+    hello = WorkerSide(KEY, RUN, WORKER, nonce=bytes(32)).hello
     return {
         "http": b"GET / HTTP/1.1\r\nHost: coordinator\r\n\r\n",
         "tls": bytes.fromhex("16030100c8010000c40303") + bytes(32) + b"\x20" + bytes(32),
@@ -529,9 +522,9 @@ def _strangers() -> dict[str, bytes]:
         "hello": hello,
         "hello-twice": hello * 2,
         "hello-without-magic": hello.replace(b"HEADWAY", b"headway"),
-        "hello-of-another-run": WorkerSide(KEY, "other", POD, nonce=bytes(32)).hello,
-        "hello-of-version-0": WorkerSide(KEY, RUN, POD, versions=(0, 0), nonce=bytes(32)).hello,
-        "hello-of-version-9": WorkerSide(KEY, RUN, POD, versions=(7, 9), nonce=bytes(32)).hello,
+        "hello-of-another-run": WorkerSide(KEY, "other", WORKER, nonce=bytes(32)).hello,
+        "hello-of-version-0": WorkerSide(KEY, RUN, WORKER, versions=(0, 0), nonce=bytes(32)).hello,
+        "hello-of-version-9": WorkerSide(KEY, RUN, WORKER, versions=(7, 9), nonce=bytes(32)).hello,
         "hello-with-more": _frame(hello[4:] + b"more"),
         "hello-cut-off": _frame(hello[4:30]),
         "hello-without-names": _frame(hello[4:49] + bytes(4)),
@@ -544,7 +537,7 @@ def _sessions() -> dict[str, bytes]:
     recorded = {}
     for index, name in enumerate(["short", "all-messages"]):
         coordinator = CoordinatorSide(KEY, RUN, INCARNATION, nonce=bytes([index]) * 32)
-        worker = WorkerSide(KEY, RUN, POD, nonce=bytes([100 + index]) * 32)
+        worker = WorkerSide(KEY, RUN, WORKER, nonce=bytes([100 + index]) * 32)
         proof = worker.receive(coordinator.receive(worker.hello).reply).reply
         said = list(MESSAGES.values())[: 2 if name == "short" else None]
         frames = b"".join(worker.send(message) for message in said)

@@ -12,8 +12,8 @@ import torch
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import find_checkpoint
 from headway.state.ledger import Verdict, verify_ledger
-from headway.state.rundir import RunDirectory
-from headway.train.tensors_file import TORCH_DTYPES, fill_rows
+from headway.state.run_directory import RunDirectory
+from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
 from support.waiting import wait_for
 from support.workers import Workers, train
 

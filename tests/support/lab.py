@@ -1,4 +1,4 @@
-"""A target on the test cluster, a folder with a run for it, and a look at both from outside."""
+"""A target on the test cluster, a folder with a run for it, and a view of both from outside."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from cluster_tool import cluster as tool
 from cluster_tool.cluster import Cluster
 from cluster_tool.node import Node
 from headway.clock import seconds_of
-from headway.data.tiny import stories
+from headway.data.tiny_stories import stories
 from headway.state.ledger import verify_ledger
-from headway.state.lines import stands_at
-from headway.state.rundir import RunDirectory
+from headway.state.rewinds import step_after
+from headway.state.run_directory import RunDirectory
 from support import commands, live
 from support.waiting import wait_for
 
 RUN_FILE = live.RUN_FILE + "checkpoint: {every: 20s}\n"
 START_SECONDS = 180.0
 RECOVER_SECONDS = 60.0
-MOST_COMPARED = 2000
+COMPARED_AFTER = 100
+"""Steps of the last generation whose losses are compared."""
 TOLERANCE = 1e-5
 STEP_SECONDS = 5.0
 
 
 class Lab:
-    """Commands are typed in `folder`; KUBECONFIG is set by whoever made this."""
+    """Commands are run in `folder`; the caller sets KUBECONFIG."""
 
     def __init__(self, cluster: Cluster, namespace: str, folder: Path) -> None:
         self.cluster = cluster
@@ -43,7 +44,7 @@ class Lab:
         self.shared = cluster.folder / "shared" / namespace
         """The claim's files, on this machine."""
         parts = cluster.lend(namespace)
-        target = {
+        target: dict[str, Any] = {
             "kube": {"namespace": namespace},
             "image": cluster.image,
             "storage": {"claim": parts.claim},
@@ -90,13 +91,13 @@ class Lab:
         return RunDirectory(self.shared / "runs" / name)
 
     def step(self, name: str = "it") -> int:
-        return stands_at(self.directory(name).metrics.last() or {"rewind": 0})
+        return step_after(self.directory(name).metrics.last() or {"rewind": 0})
 
     def wait_for_step(self, step: int, seconds: float = RECOVER_SECONDS) -> None:
         wait_for(f"step {step}", lambda: self.step() >= step, seconds)
 
     def require_steps(self, seconds: float) -> None:
-        """Nothing holds the training up for so long."""
+        """A new step every few seconds, for that long."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             self.wait_for_step(self.step() + 1, STEP_SECONDS)
@@ -143,7 +144,7 @@ class Lab:
         return {pod["spec"]["nodeName"] for pod in self.pods() if "nodeName" in pod["spec"]}
 
     def training_pids(self) -> dict[str, set[int]]:
-        """Processes that train, by the pod they are in: those that the warm parent has forked."""
+        """Processes that train, by the pod they are in: those that the fork server has forked."""
         found = {}
         for pod in self.pods():
             if "nodeName" not in pod["spec"]:
@@ -185,7 +186,9 @@ class Lab:
 
     def require_as_undisturbed(self, name: str = "it") -> None:
         """The same steps with the same losses as by one process that nobody touches."""
-        lines = self.directory(name).steps()[:MOST_COMPARED]
+        lines = self.directory(name).steps()
+        last = [line["generation"] for line in lines].index(lines[-1]["generation"])
+        lines = lines[: last + COMPARED_AFTER]
         self.headway("run", "--set", "name=alone", "--set", f"train_for={len(lines)} steps")
         alone = RunDirectory(self.folder / "runs" / "alone").steps()
         assert len(alone) == len(lines)
@@ -228,4 +231,4 @@ def _is_forked(pid: int) -> bool:
         above = Path(f"/proc/{parent.split()[1]}/cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return False
-    return b"headway.train.warm" in words and words == above
+    return b"headway.train.fork_server" in words and words == above

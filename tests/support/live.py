@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
 import time
 from collections.abc import Callable
@@ -13,11 +12,12 @@ from typing import Any, TypeVar
 
 import psutil
 
-from headway.member.generation import Generation
-from headway.member.records import StoreRecord
+from headway.member.coordinator.record import StoreRecord
+from headway.member.protocol.generation import Generation
+from headway.member.protocol.identity import parse
 from headway.state.ledger import verify_ledger
-from headway.state.lines import stands_at
-from headway.state.rundir import RunDirectory
+from headway.state.rewinds import step_after
+from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support.commands import Started
 from support.waiting import wait_for
@@ -42,8 +42,6 @@ evaluation: {every: 1000000 steps}
 Found = TypeVar("Found")
 
 START_SECONDS = 120.0
-NODE = re.compile(r"node-(\d+)\.")
-"""What a pod's name begins with."""
 
 
 def write_run(folder: Path, text: Path, run_file: str = RUN_FILE) -> Path:
@@ -63,7 +61,7 @@ class LiveRun(Started):
 
     @property
     def step(self) -> int:
-        return stands_at(self.directory.metrics.last() or {"rewind": 0})
+        return step_after(self.directory.metrics.last() or {"rewind": 0})
 
     def workers(self) -> dict[tuple[int, int], int]:
         """(node, local rank) and process id of those that are alive."""
@@ -95,7 +93,7 @@ class LiveRun(Started):
     def members(self) -> list[int]:
         """Nodes of the newest generation, the leader first."""
         generation = self.generation()
-        nodes = [node_of(domain.pods[0]) for domain in generation.domains]
+        nodes = [node_of(domain.workers[0]) for domain in generation.domains]
         return nodes[generation.leader :] + nodes[: generation.leader]
 
     def events(self, name: str) -> list[dict[str, Any]]:
@@ -176,7 +174,7 @@ class Away:
         return None if found == before else found
 
 
-def soon(what: str, look: Callable[[], Found], seconds: float) -> Found:
+def soon(what: str, look: Callable[[], Found | None], seconds: float) -> Found:
     """Like `wait_for`, within milliseconds: it takes part of a core."""
     deadline = time.monotonic() + seconds
     while not (found := look()):
@@ -190,10 +188,10 @@ def _listens(process: psutil.Process) -> bool:
     return any(one.status == psutil.CONN_LISTEN for one in connections)
 
 
-def node_of(pod: str) -> int:
-    found = NODE.match(pod)
-    assert found is not None, pod
-    return int(found[1])
+def node_of(worker: str) -> int:
+    index = parse(worker).node_index
+    assert index is not None, worker
+    return index
 
 
 def is_alive(pid: int, run_directory: str) -> bool:

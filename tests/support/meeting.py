@@ -7,19 +7,19 @@ import socket
 import time
 from collections.abc import Sequence
 
-from headway.member.events import Status
-from headway.member.generation import Domain, Generation
-from headway.member.messages import Beat, FromWorker, Go, Goodbye
-from headway.member.rendezvous import Rendezvous
-from headway.member.wire import CoordinatorSide
+from headway.member.coordinator.rendezvous import Rendezvous
+from headway.member.protocol.generation import Domain, Generation
+from headway.member.protocol.handshake import CoordinatorSide
+from headway.member.protocol.messages import FromWorker, Go, Goodbye, Heartbeat
+from headway.member.protocol.status import WorkerStatus
 from support.small_coordinator import SmallCoordinator
 
 
 class Meeting(SmallCoordinator):
     def __init__(self) -> None:
         self.rendezvous = Rendezvous()
-        self.statuses: dict[str, Status] = {}
-        """The newest of each pod."""
+        self.statuses: dict[str, WorkerStatus] = {}
+        """The newest of each worker."""
         self.is_holding = False
         """Whether nobody hears that all have come."""
         self._went = 0
@@ -37,8 +37,12 @@ class Meeting(SmallCoordinator):
         """A new generation of these; its number."""
         with self._lock:
             number = self.generation.number + 1
-            made = tuple(Domain(tuple(pods), number, holds) for pods in domains)
-            self.rendezvous.open(number, [pod for pods in domains for pod in pods])
+            since = {domain.workers: domain.since for domain in self.generation.domains}
+            made = tuple(
+                Domain(tuple(workers), since.get(tuple(workers), number), holds)
+                for workers in domains
+            )
+            self.rendezvous.open(number, [worker for workers in domains for worker in workers])
             self.publish(Generation(number, self.incarnation, made, leader, paused, sound, reason))
             self._let_go()
         return number
@@ -48,12 +52,12 @@ class Meeting(SmallCoordinator):
             self.is_holding = False
             self._let_go()
 
-    def status(self, pod: str) -> Status:
-        return self.statuses.get(pod, Status())
+    def status(self, worker: str) -> WorkerStatus:
+        return self.statuses.get(worker, WorkerStatus())
 
     def _let_go(self) -> None:
-        number, pods = self.generation.number, list(self.generation.pods())
-        all_came = pods and all(self.status(pod).entered == number for pod in pods)
+        number, workers = self.generation.number, list(self.generation.workers())
+        all_came = workers and all(self.status(worker).entered == number for worker in workers)
         if all_came and self._went < number and not self.is_holding:
             self._went = number
             self.tell(Go(number))
@@ -62,13 +66,13 @@ class Meeting(SmallCoordinator):
         self, connection: socket.socket, side: CoordinatorSide, message: FromWorker, is_first: bool
     ) -> None:
         super()._hear(connection, side, message, is_first)
-        if isinstance(message, Beat):
-            self.statuses[side.pod] = message.status
+        if isinstance(message, Heartbeat):
+            self.statuses[side.worker] = message.status
             self._let_go()
         elif not isinstance(message, Goodbye):
             self.rendezvous.handle(
                 message,
-                side.pod,
+                side.worker,
                 time.monotonic(),
                 lambda answer: connection.sendall(side.send(answer)),
             )

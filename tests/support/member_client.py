@@ -1,4 +1,4 @@
-"""Pods that are in a run without training: a session, a follower, beats. Thousands in a process.
+"""Workers that do not train: a session, a follower, heartbeats. Thousands in a process.
 
 A member enters each generation as soon as it hears of it, and is healed as soon as it may form its
 group. What thousands hear alike is decoded once; every tag is verified.
@@ -13,25 +13,29 @@ import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
-from headway.member.events import Status
-from headway.member.follow import Follower
-from headway.member.generation import Domain, Generation
-from headway.member.messages import (
-    Beat,
-    Change,
+from headway.member.protocol.generation import Domain, Generation
+from headway.member.protocol.handshake import HANDSHAKE_SECONDS, WorkerSide, certificate_binding
+from headway.member.protocol.messages import (
     Farewell,
     FromCoordinator,
+    GenerationChange,
     Go,
     Goodbye,
+    Heartbeat,
     StoreAnswer,
+    StoreFailed,
+    StoreNumber,
     StoreRequest,
+    StoreValue,
     Welcome,
     apply,
     from_coordinator,
 )
-from headway.member.wire import DEAF_SECONDS, HANDSHAKE_SECONDS, WorkerSide, certificate_binding
+from headway.member.protocol.status import WorkerStatus
+from headway.member.protocol.wire import DEAF_SECONDS
+from headway.member.worker.follower import Follower
 
-BEAT_SECONDS = 1.0
+HEARTBEAT_SECONDS = 1.0
 FIRST_RETRY_SECONDS = 0.02
 LONGEST_RETRY_SECONDS = 1.0
 
@@ -40,7 +44,7 @@ _generations: dict[tuple[object, ...], Generation] = {}
 _domains: dict[int, tuple[Generation, dict[str, Domain]]] = {}
 
 
-def applied_once(key: bytes, change: Change, base: Generation) -> Generation:
+def applied_once(key: bytes, change: GenerationChange, base: Generation) -> Generation:
     """The same object for all of a run (`key`)."""
     known = (key, change.base, change.base_incarnation, change.number, change.incarnation)
     if known not in _generations:
@@ -60,9 +64,9 @@ class QuickFollower(Follower):
         if known is None or known[0] is not newest:
             if len(_domains) > 64:
                 _domains.clear()
-            known = (newest, {name: each for each in newest.domains for name in each.pods})
+            known = (newest, {name: each for each in newest.domains for name in each.workers})
             _domains[id(newest)] = known
-        return known[1].get(self.pod)
+        return known[1].get(self.name)
 
 
 class Member(asyncio.Protocol):
@@ -71,7 +75,7 @@ class Member(asyncio.Protocol):
         address: tuple[str, int],
         key: bytes,
         run: str,
-        pod: str,
+        name: str,
         *,
         follows: bool = True,
         tls: ssl.SSLContext | None = None,
@@ -79,11 +83,11 @@ class Member(asyncio.Protocol):
         on_heard: Callable[[Member, int], None] | None = None,
     ) -> None:
         """`follows`: enters what it hears of, and is healed. `source`: the address it has."""
-        self.address, self.key, self.run, self.pod = address, key, run, pod
+        self.address, self.key, self.run, self.name = address, key, run, name
         self.follows = follows
         self.tls = tls
         self.source = (source, 0) if source else None
-        self.follower = QuickFollower(pod)
+        self.follower = QuickFollower(name)
         self.heard: dict[int, float] = {}
         """When it heard of each generation."""
         self.evicted: list[int] = []
@@ -93,21 +97,21 @@ class Member(asyncio.Protocol):
         self.connects: list[float] = []
         """When sessions were welcomed."""
         self.lost: list[float] = []
-        self.num_beats = 0
-        self.latest_beat_seconds = 0.0
-        """How late a beat of ours was at worst: a measure of this process."""
+        self.num_heartbeats = 0
+        self.latest_heartbeat_seconds = 0.0
+        """How late a heartbeat of ours was at worst: a measure of this process."""
         self._on_heard = on_heard
         self._side: WorkerSide | None = None
         self._transport: asyncio.Transport | None = None
         self._task: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
-        self._sent: Status | None = None
+        self._sent: WorkerStatus | None = None
         self._requests: dict[int, asyncio.Future[StoreAnswer]] = {}
         self._num_requests = 0
-        self._beat_timer: asyncio.TimerHandle | None = None
+        self._heartbeat_timer: asyncio.TimerHandle | None = None
         self._heard_at = 0.0
         self.is_welcome = False
-        self.beats_on = True
+        self.sends_heartbeats = True
 
     # Its life
 
@@ -167,7 +171,7 @@ class Member(asyncio.Protocol):
             binding = certificate_binding(secured.getpeercert(binary_form=True))
         newest = self.follower.incarnation
         self._side = WorkerSide(
-            self.key, self.run, self.pod, newest_incarnation=newest, binding=binding
+            self.key, self.run, self.name, newest_incarnation=newest, binding=binding
         )
         self._side._decode = decoded_once
         self._sent, self.is_welcome = None, False
@@ -184,23 +188,23 @@ class Member(asyncio.Protocol):
             self._transport.write(received.reply)
         if self._side.is_open and not was_open:
             self.follower.meet(self._side.incarnation)
-            self.beat()
-            self._schedule_beat(BEAT_SECONDS * random.random())
+            self.heartbeat()
+            self._schedule_heartbeat(HEARTBEAT_SECONDS * random.random())
         for message in received.messages:
             self._hear(message)
         if received.error is not None:
             self.errors.append(str(received.error))
             self._transport.abort()
         elif received.messages:
-            self.beat_if_changed()
+            self.heartbeat_if_changed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost.append(time.monotonic())
         self._side = self._transport = None
         self.is_welcome = False
-        if self._beat_timer is not None:
-            self._beat_timer.cancel()
-            self._beat_timer = None
+        if self._heartbeat_timer is not None:
+            self._heartbeat_timer.cancel()
+            self._heartbeat_timer = None
         for future in self._requests.values():
             future.cancel()
         self._requests.clear()
@@ -220,7 +224,7 @@ class Member(asyncio.Protocol):
                 elif message.went:
                     follower.hear_go(follower.newest.number)
                 self._train()
-            case Change():
+            case GenerationChange():
                 self._learn(applied_once(self.key, message, follower.newest), False)
                 self._train()
             case Go():
@@ -228,7 +232,7 @@ class Member(asyncio.Protocol):
                 self._train()
             case Farewell():
                 self.farewells.append(message.reason)
-            case _ if hasattr(message, "request"):
+            case StoreValue() | StoreNumber() | StoreFailed():
                 future = self._requests.pop(message.request, None)
                 if future is not None and not future.done():
                     future.set_result(message)
@@ -260,31 +264,31 @@ class Member(asyncio.Protocol):
 
     # What it says
 
-    def beat_if_changed(self) -> None:
+    def heartbeat_if_changed(self) -> None:
         if self.follower.status != self._sent:
-            self.beat()
+            self.heartbeat()
 
-    def beat(self) -> None:
+    def heartbeat(self) -> None:
         if self._side is None or self._transport is None or not self._side.is_open:
             return
         self._sent = self.follower.status
-        self.num_beats += 1
-        self._transport.write(self._side.send(Beat(self._sent)))
+        self.num_heartbeats += 1
+        self._transport.write(self._side.send(Heartbeat(self._sent)))
 
-    def _schedule_beat(self, seconds: float) -> None:
+    def _schedule_heartbeat(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         due = loop.time() + seconds
 
-        def beat() -> None:
-            self.latest_beat_seconds = max(self.latest_beat_seconds, loop.time() - due)
+        def heartbeat() -> None:
+            self.latest_heartbeat_seconds = max(self.latest_heartbeat_seconds, loop.time() - due)
             if time.monotonic() > self._heard_at + DEAF_SECONDS:
                 self.cut()
                 return
-            if self.beats_on:
-                self.beat()
-            self._schedule_beat(BEAT_SECONDS)
+            if self.sends_heartbeats:
+                self.heartbeat()
+            self._schedule_heartbeat(HEARTBEAT_SECONDS)
 
-        self._beat_timer = loop.call_at(due, beat)
+        self._heartbeat_timer = loop.call_at(due, heartbeat)
 
     async def ask(self, make: Callable[[int], StoreRequest]) -> StoreAnswer:
         """A request to the store of keys, and its answer."""

@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from headway.clock import SystemClock
-from headway.launch.parent import COMMAND, Ended, Started, WarmParent
-from headway.member.keys import new_key
+from headway.launch.fork_server import COMMAND, ForkServerProcess, WorkerExited, WorkerStarted
+from headway.member.protocol.keys import new_key
 from headway.spec.resolve import Resolved
-from headway.state.rundir import Journal, RunDirectory
+from headway.state.run_directory import Journal, RunDirectory
 from support.commands import HEADWAY
 from support.live import LiveRun
 
@@ -69,7 +69,7 @@ class Unreached:
 
 
 class NetworkedRun(LiveRun):
-    """One worker a node, each with a warm parent in its own namespace; this process is their
+    """One worker a node, each with a fork server in its own namespace; this process is their
     launcher."""
 
     def __init__(self, resolved: Resolved) -> None:
@@ -80,7 +80,7 @@ class NetworkedRun(LiveRun):
         self.journal = Journal(self.directory.launcher, SystemClock())
         self.pids: dict[str, int] = {}
         self.codes: dict[str, int] = {}
-        self._parents: list[WarmParent] = []
+        self._fork_servers: list[ForkServerProcess] = []
         self._lock = os.open(self.directory.local / "lock", os.O_RDWR | os.O_CREAT)
         self._key = self.directory.local / "key"
         self._key.write_text(new_key())
@@ -94,21 +94,21 @@ class NetworkedRun(LiveRun):
         for pid in self.pids.values():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        for parent in self._parents:
-            parent.__exit__()
+        for server in self._fork_servers:
+            server.__exit__()
         self._coordinator.kill()
         self._coordinator.wait()
         os.close(self._lock)
         self._remove_network()
 
     def look(self) -> None:
-        """What the parents have to say."""
-        for parent in self._parents:
-            for news in parent.news(0.0):
-                if isinstance(news, Started):
-                    self.pids[news.name] = news.pid
-                elif isinstance(news, Ended):
-                    self.codes[news.name] = news.code
+        """What the fork servers report."""
+        for server in self._fork_servers:
+            for report in server.poll(0.0):
+                if isinstance(report, WorkerStarted):
+                    self.pids[report.name] = report.pid
+                elif isinstance(report, WorkerExited):
+                    self.codes[report.name] = report.exit_code
 
     def stop(self) -> str:
         self.look()
@@ -166,9 +166,9 @@ class NetworkedRun(LiveRun):
         location = self.directory.location
         log = self.directory.log(node, 0)
         command = ("ip", "netns", "exec", _namespace(node), *COMMAND)
-        parent = WarmParent(location, environment, log, self._lock, command)
-        parent.start(f"node-{node}", [location], environment, log)
-        self._parents.append(parent)
+        server = ForkServerProcess(location, environment, log, self._lock, command)
+        server.start(f"node-{node}", [location], environment, log)
+        self._fork_servers.append(server)
 
     def _make_network(self) -> None:
         self._remove_network()

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from tokenizers import Tokenizer
 
-from headway.data.making.encode import Encoded
-from headway.data.making.prepare import Job, PartDone, prepare
-from headway.data.making.recipe import Settings
-from headway.data.making.report import Progress
-from headway.data.shards import SetManifest, read_manifest
+from headway.data.prepare.encode import EncodedChunk
+from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
+from headway.data.prepare.progress import PrepareProgress
+from headway.data.prepare.recipe import RecipeSettings
+from headway.data.set_format import SetManifest, read_manifest
 from headway.data.statistics import Statistics
 from headway.data.tokenizer import TokenizerSource
+from headway.state.store import Store
 from support.clock import Patient
 
 MEMORY = Path("/dev/shm")
@@ -43,19 +44,18 @@ def job_for(
     processes: int = 1,
     part: tuple[int, int] | None = None,
     **settings: Any,
-) -> Job:
+) -> PrepareJob:
     """A number as `tokenizer` trains one of that size; `window_tokens` makes a set of windows."""
     if "window_tokens" in settings:
         settings.setdefault("layout", "windows")
-    is_trained = isinstance(tokenizer, int)
-    return Job(
+    return PrepareJob(
         sources,
         TokenizerSource(train_vocab=tokenizer)
-        if is_trained
+        if isinstance(tokenizer, int)
         else TokenizerSource(load=str(tokenizer)),
         str(into),
         beside or into.parent,
-        Settings(**settings),
+        RecipeSettings(**settings),
         code=code,
         strict=strict,
         processes=processes,
@@ -63,15 +63,17 @@ def job_for(
     )
 
 
-def run(job: Job, progress: Callable[[Progress], None] = lambda _: None) -> SetManifest:
+def run(
+    job: PrepareJob, progress: Callable[[PrepareProgress], None] = lambda _: None
+) -> SetManifest:
     made = prepare(job, progress, Patient())
     assert isinstance(made, SetManifest)
     return made
 
 
-def run_part(job: Job) -> PartDone:
+def run_part(job: PrepareJob) -> PreparedPart:
     made = prepare(job, lambda _: None, Patient())
-    assert isinstance(made, PartDone)
+    assert isinstance(made, PreparedPart)
     return made
 
 
@@ -80,10 +82,10 @@ def encoded(
     opens: bool = False,
     continues: bool = False,
     mask: Callable[[int], bool] | None = None,
-) -> Encoded:
+) -> EncodedChunk:
     """A chunk of three bytes to a token; `mask` says of each token whether it counts."""
     flat = [token for one in documents for token in one]
-    return Encoded(
+    return EncodedChunk(
         tokens=np.array(flat, dtype=np.uint16),
         mask=None if mask is None else np.array([mask(token) for token in flat], dtype=np.uint8),
         lengths=np.array([len(one) for one in documents], dtype=np.int64),
@@ -116,7 +118,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 def tokens_of(folder: Path) -> list[np.ndarray]:
     """Of each shard."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(Store(folder))
     kind = f"<u{manifest.token_bytes}"
     return [
         np.fromfile(folder / "shards" / f"{shard.name}.tokens", kind).astype(np.int64)
@@ -126,7 +128,7 @@ def tokens_of(folder: Path) -> list[np.ndarray]:
 
 def documents_of(folder: Path) -> list[list[int]]:
     """The tokens of each document, by its start; it may go on in the next shard."""
-    manifest = read_manifest(folder)
+    manifest = read_manifest(Store(folder))
     starts, first = [], 0
     for shard in manifest.shards:
         here = np.fromfile(folder / "shards" / f"{shard.name}.documents", "<u8").astype(np.int64)
@@ -141,7 +143,7 @@ def documents_of(folder: Path) -> list[list[int]]:
 def mask_of(folder: Path) -> list[int]:
     """Of all tokens, in a row."""
     found: list[int] = []
-    for shard in read_manifest(folder).shards:
+    for shard in read_manifest(Store(folder)).shards:
         path = folder / "shards" / f"{shard.name}.mask"
         assert path.exists() == shard.has_mask
         found += path.read_bytes() if shard.has_mask else [1] * shard.num_tokens
@@ -150,7 +152,7 @@ def mask_of(folder: Path) -> list[int]:
 
 def texts_of(folder: Path) -> list[str]:
     """Of each document of a stream, without the end-of-text that every one must have."""
-    end = read_manifest(folder).special_ids.end_of_text
+    end = read_manifest(Store(folder)).special_ids.end_of_text
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer" / "tokenizer.json"))
     documents = documents_of(folder)
     assert all(document[-1] == end and end not in document[:-1] for document in documents)

@@ -12,6 +12,7 @@ import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from threading import Thread
@@ -20,12 +21,13 @@ from typing import Any
 import psutil
 
 from headway.clock import SystemClock
-from headway.data.making.join import join
-from headway.data.making.prepare import Job, prepare
-from headway.data.making.recipe import Settings
-from headway.data.shards import SHARDS, SetManifest
-from headway.data.tiny import stories
+from headway.data.prepare.job import PrepareJob, prepare
+from headway.data.prepare.join import join_parts
+from headway.data.prepare.recipe import RecipeSettings
+from headway.data.set_format import SHARDS, SetManifest
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
+from headway.state.store import Store
 from support.waiting import wait_for
 
 START_SECONDS = 60
@@ -46,12 +48,12 @@ def prepare_set(
     if "window_tokens" in settings:
         settings["layout"] = "windows"
     load = None if tokenizer is None else str(tokenizer)
-    job = Job(
+    job = PrepareJob(
         sources,
         TokenizerSource(load=load, train_vocab=vocab),
         str(into),
         beside,
-        Settings(**settings),
+        RecipeSettings(**settings),
         processes=processes,
     )
     made = prepare(job, lambda progress: None, SystemClock())
@@ -59,7 +61,7 @@ def prepare_set(
     return made
 
 
-def mixed_corpus(folder: Path, num_bytes: int) -> Job:
+def mixed_corpus(folder: Path, num_bytes: int) -> PrepareJob:
     """Text of several kinds: some that can be read in pieces, some that cannot, some bad; and the
     job of preparing it in small units, alone in one process."""
     third = num_bytes // 3
@@ -71,25 +73,25 @@ def mixed_corpus(folder: Path, num_bytes: int) -> Job:
     (folder / "c.jsonl.gz").write_bytes(gzip.compress(packed.encode()))
     (folder / "first.txt").write_text("\n\n".join(stories(50_000, seed=1)))
     prepare_set(["first.txt"], folder / "first", folder, vocab=500)
-    return Job(
+    return PrepareJob(
         ["a.txt", "b.jsonl", "c.jsonl.gz"],
         TokenizerSource(load=str(folder / "first" / "tokenizer")),
         str(folder / "alone"),
         folder,
-        Settings(unit_bytes=2**16),
+        RecipeSettings(unit_bytes=2**16),
         processes=1,
     )
 
 
-def prepare_in_parts(job: Job, folders: list[str], into: Path) -> None:
+def prepare_in_parts(job: PrepareJob, folders: list[str], into: Path) -> None:
     """The last part first, each into its folder; then joined."""
     for number, folder in reversed(list(enumerate(folders))):
         part = replace(job, into=folder, part=(number, len(folders)), processes=1 + number % 2)
         prepare(part, lambda progress: None, SystemClock())
-    join(list(dict.fromkeys(folders)), str(into))
+    join_parts([Store(part) for part in dict.fromkeys(folders)], Store(into))
 
 
-def kill_and_prepare(job: Job, kills: int, seed: int) -> int:
+def kill_and_prepare(job: PrepareJob, kills: int, seed: int) -> int:
     """Starts the preparation, which kills itself at a random moment of its work, and again; then
     lets it come to its end. How many did not come to their end before."""
     moments = random.Random(seed)
@@ -101,7 +103,7 @@ def kill_and_prepare(job: Job, kills: int, seed: int) -> int:
         assert code in (0, -signal.SIGKILL), f"exit code {code}"
         done += code != 0
         # Those that tokenise notice by themselves that nobody wants their work any more.
-        wait_for("its processes to end", lambda pid=process.pid: not _others_of(pid), 20)
+        wait_for("its processes to end", partial(_is_alone, process.pid), 20)
     assert _start(job).wait(timeout=600) == 0
     return done
 
@@ -115,17 +117,16 @@ def shard_bytes(folder: Path) -> dict[str, bytes]:
     }
 
 
-def _others_of(pid: int) -> list[int]:
-    """Those that run in the process group of one that has ended."""
-    found = []
+def _is_alone(pid: int) -> bool:
+    """Whether no other runs in its process group; itself, it has ended."""
     for other in psutil.pids():
         with suppress(ProcessLookupError):
             if os.getpgid(other) == pid:
-                found.append(other)
-    return found
+                return False
+    return True
 
 
-def _start(job: Job, moment: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
+def _start(job: PrepareJob, moment: dict[str, Any] | None = None) -> subprocess.Popen[bytes]:
     words = {
         "sources": list(job.sources),
         "tokenizer": job.tokenizer.load,
@@ -163,12 +164,12 @@ def _kill_at(into: str, files: int, seconds: float) -> None:
 
 def main() -> None:
     words = json.loads(sys.argv[1])
-    job = Job(
+    job = PrepareJob(
         words["sources"],
         TokenizerSource(load=words["tokenizer"]),
         words["into"],
         Path(words["beside"]),
-        Settings(**words["settings"]),
+        RecipeSettings(**words["settings"]),
         processes=words["processes"],
     )
     if words["moment"] is not None:

@@ -10,19 +10,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Self
 
-from headway.member.events import Status
-from headway.member.generation import Generation, nobody
-from headway.member.messages import (
-    Beat,
+from headway.member.protocol.generation import Generation, nobody
+from headway.member.protocol.handshake import CoordinatorSide
+from headway.member.protocol.messages import (
     FromCoordinator,
     FromWorker,
     Goodbye,
+    Heartbeat,
     StoreAnswer,
     StoreRequest,
     Welcome,
     difference,
 )
-from headway.member.wire import CoordinatorSide
+from headway.member.protocol.status import WorkerStatus
+from support.stolen_time import Stopwatch
 
 KEY = bytes(range(32))
 RUN = "a-run"
@@ -48,7 +49,10 @@ class SmallCoordinator:
         self.is_mute = False
         """It reads, and says nothing."""
         self.is_welcoming = True
-        self.beats: list[tuple[float, str, Status]] = []
+        self.heartbeats: list[tuple[float, str, WorkerStatus]] = []
+        self.gaps: list[float] = []
+        """Seconds before each heartbeat but the first, without what the host took."""
+        self._since_heartbeat = Stopwatch()
         self.connected_at: list[float] = []
         self.goodbyes: list[str] = []
         self.requests: list[StoreRequest] = []
@@ -93,8 +97,8 @@ class SmallCoordinator:
                     with suppress(OSError):
                         connection.sendall(side.send(message))
 
-    def newest(self) -> Status:
-        return self.beats[-1][2] if self.beats else Status()
+    def newest(self) -> WorkerStatus:
+        return self.heartbeats[-1][2] if self.heartbeats else WorkerStatus()
 
     def _accept(self) -> None:
         while not self._is_over:
@@ -135,7 +139,7 @@ class SmallCoordinator:
                 if not self.is_mute or not side.is_open:
                     connection.sendall(received.reply)
                 for message in received.messages:
-                    assert not is_first or isinstance(message, Beat), message
+                    assert not is_first or isinstance(message, Heartbeat), message
                     self._hear(connection, side, message, is_first)
                     is_first = False
             if received.error is not None:
@@ -144,8 +148,11 @@ class SmallCoordinator:
     def _hear(
         self, connection: socket.socket, side: CoordinatorSide, message: FromWorker, is_first: bool
     ) -> None:
-        if isinstance(message, Beat):
-            self.beats.append((time.monotonic(), side.pod, message.status))
+        if isinstance(message, Heartbeat):
+            if self.heartbeats:
+                self.gaps.append(self._since_heartbeat.seconds)
+            self._since_heartbeat = Stopwatch()
+            self.heartbeats.append((time.monotonic(), side.worker, message.status))
             if is_first and self.is_welcoming and not self.is_mute:
                 there = self.generation
                 seen = message.status.seen == there.number

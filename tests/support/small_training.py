@@ -12,23 +12,24 @@ import torch
 from torch import nn
 
 from headway.clock import SystemClock
-from headway.data.reading.tokenset import Reading, Rows, TokenSet
-from headway.spec.run import Guard, RunFile
-from headway.train.copies import Copies, cast_inputs
+from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
+from headway.spec.run_file import GuardConfig, RunFile
+from headway.state.store import Store
 from headway.train.feed import Feed
-from headway.train.guard import LossGuard
-from headway.train.models import Built
+from headway.train.fsdp import shard_model
+from headway.train.gradient_all_reduce import GradientReducer
+from headway.train.loss_guard import LossGuard
+from headway.train.models import BuiltModel
 from headway.train.objectives import token_loss
 from headway.train.precision import LossScale, Precision
-from headway.train.replicate import Gradients
-from headway.train.shard import shard_model
 from headway.train.step import Training
-from headway.train.world import Place
+from headway.train.weight_copies import WeightCopies, cast_inputs
+from headway.train.world import RankPlacement
 from support.token_sets import write_set
 
 LENGTH, BATCH, MICRO, VOCABULARY, WIDTH = 8, 4, 2, 90, 16
 LR = 1e-3
-CPU = Place(torch.device("cpu"))
+CPU = RankPlacement(torch.device("cpu"))
 
 
 class Named(TokenSet):
@@ -36,7 +37,7 @@ class Named(TokenSet):
 
     readers: list[str]
 
-    def read(self, samples: np.ndarray, sequence_length: int) -> Rows:
+    def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         self.readers.append(threading.current_thread().name)
         return super().read(samples, sequence_length)
 
@@ -76,12 +77,14 @@ class Network(nn.Module):
         return self.head(self.last(x))
 
 
-def small_training(folder: Path, precision: Precision = "fp32", place: Place = CPU) -> Training:
+def small_training(
+    folder: Path, precision: Precision = "fp32", placement: RankPlacement = CPU
+) -> Training:
     """Whole or, with a mesh, sharded. Its feed is to be closed."""
     if not (folder / "set").exists():
         tokens = [(7 * number + number // 50) % VOCABULARY for number in range(4001)]
         write_set(folder / "set", [(tokens, None)])
-    opened = Named.open(folder / "set", Reading())
+    opened = Named.open(Store(folder / "set"), ReadOptions())
     assert isinstance(opened, Named)
     opened.readers = []
     run = RunFile(
@@ -92,10 +95,10 @@ def small_training(folder: Path, precision: Precision = "fp32", place: Place = C
         optimizer={"lr": LR},
     )
     model = Network()
-    built = Built(model, list(model.blocks), None, is_transformers=False)
-    cast_inputs(built, precision, place)
-    if place.shard_mesh is not None:
-        shard_model(built, place, precision)
+    built = BuiltModel(model, list(model.blocks), None, is_transformers=False)
+    cast_inputs(built, precision, placement)
+    if placement.shard_mesh is not None:
+        shard_model(built, placement, precision)
     resolved: Any = SimpleNamespace(run=run, micro=MICRO)
     return Training(
         resolved=resolved,
@@ -109,13 +112,13 @@ def small_training(folder: Path, precision: Precision = "fp32", place: Place = C
             global_batch=BATCH,
             micro=MICRO,
             seed=3,
-            device=place.device,
+            device=placement.device,
             objective="causal",
             masking=None,
             clock=SystemClock(),
         ),
         scale=LossScale(precision),
-        guard=LossGuard(Guard()),
-        gradients=Gradients(list(model.parameters())),
-        copies=Copies(model, precision, is_sharded=place.shard_mesh is not None),
+        guard=LossGuard(GuardConfig()),
+        gradient_reducer=GradientReducer(list(model.parameters())),
+        copies=WeightCopies(model, precision, is_sharded=placement.shard_mesh is not None),
     )

@@ -151,7 +151,7 @@ class Storm:
         until = time.monotonic() + seconds
         self._wait("time to pass", lambda: time.monotonic() >= until, seconds + STALL_SECONDS)
 
-    def _wait(self, what: str, look: Callable[[], Found], seconds: float) -> Found:
+    def _wait(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
         deadline = time.monotonic() + seconds
         while True:
             self._tick()

@@ -8,16 +8,17 @@ from pathlib import Path
 import psutil
 
 from headway.clock import SystemClock
-from headway.data.tiny import stories
-from headway.state.rundir import RunDirectory
+from headway.data.tiny_stories import stories
+from headway.state.run_directory import RunDirectory
 from support.live import LiveRun
 from support.preparing import prepare_set
 from support.storm import Storm
 from support.waiting import wait_for
 from support.workers import resolved_run, train
 
-# A batch that nothing divides: 15 slices, steps of 0.1 to 0.2 s on two cores. Masked, so that the
-# number of targets tells which samples a step has seen. The rate does not depend on the end.
+# A batch that nothing divides: 15 micro-batches, steps of 0.1 to 0.2 s on two cores. Masked, so
+# that the number of targets tells which samples a step has seen. The rate does not depend on the
+# end.
 RUN_FILE = """\
 version: 1
 name: storm
@@ -138,15 +139,15 @@ def expected_targets(directory: RunDirectory, steps: int) -> list[int]:
     """Of each step, by one process that reads the data and does nothing else."""
     import torch
 
-    from headway.data.reading.tokenset import Reading
-    from headway.plan.batch import share_of
+    from headway.data.reading.token_set import ReadOptions
+    from headway.plan.batch_division import share_of
     from headway.train.batches import IGNORED
     from headway.train.feed import open_feed
 
     resolved = directory.read_spec()
-    reading = Reading(rank=0, trusted=True, warn=print, clock=SystemClock())
+    reading = ReadOptions(rank=0, trusted=True, warn=print, clock=SystemClock())
     feed = open_feed(resolved, resolved.train_set, torch.device("cpu"), reading)
-    share = share_of(feed.num_slices, 1, 1, 0)
+    share = share_of(feed.num_micro_batches, 1, 1, 0)
     counts = [
         sum(int((batch.targets != IGNORED).sum()) for batch in feed.step(step, share))
         for step in range(steps)

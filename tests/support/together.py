@@ -14,10 +14,10 @@ from typing import Any, Generic, TypeVar, cast
 
 import torch
 import torch.distributed as dist
-from torch.distributed import HashStore, ProcessGroupGloo
+from torch.distributed import HashStore, ProcessGroupGloo  # type: ignore[attr-defined]
 
 from headway.errors import PeerLost
-from headway.train.peers import Peers
+from headway.train.collectives import WorkerGroup
 from headway.train.session_store import Group
 
 Result = TypeVar("Result")
@@ -33,16 +33,16 @@ class _Workers(Generic[Result]):
         self.store = HashStore()
         self.size, self.timeout = size, timeout
         self.outcomes: dict[int, Result | Exception] = {}
-        self.open: list[Peers] = []
+        self.open: list[WorkerGroup] = []
         """Others may still read what somebody has sent who is done."""
         self.have_formed = threading.Barrier(size)
 
-    def run(self, rank: int, work: Callable[[Peers], Result]) -> None:
-        peers = Peers(group_of(self.store, rank, self.size, self.timeout))
-        self.open.append(peers)
+    def run(self, rank: int, work: Callable[[WorkerGroup], Result]) -> None:
+        group = WorkerGroup(group_of(self.store, rank, self.size, self.timeout))
+        self.open.append(group)
         self.have_formed.wait(TIMEOUT.total_seconds())
         try:
-            outcome: Result | Exception = work(peers)
+            outcome: Result | Exception = work(group)
         except Exception as error:  # noqa: BLE001 - an outcome like any other
             outcome = error.with_traceback(None)  # which would hold on to the group
         if isinstance(outcome, Died | PeerLost):
@@ -51,7 +51,7 @@ class _Workers(Generic[Result]):
 
 
 def outcomes(
-    size: int, work: Callable[[Peers], Result], timeout: timedelta = TIMEOUT
+    size: int, work: Callable[[WorkerGroup], Result], timeout: timedelta = TIMEOUT
 ) -> list[Result | Exception]:
     """What `work` returns on each rank, or the error it ended with. A collective that takes longer
     than `timeout` fails."""
@@ -65,7 +65,7 @@ def outcomes(
     return [workers.outcomes[rank] for rank in range(size)]
 
 
-def together(size: int, work: Callable[[Peers], Result]) -> list[Result]:
+def together(size: int, work: Callable[[WorkerGroup], Result]) -> list[Result]:
     """What `work` returns on each rank. Nobody may fail."""
     found: list[Result] = []
     for outcome in outcomes(size, work):
@@ -79,7 +79,7 @@ def group_of(
     store: HashStore, rank: int, size: int, timeout: timedelta = TIMEOUT
 ) -> dist.ProcessGroup:
     """COLLECTIVE. One rank's side of a group that meets at `store`."""
-    options = ProcessGroupGloo._Options()
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(interface="lo")]
     options._timeout = TIMEOUT
     backend = ProcessGroupGloo(store, rank, size, options)

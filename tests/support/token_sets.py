@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from headway.data.shards import (
+from headway.data.set_format import (
     BLOCK_TOKENS,
     WINDOW_BLOCKS,
     Part,
@@ -58,7 +58,7 @@ def write_set(
             parts["mask"] = counts[here].astype(np.uint8)
         shards.append(_write_shard(folder, f"{number:05d}", parts))
     manifest = SetManifest(
-        version=version,  # type: ignore[arg-type]
+        version=version,
         layout="stream" if window_tokens is None else "windows",
         window_tokens=window_tokens,
         vocab_size=vocab_size,

@@ -10,7 +10,7 @@ from typing import TypeVar
 Found = TypeVar("Found")
 
 
-def wait_for(what: str, look: Callable[[], Found], seconds: float = 60.0) -> Found:
+def wait_for(what: str, look: Callable[[], Found | None], seconds: float = 60.0) -> Found:
     """The first truthy answer of `look`."""
     deadline = time.monotonic() + seconds
     while True:

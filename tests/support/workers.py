@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from headway.clock import SystemClock
-from headway.launch.machine import this_machine
+from headway.launch.hardware import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
 from headway.state.generations import next_generation
-from headway.state.rundir import Journal, RunDirectory
+from headway.state.run_directory import Journal, RunDirectory
 
 DEADLINE_SECONDS = 120.0
 
@@ -125,25 +125,26 @@ def _work(
         import torch
 
         from headway.train.loop import train as train_here
-        from headway.train.preempt import StopRequest
-        from headway.train.run import open_run
-        from headway.train.world import form_world
-        from headway.train.worlds import OneWorld
+        from headway.train.stop_request import StopRequest
+        from headway.train.worker_run import open_run
+        from headway.train.world import OneWorld, form_world
 
         resolved = RunDirectory.open(directory).read_spec()
         torch.set_num_threads(resolved.threads)
         world = form_world(
-            rank,
-            resolved.nodes,
-            resolved.ranks_per_node,
-            torch.device(resolved.device),
-            resolved.sharded,
-            Path(store),
-            generation,
+            rank=rank,
+            nodes=resolved.nodes,
+            ranks_per_node=resolved.ranks_per_node,
+            device=torch.device(resolved.device),
+            sharded=resolved.sharded,
+            store=Path(store),
+            generation=generation,
         )
         stop = StopRequest()
         stop.listen()
-        run = open_run(resolved, world.place, rank, stop, SystemClock())
+        run = open_run(
+            resolved, world.placement, worker_number=rank, stop=stop, clock=SystemClock()
+        )
         worlds = OneWorld(world)
         code = train_here(run, worlds)
         worlds.close("done")

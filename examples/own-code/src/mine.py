@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headway.train.batches import IGNORED, Batch, Loss
+from headway import IGNORED, Batch, Loss
 
 
 class Block(nn.Module):

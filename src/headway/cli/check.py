@@ -1,4 +1,4 @@
-"""headway check: is the run file right, and what does it come to?"""
+"""headway check: is the run file valid, and what will the run be?"""
 
 from __future__ import annotations
 
@@ -8,23 +8,36 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.options import JsonOption, RunFileArgument, SetOption
-from headway.cli.output import hint, print_json, short_count, warn
+from headway.cli.output import print_json, short_count
+from headway.cli.preflight import parameters_of, steps_of, warn_of_run_file
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
-    from headway.spec.run import RunFile
+    from headway.spec.run_file import RunFile
 
 
 def check(
     run_file: RunFileArgument = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on",
+            metavar="TARGET",
+            help="Check for this target of targets.yaml. Default: this machine.",
+        ),
+    ] = None,
     set_: SetOption = None,
     code: Annotated[
         bool,
-        typer.Option("--code", help="Also run one tiny batch through your own functions, on CPU."),
+        typer.Option(
+            "--code", help="Also run one tiny batch through your own functions, on the CPU."
+        ),
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Check a run file and say what it comes to. Writes nothing and needs no torch."""
+    """Validate a run file, summarise the run, and refuse what its devices cannot run.
+
+    Writes nothing, needs no torch and, with --on, asks no cluster."""
     from headway.spec.load import load_run, load_targets
     from headway.spec.resolve import require_complete, run_directory
 
@@ -32,64 +45,38 @@ def check(
     if not loaded.is_preset:
         require_complete(loaded)
         run_directory(loaded)
-    load_targets(loaded.folder)
-    warn_of_later_keys(loaded)
-    warn_of_long_warmup(loaded)
+    targets = load_targets(loaded.folder)
+    warn_of_run_file(loaded)
     facts = describe(loaded.run)
     if code:
         facts["code"] = _check_code(loaded)
     if json_:
         print_json(facts)
-        return
-    for key, value in facts.items():
-        print(f"{key.replace('_', ' '):<18}{value}")
+    else:
+        for key, value in facts.items():
+            print(f"{key.replace('_', ' '):<18}{value}")
+    if on is not None:
+        from headway.cli.target_render import require_fit_on
+        from headway.spec.load import load_target
+
+        require_fit_on(loaded, load_target(on, loaded.folder))
+    elif not loaded.is_preset:
+        _require_here(loaded, list(targets))
 
 
-def warn_of_later_keys(loaded: Loaded) -> None:
-    """Keys that are written down but that nothing acts on yet."""
-    from headway.spec.load import PRESET
-    from headway.spec.names import later_keys
-    from headway.spec.run import RunFile
+def _require_here(loaded: Loaded, targets: list[str]) -> None:
+    from headway.cli.device_check import require_devices_here, require_named_devices
+    from headway.errors import BadInput
+    from headway.launch.hardware import this_machine
 
-    for key in later_keys(RunFile):
-        path = tuple(key.split("."))
-        if path in loaded.located.keys:
-            mark = loaded.located.mark(path)
-            if not mark.file.endswith(PRESET):
-                warn(f"{mark}: {key} is accepted, but this version does not act on it yet")
-
-
-def warn_of_long_warmup(loaded: Loaded) -> None:
-    """A preset's warm-up in steps outlasts a short trial. Allowed, as trials are; but not unsaid:
-    the learning rate never reaches its peak."""
-    total, warmup = steps_of(loaded.run), loaded.run.schedule.warmup
-    if total is not None and warmup.unit == "steps" and warmup.amount >= total:
-        warn(
-            f"{loaded.located.mark(('schedule', 'warmup'))}: schedule.warmup is {warmup.amount} "
-            f"steps and the whole run has {total}: the learning rate never reaches its peak"
-        )
-        hint("--set schedule.warmup=5%")
-
-
-def steps_of(run: RunFile) -> int | None:
-    """Length of the run where the run file alone tells it: epochs need the data."""
-    from headway.plan.length import num_steps
-
-    if run.train_for.unit == "epochs" or run.batch is None:
-        return None
-    length = run.data.sequence_length
-    batch = run.batch.global_.sequences(length)
-    return num_steps(run.train_for.unit, run.train_for.amount, batch, length, None)
-
-
-def parameters_of(run: RunFile) -> int | None:
-    """Size of the model where the run file alone tells it. Raises if it is no size at all."""
-    from headway.plan.size import model_size
-
-    if run.model is None or run.model.type is None:
-        return None
-    size = model_size(run.model.type, run.model.config)
-    return size.parameters if size and "vocab_size" in run.model.config else None
+    require_named_devices(loaded)
+    try:
+        require_devices_here(loaded, this_machine(), nodes=1)
+    except BadInput as error:
+        # It may be meant for a target.
+        if targets:
+            error.hint = f"to check it for a target: headway check --on {targets[0]}"
+        raise
 
 
 def describe(run: RunFile) -> dict[str, Any]:
@@ -106,10 +93,10 @@ def describe(run: RunFile) -> dict[str, Any]:
         length = run.data.sequence_length
         batch = run.batch.global_.sequences(length)
         micro = choose_micro(run, batch)
-        num_slices = -(-batch // micro)
+        count = -(-batch // micro)
         facts["batch"] = (
             f"{batch} sequences of {length} tokens = {short_count(batch * length)} tokens a step, "
-            f"in {num_slices} {'slice' if num_slices == 1 else 'slices'} of {micro}"
+            f"in {count} {'micro-batch' if count == 1 else 'micro-batches'} of {micro}"
         )
     facts["train_for"] = str(run.train_for)
     if run.train_for.unit == "tokens" and run.batch is not None:
@@ -130,8 +117,8 @@ def _check_code(loaded: Loaded) -> str:
 
 
 def _transforms(loaded: Loaded) -> Iterator[str]:
-    from headway.cli.sets import job_of
-    from headway.data.making.try_out import try_transform
+    from headway.cli.run_sets import job_of
+    from headway.data.prepare.try_transform import try_transform
 
     data = loaded.run.data
     sets = [*filter(None, [data.train]), *data.validation.values()]

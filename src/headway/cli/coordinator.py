@@ -1,4 +1,4 @@
-"""headway coordinator: the process that says who is in a run."""
+"""headway coordinator: the process that decides which workers are in a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from headway.cli.output import say
 
 if TYPE_CHECKING:
-    from headway.member.records import Record
+    from headway.member.coordinator.record import GenerationRecord
 
 KUBE = "kube:"
 
@@ -22,18 +22,20 @@ def coordinator(
         typer.Option(
             "--record",
             metavar="PLACE",
-            help="Where generations are written before they are announced: a folder, s3://, or "
-            "kube:NAME for a ConfigMap, in a pod.",
+            help="Where generations are recorded before they are announced: a folder, s3://, or "
+            "kube:NAME for a ConfigMap (in a pod).",
         ),
     ],
     key: Annotated[
         Path,
-        typer.Option("--key", metavar="FILE", help="The run's key: `openssl rand -hex 32`."),
+        typer.Option(
+            "--key", metavar="FILE", help="File with the run's key: `openssl rand -hex 32`."
+        ),
     ],
     listen: Annotated[
         str,
         typer.Option(
-            "--listen", metavar="HOST:PORT", help="For workers. Port 0: any that is free."
+            "--listen", metavar="HOST:PORT", help="Address for workers. Port 0: any free port."
         ),
     ] = "127.0.0.1:0",
     http: Annotated[
@@ -41,20 +43,26 @@ def coordinator(
         typer.Option(
             "--http",
             metavar="HOST:PORT",
-            help="For /state, /history, /metrics and /healthz, to be read by anyone who reaches it."
-            " Left out: not served.",
+            help="Address of /state, /history, /metrics and /healthz, which anyone who reaches it "
+            "can read. Default: not served.",
         ),
     ] = None,
     minimum: Annotated[
-        int, typer.Option("--min", min=1, help="With fewer domains the run saves and waits.")
+        int,
+        typer.Option(
+            "--min", min=1, help="Minimum number of domains: with fewer, the run saves and waits."
+        ),
     ] = 1,
     maximum: Annotated[
-        int, typer.Option("--max", min=1, help="More pods than these domains need are spares.")
+        int,
+        typer.Option("--max", min=1, help="Maximum number of domains: further workers are spares."),
     ] = 1,
     first: Annotated[
         int,
         typer.Option(
-            "--first", min=0, help="So many domains begin without waiting for more. 0: --max."
+            "--first",
+            min=0,
+            help="Number of domains that start without waiting for more. 0: --max.",
         ),
     ] = 0,
     after: Annotated[
@@ -63,18 +71,21 @@ def coordinator(
             "--after",
             metavar="NUMBER",
             min=0,
-            help="All members of before have ended: go on with generations behind this one.",
+            help="All earlier members have ended: continue with generations after this one.",
         ),
     ] = None,
-    domain_pods: Annotated[
-        int, typer.Option("--domain-pods", min=1, help="Pods that hold one copy of the model.")
+    domain_workers: Annotated[
+        int,
+        typer.Option(
+            "--domain-pods", min=1, help="Workers of one domain, which hold one copy of the model."
+        ),
     ] = 1,
-    node_pods: Annotated[
+    node_workers: Annotated[
         int,
         typer.Option(
             "--node-pods",
             min=1,
-            help="Pods of one node, by names NODE/RANK: domains are then made of whole nodes.",
+            help="Workers of one node, named NODE/RANK: domains then consist of whole nodes.",
         ),
     ] = 1,
     tls_cert: Annotated[
@@ -82,36 +93,43 @@ def coordinator(
         typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), for TLS sessions."),
     ] = None,
     tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="The certificate's key.")
+        Path | None, typer.Option("--tls-key", metavar="FILE", help="Key of the certificate.")
     ] = None,
     until_eof: Annotated[
-        bool, typer.Option("--until-eof", help="End when stdin ends, as with a launcher.")
+        bool, typer.Option("--until-eof", help="Exit when stdin closes (used by launchers).")
     ] = False,
 ) -> None:
-    """Say who is in a run: workers keep a session with it. Launchers start it; you need not."""
+    """Run the membership coordinator (used by launchers)."""
     import asyncio
     import json
 
     from headway.errors import BadInput
-    from headway.member.keys import read_key
-    from headway.member.messages import MAX_PODS, MAX_RUN
-    from headway.member.process import Settings, address_of, bound, run_coordinator
-    from headway.member.rules import Rules
-    from headway.member.wire import require_name
+    from headway.member.coordinator.process import (
+        CoordinatorSettings,
+        address_of,
+        bound,
+        run_coordinator,
+    )
+    from headway.member.coordinator.rules import Rules
+    from headway.member.protocol.handshake import require_name
+    from headway.member.protocol.keys import read_key
+    from headway.member.protocol.messages import MAX_RUN, MAX_WORKERS
 
     require_name(run, MAX_RUN)
     if not minimum <= maximum:
         raise BadInput(f"--min {minimum} is more than --max {maximum}")
-    if maximum * domain_pods > MAX_PODS:
-        raise BadInput(f"--max {maximum} domains of {domain_pods}: at most {MAX_PODS} pods")
-    if domain_pods % node_pods:
+    if maximum * domain_workers > MAX_WORKERS:
         raise BadInput(
-            f"--domain-pods {domain_pods} is no multiple of --node-pods {node_pods}",
-            "a domain is one whole node, or several",
+            f"--max {maximum} domains of {domain_workers}: at most {MAX_WORKERS} workers"
+        )
+    if domain_workers % node_workers:
+        raise BadInput(
+            f"--domain-pods {domain_workers} is not a multiple of --node-pods {node_workers}",
+            "a domain is one or more whole nodes",
         )
     if (tls_cert is None) != (tls_key is None):
-        raise BadInput("--tls-cert and --tls-key belong together")
-    settings = Settings(
+        raise BadInput("--tls-cert and --tls-key must be given together")
+    settings = CoordinatorSettings(
         run=run,
         key=read_key(key),
         record=_record(record, run),
@@ -119,8 +137,8 @@ def coordinator(
             min_domains=minimum,
             max_domains=maximum,
             first_domains=first,
-            domain_pods=domain_pods,
-            node_pods=node_pods,
+            domain_workers=domain_workers,
+            node_workers=node_workers,
         ),
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         after=after,
@@ -141,13 +159,13 @@ def coordinator(
     asyncio.run(run_coordinator(settings, listening, watching, started, _say_with_time))
 
 
-def _record(place: str, run: str) -> Record:
+def _record(place: str, run: str) -> GenerationRecord:
     if place.startswith(KUBE):
-        from headway.kube.client import Kube
-        from headway.kube.record import KubeRecord
+        from headway.kube.client import KubeClient
+        from headway.kube.config_map_record import KubeRecord
 
-        return KubeRecord(Kube.inside(), place.removeprefix(KUBE), run)
-    from headway.member.records import StoreRecord
+        return KubeRecord(KubeClient.in_cluster(), place.removeprefix(KUBE), run)
+    from headway.member.coordinator.record import StoreRecord
     from headway.state.store import Store
 
     return StoreRecord(Store(place), run)

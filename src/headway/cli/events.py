@@ -14,10 +14,10 @@ if TYPE_CHECKING:
 
 
 def events(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
-    """Show what happened to a run: starts, losses, joins, saves; on a target, also what Kubernetes
-    says of it."""
+    """Show what happened to a run: starts, lost workers, checkpoints; on a target, also the events
+    of Kubernetes."""
     from headway.cli.target_run import target_run
-    from headway.state.find import find_run
+    from headway.state.find_run import find_run
 
     there = target_run(run, on, Path.cwd())
     found = find_run(run, Path.cwd()).history() if there is None else _on_target(there)
@@ -34,14 +34,14 @@ def _print(events: list[dict[str, Any]], as_json: bool) -> None:
 
 
 def _on_target(run: TargetRun) -> list[dict[str, Any]]:
-    """Its own as its coordinator has them, or of one that has ended from the storage. While it
-    starts there are none, and what Kubernetes says is what matters."""
+    """Events of the run, from its coordinator or, once it has ended, from its storage; and those of
+    Kubernetes, which are all there is while the run starts."""
     cluster = run.cluster
     job = cluster.job()
     answer = cluster.ask("/events") if job is not None else None
     if answer is not None:
         own = json.loads(answer)
-    elif job is not None and cluster.on_cluster(job).is_to_go_on:
+    elif job is not None and cluster.job_status(job).is_running_or_queued:
         own = []
     else:
         own = run.directory().history()

@@ -14,7 +14,7 @@ from headway.cli.output import say, warn
 def export(
     run: RunStepArgument = None,
     into: Annotated[
-        Path | None, typer.Option("--into", help="A new folder. Left out: NAME-step-N here.")
+        Path | None, typer.Option("--into", help="A new folder. Default: ./NAME-step-N.")
     ] = None,
     on: OnOption = None,
 ) -> None:
@@ -22,7 +22,7 @@ def export(
     from headway.cli.target_run import directory_of
     from headway.errors import needs_train
     from headway.state.checkpoints import steps_saved
-    from headway.state.find import split_step
+    from headway.state.find_run import split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
     directory = directory_of(reference, on, Path.cwd())
@@ -33,7 +33,7 @@ def export(
     at_step, into = exporting.export(directory, step, into)
     newest = steps_saved(directory)[-1]
     if step is None and at_step != newest:
-        warn(f"the checkpoint of step {newest} is not good; this is the newest that is")
+        warn(f"the checkpoint of step {newest} is damaged; exporting the newest good one")
     say(f"wrote step {at_step} of {directory.name} to {into}")
     kind = directory.read_spec().run.objective.type
     name = "AutoModelForMaskedLM" if kind == "masked" else "AutoModelForCausalLM"

@@ -1,4 +1,4 @@
-"""headway fork: a new run that takes over from a step of another."""
+"""headway fork: a new run that starts from a checkpoint of another."""
 
 from __future__ import annotations
 
@@ -14,18 +14,20 @@ from headway.cli.output import say
 def fork(
     run: Annotated[
         str,
-        typer.Argument(metavar="RUN[@STEP]", help="The run to take over from, and a saved step."),
+        typer.Argument(
+            metavar="RUN[@STEP]", help="Run to start from, and a saved step. Default: the newest."
+        ),
     ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new run.")],
     set_: SetOption = None,
 ) -> None:
-    """Begin a new run from a step of another, with other settings if you like."""
+    """Start a new run from a checkpoint of another run. --set changes its settings."""
     from headway.clock import SystemClock
     from headway.errors import BadInput
     from headway.spec.load import changed_run
     from headway.state.checkpoints import find_checkpoint, take_over
-    from headway.state.find import find_run, split_step
-    from headway.state.rundir import RunDirectory
+    from headway.state.find_run import find_run, split_step
+    from headway.state.run_directory import RunDirectory
 
     reference, step = split_step(run)
     source = find_run(reference, Path.cwd())
@@ -33,7 +35,7 @@ def fork(
     changed = changed_run(before.run, [*(set_ or []), f"name={new}"])
     location = f"{source.location.rsplit('/', 1)[0]}/{new}"
     if RunDirectory.exists(location):
-        raise BadInput(f"there is a run {new} already: {location}", "choose another name")
+        raise BadInput(f"run {new} already exists: {location}", "choose another name")
     found, manifest = find_checkpoint(source, step)
     origin = {"run": source.location, "step": manifest.step}
     directory = RunDirectory(location)
@@ -43,5 +45,5 @@ def fork(
     )
     # Last: without its record there is no run, and the same command can be given again.
     RunDirectory.create(location, SystemClock(), forked_from=origin)
-    say(f"made {new} from step {manifest.step} of {source.name}: {location}")
+    say(f"created {new} from step {manifest.step} of {source.name}: {location}")
     say(f"next: headway resume {new}")

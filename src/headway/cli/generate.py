@@ -13,17 +13,21 @@ from headway.cli.options import OnOption, RunStepArgument
 
 def generate(
     run: RunStepArgument = None,
-    prompt: Annotated[str, typer.Option(help="The text to go on from.")] = "",
-    max_tokens: Annotated[int, typer.Option(help="Tokens to add at most.", min=1)] = 100,
-    temperature: Annotated[float, typer.Option(help="0 takes the likeliest token.", min=0)] = 0.8,
-    top_k: Annotated[int, typer.Option(help="Draw among so many likeliest tokens.", min=1)] = 50,
-    seed: Annotated[int, typer.Option(help="Same seed, same text.")] = 0,
+    prompt: Annotated[str, typer.Option(help="Text to continue.")] = "",
+    max_tokens: Annotated[int, typer.Option(help="Maximum number of new tokens.", min=1)] = 100,
+    temperature: Annotated[
+        float, typer.Option(help="0 always takes the most likely token.", min=0)
+    ] = 0.8,
+    top_k: Annotated[
+        int, typer.Option(help="Sample from this many most likely tokens.", min=1)
+    ] = 50,
+    seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same text.")] = 0,
     on: OnOption = None,
 ) -> None:
     """Continue a prompt with a trained model, on the CPU."""
     from headway.cli.target_run import directory_of
     from headway.errors import needs_train
-    from headway.state.find import split_step
+    from headway.state.find_run import split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
     directory = directory_of(reference, on, Path.cwd())

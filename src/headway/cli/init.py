@@ -9,13 +9,19 @@ import typer
 
 from headway.cli.output import say
 
+SCHEMA = "run.schema.json"
+"""Beside the run file, and named by it: an address within the installed package would differ for
+everybody who shares the folder."""
+
 
 def init(
-    preset: Annotated[str, typer.Argument(help="tiny, gpt2-small, llama2-7b, ... (--list)")] = "",
+    preset: Annotated[
+        str, typer.Argument(help="tiny, gpt2-small, llama2-7b, ... (see --list)")
+    ] = "",
     folder: Annotated[Path | None, typer.Argument(help="A new or empty folder.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="Print the presets and leave.")] = False,
+    list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
 ) -> None:
-    """Make a folder with a run file that starts from a preset."""
+    """Create a folder with a run file based on a preset."""
     from headway.errors import BadInput
     from headway.spec.load import preset_names
 
@@ -29,18 +35,19 @@ def init(
             f"presets: {', '.join(preset_names())}",
         )
     if folder is None:
-        raise BadInput("name the folder to make", f"headway init {preset} my-run")
+        raise BadInput("name the folder to create", f"headway init {preset} my-run")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder} is there already and not empty", "name a new folder")
+        raise BadInput(f"{folder} already exists and is not empty", "name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.yaml").write_text(_run_file(preset, folder), "utf-8")
+    (folder / SCHEMA).write_text(_schema(), "utf-8")
     (folder / "README.md").write_text(_readme(preset), "utf-8")
     (folder / ".gitignore").write_text("prepared/\nruns/\n", "utf-8")
     if preset == "tiny":
-        from headway.data.tiny import write_text
+        from headway.data.tiny_stories import write_text
 
         write_text(folder / "data")
-    say(f"made {folder} from preset {preset}")
+    say(f"created {folder} from preset {preset}")
     say(f"next: cd {folder} && headway run" if preset == "tiny" else _next_with_data(folder))
 
 
@@ -49,16 +56,14 @@ def _run_file(preset: str, folder: Path) -> str:
 
     name = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:40].strip("-")
     text = f"""\
-# What to train. Every key: docs/reference/run-file.md; `headway check` tells what it comes to.
+# yaml-language-server: $schema={SCHEMA}
+# What to train. Every key: docs/reference/run-file.md; `headway check` summarises the run.
 version: 1
 name: {name or preset}
 extends: {preset}
 """
     if preset == "tiny":
-        return (
-            text
-            + "# What is written here overrides the preset, for example: train_for: 500 steps\n"
-        )
+        return text + "# Keys written here override the preset, for example: train_for: 500 steps\n"
     tokenizer = {"bert": "google-bert/bert-base-uncased", "llama2": "meta-llama/Llama-2-7b-hf"}
     hub_name = {
         "llama3": "meta-llama/Meta-Llama-3-8B",
@@ -77,11 +82,17 @@ data:
     )
 
 
+def _schema() -> str:
+    from importlib import resources
+
+    return (resources.files("headway.spec") / "schema" / SCHEMA).read_text("utf-8")
+
+
 def _readme(preset: str) -> str:
     where = "here" if preset == "tiny" else "here, once data/ holds your text"
     return (
-        f"`headway check` says what `run.yaml` comes to.\n"
-        f"`headway run` trains {where}; Ctrl-C saves, and the same command goes on.\n"
+        f"`headway check` validates and summarises `run.yaml`.\n"
+        f"`headway run` trains {where}; Ctrl-C saves and stops, the same command resumes.\n"
         '`headway generate --prompt "Once"` and `headway export --into OUT` use what was trained.\n'
     )
 

@@ -12,28 +12,28 @@ from headway.cli.output import say
 
 
 def keep() -> None:
-    """Keep a run going, in the pod that headway run --on has made for it; you need not.
+    """Supervise a run on Kubernetes (used in the coordinator's pod of headway run --on).
 
-    Its run is in HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY, its pod in HEADWAY_POD."""
+    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_KEY and HEADWAY_POD."""
     from headway.clock import SystemClock, stamp
     from headway.errors import Exit
-    from headway.kube.client import Kube
+    from headway.kube.client import KubeClient
     from headway.launch.keeper import Keeper
-    from headway.state.rundir import RunDirectory, given_spec
+    from headway.state.run_directory import RunDirectory, given_spec
 
     clock = SystemClock()
     resolved = given_spec()
     assert resolved is not None, "HEADWAY_SPEC is in the Job"
     label, _, value = os.environ.get("HEADWAY_SPOT_LABEL", "").partition("=")
     keeper = Keeper(
-        Kube.inside(),
+        KubeClient.in_cluster(),
         resolved,
         RunDirectory.create(os.environ["HEADWAY_RUN_DIRECTORY"], clock),
-        Path(os.environ["HEADWAY_KEY"]),
-        os.environ["HEADWAY_POD"],
-        (label, value) if label else None,
-        clock,
-        lambda text: say(f"{stamp(clock.now())} {text}"),
+        key=Path(os.environ["HEADWAY_KEY"]),
+        pod=os.environ["HEADWAY_POD"],
+        spot_label=(label, value) if label else None,
+        clock=clock,
+        say=lambda text: say(f"{stamp(clock.now())} {text}"),
     )
 
     def stop(*_: object) -> None:

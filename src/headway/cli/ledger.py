@@ -42,7 +42,7 @@ def verify(run: RunArgument = None, on: OnOption = None, json_: JsonOption = Fal
         print(
             f"exact: {verdict.steps} steps consumed {verdict.samples} samples, each position of "
             f"{stretch} once and in order\n"
-            f"{generations}, {verdict.redone} steps done again, "
+            f"{generations}, {verdict.redone} steps repeated, "
             f"{verdict.not_learned} consumed but not learned"
         )
     if verdict.breach is not None:

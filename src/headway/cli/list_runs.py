@@ -10,9 +10,9 @@ from headway.cli.output import print_json, print_table, say
 
 
 def list_runs(on: OnOption = None, json_: JsonOption = False) -> None:
-    """List the runs of this folder; with --on, those in the namespace of a target."""
+    """List the runs in this folder; with --on, those in the namespace of a target."""
     from headway.clock import SystemClock
-    from headway.state import find
+    from headway.state import find_run as find
     from headway.state.status import read_status
 
     if on is not None:
@@ -41,14 +41,16 @@ def list_runs(on: OnOption = None, json_: JsonOption = False) -> None:
 
 
 def _list_target(on: str, json_: bool) -> None:
-    """One call, whatever their size."""
+    """One call to the API server, whatever the size of the runs."""
     from headway.clock import SystemClock
-    from headway.kube.client import Kube
-    from headway.launch.cluster import runs_of
+    from headway.kube.client import KubeClient
+    from headway.launch.cluster_run import cluster_runs
     from headway.spec.load import load_target
 
     kube = load_target(on, Path.cwd()).target.kube
-    found = list(runs_of(Kube.at(kube.context, kube.namespace), SystemClock()))
+    found = list(
+        cluster_runs(KubeClient.from_kubeconfig(kube.context, kube.namespace), SystemClock())
+    )
     if json_:
         print_json([asdict(run) for run in found])
         return

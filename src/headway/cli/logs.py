@@ -13,40 +13,40 @@ from headway.cli.output import say
 
 if TYPE_CHECKING:
     from headway.cli.target_run import TargetRun
-    from headway.state.rundir import RunDirectory
+    from headway.state.run_directory import RunDirectory
 
 FOLLOW_SECONDS = 0.3
 
 
 def logs(
     run: RunArgument = None,
-    node: Annotated[int | None, typer.Option(help="Node, from 0.")] = None,
-    rank: Annotated[int | None, typer.Option(help="Rank on its node, from 0.")] = None,
+    node: Annotated[int | None, typer.Option(help="Node, counted from 0.")] = None,
+    rank: Annotated[int | None, typer.Option(help="Rank on its node, counted from 0.")] = None,
     all_: Annotated[
-        bool, typer.Option("--all", help="Every worker, each line with its name.")
+        bool, typer.Option("--all", help="All workers; each line starts with the worker.")
     ] = False,
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")
+        bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
     ] = False,
     on: OnOption = None,
 ) -> None:
-    """Print what the worker that matters printed: the one that failed, else the first."""
+    """Print the log of the worker that failed, else of node 0 rank 0."""
     from headway.cli.target_run import target_run
     from headway.errors import NotFound
-    from headway.state.find import find_run
+    from headway.state.find_run import find_run
 
     there = target_run(run, on, Path.cwd())
     if there is not None and _has_pods(there):
         _print_pods(there, node, rank, all_, follow)
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
-    # What was fetched of a run elsewhere may have grown since.
+    # Logs that were fetched earlier from another place may have grown since.
     if there is not None or not directory.logs():
         directory.fetch_logs()
     if all_:
         chosen = directory.logs()
     else:
-        wanted_node, wanted_rank = _worker_that_matters(directory)
+        wanted_node, wanted_rank = _first_to_fail(directory)
         chosen = [
             directory.log(
                 wanted_node if node is None else node, wanted_rank if rank is None else rank
@@ -54,21 +54,22 @@ def logs(
         ]
     missing = [path.name for path in chosen if not path.is_file()]
     if missing or not chosen:
-        known = ", ".join(path.name for path in directory.logs()) or "no logs yet"
-        wanted = ", ".join(missing) or "at all"
-        raise NotFound(f"run {directory.name} has no log {wanted}", f"it has {known}")
+        known = ", ".join(path.name for path in directory.logs())
+        if not known:
+            raise NotFound(f"run {directory.name} has no logs yet")
+        raise NotFound(f"run {directory.name} has no log {', '.join(missing)}", f"it has {known}")
     _print(chosen, directory, follow, with_names=len(chosen) > 1)
 
 
 def _has_pods(run: TargetRun) -> bool:
     job = run.cluster.job()
-    return job is not None and run.cluster.on_cluster(job).state not in ("suspended", "queued")
+    return job is not None and run.cluster.job_status(job).state not in ("suspended", "queued")
 
 
 def _print_pods(
     run: TargetRun, node: int | None, rank: int | None, all_: bool, follow: bool
 ) -> None:
-    """Of a run whose pods are there: through the API server."""
+    """Prints the logs of pods, which the API server has as long as they exist."""
     from queue import Queue
     from threading import Thread
 
@@ -76,11 +77,11 @@ def _print_pods(
     from headway.launch.cluster_logs import NodeLog
 
     job = run.cluster.require_job()
-    count = run.cluster.on_cluster(job).nodes
+    count = run.cluster.job_status(job).nodes
     if node is None:
         node = run.cluster.failed_node() or 0
     indexes = range(count) if all_ else [node]
-    # Where a node has several ranks, its lines begin with which of them.
+    # Lines of a node with several ranks start with the rank.
     wanted = "" if rank is None else f".rank-{rank}: "
     lines: Queue[tuple[int, str | None]] = Queue()
 
@@ -104,7 +105,7 @@ def _print_pods(
         say("the run has ended")
 
 
-def _worker_that_matters(directory: RunDirectory) -> tuple[int, int]:
+def _first_to_fail(directory: RunDirectory) -> tuple[int, int]:
     for event in reversed(directory.history()):
         if event["event"] == "failed":
             return event["node"], event["local_rank"]
@@ -119,17 +120,17 @@ def _print(paths: list[Path], directory: RunDirectory, follow: bool, with_names:
     clock = SystemClock()
     offsets = dict.fromkeys(paths, 0)
     while True:
-        going_on = follow and directory.is_running()
+        is_running = follow and directory.is_running()
         for path in paths:
             with path.open("rb") as file:
                 file.seek(offsets[path])
                 data = file.read()
-            whole = data[: data.rfind(b"\n") + 1] if going_on else data
+            whole = data[: data.rfind(b"\n") + 1] if is_running else data
             offsets[path] += len(whole)
             for line in whole.decode("utf-8", errors="replace").splitlines():
                 print(f"{path.stem}: {line}" if with_names else line)
         sys.stdout.flush()
-        if not going_on:
+        if not is_running:
             if follow:
                 say("the run has ended")
             return

@@ -1,4 +1,4 @@
-"""The command line. One file a command; heavy imports happen inside the command that needs them."""
+"""The command line: one file per command. Heavy imports are in the commands that need them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import sys
 from typing import Annotated
 
 if os.getpid() == 1:
-    # The first process of a pod has no default handler. Whoever is told to go while it is still
-    # importing shall not have to be killed minutes later.
+    # The first process of a pod has no default handler: without this one, a pod that is told to
+    # stop during the imports below would be killed only minutes later.
     signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
 
 import typer
@@ -41,7 +41,7 @@ from headway.errors import HeadwayError
 
 app = typer.Typer(
     name="headway",
-    help="Train language models from one run file: here, or on Kubernetes.",
+    help="Train language models from one run file, on this machine or on Kubernetes.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -1,4 +1,4 @@
-"""The members of a run in words, from its history.
+"""The workers of a run and what happened to them, as people read it, from its history.
 
 In events a worker has a name for programs: `node-1.2/0` is rank 0 of node 1, started for the second
 time; on Kubernetes the pod's name is in the place of `node-1`. People read "node 1", and the rank
@@ -7,21 +7,19 @@ where a node has several.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.state.lines import Record
-from headway.state.rundir import RunDirectory
-
-NAME = re.compile(r"\b(?:node|headway-[-a-z0-9]+)-(\d+)(?:-[a-z0-9]{5})?\.\d+/(\d+)")
+from headway.member.protocol.identity import WorkerIdentity, parse, replace_names, without_tokens
+from headway.state.rewinds import Record
+from headway.state.run_directory import RunDirectory
 
 Event = Mapping[str, Any]
 
 
-class Look(RunDirectory):
-    """A run at one moment: what has happened is read once, whoever asks."""
+class RunSnapshot(RunDirectory):
+    """A run at one moment: its history is read once."""
 
     _history: list[Record] | None = None
 
@@ -32,21 +30,21 @@ class Look(RunDirectory):
 
 
 @dataclass(frozen=True)
-class Start:
-    """What the launcher has noted of the newest start of a run."""
+class Launch:
+    """The newest launch of a run, as its launcher recorded it."""
 
     mode: str | None = None
     """`live` or `restart`."""
     ranks: int = 1
-    """Workers of a node."""
+    """Workers on each node."""
     wanted_nodes: int | None = None
-    """Of `--nodes`, then of `headway scale`."""
+    """Nodes asked for by `--nodes`, then by `headway scale`."""
     pids: Mapping[str, int] = field(default_factory=dict)
-    """Of all workers that were started, by name; a later one in the same place comes later."""
+    """Process ids by worker name; of workers with the same rank the newest is last."""
 
 
 @dataclass(frozen=True)
-class Member:
+class ListedWorker:
     name: str
     node: int
     local_rank: int
@@ -54,7 +52,7 @@ class Member:
     leads: bool
 
 
-def newest_start(events: Sequence[Event]) -> Start:
+def newest_launch(events: Sequence[Event]) -> Launch:
     mode, ranks, wanted, pids = None, 1, None, dict[str, int]()
     for event in events:
         match event["event"]:
@@ -65,31 +63,32 @@ def newest_start(events: Sequence[Event]) -> Start:
                 wanted = event["nodes"]
             case "worker" if "name" in event:
                 pids[event["name"]] = event["pid"]
-    return Start(mode, ranks, wanted, pids)
+    return Launch(mode, ranks, wanted, pids)
 
 
-def members(directory: RunDirectory, start: Start) -> list[Member]:
-    """By node. With `live` as the coordinator has them, which may be a moment ahead of training.
-    Empty for an object store, where it would be two more requests."""
-    if start.mode == "restart":
-        names, leader = list(start.pids), "node-0"
-    elif start.mode == "live" and directory.store.is_local:
+def members(directory: RunDirectory, launch: Launch) -> list[ListedWorker]:
+    """Workers in the order of nodes. For `live`, those in the coordinator's record, which may be a
+    moment ahead of training. Empty for an object store: it would cost two more requests."""
+    if launch.mode == "restart":
+        names, leader = list(launch.pids), "node-0"
+    elif launch.mode == "live" and directory.store.is_local:
         names, leader = _recorded(directory)
     else:
         return []
     found = {}
     for name in names:
-        if place := NAME.match(name):
-            node, rank = int(place[1]), int(place[2])
-            leads = rank == 0 and name.startswith(f"{leader}.")
-            found[node, rank] = Member(name, node, rank, start.pids.get(name), leads)
+        worker = parse(name)
+        node, rank = worker.node_index, worker.local_rank
+        if node is not None:
+            leads = rank == 0 and worker.node == leader
+            found[node, rank] = ListedWorker(name, node, rank, launch.pids.get(name), leads)
     return [found[place] for place in sorted(found)]
 
 
 def _recorded(directory: RunDirectory) -> tuple[list[str], str]:
-    """By the coordinator: names of workers, and the node that leads."""
+    """Names of workers and of the leading node, from the coordinator's record."""
     from headway.errors import HeadwayError
-    from headway.member.records import StoreRecord
+    from headway.member.coordinator.record import StoreRecord
     from headway.state.store import Store
 
     record = StoreRecord(Store(directory.store.location("members")), directory.name)
@@ -97,44 +96,47 @@ def _recorded(directory: RunDirectory) -> tuple[list[str], str]:
         newest = record.read().generation
     except (OSError, HeadwayError):
         return [], ""  # `status` shows the rest
-    # Without what tells a process from the one before it in the same place.
-    names = [found[0] for pod in newest.pods() if (found := NAME.match(pod))]
-    leaders = newest.domains[newest.leader].pods if newest.domains else ("",)
-    return names, leaders[0].partition(".")[0]
+    leaders = newest.domains[newest.leader].workers if newest.domains else ("",)
+    return [without_tokens(worker) for worker in newest.workers()], parse(leaders[0]).node
 
 
-def in_words(text: str, ranks: int) -> str:
-    """A text with the names of workers as people say them."""
-    return NAME.sub(lambda found: place_in_words(int(found[1]), int(found[2]), ranks), text)
+def readable_names(text: str, ranks: int) -> str:
+    """A text in which workers are named as people name them."""
+
+    def label(worker: WorkerIdentity) -> str | None:
+        node = worker.node_index
+        return None if node is None else worker_label(node, worker.local_rank, ranks)
+
+    return replace_names(text, label)
 
 
-def place_in_words(node: int, local_rank: int, ranks: int) -> str:
+def worker_label(node: int, local_rank: int, ranks: int) -> str:
     return f"node {node} rank {local_rank}" if ranks > 1 else f"node {node}"
 
 
-def change_in_words(change: Event, before: int | None, ranks: int) -> str:
-    """`before`: workers before it."""
-    workers, reason = change["workers"], in_words(change["reason"], ranks)
-    go_on = f"{workers} workers go on" if workers > 1 else "1 worker goes on"
+def change_text(change: Event, before: int | None, ranks: int) -> str:
+    """`before`: number of workers before the change."""
+    workers, reason = change["workers"], readable_names(change["reason"], ranks)
+    now = f"{workers} workers continue" if workers > 1 else "1 worker continues"
     if before is not None and workers >= before and " is lost" in reason:
-        go_on += ", a new one among them"
-    again = ", one step taken again" if change["discarded"] else ""
-    return f"{reason}; {go_on} ({change['seconds']:.1f} s{again})"
+        now += ", one of them new"
+    again = ", one step repeated" if change["discarded"] else ""
+    return f"{reason}; {now} ({change['seconds']:.1f} s{again})"
 
 
-def changes_in_words(events: Sequence[Event], ranks: int) -> list[tuple[str, str]]:
-    """All of them, with their times."""
+def change_lines(events: Sequence[Event], ranks: int) -> list[tuple[str, str]]:
+    """Times and texts of all changes."""
     lines, before = [], None
     for event in events:
         if event["event"] == "changed":
-            lines.append((event["time"], change_in_words(event, before, ranks)))
+            lines.append((event["time"], change_text(event, before, ranks)))
         if event["event"] in ("started", "changed"):
             before = event["workers"]
     return lines
 
 
 def stuck_reports(events: Sequence[Event], step: int) -> list[Event]:
-    """Of workers that see no step being committed, if that is so: `step` is the newest one."""
+    """Reports of workers that no step completes, unless one has since: `step` is the newest."""
     reports: list[Event] = []
     for event in events:
         if event["event"] in ("launched", "started", "changed"):
@@ -144,13 +146,13 @@ def stuck_reports(events: Sequence[Event], step: int) -> list[Event]:
     return [report for report in reports if report["step"] >= step]
 
 
-def stuck_in_words(reports: Sequence[Event], run: str, ranks: int) -> str:
-    """What several workers report at about the same time, and where to look."""
+def stuck_text(reports: Sequence[Event], run: str, ranks: int) -> str:
+    """One text for what several workers report at once, with the command to look closer."""
     seconds = max(report["seconds"] for report in reports)
     said = f"no step for {seconds} s after step {reports[-1]['step']}; "
     places = {(r["node"], r["local_rank"]) for r in reports if r["waits"] is False}
     if len(places) != 1:
-        return f"{said}what workers do: headway logs {run} --all"
+        return f"{said}see what the workers are doing: headway logs {run} --all"
     ((node, rank),) = places
-    who = place_in_words(node, rank, ranks)
-    return f"{said}{who} waits for nobody: headway logs {run} --node {node} --rank {rank}"
+    who = worker_label(node, rank, ranks)
+    return f"{said}{who} is not waiting for others: headway logs {run} --node {node} --rank {rank}"

@@ -14,26 +14,26 @@ import typer
 
 if TYPE_CHECKING:
     from headway.spec.resolve import Resolved
-    from headway.state.rundir import RunDirectory
+    from headway.state.run_directory import RunDirectory
 
 STORAGE_SECONDS = 300.0
 LOOK_SECONDS = 2.0
 TERMINATION_LOG = Path("/dev/termination-log")
-"""Kubernetes keeps what is in it with the pod's end."""
+"""Kubernetes keeps its content in the status of the pod that ended."""
 TERMINATION_BYTES = 4096
 
 
 def node() -> None:
-    """Be one node of a run, in a pod that headway run --on has made; you need not.
+    """Run one node of a run (used in the pods of headway run --on).
 
-    Its run is in HEADWAY_SPEC, its place in HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR,
-    HEADWAY_KEY, HEADWAY_POD and JOB_COMPLETION_INDEX."""
+    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY, HEADWAY_POD
+    and JOB_COMPLETION_INDEX."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
-    from headway.launch.node import NodeRun, Place
-    from headway.state.rundir import given_spec
+    from headway.launch.node_run import NodeRun, NodeSettings
+    from headway.state.run_directory import given_spec
 
-    place = Place(
+    settings = NodeSettings(
         pod=os.environ["HEADWAY_POD"],
         index=int(os.environ["JOB_COMPLETION_INDEX"]),
         coordinator=os.environ["HEADWAY_COORDINATOR"],
@@ -54,19 +54,19 @@ def node() -> None:
         resolved = given_spec()
         if resolved is None:
             raise BadInput(
-                "the pod has no HEADWAY_SPEC: its Job was made by an older headway",
+                "the pod has no HEADWAY_SPEC: its Job was created by an older headway",
                 "run headway run --on TARGET again: it recreates the Job and resumes the run",
             )
         directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
         if directory is None:
             raise typer.Exit(int(Exit.STOPPED))
         _fetch(resolved)
-        run = NodeRun(resolved, directory, place, SystemClock(), _say)
+        run = NodeRun(resolved, directory, settings, SystemClock(), _say)
         if asked:
             run.leave()
         code = run.run()
     except OSError as error:
-        # Of this pod's storage or network: another pod may have a better one.
+        # The storage or network of this pod: another pod may do better.
         _leave_words(str(error))
         _say(str(error))
         code = Exit.PEER_LOST
@@ -82,11 +82,11 @@ def _leave_words(words: str) -> None:
 
 
 def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
-    """Storage that is not there yet, or not now, is no error of the run. None when the node is
-    `asked` to leave meanwhile."""
+    """Waits for storage that is not mounted yet or fails for a moment: that is no error of the run.
+    None if the node is `asked` to leave meanwhile."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, NotFound
-    from headway.state.rundir import RunDirectory
+    from headway.state.run_directory import RunDirectory
 
     clock = SystemClock()
     deadline = clock.monotonic() + STORAGE_SECONDS
@@ -109,13 +109,13 @@ def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
 
 
 def _fetch(resolved: Resolved) -> None:
-    """Code, and models that are in a bucket: as folders of this pod, and only what has the digest
-    that the spec names."""
-    from headway.kube.delivery import fetched_from
-    from headway.launch.delivering import fetch
+    """Copies code, and models that are in a bucket, into folders of this pod. Raises if they do not
+    have the digest that the spec names."""
+    from headway.kube.storage_layout import folders_to_fetch
+    from headway.launch.upload import fetch
     from headway.state.store import Store
 
-    for folder, name in fetched_from(resolved).items():
+    for folder, name in folders_to_fetch(resolved).items():
         _say(f"fetching {name}")
         fetch(Store(os.environ["HEADWAY_STORAGE"]), name, Path(folder))
 

@@ -1,4 +1,4 @@
-"""Arguments that several commands share, so that they mean the same everywhere."""
+"""Arguments and options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ import typer
 
 RunFileArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="RUN_FILE", help="Run file, or the folder it is in. Left out: ./run.yaml."
-    ),
+    typer.Argument(metavar="RUN_FILE", help="Run file, or its folder. Default: ./run.yaml."),
 ]
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="A run's name or folder. Left out: the one of ./run.yaml."),
+    typer.Argument(metavar="RUN", help="Name or folder of a run. Default: that of ./run.yaml."),
 ]
 RunStepArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN[@STEP]",
-        help="A run's name or folder, and a saved step. Left out: the newest of ./run.yaml's run.",
+        help="Name or folder of a run, and a saved step. Default: run of ./run.yaml, newest step.",
     ),
 ]
 SetOption = Annotated[
@@ -32,7 +30,7 @@ SetOption = Annotated[
 SequenceLengthOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens of a sample, as in the run file. Left out: 1024, or the windows' own.",
+        help="Tokens per sample, as in the run file. Default: 1024, or the length of the windows.",
         min=1,
     ),
 ]
@@ -41,7 +39,7 @@ OnOption = Annotated[
     typer.Option(
         "--on",
         metavar="TARGET",
-        help="The run on this target. Left out: where it was last started.",
+        help="Target the run is on. Default: where it was last started.",
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -12,8 +12,9 @@ def say(text: str = "") -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def hint(text: str) -> None:
-    say(f"hint: {text}")
+def hint(*lines: str) -> None:
+    for line in lines:
+        say(f"hint: {line}")
 
 
 def warn(text: str) -> None:

@@ -1,4 +1,4 @@
-"""Progress for people: one moving line in a terminal, plain lines now and then elsewhere."""
+"""Progress on stderr: one moving line in a terminal, else a plain line now and then."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.members import (
-    change_in_words,
-    in_words,
-    newest_start,
-    place_in_words,
-    stuck_in_words,
+    change_text,
+    newest_launch,
+    readable_names,
+    stuck_text,
+    worker_label,
 )
 from headway.cli.output import say, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
     from headway.clock import Clock
-    from headway.state.rundir import RunDirectory
+    from headway.state.run_directory import RunDirectory
 
 PLAIN_SECONDS = 10.0
-"""Between two lines where there is no terminal: a log of a day stays readable."""
+"""Between two lines without a terminal: the log of a day stays readable."""
 SMOOTHING = 0.1
 """Weight of the newest step in the speed that is shown."""
 FOLD_SECONDS = 3.0
-"""When training stands still, all workers say so, each when it next looks."""
+"""When no step completes, all workers report it, each at its next check."""
 
 
 class MovingLine:
-    """A line that is drawn over itself in a terminal, and printed every so often elsewhere."""
+    """A line that redraws itself in a terminal, and is printed every few seconds elsewhere."""
 
     def __init__(self) -> None:
         self.is_terminal = sys.stderr.isatty()
@@ -48,7 +48,7 @@ class MovingLine:
             self.last, self.said = time.monotonic(), text
 
     def above(self, text: str) -> None:
-        """A line that stays."""
+        """Prints a line that stays, above the moving one."""
         if self.drawn:
             sys.stderr.write("\r\x1b[K")
         say(text)
@@ -68,7 +68,7 @@ def _width() -> int:
 
 
 class RunProgress:
-    """While workers train: the newest step as a moving line, what happens as lines that stay."""
+    """Progress of training: the newest step as a moving line, events as lines that stay."""
 
     def __init__(self, directory: RunDirectory, clock: Clock) -> None:
         self.name = directory.as_typed
@@ -84,7 +84,7 @@ class RunProgress:
         self.ranks = 1
         self.workers: int | None = None
         self.stuck: list[dict[str, Any]] = []
-        """Reports of this that have not been shown yet."""
+        """Reports that no step completes, not shown yet."""
         self.stuck_at = 0.0
         self.stuck_step: int | None = None
 
@@ -97,7 +97,7 @@ class RunProgress:
         if self.stuck and self.clock.monotonic() - self.stuck_at >= FOLD_SECONDS:
             self._show_stuck()
         if self.total_steps is None:
-            self.line.show("starting workers (importing torch takes some seconds)")
+            self.line.show("starting workers (importing torch takes a few seconds)")
             return
         newest = self.directory.metrics.last()
         if newest is not None and newest.get("step", self.shown_step) != self.shown_step:
@@ -111,7 +111,7 @@ class RunProgress:
     def _event(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "launched":
-                self.ranks = newest_start([event]).ranks
+                self.ranks = newest_launch([event]).ranks
             case "started":
                 self._started(event)
             case "evaluated":
@@ -128,25 +128,25 @@ class RunProgress:
                 newest = f"the newest checkpoint is of step {good}, {age} old"
                 self.line.above(
                     f"warning: step {event['step']} could not be saved: {event['reason']}; "
-                    f"{newest if good is not None else 'nothing is saved yet'}; trying again"
+                    f"{newest if good is not None else 'no checkpoint yet'}; retrying"
                 )
             case "scaled":
                 self.line.above(f"scaled from {event['before']} to {event['nodes']} nodes")
             case "lost":
-                who = place_in_words(event["node"], event["local_rank"], self.ranks)
-                self.line.above(f"{who} {event['how']}; starting it again")
+                who = worker_label(event["node"], event["local_rank"], self.ranks)
+                self.line.above(f"{who} {event['how']}; restarting it")
             case "left":
-                self.line.above(f"node {event['node']} has left; starting it again")
+                self.line.above(f"node {event['node']} has left; restarting it")
             case "diverged":
-                who = in_words(", ".join(event["names"]), self.ranks)
+                who = readable_names(", ".join(event["names"]), self.ranks)
                 self.line.above(
-                    f"warning: step {event['step']}: {who} has other weights than the rest: a "
-                    "memory error? It starts again"
+                    f"warning: step {event['step']}: the weights of {who} differ from the "
+                    "majority, perhaps by a memory error; restarting it"
                 )
             case "coordinator_lost":
-                self.line.above(f"the coordinator ended with {event['how']}; starting it again")
+                self.line.above(f"the coordinator ended with {event['how']}; restarting it")
             case "changed":
-                words = change_in_words(event, self.workers, self.ranks)
+                words = change_text(event, self.workers, self.ranks)
                 self.line.above(f"step {event['step']}: {words}")
                 self.workers = event["workers"]
             case "stuck":
@@ -154,7 +154,7 @@ class RunProgress:
             case "evaluation_changed" | "arithmetic_changed":
                 self.line.above(f"note: {event['reason']}")
             case "passed_over":
-                self.line.above(f"warning: {event['checkpoint']} is passed over: {event['reason']}")
+                self.line.above(f"warning: skipping {event['checkpoint']}: {event['reason']}")
 
     def _started(self, event: dict[str, Any]) -> None:
         self.total_steps = event["total_steps"]
@@ -162,7 +162,7 @@ class RunProgress:
         self.shown_step = event["step"]
         self.stuck_step = None
         resumed = event["resumed_from"]
-        begin = f"going on from step {resumed}" if resumed is not None else "starting"
+        begin = f"resuming from step {resumed}" if resumed is not None else "starting"
         workers = self.workers = event["workers"]
         self.line.above(
             f"{begin}: {short_count(event['parameters'])} parameters, {event['total_steps']} steps "
@@ -173,7 +173,7 @@ class RunProgress:
             self.line.above(event["no_mfu"])
 
     def _stuck(self, report: dict[str, Any]) -> None:
-        """Said once for each step that does not come."""
+        """Collects the reports about one step: they are shown once."""
         if report["step"] != self.stuck_step:
             self.stuck_step, self.stuck_at = report["step"], self.clock.monotonic()
             self.stuck = [report]
@@ -181,7 +181,7 @@ class RunProgress:
             self.stuck.append(report)
 
     def _show_stuck(self) -> None:
-        self.line.above(f"warning: {stuck_in_words(self.stuck, self.name, self.ranks)}")
+        self.line.above(f"warning: {stuck_text(self.stuck, self.name, self.ranks)}")
         self.stuck = []
 
     def _step(self, line: dict[str, Any]) -> None:

@@ -16,12 +16,20 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from headway.errors import Exit
-from headway.spec.load import preset_names, preset_text
-from headway.spec.names import fields_of, is_mapping_of_sections, section_of
-from headway.spec.run import RunFile, Section
-from headway.spec.target import Target, TargetFile
+from headway.plan.accelerators import find_device
+from headway.plan.device_refusals import NODE_DEVICES, fewest_devices
+from headway.plan.memory_need import COPY_BYTES, STATE_BYTES, state_bytes
+from headway.plan.model_size import model_size
+from headway.spec.key_suggestions import fields_of, is_mapping_of_sections, section_of
+from headway.spec.load import load_run, preset_names, preset_text
+from headway.spec.run_file import RunFile
+from headway.spec.section import Section
+from headway.spec.target_file import Target, TargetFile
 
-DOCS = Path(__file__).parents[3] / "docs" / "reference"
+ROOT = Path(__file__).parents[3]
+DOCS = "docs/reference"
+SCHEMAS = "src/headway/spec/schema"
+"""Within the package: `headway init` writes one beside the run file."""
 NOTE = "<!-- Made from the code by `make generate`; edits here are lost. -->"
 
 
@@ -29,28 +37,28 @@ def main() -> int:
     _describe(Section)
     TargetFile.model_rebuild(force=True)
     pages = {
-        "run-file.md": _page("The run file", RunFile, _RUN_INTRODUCTION),
-        "targets-file.md": _page("The target file", Target, _TARGET_INTRODUCTION),
-        "presets.md": _presets(),
-        "commands.md": _commands(),
-        "run.schema.json": _schema(RunFile),
-        "targets.schema.json": _schema(TargetFile),
+        f"{DOCS}/run-file.md": _page("The run file", RunFile, _RUN_INTRODUCTION),
+        f"{DOCS}/targets-file.md": _page("The target file", Target, _TARGET_INTRODUCTION),
+        f"{DOCS}/presets.md": _presets(),
+        f"{DOCS}/commands.md": _commands(),
+        f"{SCHEMAS}/run.schema.json": _schema(RunFile),
+        f"{SCHEMAS}/targets.schema.json": _schema(TargetFile),
     }
-    stale = [name for name, text in pages.items() if _read(DOCS / name) != text]
+    stale = [name for name, text in pages.items() if _read(ROOT / name) != text]
     if "--check" in sys.argv:
         for name in stale:
-            print(f"docs/reference/{name} is not what the code says: make generate")
+            print(f"{name} is not what the code says: make generate")
         return Exit.CHECK_FAILED if stale else Exit.DONE
-    DOCS.mkdir(parents=True, exist_ok=True)
     for name in stale:
-        (DOCS / name).write_text(pages[name], "utf-8")
-        print(f"wrote docs/reference/{name}")
+        (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+        (ROOT / name).write_text(pages[name], "utf-8")
+        print(f"wrote {name}")
     return Exit.DONE
 
 
 def _describe(root: type[BaseModel]) -> None:
-    """Gives every key below what is written under it. Here, since to read the source takes a fifth
-    of a second, and no command needs it."""
+    """Gives every field below the docstring under it as its description. Only here: reading the
+    source takes 0.2 s, and no command needs it."""
     texts = {section: _texts(section) for section in _below(root)}
     for section in sorted(texts, key=_place):
         for name, info in section.model_fields.items():
@@ -66,12 +74,12 @@ def _below(root: type[BaseModel]) -> Iterator[type[BaseModel]]:
 
 
 def _place(section: type[BaseModel]) -> tuple[str, int]:
-    """Module and line. What a section is made of stands before it."""
+    """Module and line: the parts of a section are defined before it."""
     return section.__module__, inspect.getsourcelines(section)[1]
 
 
 def _texts(section: type[BaseModel]) -> dict[str, str]:
-    """What is written under the keys of this class."""
+    """Docstrings of the fields of this class."""
     (found,) = ast.parse(dedent(inspect.getsource(section))).body
     assert isinstance(found, ast.ClassDef)
     texts = {}
@@ -90,9 +98,9 @@ _RUN_INTRODUCTION = """\
 `run.yaml` says what to train. Unknown keys are refused with file, line and column. A key can be set
 for one start with `--set a.b=c`. Relative paths start at the folder of the file that is run.
 
-An editor that knows JSON Schema completes and checks keys with
-[run.schema.json](run.schema.json): begin the file with
-`# yaml-language-server: $schema=PATH/run.schema.json`.
+`headway init` writes the [JSON Schema](../../src/headway/spec/schema/run.schema.json) of its keys
+beside the run file, and as its first line `# yaml-language-server: $schema=run.schema.json`:
+editors complete and check keys, offline and for everybody who shares the folder.
 
 *later*: accepted and checked, but this version does not act on it yet.
 """
@@ -102,6 +110,23 @@ run file, then in the user's config folder (`~/.config/headway`). `headway run -
 ([Your first cluster run](../guides/first-cluster-run.md)); with `--dry-run` it shows what would be
 made ([Objects on Kubernetes](../concepts/kubernetes-objects.md)).
 """
+
+
+_MEANT_FOR = f"""\
+Each one says for which devices it is meant: the smallest number of them in a node (1, 2, 4 or 8)
+that holds its state, and leaves a quarter of their memory for activations. State is weights,
+gradients and optimizer state, counted exactly: {STATE_BYTES} bytes a parameter, divided by the
+number of devices (`shard`); on one device {COPY_BYTES} more, for a copy of the weights in bf16.
+Activations are not counted: a smaller `batch.micro` needs less. A distillation also holds the
+weights of its teacher. More devices make a run faster.
+
+These are counts: no preset has run on a GPU yet. See [GPUs](../guides/gpus.md).
+"""
+SHOWN = {
+    label: device
+    for label in ("L4", "A100-40GB", "A100-80GB, H100", "H200", "B200")
+    if (device := find_device(label.partition(",")[0])) is not None
+}
 
 
 def _page(title: str, root: type[BaseModel], introduction: str) -> str:
@@ -175,14 +200,50 @@ def _presets() -> str:
         "",
         "`extends: NAME` starts from one; `headway init NAME DIR` too.",
         "",
+        _MEANT_FOR,
     ]
     for name in preset_names():
-        lines += [f"## {name}", "", "```yaml", preset_text(name).rstrip(), "```", ""]
+        lines += [f"## {name}", "", *meant_for(name), ""]
+        lines += ["```yaml", preset_text(name).rstrip(), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
+def meant_for(preset: str) -> list[str]:
+    """Devices that hold the state of a preset, and why."""
+    run = load_run(preset).run
+    parameters = preset_parameters(run)
+    if run.precision == "fp32":
+        megabytes = state_bytes(parameters, run.precision) / 1e6
+        return [f"Meant for a CPU: {parameters:,} parameters take {megabytes:.0f} MB."]
+    rows = [["devices of a node"], ["GiB of state on each"]]
+    for device in SHOWN.values():
+        number = fewest_devices(device, parameters, run.precision)
+        share = state_bytes(parameters, run.precision, number or NODE_DEVICES[-1]) / 2**30
+        rows[0].append("none" if number is None else str(number))
+        rows[1].append(f"{share:.1f}" if number else f"{share:.1f} on each of {NODE_DEVICES[-1]}")
+    header = ["meant for", *SHOWN]
+    return [
+        f"{parameters:,} parameters.",
+        "",
+        *(f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)),
+    ]
+
+
+def preset_parameters(run: RunFile) -> int:
+    assert run.model is not None
+    assert run.model.type is not None
+    config = dict(run.model.config)
+    if run.data.train is not None and run.data.train.tokenizer is not None:
+        trained = run.data.train.tokenizer.train
+        assert trained is not None
+        config.setdefault("vocab_size", trained.vocab)
+    size = model_size(run.model.type, config)
+    assert size is not None
+    return size.parameters
+
+
 def _commands() -> str:
-    """Every command's own help, so that this page cannot say anything else."""
+    """The help of every command."""
     import typer
     from typer.testing import CliRunner
 
@@ -213,7 +274,7 @@ Data goes to stdout, words to stderr. Reading commands write nothing and take `-
 | 4 | a check found a problem |
 | 5 | still running |
 | 6 | stopped as asked, and resumable |
-| 130 | left with Ctrl-C; a run on a target goes on without the command |
+| 130 | interrupted with Ctrl-C; a run on a target continues |
 """
 
 

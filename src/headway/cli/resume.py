@@ -1,4 +1,4 @@
-"""headway resume: go on with a run, from its directory alone."""
+"""headway resume: continue a stopped run, from its directory alone."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ def resume(
     nodes: Annotated[
         int | None,
         typer.Option(
-            help="So many nodes; here this machine plays them. Left out: as before.",
+            help="Number of nodes, here simulated on this machine. Default: as before.",
             min=1,
         ),
     ] = None,
     on: OnOption = None,
 ) -> None:
-    """Go on with a run as it was started, from its newest good checkpoint."""
+    """Resume a stopped run, with its settings, from its newest good checkpoint."""
     from headway.cli.run import start
     from headway.cli.target_run import target_run
     from headway.spec.load import Loaded
-    from headway.spec.located import Located
-    from headway.state.find import find_run
+    from headway.spec.located_yaml import Located
+    from headway.state.find_run import find_run
 
     if (there := target_run(run, on, Path.cwd())) is not None:
         _resume_on(there, nodes)
         return
     directory = find_run(run, Path.cwd())
     resolved = directory.read_spec()
-    # The run is the one in the directory, whatever the run file says by now.
+    # The spec in the directory counts, not the run file, which may have changed.
     loaded = Loaded(resolved.run, Path(resolved.folder), Located({}))
     start(loaded, nodes, False, directory.location, else_nodes=resolved.nodes)
 
 
 def _resume_on(run: TargetRun, nodes: int | None) -> None:
-    """A stopped run as it was."""
-    from headway.cli.waiting import wait_until_it_trains
+    """Only a run that `headway stop` or its budget stopped: its objects still exist."""
+    from headway.cli.target_launch import wait_until_training
 
     cluster = run.cluster
-    shape = cluster.on_cluster(cluster.require_job())
+    shape = cluster.job_status(cluster.require_job())
     if shape.state == "active":
-        raise StillRunning(f"run {run.name} goes on already", "headway status")
+        raise StillRunning(f"run {run.name} is already running", "headway status")
     if shape.state == "queued":
-        raise StillRunning(f"run {run.name} waits {shape.why}", "headway status")
+        raise StillRunning(f"run {run.name} is already waiting {shape.why}", "headway status")
     if shape.state != "suspended":
         raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
     if nodes is not None:
@@ -59,4 +59,4 @@ def _resume_on(run: TargetRun, nodes: int | None) -> None:
     cluster.resume()
     if nodes is not None and nodes != shape.nodes:
         cluster.scale(nodes)
-    wait_until_it_trains(run, is_new=False)
+    wait_until_training(run, is_new=False)

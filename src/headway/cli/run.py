@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import signal
-from contextlib import ExitStack, closing
+from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -14,13 +13,13 @@ from headway.cli.options import RunFileArgument, SetOption
 from headway.cli.output import hint, say
 
 if TYPE_CHECKING:
-    from headway.cli.sets import Sets
     from headway.errors import Exit
     from headway.spec.load import Loaded
     from headway.spec.resolve import Resolved
-    from headway.state.rundir import RunDirectory
+    from headway.state.run_directory import RunDirectory
 
 Output = Literal["yaml", "json"]
+RESUME_HINT = "run the same command to resume"
 
 
 def run(
@@ -28,31 +27,32 @@ def run(
     nodes: Annotated[
         int | None,
         typer.Option(
-            help="Play so many nodes on this machine. Left out: 1, or what headway scale asked for "
-            "last. With --on: so many there, else as resources.nodes says.",
+            help="Number of nodes, here simulated on this machine. Default: that of the last "
+            "headway scale, else 1; with --on, resources.nodes.",
             min=1,
         ),
     ] = None,
     on: Annotated[
         str | None,
-        typer.Option("--on", metavar="TARGET", help="Run there: a target of targets.yaml."),
+        typer.Option("--on", metavar="TARGET", help="Run on this target of targets.yaml."),
     ] = None,
     dry_run: Annotated[
         bool,
-        typer.Option("--dry-run", help="With --on: print the objects to be made, and make none."),
+        typer.Option("--dry-run", help="With --on: print the objects, create none."),
     ] = False,
     output: Annotated[
-        Output | None, typer.Option("--output", "-o", help="With --dry-run. Left out: yaml.")
+        Output | None, typer.Option("--output", "-o", help="Format of --dry-run. Default: yaml.")
     ] = None,
     set_: SetOption = None,
     extend: Annotated[
         bool,
-        typer.Option("--extend", help="Allow a train_for longer than the run was started with."),
+        typer.Option("--extend", help="Allow a longer train_for than the run was started with."),
     ] = False,
 ) -> None:
-    """Train here, or on a target. Prepares the data if needed; the same command goes on.
+    """Train from a run file, here or on a target. The same command resumes the run.
 
-    Here Ctrl-C saves. With --on it is waited for until it trains; Ctrl-C leaves it as it is."""
+    Prepares the data if needed. Here, Ctrl-C saves and stops. With --on, waits until the run is
+    training; Ctrl-C stops waiting, and the run continues."""
     from headway.errors import BadInput
     from headway.spec.load import load_run
     from headway.spec.resolve import require_complete
@@ -60,14 +60,14 @@ def run(
     loaded = load_run(run_file, set_)
     require_complete(loaded)
     if dry_run:
-        from headway.cli.on_target import show_on
+        from headway.cli.target_render import show_on
 
         show_on(loaded, on, nodes, output)
         return
     if output is not None:
-        raise BadInput("--output goes with --dry-run")
+        raise BadInput("--output needs --dry-run")
     if on is not None:
-        from headway.cli.launching import launch_on
+        from headway.cli.target_launch import launch_on
 
         launch_on(loaded, on, nodes, extend)
         return
@@ -81,46 +81,35 @@ def start(
     location: str | None = None,
     else_nodes: int = 1,
 ) -> None:
-    """Prepares, resolves and trains; leaves with the run's exit code. `location` is the run
-    directory, where it is another than the run file says. Without `nodes` there are as many as
-    `headway scale` asked for last, `else_nodes` if it never did."""
-    from headway.cli.check import (
-        parameters_of,
-        warn_of_later_keys,
-        warn_of_long_warmup,
-    )
-    from headway.cli.sets import sets_of
-    from headway.cli.starting_again import require_same_run
+    """Prepares, resolves and trains; exits with the run's exit code. `location` is the run
+    directory, if it is not the one that the run file names. Without `nodes` their number is that of
+    the last `headway scale`, else `else_nodes`."""
+    from headway.cli.device_check import require_devices_here
+    from headway.cli.preflight import parameters_of, require_trainable_here, warn_of_run_file
+    from headway.cli.restart_check import is_left_to_train
+    from headway.cli.run_sets import trainable_sets
     from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
     from headway.errors import Stopped
-    from headway.launch.machine import this_machine
-    from headway.spec.resolve import devices_of, resolve, run_directory
-    from headway.state.rundir import RunDirectory
+    from headway.launch.hardware import this_machine
+    from headway.spec.resolve import resolve, run_directory
+    from headway.state.run_directory import RunDirectory
 
-    require_training_extra(loaded)
-    require_secrets(loaded)
-    warn_of_later_keys(loaded)
-    warn_of_long_warmup(loaded)
+    require_trainable_here(loaded)
+    warn_of_run_file(loaded)
     location = location or run_directory(loaded)
-    if RunDirectory.exists(location) and RunDirectory.open(location).has_spec():
-        before = RunDirectory.open(location)
-        require_same_run(before, loaded.run, extend)
-        if is_finished(before) and not extend:
-            say(f"run {before.name} has finished already: {location}")
-            hint("--extend with a longer train_for goes on; another name starts anew")
-            return
+    if not is_left_to_train(location, loaded.run, extend):
+        return
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
-    # Both raise, before data is prepared for hours.
-    devices_of(loaded, this_machine(), nodes)
+    # This raises, if at all, before data is prepared for hours.
+    require_devices_here(loaded, this_machine(), nodes)
     parameters = parameters_of(loaded.run)
     with ExitStack() as background:
         try:
-            sets = sets_of(loaded, background)
-            require_fitting_sets(loaded, sets)
+            sets = trainable_sets(loaded, background)
         except KeyboardInterrupt:
-            raise Stopped("stopped while preparing data", "the same command goes on") from None
+            raise Stopped("stopped while preparing data", RESUME_HINT) from None
         resolved = resolve(
             loaded,
             this_machine(),
@@ -138,7 +127,7 @@ def start(
 def nodes_left_by_scale(directory: RunDirectory) -> int | None:
     wanted = directory.wanted_nodes()
     if wanted is not None:
-        say(f"{wanted} node{'s' if wanted > 1 else ''}, as headway scale left it")
+        say(f"{wanted} node{'s' if wanted > 1 else ''}, as set by headway scale")
     return wanted
 
 
@@ -146,7 +135,7 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.cli.progress import RunProgress
     from headway.clock import SystemClock
     from headway.errors import Exit
-    from headway.launch.local import LocalRun
+    from headway.launch.local_run import LocalRun
     from headway.state.checkpoints import steps_saved
 
     progress = RunProgress(directory, SystemClock())
@@ -155,7 +144,9 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     def stop(*_: object) -> None:
         first = local.stop_asked_at is None
         local.ask_to_stop()
-        progress.line.above("saving, then stopping (again: stop at once)" if first else "stopping")
+        progress.line.above(
+            "saving, then stopping (Ctrl-C again: stop now)" if first else "stopping"
+        )
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -166,55 +157,20 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
             signal.signal(number, handler)
     if code == Exit.STOPPED:
         saved = steps_saved(directory)
-        newest = f"saved up to step {saved[-1]}" if saved else "nothing is saved yet"
+        newest = f"saved up to step {saved[-1]}" if saved else "no checkpoint yet"
         say(f"stopped; {newest}: {directory.location}")
-        hint("the same command goes on from here")
+        hint(RESUME_HINT)
     else:
         say(f"finished: {directory.location}")
-        export = f"headway export {directory.as_typed}"
-        masked = resolved.run.objective.type == "masked"
-        generate = f'headway generate {directory.as_typed} --prompt "Once"'
-        hint(export if masked else f"{generate}, {export}")
+        hint(*_uses(resolved, directory))
     return code
 
 
-def require_training_extra(loaded: Loaded) -> None:
-    from headway.errors import BadInput, needs_train
+def _uses(resolved: Resolved, directory: RunDirectory) -> Iterator[str]:
+    """Commands that take the trained model."""
+    from headway.state.run_directory import MODEL
 
-    if "wandb" in loaded.run.track and importlib.util.find_spec("wandb") is None:
-        raise BadInput("track: wandb needs the wandb extra", "pip install 'headway[wandb]'")
-    for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
-        if importlib.util.find_spec(module) is None:
-            raise needs_train("headway run", ImportError(module, name=module))
-
-
-def require_secrets(loaded: Loaded) -> None:
-    from headway.errors import SpecError
-
-    missing = [name for name in loaded.run.secrets if not os.environ.get(name)]
-    if missing:
-        raise SpecError(
-            f"secrets: {', '.join(missing)} not set in the environment",
-            str(loaded.located.mark(("secrets",))),
-            f"export {missing[0]}=...",
-        )
-
-
-def is_finished(directory: RunDirectory) -> bool:
-    from headway.clock import SystemClock
-    from headway.state.status import read_status
-
-    return read_status(directory, SystemClock().now()).state == "finished"
-
-
-def require_fitting_sets(loaded: Loaded, sets: Sets) -> None:
-    """What workers would find out too, but only after their imports."""
-    from headway.cli.streaming import wait_for_first_samples
-    from headway.data.reading.fit import require_fit
-    from headway.data.reading.sets import open_set
-
-    for location in (sets.train, *sets.validation.values()):
-        objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
-        with closing(open_set(location)) as samples:
-            wait_for_first_samples(samples, length)
-            require_fit(samples, objective, length)
+    if resolved.run.objective.type != "masked":
+        yield f'headway generate {directory.as_typed} --prompt "Once"'
+    if directory.store.names(MODEL):  # otherwise it is a module of the user's own
+        yield f"headway export {directory.as_typed}"

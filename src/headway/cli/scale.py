@@ -1,4 +1,4 @@
-"""headway scale: more or fewer nodes for a run that goes on."""
+"""headway scale: more or fewer nodes for a running run."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from headway.cli.output import say
 
 
 def scale(
-    nodes: Annotated[int, typer.Option("--nodes", min=1, help="How many there shall be.")],
+    nodes: Annotated[int, typer.Option("--nodes", min=1, help="Number of nodes.")],
     run: RunArgument = None,
     on: OnOption = None,
 ) -> None:
-    """Change the number of nodes of a run that goes on. Nobody else is restarted."""
+    """Change the number of nodes of a running run. Its other nodes are not restarted."""
     from headway.cli.target_run import target_run
     from headway.errors import BadInput, NotFound
-    from headway.state.find import find_run
+    from headway.state.find_run import find_run
 
     wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
     if (there := target_run(run, on, Path.cwd())) is not None:
         there.require_scalable(nodes)
         before = there.cluster.scale(nodes)
-        say(f"asked for {wanted} instead of {before}; headway status shows when it has them")
+        say(f"scaling from {before} to {wanted}; headway status shows when it is done")
         return
     directory = find_run(run, Path.cwd())
     if not directory.is_running():
         raise NotFound(
-            f"run {directory.name} does not go on here",
+            f"run {directory.name} is not running on this machine",
             f"headway resume {directory.name} --nodes {nodes}",
         )
     if not directory.read_spec().is_live:
         raise BadInput(
-            f"run {directory.name} has one node, or starts again when its nodes change",
-            f"headway stop {directory.name} && headway resume {directory.name} --nodes {nodes}; or "
-            "begin with elastic: live in run.yaml",
+            f"run {directory.name} cannot change its nodes while it is running: it is not "
+            "elastic: live",
+            f"headway stop {directory.name} && headway resume {directory.name} --nodes {nodes}",
         )
     directory.want_nodes(nodes)
-    say(f"asked run {directory.name} for {wanted}; headway status shows when it has")
+    say(f"scaling {directory.name} to {wanted}; headway status shows when it is done")

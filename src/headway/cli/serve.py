@@ -1,4 +1,4 @@
-"""headway serve: what the pod runs that serves a claim."""
+"""headway serve: what the pod that serves a claim runs."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from threading import Event
 
 
 def serve() -> None:
-    """Serve a claim's files, in a pod that other commands make when they need one; you need not."""
+    """Serve the files of a claim (used in pods that other commands create)."""
     from headway.clock import SystemClock
+    from headway.http_server import TEXT, HttpServer
     from headway.kube.names import HTTP_PORT
-    from headway.launch.serving import Server
-    from headway.member.http import TEXT
+    from headway.launch.claim_server import ServedClaim
+    from headway.member.protocol.sockets import bound_to
 
     over = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     key = Path(os.environ["HEADWAY_KEY"]).read_text().strip()
-    files = (Path(os.environ["HEADWAY_STORAGE"]), key)
+    claim = ServedClaim(Path(os.environ["HEADWAY_STORAGE"]), key)
     pages = {"/healthz": lambda: (TEXT, b"ok\n")}
-    with Server(("", HTTP_PORT), pages, SystemClock(), files) as server:
-        server.start()
+    with HttpServer(bound_to("", HTTP_PORT), pages, SystemClock(), claim.resources):
         over.wait()

@@ -11,35 +11,35 @@ from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
-    from headway.cli.members import Event, Member, Start
+    from headway.cli.members import Event, Launch, ListedWorker
     from headway.cli.target_run import TargetRun
     from headway.state.goodput import Goodput
-    from headway.state.status import Status
+    from headway.state.status import RunStatus
 
 MOST_LISTED = 8
-"""Of more members than these only the number is shown."""
+"""Most members that are listed one by one."""
 
 
 def status(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
     """Show what a run is doing: state, step, loss, speed, time left, last checkpoint."""
-    from headway.cli.members import Look, members, newest_start
+    from headway.cli.members import RunSnapshot, members, newest_launch
     from headway.cli.target_run import target_run
     from headway.clock import SystemClock
-    from headway.state.find import find_run
+    from headway.state.find_run import find_run
     from headway.state.status import read_status
 
     if (elsewhere := target_run(run, on, Path.cwd())) is not None:
         _show_on_target(elsewhere, json_)
         return
-    directory = Look(find_run(run, Path.cwd()).location)
+    directory = RunSnapshot(find_run(run, Path.cwd()).location)
     found = read_status(directory, SystemClock().now())
-    start = newest_start(directory.history())
-    there = members(directory, start) if found.state == "running" else []
+    launch = newest_launch(directory.history())
+    there = members(directory, launch) if found.state == "running" else []
     if json_:
-        more = {"mode": start.mode, "wanted_nodes": start.wanted_nodes}
+        more = {"mode": launch.mode, "wanted_nodes": launch.wanted_nodes}
         print_json({**found.as_json(), **more, "members": [asdict(member) for member in there]})
         return
-    _print(_lines(directory.as_typed, directory.history(), found, start, there))
+    _print(_lines(directory.as_typed, directory.history(), found, launch, there))
 
 
 def _print(lines: list[tuple[str, str]]) -> None:
@@ -48,25 +48,25 @@ def _print(lines: list[tuple[str, str]]) -> None:
 
 
 def _show_on_target(run: TargetRun, json_: bool) -> None:
-    """As its coordinator has it. Of one that has ended, from the storage."""
-    from headway.cli.members import newest_start
+    """From its coordinator or, once it has ended, from its storage."""
+    from headway.cli.members import newest_launch
     from headway.clock import SystemClock
-    from headway.state.status import Status, read_status
+    from headway.state.status import RunStatus, read_status
 
     cluster = run.cluster
     job = cluster.job()
-    on_cluster = cluster.on_cluster(job) if job is not None else None
-    is_active = on_cluster is not None and on_cluster.is_to_go_on
+    on_cluster = cluster.job_status(job) if job is not None else None
+    is_active = on_cluster is not None and on_cluster.is_running_or_queued
     is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
     known = None
     if job is not None and is_active:
         known = None if is_queued else cluster.known()
         reasons = [reason.words for reason in cluster.reasons(job, is_kept=known is not None)]
-    found: Status | None = None
+    found: RunStatus | None = None
     events: list[Event] = []
     if known is not None:
-        found, events = Status.from_json(known["status"]), known["events"]
+        found, events = RunStatus.from_json(known["status"]), known["events"]
         reasons += [known["loss"]] if known.get("loss") else []
     elif not is_active:
         directory = run.directory()
@@ -82,25 +82,25 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
         )
         return
     where = f"{run.on}, namespace {run.kube.namespace}"
-    up = f": {on_cluster.ready} of {on_cluster.nodes} pods up" if on_cluster is not None else ""
+    up = f": {on_cluster.ready} of {on_cluster.nodes} pods ready" if on_cluster is not None else ""
     lines = [("on", f"{where}{up}"), *(("waiting", reason) for reason in reasons)]
     if not is_active:
         lines += _budget(events, run.on)
     if found is None:
         _print([("run", run.name), ("state", "queued" if is_queued else "starting"), *lines])
         return
-    shown = _lines(run.name, events, found, newest_start(events), [])
+    shown = _lines(run.name, events, found, newest_launch(events), [])
     _print([*shown[:2], *lines, *shown[2:]])
 
 
 def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:
-    """Of a run whose newest start was ended by it."""
+    """Lines for a run whose newest start ended because its budget was used up."""
     last = [event for event in events if event["event"] in ("launched", "budget")][-1:]
     return [
         (
             "budget",
-            f"{event['spent_hours']:g} of {event['hours']:g} hours are used up, and it stops again "
-            f"when it is resumed: raise budget.hours, then headway run --on {on}",
+            f"{event['spent_hours']:g} of {event['hours']:g} hours are used up, and a resumed run "
+            f"stops again: raise budget.hours, then headway run --on {on}",
         )
         for event in last
         if event["event"] == "budget"
@@ -108,7 +108,11 @@ def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:
 
 
 def _lines(
-    as_typed: str, events: Sequence[Event], found: Status, start: Start, there: list[Member]
+    as_typed: str,
+    events: Sequence[Event],
+    found: RunStatus,
+    launch: Launch,
+    there: list[ListedWorker],
 ) -> list[tuple[str, str]]:
     lines = [("run", found.name), ("state", found.state)]
     if found.failure:
@@ -124,8 +128,8 @@ def _lines(
     if found.seconds_left is not None:
         lines.append(("left", short_time(found.seconds_left)))
     if found.workers is not None and found.state == "running":
-        lines += _members(found.workers, found.generation, start, there)
-    lines += _happened(as_typed, events, found, start)
+        lines += _members(found.workers, found.generation, launch, there)
+    lines += _happened(as_typed, events, found, launch)
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway events shows why)"))
     if found.checkpoint_step is not None:
@@ -133,7 +137,7 @@ def _lines(
         ago = f", {short_time(age)} ago" if age is not None else ""
         lines.append(("checkpoint", f"step {found.checkpoint_step}{ago}"))
     if found.save_failure is not None:
-        lines.append(("warning", f"saves fail: {found.save_failure}"))
+        lines.append(("warning", f"saving fails: {found.save_failure}"))
     if found.goodput is not None:
         lines.append(("goodput", _goodput(found.goodput)))
     lines.append(("folder", found.folder))
@@ -141,44 +145,44 @@ def _lines(
 
 
 def _members(
-    workers: int, generation: int | None, start: Start, there: list[Member]
+    workers: int, generation: int | None, launch: Launch, there: list[ListedWorker]
 ) -> list[tuple[str, str]]:
-    """How many, and who they are."""
-    from headway.cli.members import place_in_words
+    """Number of workers, and a line for each."""
+    from headway.cli.members import worker_label
 
-    nodes = workers // start.ranks
-    mode = f" ({start.mode})" if start.mode else ""
-    wanted = start.wanted_nodes
+    nodes = workers // launch.ranks
+    mode = f" ({launch.mode})" if launch.mode else ""
+    wanted = launch.wanted_nodes
     of = f" on {nodes} of {wanted} nodes" if wanted not in (None, nodes) else ""
     several = "s" if workers > 1 else ""
     lines = [("members", f"{workers} worker{several}{of}{mode}, generation {generation}")]
     if len(there) <= MOST_LISTED:
         for member in there:
-            who = place_in_words(member.node, member.local_rank, start.ranks)
-            leads = ", leads" if member.leads else ""
+            who = worker_label(member.node, member.local_rank, launch.ranks)
+            leads = ", leader" if member.leads else ""
             lines.append(("", f"{who}: pid {member.pid}{leads}"))
     return lines
 
 
 def _happened(
-    as_typed: str, events: Sequence[Event], found: Status, start: Start
+    as_typed: str, events: Sequence[Event], found: RunStatus, launch: Launch
 ) -> list[tuple[str, str]]:
-    """To the members, lately."""
-    from headway.cli.members import changes_in_words, stuck_in_words, stuck_reports
+    """Latest changes of membership, and whether no step completes."""
+    from headway.cli.members import change_lines, stuck_reports, stuck_text
     from headway.state.status import SHOWN_CHANGES
 
-    changes = changes_in_words(events, start.ranks)[-SHOWN_CHANGES:]
+    changes = change_lines(events, launch.ranks)[-SHOWN_CHANGES:]
     lines = [
         ("" if index else "changes", f"{time[11:19]}  {words}")
         for index, (time, words) in enumerate(changes)
     ]
     if found.state == "running" and (reports := stuck_reports(events, found.step)):
-        lines.append(("warning", stuck_in_words(reports, as_typed, start.ranks)))
+        lines.append(("warning", stuck_text(reports, as_typed, launch.ranks)))
     return lines
 
 
 def _goodput(found: Goodput) -> str:
-    """The share of time that went into learning, and what took most of the rest."""
+    """Share of time spent on learning, and the largest causes of the rest."""
     causes = sorted(found.lost_seconds.items(), key=lambda pair: -pair[1])
     worst = ", ".join(
         f"{cause} {short_time(seconds)}" for cause, seconds in causes[:3] if seconds >= 1

@@ -1,4 +1,4 @@
-"""A run on a target, as commands find it: by --on, or where it was started last."""
+"""A run on a target, found by --on or by where it was last started."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from headway.cli.output import say
 
 if TYPE_CHECKING:
-    from headway.kube.client import Kube
+    from headway.kube.client import KubeClient
     from headway.launch.claim_pod import ClaimPod
-    from headway.launch.cluster import ClusterRun
+    from headway.launch.cluster_run import ClusterRun
     from headway.spec.load import Loaded
-    from headway.spec.target import Target
-    from headway.state.rundir import RunDirectory
+    from headway.spec.target_file import Target
+    from headway.state.run_directory import RunDirectory
 
 RUNS = "runs"
 SUFFIX = ".on"
@@ -28,26 +28,26 @@ class TargetRun:
     """Name of the target."""
     target: Target
     folder: Path
-    """Of the run file, where targets are looked for."""
+    """Folder of the run file, where targets are looked up."""
     bucket: str | None = None
-    """The parent of its directory, where the run file has named one itself."""
+    """Parent of its directory, if the run file itself names one."""
 
     @cached_property
-    def kube(self) -> Kube:
-        from headway.kube.client import Kube
+    def kube(self) -> KubeClient:
+        from headway.kube.client import KubeClient
 
-        return Kube.at(self.target.kube.context, self.target.kube.namespace)
+        return KubeClient.from_kubeconfig(self.target.kube.context, self.target.kube.namespace)
 
     @cached_property
     def cluster(self) -> ClusterRun:
         from headway.clock import SystemClock
-        from headway.launch.cluster import ClusterRun
+        from headway.launch.cluster_run import ClusterRun
 
         return ClusterRun(self.kube, self.name, SystemClock())
 
     @property
     def storage(self) -> str:
-        """Address, from here, of where things are brought: as `kube.delivery` has it for pods."""
+        """Address of its storage from this machine; `kube.storage_layout` has that of pods."""
         from headway.errors import NotFound
 
         storage = self.target.storage
@@ -55,8 +55,8 @@ class TargetRun:
             if self.bucket is not None:
                 return self.bucket
             raise NotFound(
-                f"nothing says where run {self.name} is kept: target {self.on} has no storage",
-                f"name it by its address, as in s3://BUCKET/PREFIX/{self.name}",
+                f"the storage of run {self.name} is not known: target {self.on} names none",
+                f"name the run by its address: s3://BUCKET/PREFIX/{self.name}",
             )
         if storage.url is not None:
             return storage.url.rstrip("/")
@@ -65,11 +65,11 @@ class TargetRun:
 
     @property
     def location(self) -> str:
-        """Address of its directory from here."""
+        """Address of its directory from this machine."""
         return f"{self.bucket or f'{self.storage}/{RUNS}'}/{self.name}"
 
     def require_scalable(self, nodes: int) -> None:
-        """To so many nodes, as the run was launched."""
+        """Raises if the run, as it was launched, cannot have this number of nodes."""
         from headway.errors import BadInput
         from headway.kube.names import run_object
         from headway.spec.resolve import Resolved
@@ -79,24 +79,24 @@ class TargetRun:
             return
         resolved = Resolved.model_validate_json(found.data["spec.json"])
         if not resolved.is_live and nodes > 1:
-            raise BadInput(f"run {self.name} starts anew when its nodes change: it stays at one")
+            raise BadInput(f"run {self.name} restarts when its nodes change: it stays at one node")
         wanted = resolved.run.resources.nodes
         if wanted.minimum < wanted.maximum and not wanted.minimum <= nodes <= wanted.maximum:
             raise BadInput(
-                f"{nodes} nodes are not within resources.nodes, {wanted}",
-                "stop it, and start it with another range: it goes on from where it was",
+                f"{nodes} nodes is outside resources.nodes, {wanted}",
+                "stop it, and start it with another range: it resumes where it stopped",
             )
 
     def directory(self) -> RunDirectory:
-        """Read from the storage itself: also when nothing of the run is left on the cluster."""
-        from headway.state.rundir import RunDirectory
+        """Reads the storage itself: works even when the run has no objects on the cluster."""
+        from headway.state.run_directory import RunDirectory
 
         return RunDirectory.open(self.location)
 
 
 def target_run(reference: str | None, on: str | None, folder: Path) -> TargetRun | None:
-    """None: it is a run on this machine. Its directory is where it was when it was started from
-    this folder; else where the run file here has it, if that is what is asked for."""
+    """None: the run is on this machine. Its directory is the one recorded when it was started from
+    this folder, else the one that the run file in this folder names."""
     from headway.spec.load import RUN_FILE, load_run, load_target
     from headway.spec.resolve import run_name
 
@@ -118,7 +118,7 @@ def target_run(reference: str | None, on: str | None, folder: Path) -> TargetRun
 
 
 def bucket_of(loaded: Loaded) -> str | None:
-    """The parent of run directories, if the run file names one that is not on this machine."""
+    """Parent of run directories, if the run file names one that is not on this machine."""
     from headway.spec.resolve import runs_location
 
     location = runs_location(loaded)
@@ -126,15 +126,15 @@ def bucket_of(loaded: Loaded) -> str | None:
 
 
 def directory_of(reference: str | None, on: str | None, folder: Path) -> RunDirectory:
-    """Of a run here or on a target, to be read."""
-    from headway.state.find import find_run
+    """Run directory of a run on this machine or on a target, for reading."""
+    from headway.state.find_run import find_run
 
     there = target_run(reference, on, folder)
     return find_run(reference, folder) if there is None else there.directory()
 
 
 def started_on(folder: Path, name: str) -> tuple[str | None, str | None]:
-    """The target on which the run was started last from this folder, and `TargetRun.bucket`."""
+    """Target on which the run was last started from this folder, and its `TargetRun.bucket`."""
     try:
         lines = (folder / RUNS / f"{name}{SUFFIX}").read_text().split()
     except FileNotFoundError:
@@ -144,7 +144,7 @@ def started_on(folder: Path, name: str) -> tuple[str | None, str | None]:
 
 
 def note_started_on(folder: Path, name: str, on: str | None, bucket: str | None = None) -> None:
-    """None: on this machine."""
+    """Records the target, for later commands. None: this machine."""
     note = folder / RUNS / f"{name}{SUFFIX}"
     if on is None:
         note.unlink(missing_ok=True)
@@ -155,29 +155,29 @@ def note_started_on(folder: Path, name: str, on: str | None, bucket: str | None 
 
 def serve_claims(folder: Path) -> None:
     """Lets `claim://TARGET/...` be opened like a bucket: a pod serves it as long as it is used."""
-    from headway.kube.claim import register
+    from headway.kube.claim_files import register
 
     register(lambda name: _claim_pod(name, folder))
 
 
 _claim_pods: dict[tuple[str, Path], ClaimPod] = {}
-"""One for each target: it takes seconds to start, and lasts as long as this process."""
+"""One per target: it takes seconds to start, and lasts as long as this process."""
 
 
 def _claim_pod(name: str, folder: Path) -> ClaimPod:
     from headway.clock import SystemClock
-    from headway.kube.client import Kube
+    from headway.kube.client import KubeClient
     from headway.launch.claim_pod import ClaimPod
     from headway.spec.load import load_target
 
     if (name, folder) not in _claim_pods:
         target = load_target(name, folder).target
-        kube = Kube.at(target.kube.context, target.kube.namespace)
+        kube = KubeClient.from_kubeconfig(target.kube.context, target.kube.namespace)
         _claim_pods[name, folder] = ClaimPod(kube, target, SystemClock(), say).start()
     return _claim_pods[name, folder]
 
 
 def end_claim_pods() -> None:
-    """They count against a quota, which a run may need for itself."""
+    """Ends them: they count against a quota that the run may need."""
     while _claim_pods:
         _claim_pods.popitem()[1].end()

@@ -1,8 +1,8 @@
-"""Which tokens a masked language model has to guess.
+"""Which tokens a masked language model has to predict.
 
-A counter-based hash of (seed, epoch, sample, position) decides, never a generator with a state: the
-same sample is masked the same way whoever computes it and in whatever batch it comes, and anew in
-every epoch. The values are as frozen as the order's: a resumed run must go on with the same ones.
+A counter-based hash of (seed, epoch, sample, position) decides, not a stateful generator: a sample
+is masked the same way by every worker and in every batch, and differently in every epoch. Like
+those of the order, the values are frozen: a resumed run must continue with the same ones.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import numpy as np
 from headway.data.order import derive_keys, mix64
 
 NOT_A_TARGET = -100
-"""What torch's cross entropy ignores by default."""
+"""The target that torch's cross entropy ignores by default."""
 
 _BITS = 53
-"""Draws are compared as integers of 53 bits: exactly what a Python float can hold."""
+"""Bits of a draw. Draws are compared as 53-bit integers: exactly what a Python float can hold."""
 
 
 def mask_tokens(
@@ -31,11 +31,11 @@ def mask_tokens(
     special_ids: Sequence[int],
     probability: float = 0.15,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """(inputs, targets) of rows of tokens (n, L), as BERT has them.
+    """(inputs, targets) for rows of tokens (n, L), as in BERT.
 
-    Of the tokens that are not special, `probability` are chosen; of those 80 % become the mask
-    token, 10 % an ordinary token drawn at random and 10 % stay. Targets are the true tokens where
-    chosen and -100 elsewhere.
+    A fraction `probability` of the non-special tokens is chosen; of these, 80 % become the mask
+    token, 10 % a random ordinary token, and 10 % stay. Targets are the true tokens where chosen and
+    -100 elsewhere.
     """
     assert tokens.ndim == 2
     assert samples.shape == epochs.shape == tokens.shape[:1]
@@ -48,7 +48,7 @@ def mask_tokens(
     to_mask = chosen & (act < np.uint64(int(0.8 * 2**_BITS)))
     to_random = chosen & ~to_mask & (act < np.uint64(int(0.9 * 2**_BITS)))
 
-    # The r-th ordinary token: r, moved up by one for each special token at or below it. Special
+    # The r-th ordinary token is r, shifted up by one for each special token at or below it. Special
     # token number k (sorted) has special[k] - k ordinary tokens before it.
     rank = (draw % np.uint64(num_ordinary)).astype(np.int64)
     ordinary = rank + np.searchsorted(special - np.arange(len(special)), rank, side="right")
@@ -63,8 +63,8 @@ def _draws(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Three independent 53-bit draws for every (epoch, sample, position)."""
     keys = derive_keys("masking/1", seed, count=6)
-    # One keyed pass for each coordinate, the key added before mixing, so that no two coordinates
-    # can be exchanged for one another.
+    # One keyed pass per coordinate, with the key added before mixing, so that no two coordinates
+    # are interchangeable.
     rows = mix64(mix64(epochs.astype(np.uint64) + keys[0]) ^ (samples.astype(np.uint64) + keys[1]))
     places = mix64(np.arange(length, dtype=np.uint64) + keys[2])
     state = mix64(rows[:, None] ^ places[None, :])

@@ -1,18 +1,18 @@
-"""Which sample stands at which position: a keyed order in O(1) time and memory.
+"""Which sample is at which position: a keyed order in O(1) time and memory.
 
-Nothing is shuffled in advance and nothing is remembered: the sample at a position is computed from
-(seed, position), so a resume needs one integer and any member can compute any part of any batch.
+Nothing is shuffled in advance and nothing is stored: the sample at a position is computed from
+(seed, position), so a resume needs one integer, and any member can compute any part of any batch.
 
-The order has two levels, so that reads stay large on every storage:
+The order has two levels, so that reads stay large on every kind of storage:
 
     epoch     blocks 0..B-1 in keyed order     | 7 2 9 | 0 5 3 | 8 1 6 | 4 |
     window    samples of a few neighbouring slots of that row, mixed together in keyed order
 
-A set that grows while a run reads it is ordered in sections: each is ordered like an epoch of its
-own, one after the other, so nothing depends on samples that are not there yet.
+A set that grows while a run reads it is ordered in consecutive sections, each like a separate
+epoch, so nothing depends on samples that do not exist yet.
 
-THE VALUES ARE A FROZEN CONTRACT. A change to anything below that changes one value breaks the
-resume of every run there is; `tests/unit/data/test_order.py` holds golden values.
+THE VALUES ARE A FROZEN CONTRACT. Any change below that alters a single value breaks the resume of
+every existing run; `tests/unit/data/test_order.py` holds golden values.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from dataclasses import dataclass
 import numpy as np
 
 NUM_ROUNDS = 16
-"""Half of them move the left digit, half the right one. 8 would do for large domains; on a handful
-of values each round is a weak step: over 500,000 keys the permutations of 5 values were visibly
-uneven with 8 and 12 rounds, and even with 16."""
+"""Rounds of the network: half change the left digit, half the right one. 8 would do for large
+domains, but on a handful of values each round is a weak step: over 500,000 keys, the permutations
+of 5 values were visibly non-uniform with 8 and 12 rounds, and uniform with 16."""
 
 
 def mix64(values: np.ndarray) -> np.ndarray:
@@ -41,7 +41,7 @@ def mix64(values: np.ndarray) -> np.ndarray:
 def derive_keys(purpose: str, *numbers: int, count: int) -> np.ndarray:
     """`count` independent uint64 keys from a purpose and any integers, by BLAKE2b.
 
-    The numbers go in as decimal text between slashes: unambiguous for integers of any size.
+    The numbers are hashed as decimal text between slashes: unambiguous for integers of any size.
     """
     text = "/".join(["headway", purpose, *map(str, numbers)])
     digests = [
@@ -56,7 +56,7 @@ class Permutation:
 
     A value is two digits (left of `rows`, right of `columns`), rows x columns >= size; each round
     adds a keyed hash of one digit to the other. The domain exceeds `size` by less than `rows`,
-    about its square root, so walking again from a value outside costs next to nothing.
+    about its square root, so walking on from a value outside costs next to nothing.
     """
 
     def __init__(self, size: int, purpose: str, *numbers: int) -> None:
@@ -104,21 +104,21 @@ class Permutation:
         return left * self._columns + right
 
     def _hash(self, number: int, digit: np.ndarray) -> np.ndarray:
-        # Two passes with a key before each: one pass of a fixed mixer over (digit ^ key) would give
-        # related rounds for keys that differ in few bits.
+        # Two passes, each preceded by a key: one pass of a fixed mixer over (digit ^ key) would
+        # give related rounds for keys that differ in few bits.
         before, between = self._keys[number]
         return mix64(mix64(digit ^ before) + between)
 
 
 @dataclass(frozen=True)
 class Window:
-    """Some consecutive positions, and the samples that are mixed over them."""
+    """A range of consecutive positions, and the samples that are mixed over them."""
 
     first_position: int
     end_position: int
     """The first position of the next window."""
     samples: tuple[tuple[int, int], ...]
-    """The sample numbers [start, end) of each block, in the order of the row of blocks."""
+    """Sample numbers [start, end) of each block, in the order of the row of blocks."""
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,12 @@ class Order:
     seed: int
     num_samples: int
     samples_per_block: int
-    """The last block, of the set or of a section, may be shorter."""
+    """Samples in a block. The last block of the set or of a section may be shorter."""
     window_blocks: int
     samples_per_section: int | None = None
-    """None: an epoch is mixed as a whole. Otherwise its sections follow each other, each mixed for
-    itself; a full one is the same in the same epoch whatever `num_samples` is. The last one may be
-    shorter."""
+    """Samples in a section. None: an epoch is mixed as a whole. Otherwise, an epoch is a sequence
+    of sections, each mixed separately; within an epoch, a full section does not depend on
+    `num_samples`. The last one may be shorter."""
 
     def __post_init__(self) -> None:
         assert self.num_samples >= 1, "an order needs at least one sample"
@@ -142,7 +142,7 @@ class Order:
         assert self.samples_per_section is None or self.samples_per_section >= 1
 
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """(epochs, samples), both int64, of the positions first .. first + count - 1.
+        """(epochs, samples), both int64, at the positions first .. first + count - 1.
 
         Position p is index p % num_samples of epoch p // num_samples; a batch may straddle epochs
         and sections.
@@ -157,9 +157,10 @@ class Order:
         return epochs, samples
 
     def window_at(self, position: int) -> Window:
-        """The window that the sample at this position is drawn from; it ends with its section.
+        """The window from which the sample at this position is drawn; it ends with its section.
 
-        Takes as long as the window has blocks. `window_at(window.end_position)` is the next one.
+        Takes time proportional to the window's blocks. `window_at(window.end_position)` is the next
+        one.
         """
         assert position >= 0
         epoch, index = divmod(position, self.num_samples)
@@ -177,7 +178,7 @@ class Order:
         """The samples at these indices of one epoch."""
         samples = np.empty_like(indices)
         for section, here in _runs(indices // self._full_section):
-            # A section begins at the same number among the samples and among the indices.
+            # A section starts at the same number among the samples and among the indices.
             first = section * self._full_section
             stretch = self._stretch(epoch, section)
             samples[here] = stretch.samples(indices[here] - first) + first
@@ -196,10 +197,10 @@ class Order:
 
 
 class _Stretch:
-    """Samples 0 .. num_samples - 1 in a keyed order of two levels: an epoch or a section of one.
+    """Samples 0 .. num_samples - 1 in a two-level keyed order: an epoch, or a section of one.
 
-    All blocks hold `block` samples but the last, which holds `missing` fewer. Everything below is
-    the arithmetic of full blocks, with `missing` put in or taken out beyond the short one.
+    All blocks hold `block` samples except the last, which holds `missing` fewer. Everything below
+    is the arithmetic of full blocks, with `missing` added or subtracted after the short one.
     """
 
     def __init__(
@@ -207,7 +208,7 @@ class _Stretch:
     ) -> None:
         self._purpose, self._key = purpose, key
         self._num_samples = num_samples
-        # Both are cut to what there is, which changes no value and keeps products within int64.
+        # Clamping both to the actual size changes no value and keeps products within int64.
         self._block = min(samples_per_block, num_samples)
         self._num_blocks = -(-num_samples // self._block)
         self._window = min(window_blocks, self._num_blocks)
@@ -252,12 +253,12 @@ class _Stretch:
         return start, start + self._num_slots(number) * self._block - lacking
 
     def _num_slots(self, number: int) -> int:
-        """How many blocks a window has: the last one may have fewer."""
+        """Number of blocks in a window: the last one may have fewer."""
         return min(self._window, self._num_blocks - number * self._window)
 
 
 def _runs(numbers: np.ndarray) -> Iterator[tuple[int, slice]]:
-    """Each distinct value of an ascending array, and where it stands."""
+    """Each distinct value of an ascending array, and the slice where it occurs."""
     values, starts = np.unique(numbers, return_index=True)
     bounds = [*starts.tolist(), len(numbers)]
     for value, (start, end) in zip(values.tolist(), itertools.pairwise(bounds), strict=True):

@@ -1,4 +1,4 @@
-"""What went into a set and what was left out, counted while it is made."""
+"""Counts of what went into a set and what was left out, made during preparation."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from pydantic import BaseModel, ConfigDict
 
 
 class Statistics(BaseModel):
-    """Adds up over shards. Frozen: sums make new ones."""
+    """Counts that can be added up over shards. Frozen: a sum is a new object."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     lengths: tuple[int, ...] = ()
-    """How many documents have 2^k to 2^(k+1)-1 tokens, for k = 0, 1, 2, ..."""
+    """Number of documents with 2^k to 2^(k+1)-1 tokens, for k = 0, 1, 2, ..."""
     num_unknown: int = 0
-    """Tokens that stand for text the tokenizer does not know."""
+    """Tokens for text that the tokenizer does not know."""
     num_masked: int = 0
     """Tokens that do not count for the loss."""
     num_blank: int = 0
-    """Documents of white space only."""
+    """Documents that contain only whitespace."""
     num_duplicates: int = 0
-    """Documents left out because the same text came before."""
+    """Documents left out because the same text occurred before."""
     num_held_out: int = 0
-    """Documents that belong to the other side of the held-out split."""
+    """Documents on the other side of the held-out split."""
     num_dropped: int = 0
     """Records for which the user's transform returned None."""
     num_long: int = 0
@@ -50,10 +50,11 @@ class Statistics(BaseModel):
 
 
 def histogram(lengths: np.ndarray) -> tuple[int, ...]:
-    """Documents by the power of two below their number of tokens; all lengths are positive."""
+    """Number of documents by power of two, rounding lengths down; all lengths are positive."""
     if len(lengths) == 0:
         return ()
-    # frexp gives x = m * 2^e with 0.5 <= m < 1, so e - 1 is the power of two below x, exactly.
+    # frexp gives x = m * 2^e with 0.5 <= m < 1, so 2^(e - 1) is exactly the largest power of two
+    # not above x.
     exponents = np.frexp(lengths.astype(np.float64))[1] - 1
     return tuple(np.bincount(exponents).tolist())
 

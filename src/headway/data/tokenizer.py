@@ -1,7 +1,7 @@
 """Tokenizers: loaded from a folder or the hub, or trained on the text itself.
 
-Whatever the origin, a set's `tokenizer/` folder can be read by transformers' AutoTokenizer, so an
-exported model carries it unchanged.
+In each case, transformers' AutoTokenizer can read a set's `tokenizer/` folder, so an exported model
+includes it unchanged.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from headway.data.hub_away import why_hub_is_away
-from headway.data.shards import Layout
+from headway.data.hub_reachable import why_hub_is_away
+from headway.data.set_format import Layout
 from headway.errors import BadInput, NotFound
 
 TOKENIZER_JSON = "tokenizer.json"
@@ -24,7 +24,7 @@ COMPANIONS = (CONFIG_JSON, "special_tokens_map.json", "chat_template.jinja")
 
 END_OF_TEXT = "<|endoftext|>"
 
-# By the names that transformers gives to the roles.
+# Roles by the names that transformers uses.
 _TRAINED_ROLES: dict[Layout, dict[str, str]] = {
     "stream": {"eos_token": END_OF_TEXT, "bos_token": END_OF_TEXT, "unk_token": END_OF_TEXT},
     "windows": {
@@ -36,7 +36,7 @@ _TRAINED_ROLES: dict[Layout, dict[str, str]] = {
     },
 }
 
-# For a tokenizer.json that comes without a config saying which token plays which role.
+# Fallback for a tokenizer.json without a config that says which token has which role.
 _USUAL_NAMES = {
     "eos_token": (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>"),
     "cls_token": ("[CLS]", "<s>"),
@@ -49,12 +49,12 @@ _USUAL_NAMES = {
 
 @dataclass(frozen=True)
 class TokenizerSource:
-    """Where the tokenizer comes from: exactly one of the two."""
+    """Where the tokenizer comes from; exactly one field is set."""
 
     load: str | None = None
     """A folder with tokenizer.json, or a name on the hub."""
     train_vocab: int | None = None
-    """Train one of this size on the text."""
+    """Vocabulary size of a tokenizer to train on the text."""
 
     def __post_init__(self) -> None:
         assert (self.load is None) != (self.train_vocab is None), "exactly one of the two"
@@ -62,7 +62,7 @@ class TokenizerSource:
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """A tokenizer's files on this machine, by name; tokenizer.json is always among them."""
+    """A tokenizer's files on this machine, by name; always includes tokenizer.json."""
 
     paths: Mapping[str, Path]
 
@@ -77,9 +77,9 @@ class TokenizerFiles:
             ) from None
 
     def roles(self) -> dict[str, str]:
-        """Which token plays which role, as the companions say it."""
+        """Tokens by role, as the companions define them."""
         roles: dict[str, str] = {}
-        for name in reversed(COMPANIONS):  # the config has the last word
+        for name in reversed(COMPANIONS):  # the config takes precedence
             if name in self.paths and name.endswith(".json"):
                 roles |= _roles_in(self.paths[name])
         return roles
@@ -106,7 +106,7 @@ def load_tokenizer(source: str, beside: Path) -> Tokenizer:
 
 
 def train_tokenizer(documents: Iterator[str], vocab: int, layout: Layout) -> Tokenizer:
-    """A byte-level BPE of at most `vocab` tokens: any text can be encoded and none is unknown."""
+    """A byte-level BPE of at most `vocab` tokens: it can encode any text, so nothing is unknown."""
     special = list(dict.fromkeys(_TRAINED_ROLES[layout].values()))
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     least = len(alphabet) + len(special)
@@ -138,7 +138,7 @@ def trained_roles(layout: Layout) -> dict[str, str]:
 
 
 def role_id(tokenizer: Tokenizer, roles: Mapping[str, str], role: str) -> int | None:
-    """The id of the token that plays `role`: by the config, else by its usual names."""
+    """The id of the token with this role: as configured, otherwise by its usual names."""
     names = [roles[role]] if role in roles else _USUAL_NAMES.get(role, ())
     for name in names:
         found = tokenizer.token_to_id(name)
@@ -158,7 +158,7 @@ def vocab_size(tokenizer: Tokenizer) -> int:
 
 
 def save_tokenizer(tokenizer: Tokenizer, roles: Mapping[str, str], folder: Path) -> None:
-    """tokenizer.json, and a config with which AutoTokenizer knows the special tokens."""
+    """Writes tokenizer.json, and a config that tells AutoTokenizer the special tokens."""
     folder.mkdir(parents=True, exist_ok=True)
     content = tokenizer.to_str(pretty=True)
     (folder / TOKENIZER_JSON).write_text(content, encoding="utf-8", newline="\n")
@@ -166,7 +166,7 @@ def save_tokenizer(tokenizer: Tokenizer, roles: Mapping[str, str], folder: Path)
 
 
 def copy_tokenizer(files: TokenizerFiles, folder: Path) -> None:
-    """The files byte for byte; a config is made only where there is none."""
+    """Copies the files byte for byte; creates a config only if there is none."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in files.paths.items():
         (folder / name).write_bytes(path.read_bytes())
@@ -184,7 +184,7 @@ def copy_tokenizer(files: TokenizerFiles, folder: Path) -> None:
 def _write_config(roles: Mapping[str, str], folder: Path) -> None:
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,  # it would alter text that was decoded rightly
+        "clean_up_tokenization_spaces": False,  # it would alter correctly decoded text
         **roles,
     }
     text = json.dumps(config, indent=2, ensure_ascii=False) + "\n"
@@ -206,7 +206,7 @@ def _roles_in(path: Path) -> dict[str, str]:
 
 
 def _from_hub(name: str) -> TokenizerFiles:
-    # Lazily: it is slow to import and most sets never need it.
+    # Imported lazily: it is slow to import, and most sets never need it.
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import (
         GatedRepoError,

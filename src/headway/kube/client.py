@@ -1,5 +1,5 @@
-"""Every call to the API server: by selector, in pages, with a deadline; and in words what went
-wrong. The rest of Headway knows neither HTTP nor status codes."""
+"""Every call to the API server: by selector, in pages, with a deadline. Errors become messages: the
+rest of Headway knows neither HTTP nor status codes."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ CALL_SECONDS = 20.0
 PAGE = 500
 FEW = 20
 WATCH_SECONDS = 240
-"""After which the server ends a watch and a new one is begun: one that has silently died is not
-waited on for ever."""
+"""Time after which the server ends a watch and a new one starts: a watch that died silently does
+not last forever."""
 GATES = "/spec/schedulingGates"
 AFFINITY_TERM = (
     "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0"
@@ -41,20 +41,20 @@ Selector = Mapping[str, Any]
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
-class ClusterAway(HeadwayError, OSError):
-    """The API server does not answer now. It may in a moment."""
+class ClusterUnreachable(HeadwayError, OSError):
+    """The API server does not answer; it may soon."""
 
 
-class Refused(BadInput):
-    """The API server will not do it, and says why."""
+class RequestRefused(BadInput):
+    """The API server refused the request, and says why."""
 
 
-class Conflict(Refused):
-    """Another one has changed or made it first."""
+class Conflict(RequestRefused):
+    """Another client changed or created the object first."""
 
 
-class Kube:
-    """The calls, in one namespace."""
+class KubeClient:
+    """A client of one namespace."""
 
     def __init__(self, client: Client, http: httpx2.Client, namespace: str) -> None:
         self.namespace = namespace
@@ -62,26 +62,24 @@ class Kube:
         self._http = http
 
     @classmethod
-    def at(cls, context: str | None, namespace: str) -> Kube:
-        """As the user's kubeconfig says."""
+    def from_kubeconfig(cls, context: str | None, namespace: str) -> KubeClient:
+        """By the user's kubeconfig."""
         try:
             config = KubeConfig.from_env().get(context_name=context)
             if config is None:
-                raise BadInput("there is no kubeconfig", "KUBECONFIG names the file")
+                raise BadInput("no kubeconfig found", "set KUBECONFIG to its path")
             return cls._of(config, namespace)
         except (ConfigError, OSError) as error:  # OSError: a certificate's file
-            raise BadInput(
-                f"no way to a cluster: {error}", "KUBECONFIG names the file; kubectl config view"
-            ) from None
+            raise BadInput(f"cannot connect to a cluster: {error}", "kubectl config view") from None
 
     @classmethod
-    def inside(cls) -> Kube:
+    def in_cluster(cls) -> KubeClient:
         """From a pod, with its token."""
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
         return cls._of(KubeConfig.from_service_account().get(), namespace)
 
     @classmethod
-    def _of(cls, config: Any, namespace: str) -> Kube:
+    def _of(cls, config: Any, namespace: str) -> KubeClient:
         timeout = httpx2.Timeout(CALL_SECONDS)
         client = Client(config, namespace, timeout=timeout, field_manager=FIELD_MANAGER)
         connection = ConnectionParams(timeout=timeout)
@@ -90,7 +88,7 @@ class Kube:
     # Objects
 
     def apply(self, manifest: Object, dry_run: bool = False) -> Any:
-        """Makes it, or makes it so."""
+        """Server-side apply: creates or updates the object."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         with _words(f"{kind} {name}"):
             made = cast(NamespacedResource, from_dict(manifest))
@@ -109,11 +107,11 @@ class Kube:
             return self._client.patch(Job, name, patch, patch_type=PatchType.MERGE)
 
     def suspend_job(self, name: str, suspended: bool = True) -> None:
-        """Its pods are told to go; or made again."""
+        """Deletes its pods, or creates them again."""
         self.patch_job(name, {"spec": {"suspend": suspended}})
 
     def delete_job(self, name: str) -> bool:
-        """And all that it owns. Whether it was there."""
+        """With all that it owns. Returns whether it existed."""
         with _words(f"Job {name}"):
             try:
                 self._client.delete(Job, name, cascade=CascadeType.BACKGROUND)
@@ -128,12 +126,11 @@ class Kube:
             return _or_none(lambda: self._client.get(Secret, name))
 
     def claim_modes(self, name: str) -> list[str] | None:
-        """How a PersistentVolumeClaim may be mounted; None if there is none, or nobody has let us
-        ask."""
+        """Access modes of a PersistentVolumeClaim; None if it does not exist or may not be read."""
         try:
             with _words(f"PersistentVolumeClaim {name}"):
                 found = _or_none(lambda: self._client.get(PersistentVolumeClaim, name))
-        except Refused:
+        except RequestRefused:
             return None
         return None if found is None or found.spec is None else found.spec.accessModes
 
@@ -142,7 +139,7 @@ class Kube:
             return _or_none(lambda: self._client.get(ConfigMap, name))
 
     def replace_config_map(self, config_map: ConfigMap) -> bool:
-        """If it is still as it was when it was read."""
+        """Returns False if it changed since it was read."""
         assert config_map.metadata is not None
         with _words(f"ConfigMap {config_map.metadata.name}"):
             try:
@@ -154,7 +151,7 @@ class Kube:
             return True
 
     def call(self, method: str, path: str, patch: Object | None = None) -> Object:
-        """For objects of others, which lightkube does not know. A patch is merged."""
+        """For kinds of object that lightkube does not know. A patch is a merge patch."""
         headers = {"Content-Type": PatchType.MERGE.value} if patch is not None else {}
         content = json.dumps(patch).encode() if patch is not None else None
         with _words(path.partition("?")[0]):
@@ -165,15 +162,15 @@ class Kube:
     # Pods
 
     def pods(self, selector: Selector, taken: Callable[[Pod], Found]) -> tuple[list[Found], str]:
-        """What is `taken` of each, and the version from which on to watch them. Of thousands, only
-        a page is held at a time."""
+        """The result of `taken` for each pod, and the resource version to watch from. Of thousands
+        of pods, only one page is in memory at a time."""
         with _words("pods"):
             listing = self._client.list(Pod, labels=dict(selector), chunk_size=PAGE)
             return [taken(pod) for pod in listing], listing.resourceVersion
 
-    def few_pods(self, selector: str) -> list[Pod]:
-        """All of them, as the API server remembers, which may be a second ago: to be asked exactly
-        it goes through all pods of the namespace."""
+    def cached_pods(self, selector: str) -> list[Pod]:
+        """All of them, from the API server's cache, which may be a second old: for an exact answer
+        it reads all pods of the namespace."""
         path = f"api/v1/namespaces/{self.namespace}/pods"
         with _words("pods"):
             asked = {"labelSelector": selector, "resourceVersion": "0", "limit": str(FEW)}
@@ -184,7 +181,7 @@ class Kube:
     def first_pods(
         self, selector: Selector, most: int, fields: Selector | None = None
     ) -> list[Pod]:
-        """At most so many, in one call."""
+        """At most `most` of them, in one call."""
         with _words("pods"):
             pods = []
             for pod in self._client.list(
@@ -200,32 +197,32 @@ class Kube:
             return _or_none(lambda: self._client.get(Pod, name))
 
     def watch_pods(self, selector: Selector, version: str) -> Iterator[tuple[str, Pod]]:
-        """(what happened, pod) until the server ends it; StaleVersion when it is too late to begin
-        from there."""
+        """(event type, pod) until the server ends the watch. Raises StaleVersion if `version` is
+        too old to start from."""
         with _words("pods"):
             yield from self._client.watch(
                 Pod, labels=dict(selector), resource_version=version, server_timeout=WATCH_SECONDS
             )
 
     def release_pod(self, name: str) -> None:
-        """Takes off its Job's finalizer, which keeps it from being deleted."""
+        """Removes its Job's finalizer, which keeps it from being deleted."""
         self._merge_into_pod(
             name, {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
         )
 
     def give_back_pod(self, name: str) -> None:
-        """To its Job, which counts how it ends."""
+        """Restores its Job's finalizer: the Job counts how it ends."""
         self._merge_into_pod(name, {"metadata": {"finalizers": [FINALIZER]}})
 
     def _merge_into_pod(self, name: str, patch: Object) -> None:
-        """If it is there."""
+        """If the pod exists."""
         with _words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
 
     def lift_gate(
         self, name: str, not_on: Sequence[str], not_labelled: tuple[str, str] | None
     ) -> None:
-        """The pod may be placed, but on none of these machines, nor on one with that label.
+        """The pod may be scheduled, but on none of these nodes, nor on one with that label.
 
         The pod template has one term of node affinity, so that there is something to add to: that
         is all that may be changed in a pod that waits."""
@@ -250,7 +247,7 @@ class Kube:
             _or_none(lambda: self._client.delete(Pod, name, grace_period=grace_seconds))
 
     def events_of(self, uid: str) -> list[Event]:
-        """What Kubernetes said about one object, the newest last."""
+        """Kubernetes events of one object, the newest last."""
         with _words("events"):
             found = self._client.list(Event, fields={"involvedObject.uid": uid}, chunk_size=PAGE)
             return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime))
@@ -277,7 +274,7 @@ class Kube:
 
     # Through the API server's proxy
 
-    def ask_pod(
+    def request_to_pod(
         self,
         pod: str,
         port: int,
@@ -286,7 +283,7 @@ class Kube:
         content: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """What it answers over HTTP, with the user's own rights."""
+        """A request to its HTTP port, with the user's own permissions. Returns the content."""
         where = f"api/v1/namespaces/{self.namespace}/pods/{pod}:{port}/proxy{path}"
         with _words(f"pod {pod}"):
             response = self._http.request(method, where, content=content, headers=headers)
@@ -294,12 +291,12 @@ class Kube:
             return response.content
 
 
-class StaleVersion(ClusterAway):
-    """What happened since then is no longer known: everything has to be listed anew."""
+class StaleVersion(ClusterUnreachable):
+    """The API server no longer knows that version: list everything again."""
 
 
 def _or_none(call: Callable[[], Found]) -> Found | None:
-    """None if it is not there."""
+    """None if it does not exist."""
     try:
         return call()
     except ApiError as error:
@@ -332,10 +329,10 @@ def _words(what: str) -> Iterator[None]:
         # What a kubeconfig says to run, or to read, for a token.
         raise BadInput(
             f"the login in your kubeconfig failed: {str(error).strip()}",
-            "make `kubectl get pods` work first",
+            "make this work first: kubectl get pods",
         ) from None
     except httpx2.TransportError as error:
-        raise ClusterAway(f"the API server does not answer: {error}") from None
+        raise ClusterUnreachable(f"the API server does not answer: {error}") from None
 
 
 def _refusal(what: str, status: Status) -> HeadwayError:
@@ -347,9 +344,14 @@ def _refusal(what: str, status: Status) -> HeadwayError:
     if status.code == 410:
         return StaleVersion(f"{what}: {message}")
     if status.code == 401:
-        return Refused(f"{what}: the cluster does not know you", "log in anew; kubectl get pods")
+        return RequestRefused(
+            f"{what}: you are not logged in to the cluster",
+            "log in again, and check with: kubectl get pods",
+        )
     if status.code == 403 and "exceeded quota" not in message and "violates" not in message:
-        return Refused(f"{what}: {message}", "ask whoever gave you the namespace for that right")
+        return RequestRefused(
+            f"{what}: {message}", "ask the administrator of the namespace for this permission"
+        )
     if status.code is not None and (status.code >= 500 or status.code == 429):
-        return ClusterAway(f"{what}: the API server answers {status.code}: {message}")
-    return Refused(f"{what}: {message}")
+        return ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
+    return RequestRefused(f"{what}: {message}")

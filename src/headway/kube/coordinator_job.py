@@ -1,4 +1,4 @@
-"""The coordinator's Job: one small pod off spot machines, the only one with a token."""
+"""The coordinator's Job: one small pod off spot machines, the only pod with a token."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from headway.kube.names import (
     labels,
     run_object,
 )
-from headway.kube.overrides import merged
+from headway.kube.pod_overrides import with_overrides
 from headway.kube.pods import (
     affinity,
     container,
     metadata,
-    soon_elsewhere,
+    short_node_tolerations,
     spec_mount,
     spec_volume,
     template,
@@ -25,14 +25,14 @@ from headway.kube.pods import (
     variable_from_field,
 )
 from headway.kube.worker_job import KEPT_SECONDS, NO_LIMIT
-from headway.member.messages import MAX_PODS
+from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
-from headway.spec.target import Target
+from headway.spec.target_file import Target
 
 
 def coordinator_job(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
-    pod = merged(_template(resolved, target), target.pod, target.coordinator.node_selector)
+    pod = with_overrides(_template(resolved, target), target.pod, target.coordinator.node_selector)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -43,8 +43,8 @@ def coordinator_job(resolved: Resolved, target: Target) -> Object:
             "completions": 1,
             "parallelism": 1,
             "backoffLimit": NO_LIMIT,
-            # At once, even if the pod before it is on a machine that does not answer: of two
-            # coordinators the one with the higher incarnation counts.
+            # At once, even if the previous pod is on a machine that does not respond: of two
+            # coordinators, the one with the higher incarnation counts.
             "podReplacementPolicy": "TerminatingOrFailed",
             "ttlSecondsAfterFinished": KEPT_SECONDS,
             "template": pod,
@@ -53,12 +53,12 @@ def coordinator_job(resolved: Resolved, target: Target) -> Object:
 
 
 def coordinator_arguments(resolved: Resolved) -> list[str]:
-    """How many of what make a run, as options of `headway coordinator`."""
+    """Options of `headway coordinator` that set the numbers of domains and pods."""
     ranks = resolved.domain_ranks
     numbers = {
         "--min": _fewest_domains(resolved),
-        # More is for `scale` to ask for; the Job has as many pods as it was told.
-        "--max": MAX_PODS // ranks,
+        # `scale` may ask for more; the Job has as many pods as it was told.
+        "--max": MAX_WORKERS // ranks,
         "--first": _first_domains(resolved),
         "--domain-pods": ranks,
         "--node-pods": ranks,
@@ -67,15 +67,15 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
 
 
 def _first_domains(resolved: Resolved) -> int:
-    """A run with a range begins when it has the fewest; others join."""
+    """A run with a range starts with the minimum; other domains join later."""
     wanted = resolved.run.resources.nodes
     is_range = wanted.minimum < wanted.maximum
     return _fewest_domains(resolved) if is_range else resolved.num_workers // resolved.domain_ranks
 
 
 def _fewest_domains(resolved: Resolved) -> int:
-    """With fewer the run saves and waits. Only a range says how few are too few: with a plain
-    number the run would stand still whenever a machine is replaced."""
+    """With fewer domains, the run saves and waits. Only a range sets a minimum: with a plain
+    number, the run would stop whenever a machine is replaced."""
     wanted = resolved.run.resources.nodes
     if wanted.minimum == wanted.maximum:
         return 1
@@ -91,7 +91,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         variable_from_field("HEADWAY_POD", "metadata.name"),
     ]
     if resolved.run.resources.spot == "above_min":
-        # It places the pods with an index below the minimum.
+        # The coordinator keeps the pods with an index below the minimum off spot machines.
         ((key, value),) = target.spot_label.items()
         environment.append(variable("HEADWAY_SPOT_LABEL", f"{key}={value}"))
     coordinator = container(
@@ -114,15 +114,16 @@ def _template(resolved: Resolved, target: Target) -> Object:
         "restartPolicy": "OnFailure",
         "serviceAccountName": run_object(run),
         "automountServiceAccountToken": True,
-        "tolerations": soon_elsewhere(),
+        "tolerations": short_node_tolerations(),
         "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run)},
     }
     return template(run, "coordinator", target, coordinator, [spec_volume(run)], spec)
 
 
 def _apart(run: str) -> Object:
-    """A worker that is lost together with the coordinator is left only once there is another. Said
-    here, it also keeps the workers' pods away, and the scheduler has one such pod to think of."""
+    """Prefers a node without workers: if a worker is lost together with the coordinator, it is
+    removed only once there is a new coordinator. Set here, it also keeps the workers' pods away,
+    and the scheduler has only one such pod to consider."""
     term = {
         "labelSelector": {"matchLabels": labels(run, "worker")},
         "topologyKey": "kubernetes.io/hostname",

@@ -1,6 +1,6 @@
-"""Jobs in a queue of Kueue, which suspends and starts them: a Job that somebody else suspends it
-starts again at once. Whoever wants one to stop tells Kueue so, by the Workload that it has made for
-the Job; a mark on the Job tells one that was stopped from one that waits."""
+"""Jobs in a queue of Kueue, which suspends and starts them: it restarts a Job that something else
+suspends. To stop one, deactivate the Workload that Kueue made for it; an annotation on the Job
+distinguishes one that was stopped from one that waits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from lightkube.resources.batch_v1 import Job
 
 from headway.errors import NotFound
-from headway.kube.client import Kube, Refused
+from headway.kube.client import KubeClient, RequestRefused
 from headway.kube.names import QUEUE, Object
 
 JOB = "kueue.x-k8s.io/job-uid"
@@ -26,29 +26,29 @@ def queue_of(job: Job) -> str | None:
 
 
 def was_stopped(job: Job) -> bool:
-    """Of one in a queue."""
+    """Whether a Job in a queue was stopped by `stop_job`."""
     assert job.metadata is not None
     return STOPPED in (job.metadata.annotations or {})
 
 
-def stop_job(kube: Kube, job: Job) -> None:
-    """Its pods are told to go. In a queue or not."""
-    _set_going(kube, job, False)
+def stop_job(kube: KubeClient, job: Job) -> None:
+    """Ends its pods, in a queue or not."""
+    _set_active(kube, job, False)
 
 
-def start_job(kube: Kube, job: Job) -> None:
-    """One that was stopped; in a queue, it waits there."""
-    _set_going(kube, job, True)
+def start_job(kube: KubeClient, job: Job) -> None:
+    """Starts a stopped Job; one in a queue waits there."""
+    _set_active(kube, job, True)
 
 
-def ahead(kube: Kube, job: Job, queue: str) -> int | None:
-    """How many Kueue looks at before it, of all queues that share the same machines. None if it
-    does not say so, or not to us."""
+def num_ahead(kube: KubeClient, job: Job, queue: str) -> int | None:
+    """Number of Workloads that Kueue considers first, in all queues of the cluster queue. None if
+    Kueue does not tell, or not us."""
     path = f"namespaces/{kube.namespace}/localqueues/{queue}/pendingworkloads"
     for version in VERSIONS:
         try:
             found = kube.call("GET", f"apis/visibility.kueue.x-k8s.io/{version}/{path}")
-        except (NotFound, Refused):
+        except (NotFound, RequestRefused):
             continue
         for one in found["items"]:
             owners = one["metadata"].get("ownerReferences", ())
@@ -57,7 +57,7 @@ def ahead(kube: Kube, job: Job, queue: str) -> int | None:
     return None
 
 
-def _set_going(kube: Kube, job: Job, is_going: bool) -> None:
+def _set_active(kube: KubeClient, job: Job, is_going: bool) -> None:
     assert job.metadata is not None
     assert job.metadata.name is not None
     if queue_of(job) is None:
@@ -72,8 +72,8 @@ def _set_going(kube: Kube, job: Job, is_going: bool) -> None:
         kube.suspend_job(job.metadata.name, suspended=not is_going)
 
 
-def _workloads(kube: Kube, job: Job) -> Iterator[str]:
-    """Where those are that are not over."""
+def _workloads(kube: KubeClient, job: Job) -> Iterator[str]:
+    """Paths of its Workloads that have not finished."""
     for version in VERSIONS:
         path = f"apis/kueue.x-k8s.io/{version}/namespaces/{kube.namespace}/workloads"
         try:

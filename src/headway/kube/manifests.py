@@ -1,4 +1,4 @@
-"""All objects of a run, from the resolved run and a target. Pure: nothing is asked, nothing made.
+"""All objects of a run, from the resolved run and a target. Pure: no API calls.
 
 Their number does not depend on the size of the run. `docs/concepts/kubernetes-objects.md` says what
 each is for.
@@ -18,20 +18,21 @@ from headway.kube.names import (
     record_object,
     require_names,
 )
-from headway.kube.overrides import require_restricted
+from headway.kube.network_policy import network_policy
+from headway.kube.pod_overrides import require_restricted
 from headway.kube.pods import metadata
-from headway.kube.rights import network_policy, role, role_binding, service_account
+from headway.kube.rbac import role, role_binding, service_account
 from headway.kube.worker_job import worker_job
 from headway.spec.resolve import Resolved
-from headway.spec.target import Target
+from headway.spec.target_file import Target
 
 NOT_SHOWN = "(made when the run is launched)"
-"""In the key's place where objects are shown. It is no base64: objects with it cannot be made."""
+"""Placeholder where the key is shown. Not base64, so objects with it cannot be created."""
 
 
 def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
-    """In the order in which they are to be applied: the owner of all first, and the coordinator
-    last, which needs the others. `key` as `member.keys` makes it."""
+    """The objects in the order in which to apply them: the owner of all others first, the
+    coordinator, which needs the others, last. `key` is made by `member.keys`."""
     run = resolved.name
     require_names(run, resolved.nodes)
     if target.security == "restricted":
@@ -51,8 +52,8 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
 
 
 def owned_by(objects: Sequence[Object], uid: str) -> list[Object]:
-    """The same, with the first of them, which got `uid` when it was made, as owner of the others:
-    they go away with it."""
+    """The same objects, with the first, which got `uid` when it was created, as the owner of the
+    others: they are deleted with it."""
     owner, *others = objects
     reference = {
         "apiVersion": owner["apiVersion"],
@@ -67,7 +68,7 @@ def owned_by(objects: Sequence[Object], uid: str) -> list[Object]:
 
 
 def without_key(objects: Sequence[Object]) -> list[Object]:
-    """The same, to be shown."""
+    """The same objects, safe to show."""
     return [
         one | {"data": dict.fromkeys(one["data"], NOT_SHOWN)} if one["kind"] == "Secret" else one
         for one in objects
@@ -85,7 +86,7 @@ def spec_config_map(resolved: Resolved, target: Target) -> Object:
 
 
 def record_config_map(run: str, target: Target) -> Object:
-    """Without data: what the coordinator has written there is not ours to apply again."""
+    """Without data: the coordinator writes it, and applying again must not overwrite it."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -104,8 +105,9 @@ def key_secret(run: str, target: Target, key: str) -> Object:
 
 
 def service(run: str, target: Target) -> Object:
-    """The coordinator's name. Headless: workers connect to the pod itself; and as soon as it has an
-    address, for one that was replaced is waited for by all of them."""
+    """The coordinator's DNS name. Headless, so that workers connect to the pod itself; and
+    published as soon as the pod has an address, since all workers wait for a replaced
+    coordinator."""
     return {
         "apiVersion": "v1",
         "kind": "Service",

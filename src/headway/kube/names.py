@@ -1,5 +1,5 @@
-"""What a run's objects are called on Kubernetes, how they are labelled, and where its pods find
-things. Whoever makes, finds or serves them takes it from here."""
+"""Names and labels of a run's objects on Kubernetes, and paths inside its pods. All code that
+creates, finds or serves these objects takes them from here."""
 
 from __future__ import annotations
 
@@ -9,47 +9,47 @@ from headway.errors import BadInput
 
 Component = Literal["worker", "coordinator", "storage"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
-"""What a pod is of a run, and the name of its container."""
+"""The roles of pods in a run, also the names of their containers."""
 Object = dict[str, Any]
-"""As Kubernetes writes it in JSON."""
+"""An object as Kubernetes writes it in JSON."""
 
 INSTANCE = "app.kubernetes.io/instance"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 INDEX = "batch.kubernetes.io/job-completion-index"
-"""Of a worker's pod, label and annotation: which node it is. From Kubernetes."""
+"""Label and annotation of a worker's pod, set by Kubernetes: the index of its node."""
 
 SESSION_PORT = 7460
-"""Of the coordinator, for workers; with the run's key."""
+"""Port of the coordinator for workers; requires the run's key."""
 HTTP_PORT = 7461
-"""Of the coordinator, read-only, for the API server's proxy."""
+"""Read-only port of the coordinator, for the API server's proxy."""
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
-"""Of a pod that its Job has still to count. From Kubernetes."""
+"""Finalizer, set by Kubernetes, of a pod that its Job has not counted yet."""
 GATE = "headway/placed"
-"""No pod of the workers is placed before the coordinator has said where not to."""
+"""Scheduling gate of workers' pods, until the coordinator has said which nodes to avoid."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
-"""Label of a Job in a queue of Kueue."""
+"""Label of a Job in a Kueue queue."""
 ELASTIC = "kueue.x-k8s.io/elastic-job"
-"""Annotation of such a Job. Without it Kueue would suspend the whole run to change its size."""
+"""Annotation of such a Job. Without it, Kueue would suspend the whole run to change its size."""
 
 HEADWAY = "/headway"
 STORAGE = "/headway/storage"
-"""Where a claim is mounted."""
+"""Mount path of a claim."""
 FETCHED = "/headway/fetched"
-"""Where a pod puts code and models that it fetches from a bucket."""
+"""Folder for code and models that a pod fetches from a bucket."""
 KEY_FOLDER, KEY = "/headway/key", "/headway/key/key"
 SPEC_FOLDER, SPEC = "/headway/spec", "/headway/spec/spec.json"
 HOME = "/tmp"
 SHARED_MEMORY = "/dev/shm"
 
 MAX_LABEL = 63
-"""Of host names and of the values of labels, in characters."""
+"""Maximum length of host names and label values, in characters."""
 
 
 def run_object(run: str) -> str:
-    """The workers' Job, and all that there is only one of in a run."""
+    """The name of the workers' Job, and of all objects that exist once per run."""
     return f"headway-{run}"
 
 
@@ -62,13 +62,13 @@ def record_object(run: str) -> str:
 
 
 def labels(run: str, component: Component | None = None) -> dict[str, str]:
-    """Of an object. They select it, too: all of them, since others label by instance as well."""
+    """Labels of an object. All are needed to select it, since others label by instance too."""
     of_run = {MANAGED_BY: "headway", INSTANCE: run}
     return of_run | {COMPONENT: component} if component else of_run
 
 
 def selector(run: str, component: Component | None = None) -> str:
-    """The same, as a list call takes it."""
+    """The same labels, as a list call takes them."""
     return ",".join(f"{key}={value}" for key, value in labels(run, component).items())
 
 
@@ -77,10 +77,11 @@ def coordinator_address(run: str, namespace: str) -> str:
 
 
 def require_names(run: str, nodes: int) -> None:
-    """Names become labels of pods, and with the index behind it the host names of workers."""
+    """Refuses names that are too long: they become labels of pods and, with the index appended,
+    host names of workers."""
     for name in (coordinator_object(run), f"{run_object(run)}-{nodes - 1}"):
         if len(name) > MAX_LABEL:
             raise BadInput(
-                f"{name} has {len(name)} characters, and Kubernetes takes {MAX_LABEL}",
+                f"{name} has {len(name)} characters; Kubernetes allows {MAX_LABEL}",
                 "give the run a shorter name",
             )

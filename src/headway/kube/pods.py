@@ -1,4 +1,4 @@
-"""What the pods of a run have in common: restricted security, the key, the storage, a home."""
+"""What all pods of a run share: restricted security, the key, the storage, a home folder."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from headway.kube.names import (
     labels,
     run_object,
 )
-from headway.spec.target import Target
+from headway.spec.target_file import Target
 
 READ_BY_GROUP = 0o440
-"""Of the key's file. Its group is the pod's; written in decimal, since JSON has no octal."""
+"""Mode of the key's file, whose group is the pod's; written in decimal, since JSON has no octal."""
 
 
 def metadata(
@@ -39,19 +39,19 @@ def template(
     volumes: Sequence[Object],
     spec: Mapping[str, Any],
 ) -> Object:
-    """A pod of `container` alone; `spec` is what only this kind of pod has."""
+    """A pod with only this container; `spec` holds the fields specific to this kind of pod."""
     return {
         "metadata": {"labels": labels(run, component)},
         "spec": {
             **spec,
-            # Variables for each Service of the namespace: nobody reads them, and there can be many.
+            # Environment variables for each Service of the namespace: unused, and possibly many.
             "enableServiceLinks": False,
             "securityContext": {
                 "runAsNonRoot": True,
                 "runAsUser": target.pod.user,
                 "runAsGroup": target.pod.group,
                 "fsGroup": target.pod.group,
-                # Else the kubelet goes through a whole claim before each start of a pod.
+                # Otherwise the kubelet changes every file of a claim before each start of a pod.
                 "fsGroupChangePolicy": "OnRootMismatch",
                 "seccompProfile": {"type": "RuntimeDefault"},
             },
@@ -78,8 +78,8 @@ def container(
     resources: Mapping[str, str],
     capabilities: Sequence[str] = (),
 ) -> Object:
-    """With requests = limits: pods that get exactly what they ask for are the last to be evicted,
-    and slow nobody down."""
+    """A container with requests = limits: pods that get exactly what they request are the last to
+    be evicted, and do not slow down others."""
     dropped: Object = {"drop": ["ALL"]}
     return {
         "name": component,
@@ -88,7 +88,7 @@ def container(
         **_credentials(target),
         "env": [{"name": "HOME", "value": HOME}, *environment],
         "resources": {"requests": dict(resources), "limits": dict(resources)},
-        # So that why it ends again and again can be said after its log is gone.
+        # So that the reason for a crash loop is known after the log is gone.
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -105,7 +105,7 @@ def container(
 
 
 def spec_volume(run: str) -> Object:
-    """The resolved run. Pods take it from here: others may write to the storage."""
+    """The resolved run. Pods read it from here, since others may write to the storage."""
     return {"name": "headway-spec", "configMap": {"name": run_object(run)}}
 
 
@@ -122,8 +122,8 @@ def variable_from_field(name: str, field: str) -> Object:
 
 
 def affinity(target: Target, is_off_spot: bool) -> Object:
-    """One term, which the coordinator adds to before a worker's pod is placed: Kubernetes lets
-    nothing but that be changed in it. So it is there even if nothing else is asked for."""
+    """A single term, which the coordinator extends before a worker's pod is placed: Kubernetes
+    allows no other change to the affinity. So the term exists even if nothing else is required."""
     expressions = [{"key": "kubernetes.io/os", "operator": "NotIn", "values": ["windows"]}]
     if is_off_spot:
         expressions += [
@@ -134,9 +134,9 @@ def affinity(target: Target, is_off_spot: bool) -> Object:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
-def soon_elsewhere() -> list[Object]:
-    """For a pod that there is only one of: when its machine is gone, there shall be another at
-    once. Kubernetes' default is five minutes."""
+def short_node_tolerations() -> list[Object]:
+    """For a pod that exists only once: if its node is lost, a replacement starts at once.
+    Kubernetes' default is five minutes."""
     return [
         {
             "key": f"node.kubernetes.io/{trouble}",

@@ -1,11 +1,10 @@
-"""The workers' Job: a pod is a node of the run. It owns all other objects."""
+"""The workers' Job: each pod is a node of the run. It owns all other objects."""
 
 from __future__ import annotations
 
 import re
 
 from headway.errors import Exit
-from headway.kube.delivery import Layout, fetched_from
 from headway.kube.names import (
     ELASTIC,
     FETCHED,
@@ -19,7 +18,7 @@ from headway.kube.names import (
     labels,
     run_object,
 )
-from headway.kube.overrides import Unfit, merged
+from headway.kube.pod_overrides import TargetMismatch, with_overrides
 from headway.kube.pods import (
     affinity,
     container,
@@ -30,15 +29,16 @@ from headway.kube.pods import (
     variable,
     variable_from_field,
 )
+from headway.kube.storage_layout import StorageLayout, folders_to_fetch
 from headway.spec.resolve import Resolved
-from headway.spec.target import Target
+from headway.spec.target_file import Target
 
 NO_LIMIT = 2**31 - 1
-"""Of failures. Lost machines are no failures, and a run of months loses many."""
+"""Limit of failures. Lost machines are not failures, and a run of several months loses many."""
 KEPT_SECONDS = 3600
-"""From the end of a run to when its objects go away by themselves, and its name is free."""
+"""Time from the end of a run until its objects are deleted and its name is free."""
 GRACE_SECONDS = 120
-"""From SIGTERM to SIGKILL: what spot machines give, and more than a step."""
+"""Time from SIGTERM to SIGKILL: what spot machines allow, and more than a step takes."""
 OWN_ERRORS = (
     Exit.RUN_FAILED,
     Exit.BAD_INPUT,
@@ -46,9 +46,9 @@ OWN_ERRORS = (
     Exit.CHECK_FAILED,
     Exit.STILL_RUNNING,
 )
-"""A pod that ends with one of these would do so again. In the order that Kubernetes wants."""
+"""Exit codes of a pod that would fail the same way again. In the order that Kubernetes requires."""
 FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
-"""In the name of a device whose users lock memory. (AWS' EFA is used without that right.)"""
+"""Matches device names whose users need to lock memory. (AWS' EFA works without that right.)"""
 
 
 def worker_job(resolved: Resolved, target: Target) -> Object:
@@ -65,17 +65,19 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
             # Equal, so that both can be changed: that is how a run is scaled.
             "completions": resolved.nodes,
             "parallelism": resolved.nodes,
-            # By index: then a failed pod is kept until it is replaced, and if it is taken from the
-            # Job before it was counted, it is replaced at once. The keeper does that.
+            # Per index: a failed pod is then kept until it is replaced, and if it is removed from
+            # the Job before it was counted, it is replaced at once. The keeper does that.
             "backoffLimitPerIndex": NO_LIMIT,
-            # Not while the pod before it may still write.
+            # Not while the previous pod may still write.
             "podReplacementPolicy": "Failed",
             "podFailurePolicy": {"rules": _failure_rules()},
-            # A rule by index would not let the run be scaled below it. All workers wait for the
-            # last checkpoint before any ends well, so one is enough; others may never have started.
+            # A rule by index would not let the run scale below that index. All workers wait for the
+            # last checkpoint before any succeeds, so one is enough; others may never have started.
             "successPolicy": {"rules": [{"succeededCount": 1}]},
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": merged(_template(resolved, target), target.pod, target.pod.node_selector),
+            "template": with_overrides(
+                _template(resolved, target), target.pod, target.pod.node_selector
+            ),
         },
     }
 
@@ -88,7 +90,7 @@ def worker_resources(resolved: Resolved, target: Target) -> dict[str, str]:
 
 
 def _failure_rules() -> list[Object]:
-    """The first that holds counts."""
+    """The failure rules; the first that matches applies."""
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     errors = [int(code) for code in OWN_ERRORS]
     own_error = {"containerName": "worker", "operator": "In", "values": errors}
@@ -105,7 +107,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
     mounts = [spec_mount(), {"name": "headway-shm", "mountPath": SHARED_MEMORY}]
     shared = {"medium": "Memory", "sizeLimit": target.pod.shared_memory}
     volumes: list[Object] = [spec_volume(run), {"name": "headway-shm", "emptyDir": shared}]
-    if fetched_from(resolved):
+    if folders_to_fetch(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
         volumes.append({"name": "headway-fetched", "emptyDir": {}})
     spec: Object = {
@@ -124,7 +126,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         ],
     }
     if target.service_account.annotations:
-        # For the cloud only: the token that Kubernetes itself takes is not mounted.
+        # For the cloud only: the token for Kubernetes itself is not mounted.
         spec["serviceAccountName"] = run_object(run)
     worker = container(
         "worker",
@@ -139,9 +141,9 @@ def _template(resolved: Resolved, target: Target) -> Object:
 
 
 def _environment(resolved: Resolved, target: Target) -> list[Object]:
-    """The contract with `headway node`. JOB_COMPLETION_INDEX comes from Kubernetes."""
+    """The contract with `headway node`. Kubernetes sets JOB_COMPLETION_INDEX."""
     run = resolved.name
-    storage = Layout.of(resolved.run, target).root
+    storage = StorageLayout.of(resolved.run, target).root
     return [
         variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
@@ -149,14 +151,14 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         variable("HEADWAY_KEY", KEY),
         variable_from_field("HEADWAY_POD", "metadata.name"),
         variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
-        *([variable("HEADWAY_STORAGE", storage)] if fetched_from(resolved) else []),
+        *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) else []),
         *(_secret_variable(name, target) for name in resolved.run.secrets),
     ]
 
 
 def _secret_variable(name: str, target: Target) -> Object:
     if target.secret is None:
-        raise Unfit(
+        raise TargetMismatch(
             f"the run needs {name}, and nothing says which Secret has it",
             ("secret",),
             "secret: NAME, of a Secret with that key: kubectl create secret generic NAME "
@@ -173,7 +175,7 @@ def _capabilities(target: Target) -> list[str]:
     if fabric is None:
         return []
     if target.security == "restricted":
-        raise Unfit(
+        raise TargetMismatch(
             f"{fabric} is used by locking memory, which `security: restricted` does not allow",
             ("pod", "resources", fabric),
             "security: baseline, in a namespace that lets the capability IPC_LOCK through",

@@ -1,4 +1,4 @@
-"""The pod that serves a claim, as long as it is needed."""
+"""The pod that serves a claim while it is needed."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from uuid import uuid4
 
 from headway.clock import Clock
 from headway.errors import HeadwayError, NotFound, RunFailed
-from headway.kube.claim import Taken
-from headway.kube.client import Conflict, Kube
+from headway.kube.claim_files import ClaimFileExists
+from headway.kube.claim_job import storage_objects
+from headway.kube.client import Conflict, KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import HTTP_PORT, labels, run_object
-from headway.kube.storage_job import storage_objects
-from headway.kube.views import waiting
-from headway.launch.serving import KEY_HEADER
-from headway.member.keys import new_key
-from headway.spec.target import Target
+from headway.kube.pod_status import wait_reasons
+from headway.launch.claim_server import KEY_HEADER
+from headway.member.protocol.keys import new_key
+from headway.spec.target_file import Target
 
 START_SECONDS = 900.0
-"""The first pull of an image with torch in it takes minutes on a slow network."""
+"""Time limit for starting: pulling an image with torch takes minutes on a slow network."""
 LOOK_SECONDS, LOOK_SHARE = 0.3, 0.05
-"""Between two looks, which are three calls; of a long wait this share of it."""
+"""Pause between two polls, which take three calls each; in a long wait, this share of it."""
 
 
 class ClaimPod:
     def __init__(
-        self, kube: Kube, target: Target, clock: Clock, say: Callable[[str], None]
+        self, kube: KubeClient, target: Target, clock: Clock, say: Callable[[str], None]
     ) -> None:
         self._kube = kube
         assert target.storage is not None
@@ -49,16 +49,16 @@ class ClaimPod:
 
     def end(self) -> None:
         atexit.unregister(self.end)
-        with suppress(HeadwayError):  # it ends by itself, hours later
+        with suppress(HeadwayError):  # it ends by itself after some hours
             self._kube.delete_job(run_object(f"storage-{self._session}"))
 
     def ask(self, path: str, method: str, content: bytes | None, headers: dict[str, str]) -> bytes:
         try:
-            return self._kube.ask_pod(
+            return self._kube.request_to_pod(
                 self._pod, HTTP_PORT, path, method, content, {**headers, KEY_HEADER: self._key}
             )
         except Conflict as error:
-            raise Taken(error.message) from None
+            raise ClaimFileExists(error.message) from None
 
     def _wait(self) -> None:
         began, said = self._clock.monotonic(), ""
@@ -77,11 +77,11 @@ class ClaimPod:
                 raise NotFound(f"Job {name} was deleted")
             assert job.metadata is not None
             assert job.metadata.uid is not None
-            reasons = waiting(job, pods, self._kube.events_of(job.metadata.uid))
+            reasons = wait_reasons(job, pods, self._kube.events_of(job.metadata.uid))
             words = reasons[0].words if reasons else "starting"
             if words != said:
                 said = words
-                self._say(f"a pod that serves the claim: {words}")
+                self._say(f"the pod that serves the claim: {words}")
             if reasons and reasons[0].is_hopeless:
                 self.end()
                 raise RunFailed(f"the pod that serves claim {self._claim} cannot start: {words}")
@@ -91,7 +91,6 @@ class ClaimPod:
                 raise RunFailed(
                     f"the pod that serves claim {self._claim} did not start within "
                     f"{START_SECONDS / 60:.0f} min: {words}",
-                    f"kubectl get events -n {self._kube.namespace}; an image on the machines "
-                    "already, or free room there, makes it start sooner",
+                    f"kubectl get events -n {self._kube.namespace}",
                 )
             self._clock.sleep(max(LOOK_SECONDS, LOOK_SHARE * waited))

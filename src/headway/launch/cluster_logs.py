@@ -1,8 +1,7 @@
-"""What a node of a run on Kubernetes prints, through all the pods it has had: every line once, in
-order.
+"""The output of a node of a run on Kubernetes, across all its pods: every line once, in order.
 
-The API server gives a pod's lines with the kubelet's time, in nanoseconds. A stream may break, and
-is then taken up again where it was; it may hang, when the machine has no power, and is left when
+The API server returns a pod's lines with the kubelet's time, in nanoseconds. A stream that breaks
+is resumed where it was. One that hangs, because the machine has lost power, is abandoned when
 Kubernetes has another pod for the node.
 """
 
@@ -17,27 +16,27 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterAway, Kube
+from headway.kube.client import ClusterUnreachable, KubeClient
 from headway.kube.names import INDEX, labels, run_object
-from headway.kube.views import created, job_end
+from headway.kube.pod_status import creation_time, end_condition
 
 LOOK_SECONDS = 1.0
 FEW = 50
-"""Pods of a node that are still known to Kubernetes: more than are kept to be looked at."""
+"""Limit of a node's pods to list: more than Kubernetes keeps for inspection."""
 
 
 @dataclass
 class _Stream:
-    """One pod's lines, read in a thread."""
+    """The lines of one pod, read in a thread."""
 
     pod: str
     last: str = ""
-    """Time of the newest line that was given on."""
+    """Time of the last line returned."""
     lines: Queue[tuple[str, str] | None] = field(default_factory=Queue)
-    """None: it has ended or broken."""
+    """Lines with their times; None when the stream has ended or broken."""
 
-    def start(self, kube: Kube, follow: bool) -> None:
-        # By the second: what comes twice is left out by its whole time.
+    def start(self, kube: KubeClient, follow: bool) -> None:
+        # With a precision of seconds: lines that come twice are dropped by their full time.
         since = f"{self.last[:19]}Z" if self.last else None
 
         def read() -> None:
@@ -45,7 +44,7 @@ class _Stream:
                 for time, line in kube.log_lines(self.pod, "worker", follow, since):
                     self.lines.put((time, line))
             except HeadwayError:
-                pass  # looked at again, if the pod is still there
+                pass  # tried again if the pod still exists
             finally:
                 self.lines.put(None)
 
@@ -54,16 +53,16 @@ class _Stream:
 
 
 class NodeLog:
-    def __init__(self, kube: Kube, run: str, index: int, clock: Clock) -> None:
+    def __init__(self, kube: KubeClient, run: str, index: int, clock: Clock) -> None:
         self._kube = kube
         self._run = run
         self._labels = {**labels(run, "worker"), INDEX: str(index)}
         self._clock = clock
         self._done: set[str] = set()
-        """Pods whose lines have all been given on."""
+        """Pods whose lines have all been returned."""
 
     def lines(self, follow: bool) -> Iterator[str]:
-        """Until the run has ended; without `follow`, what there is."""
+        """Lines until the run has ended; without `follow`, those available now."""
         while True:
             over = self._is_over()
             pods = self._pods()
@@ -97,26 +96,26 @@ class NodeLog:
         self._done.add(name)
 
     def _pods(self) -> list[Pod]:
-        """Those not read yet that have begun, the oldest first."""
+        """Started pods that have not been read yet, oldest first."""
         try:
             pods = self._kube.first_pods(self._labels, FEW)
-        except ClusterAway:
+        except ClusterUnreachable:
             return []
         begun = [pod for pod in pods if _has_begun(pod) and _name(pod) not in self._done]
-        return sorted(begun, key=created)
+        return sorted(begun, key=creation_time)
 
     def _is_left(self, name: str) -> bool:
-        """A silent pod: whether there is another one for its node by now, or it is gone."""
+        """Whether a silent pod no longer exists: its node may have another one by now."""
         try:
             names = [_name(pod) for pod in self._kube.first_pods(self._labels, FEW)]
-        except ClusterAway:
+        except ClusterUnreachable:
             return False
         return name not in names
 
     def _has_ended(self, name: str) -> bool:
         try:
             pod = self._kube.pod(name)
-        except ClusterAway:
+        except ClusterUnreachable:
             return False
         return pod is None or (
             pod.status is not None and pod.status.phase in ("Succeeded", "Failed")
@@ -125,12 +124,12 @@ class NodeLog:
     def _is_over(self) -> bool:
         try:
             job = self._kube.job(run_object(self._run))
-        except ClusterAway:
+        except ClusterUnreachable:
             return False
         if job is None:
             return True
         assert job.spec is not None
-        return job_end(job) is not None or bool(job.spec.suspend)
+        return end_condition(job) is not None or bool(job.spec.suspend)
 
 
 def _name(pod: Pod) -> str:

@@ -1,4 +1,4 @@
-"""From files to a validated RunFile: read, extend, override, check, and say what is wrong where."""
+"""Loads run files and target files: read, extend, override, validate, report errors by position."""
 
 from __future__ import annotations
 
@@ -12,10 +12,18 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from headway.errors import BadInput, NotFound, SpecError
-from headway.spec.located import Located, Mark, merge, read_yaml
-from headway.spec.names import keys_at, suggestion
-from headway.spec.run import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, RunFile
-from headway.spec.target import IMAGE_PATTERN, NAMESPACE_PATTERN, OBJECT_PATTERN, Target, TargetFile
+from headway.spec.key_suggestions import keys_at, suggestion
+from headway.spec.located_yaml import Located, Mark, merge, read_yaml
+from headway.spec.run_file import RunFile
+from headway.spec.section import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN
+from headway.spec.target_file import (
+    IMAGE_PATTERN,
+    NAMESPACE_PATTERN,
+    OBJECT_PATTERN,
+    Target,
+    TargetFile,
+)
+from headway.spec.unsupported_parallelism import instead_of, parallelism_of
 
 RUN_FILE = "run.yaml"
 TARGET_FILE = "targets.yaml"
@@ -23,15 +31,15 @@ PRESET = " (preset)"
 """Ends the name of a preset where a position shows a file's."""
 Checked = TypeVar("Checked", bound=BaseModel)
 FORMS = {
-    NAME_PATTERN: "is no name: lower-case letters, digits and dashes between them, at most 40",
+    NAME_PATTERN: "is not a valid name: lower-case letters, digits and inner dashes, at most 40",
     CALL_PATTERN: 'does not name a function; write "module:function"',
     VARIABLE_PATTERN: "is not the name of an environment variable",
-    OBJECT_PATTERN: "is no name in Kubernetes: lower-case letters, digits, dashes and dots",
-    NAMESPACE_PATTERN: "is no namespace: lower-case letters, digits and dashes, at most 63",
-    IMAGE_PATTERN: "has no digest, and a tag can change under a run; write ADDRESS@sha256:... with "
-    "what `docker buildx imagetools inspect IMAGE` or `crane digest IMAGE` says",
+    OBJECT_PATTERN: "is not a Kubernetes name: lower-case letters, digits, dashes and dots",
+    NAMESPACE_PATTERN: "is not a namespace: lower-case letters, digits and dashes, at most 63",
+    IMAGE_PATTERN: "has no digest, and a tag can change during a run; write ADDRESS@sha256:... "
+    "with the digest from `docker buildx imagetools inspect IMAGE` or `crane digest IMAGE`",
 }
-"""What a pattern asks for, in words."""
+"""What each pattern requires, in words."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +91,7 @@ def load_run(reference: str | Path | None = None, overrides: list[str] | None = 
 
 
 def changed_run(run: RunFile, overrides: list[str]) -> RunFile:
-    """A run that was read before, with `--set` changes on top."""
+    """A loaded run, with `--set` changes on top."""
     located = Located(run.model_dump(mode="json", by_alias=True, exclude_none=True))
     for override in overrides:
         located = _overridden(located, override)
@@ -91,7 +99,7 @@ def changed_run(run: RunFile, overrides: list[str]) -> RunFile:
 
 
 def load_targets(folder: Path) -> dict[str, Target]:
-    """Targets beside the run file, then those of the user's config folder that have other names."""
+    """Targets beside the run file, then those of the user's config folder with other names."""
     return {name: found.target for name, found in _located_targets(folder).items()}
 
 
@@ -101,11 +109,11 @@ def load_target(name: str, folder: Path) -> LoadedTarget:
         return targets[name]
     if not targets:
         raise NotFound(
-            f"no target {name!r}: there is no {TARGET_FILE} in {folder} nor in {_config_folder()}",
+            f"no target {name!r}: neither {folder} nor {_config_folder()} has a {TARGET_FILE}",
             f"write one: {name}: {{kube: {{namespace: ml}}, image: ..., storage: ...}}",
         )
     near = difflib.get_close_matches(name, targets, n=1)
-    known = f"targets are {', '.join(sorted(targets))}"
+    known = f"known targets: {', '.join(sorted(targets))}"
     raise NotFound(f"no target {name!r}", f"did you mean {near[0]}? {known}" if near else known)
 
 
@@ -130,7 +138,7 @@ def _find(reference: str | Path | None) -> Path | str:
         if not file.is_file():
             raise NotFound(
                 f"no {RUN_FILE} in {Path.cwd()}",
-                "name a run file, or make one: headway init tiny DIR",
+                "name a run file, or create one: headway init tiny DIR",
             )
         return file
     path = Path(reference)
@@ -142,7 +150,7 @@ def _find(reference: str | Path | None) -> Path | str:
         return str(reference)
     raise NotFound(
         f"no run file at {reference}",
-        f"presets are {', '.join(preset_names())}; headway init makes one",
+        f"presets: {', '.join(preset_names())}; to create a run file: headway init PRESET DIR",
     )
 
 
@@ -154,23 +162,23 @@ def _read(file: Path) -> Located:
 
 
 def _read_with_bases(source: Path | str, seen: tuple[Path | str, ...]) -> tuple[Located, Path]:
-    """A file or preset with all it extends merged in below it; `seen` are those above it."""
+    """A file or preset, merged over all that it extends; `seen` are those that extend it."""
     if isinstance(source, Path):
         located, folder = _read(source), source.resolve().parent
     else:
         located, folder = read_yaml(preset_text(source), source + PRESET), Path.cwd()
     if not isinstance(located.value, dict):
-        raise SpecError("a run file is a mapping of keys", str(located.mark(())))
+        raise SpecError("a run file must be a mapping of keys", str(located.mark(())))
     base = located.value.get("extends")
     if base is None:
         return located, folder
     where = str(located.mark(("extends",)))
     if not isinstance(base, str):
-        raise SpecError("`extends` names one preset or one file", where)
+        raise SpecError("`extends` must name one preset or one file", where)
     file = folder / base
     seen = (*seen, source.resolve() if isinstance(source, Path) else source)
     if file.resolve() in seen:
-        raise SpecError(f"`extends` goes round in a circle through {base}", where)
+        raise SpecError(f"`extends` forms a circle through {base}", where)
     if not file.is_file() and base not in preset_names():
         raise SpecError(
             f"`extends: {base}` is neither a preset nor a file", where, _near_preset(base)
@@ -185,7 +193,7 @@ def _near_preset(name: str) -> str:
 
 
 def _overridden(located: Located, text: str) -> Located:
-    """With `--set a.b=c` on top; the value is read as YAML."""
+    """With `--set a.b=c` on top; the value is parsed as YAML."""
     key, equals, value = text.partition("=")
     parts = tuple(key.strip().split("."))
     if not equals or not all(parts):
@@ -217,7 +225,7 @@ def validated(kind: type[Checked], located: Located) -> Checked:
 
 
 def _explained(error: ValidationError, located: Located, root: type[BaseModel]) -> SpecError:
-    """All of pydantic's complaints as one error, each with its place and its mend."""
+    """All of pydantic's errors as one, each with its position and a hint."""
     found: dict[tuple[Any, ...], SpecError] = {}
     for item in error.errors(include_url=False):
         path = _written_path(item["loc"], located.value)
@@ -230,9 +238,9 @@ def _explained(error: ValidationError, located: Located, root: type[BaseModel]) 
         elif item["type"] == "missing" and isinstance(item["loc"][-1], int):
             message = f"{key}: too few values (found {item['input']!r})"
         elif item["type"] == "missing":
-            message = f"{key or 'the file'} lacks the key {item['loc'][-1]!r}"
+            message = f"{key or 'the file'} has no key {item['loc'][-1]!r}"
         elif path in found:
-            # A union complains once for each of its members: one line a place.
+            # A union reports an error for each of its members: one line per position.
             message = f"{found[path].problem}; or {_sentence(item)}"
         else:
             message = f"{key}: {_sentence(item)}" if key else _sentence(item)
@@ -240,8 +248,28 @@ def _explained(error: ValidationError, located: Located, root: type[BaseModel]) 
                 hint = f"its keys are {', '.join(_keys_at(path, root))}"
         place = (*path, item["loc"][-1]) if item["type"] == "missing" else path
         found[place] = SpecError(message, str(located.mark(path)), hint)
+        if item["type"] == "extra_forbidden":
+            found |= _parallelism(path, item["input"], located)
     first, *others = found.values()
     return SpecError(first.problem, first.where, first.hint, others)
+
+
+def _parallelism(
+    path: tuple[Any, ...], value: Any, located: Located
+) -> dict[tuple[Any, ...], SpecError]:
+    """Errors for kinds of parallelism that an unknown key asks for, or that keys inside it do."""
+    named = {path: value}
+    if isinstance(value, dict):
+        named |= {(*path, key): inner for key, inner in value.items()}
+    return {
+        place: SpecError(
+            f"{'.'.join(map(str, place))}: {kind} parallelism is not supported",
+            str(located.mark(place)),
+            instead_of(kind, degree),
+        )
+        for place, degree in named.items()
+        if (kind := parallelism_of(str(place[-1]))) is not None
+    }
 
 
 def _suggested(path: tuple[str | int, ...], root: type[BaseModel]) -> str | None:
@@ -278,7 +306,7 @@ def _sentence(item: Any) -> str:
             pattern = item["ctx"]["pattern"]
             return f"{found} {FORMS.get(pattern, f'does not have the form {pattern}')}"
         case "model_type" | "dict_type":
-            return f"a section with keys of its own belongs here (found {found})"
+            return f"must be a section with keys (found {found})"
         case "bool_type":
             return f"write true or false (found {found})"
         case "value_error":  # our own, which say all that is needed
@@ -289,12 +317,12 @@ def _sentence(item: Any) -> str:
 
 
 def _one_of(expected: str) -> str:
-    """Of pydantic's list of what would be right: `'a', 'b' or 'c'`."""
+    """From pydantic's list of valid values: `'a', 'b' or 'c'`."""
     return f"one of {expected}" if " or " in expected else expected
 
 
 def _shown(path: Path) -> str:
-    """A path as short as it can be said from here."""
+    """A path relative to the current folder, if it is inside."""
     try:
         return str(path.resolve().relative_to(Path.cwd()))
     except ValueError:

@@ -1,6 +1,6 @@
-"""A run file completed for the place it runs on. After this nothing is `auto` any more.
+"""Completes a run file for the hardware it runs on. After this nothing is `auto`.
 
-What only the machine, the model's size or the data can tell is passed in; this file decides.
+Facts about the machine, the model's size and the data are passed in; this file only decides.
 """
 
 from __future__ import annotations
@@ -11,58 +11,67 @@ from pathlib import Path
 from typing import Literal
 
 from headway.errors import BadInput, SpecError
+from headway.spec.data_config import DataSetConfig
 from headway.spec.load import PRESET, Loaded
-from headway.spec.run import DataSet, RunFile, Section
+from headway.spec.run_file import RunFile
+from headway.spec.section import Section
 
 LARGE_MODEL_PARAMETERS = 10**9
 """From here on `auto` shards over the node and recomputes activations: fp32 weights, gradients and
-two Adam moments of 10^9 parameters are 16 GB, about the smallest device people rent."""
+two Adam moments of 10^9 parameters are 16 GB, the memory of the smallest devices for rent."""
 AUTO_MICRO_TOKENS = 8192
-"""Tokens of a slice under `micro: auto`: about what keeps a GPU's matrix units busy, and little
-enough to fit one. It depends on what the run is and not on where it runs, since the cut into slices
-is part of the run's identity."""
+"""Tokens of a micro-batch under `micro: auto`: enough to keep a GPU busy, and few enough to fit.
+The same on all hardware, since the division into micro-batches is part of the run's identity."""
 
 
-class Machine(Section):
-    """What a node has."""
+class Hardware(Section):
+    """Hardware of a node."""
 
     cores: int
-    """CPU cores this process may use."""
+    """Number of CPU cores that this process may use."""
     cuda_devices: int
-    """CUDA devices."""
+    """Number of CUDA devices."""
+    device_name: str | None = None
+    """Name of these devices, as the driver says it; None if it is not known, or if they differ."""
+    memory_bytes: int | None = None
+    """Memory for the processes of this node; None if it is not known."""
+    unsupported_devices: tuple[str, ...] = ()
+    """Accelerators that Headway cannot use."""
+    torch_version: str | None = None
+    """Version of the torch that workers would import; None if it is not known."""
 
 
 class Resolved(Section):
-    """The run, with every choice made. Written to the run directory, read by the workers."""
+    """The run with every setting resolved. Written to the run directory, read by the workers."""
 
     version: Literal[1] = 1
     """Version of this record."""
     name: str
     """Name of the run."""
     run: RunFile
-    """The run file with what it extends and `--set` merged in."""
+    """Run file, with the files it extends and `--set` merged in."""
     folder: str
-    """Folder of the run file: relative paths start here."""
+    """Folder of the run file, which relative paths start from."""
     run_directory: str
-    """Where everything the run writes goes."""
+    """Folder or URL of the run directory."""
     train_set: str
-    """Folder of the prepared training set."""
+    """Location of the prepared training set."""
     validation_sets: dict[str, str]
-    """Folders of the prepared validation sets."""
+    """Locations of the prepared validation sets, by name."""
     device: Literal["cpu", "cuda"]
-    """What workers compute on."""
+    """Device that workers compute on."""
     nodes: int
-    """Nodes at the start."""
+    """Number of nodes at the start."""
     ranks_per_node: int
-    """Worker processes of a node."""
+    """Workers per node."""
     threads: int
-    """CPU threads of a worker."""
+    """CPU threads per worker."""
     global_batch: int
-    """Sequences of a step."""
+    """Sequences per step."""
     micro: int
-    """Sequences of a slice."""
+    """Sequences per micro-batch."""
     sharded: bool
-    """Whether a node's ranks hold one copy of the model together."""
+    """Whether the ranks of a node share one sharded copy of the model."""
     checkpoint_activations: bool
     """Whether blocks are recomputed in the backward pass."""
 
@@ -72,7 +81,7 @@ class Resolved(Section):
 
     @property
     def domain_ranks(self) -> int:
-        """Workers that are lost together, where the others go on."""
+        """Number of workers in a failure domain: they are lost together, the others continue."""
         return self.ranks_per_node if self.sharded else 1
 
     @property
@@ -81,26 +90,27 @@ class Resolved(Section):
 
     @property
     def is_live(self) -> bool:
-        """Whether workers come and go while the run goes on."""
+        """Whether workers can join and leave while the run continues."""
         several = self.num_workers > self.domain_ranks
         auto = several and self.device == "cpu"
         return self.run.elastic == "live" or (self.run.elastic == "auto" and auto)
 
 
 def run_name(loaded: Loaded) -> str:
-    """The run's name: as written, else from the folder's."""
+    """The run's name: from the run file, else from its folder."""
     if loaded.run.name is not None:
         return loaded.run.name
     name = re.sub(r"[^a-z0-9]+", "-", loaded.folder.name.lower()).strip("-")[:40].strip("-")
     if not name:
         raise BadInput(
-            f"the run has no name, and none can be made of {loaded.folder}", "add name: to run.yaml"
+            f"the run has no name, and the folder {loaded.folder} yields none",
+            "add name: to run.yaml",
         )
     return name
 
 
 def run_directory(loaded: Loaded) -> str:
-    """`runs/NAME` beside the run file, or as `storage` says: a folder or a URL."""
+    """`runs/NAME` beside the run file, or below `storage`: a folder or a URL."""
     return f"{runs_location(loaded)}/{run_name(loaded)}"
 
 
@@ -110,41 +120,41 @@ def runs_location(loaded: Loaded) -> str:
 
 
 def require_complete(loaded: Loaded) -> None:
-    """A preset may leave these out; a run may not."""
+    """Raises if a key is missing that only a preset may leave out."""
     for key in ("model", "batch"):
         if getattr(loaded.run, key) is None:
             raise _lacks(loaded, key)
     wanted = loaded.run.resources.accelerators
-    if wanted is not None and wanted.kind.lower() != "cpu":
+    if wanted is not None and not wanted.is_cpu:
         _refuse_live_gpus(loaded)
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")
     if loaded.run.data.train.stream and loaded.run.train_for.unit == "epochs":
         raise SpecError(
-            "data.train.stream: nobody knows yet how long an epoch is",
+            "data.train.stream: the length of an epoch is not known yet",
             str(loaded.located.mark(("data", "train"))),
-            "train_for: so many tokens or steps",
+            "give train_for in tokens or steps, for example train_for: 10B tokens",
         )
     if _lacks_tokenizer(loaded.run.data.train):
         raise SpecError(
             "data.train: sources need a tokenizer",
             str(loaded.located.mark(("data", "train"))),
-            "tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
+            "add tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
         )
 
 
 def _refuse_live_gpus(loaded: Loaded) -> None:
-    """Members come and go by shutting gloo's connections; nothing of that was made for NCCL."""
+    """Membership changes close gloo's connections; there is no such support for NCCL."""
     if loaded.run.elastic == "live":
         raise SpecError(
-            "elastic: live does not work with GPUs: its first collective would fail",
+            "elastic: live is not supported with GPUs",
             str(loaded.located.mark(("elastic",))),
-            "--set elastic=restart: after a loss all start again from the newest checkpoint",
+            "--set elastic=restart restarts all nodes from the newest checkpoint after a loss",
         )
 
 
-def _lacks_tokenizer(train: DataSet) -> bool:
-    """Whether nobody says how to tokenise. In a mixture the first member's serves the others."""
+def _lacks_tokenizer(train: DataSetConfig) -> bool:
+    """Whether no tokenizer is given. In a mixture the others use the first member's."""
     if train.tokenizer is not None:
         return False
     first = next(iter(train.mixture.values())) if train.mixture else train
@@ -153,42 +163,42 @@ def _lacks_tokenizer(train: DataSet) -> bool:
 
 def _lacks(loaded: Loaded, key: str) -> SpecError:
     mark = loaded.located.mark(tuple(key.split("."))[:-1])
-    # A preset is not where the user can mend it.
+    # The user cannot edit a preset.
     where = str(loaded.located.mark(()) if mark.file.endswith(PRESET) else mark)
     hint = "data: {train: {sources: [text.txt], tokenizer: gpt2}}" if key == "data.train" else None
-    return SpecError(f"the run lacks {key}", where, hint)
+    return SpecError(f"the run file has no {key}", where, hint)
 
 
 def choose_micro(run: RunFile, global_batch: int) -> int:
-    """Sequences of a slice: as written or, under `auto`, as many as make a slice worth its while;
-    never more than the batch has."""
+    """Sequences per micro-batch: as written or, under `auto`, about AUTO_MICRO_TOKENS; never more
+    than the batch has."""
     assert run.batch is not None
     if run.batch.micro == "auto":
         return min(max(1, AUTO_MICRO_TOKENS // run.data.sequence_length), global_batch)
     return min(run.batch.micro, global_batch)
 
 
-def devices_of(loaded: Loaded, machine: Machine, nodes: int) -> tuple[int, bool]:
-    """Workers of a node, and whether they are on the CPU. Raises if the machine has not what the
-    run asks for."""
+def devices_of(loaded: Loaded, machine: Hardware, nodes: int) -> tuple[int, bool]:
+    """Workers per node, and whether they run on the CPU. Raises if the hardware does not have the
+    devices that the run asks for."""
     wanted, present = loaded.run.resources.accelerators, machine.cuda_devices
-    if wanted is not None and wanted.kind.lower() == "cpu":
+    if wanted is not None and wanted.is_cpu:
         return wanted.count, True
     if wanted is not None and wanted.count > present:
         has = "no GPU" if not present else "1 GPU" if present == 1 else f"{present} GPUs"
         possible = f"{wanted.kind}:{present}" if present else "cpu:1"
-        where = "GPUs there are" if present > 1 else "GPU there is" if present else "CPU"
+        where = f"GPU{'s' if present > 1 else ''} of this machine" if present else "CPU"
         raise SpecError(
             f"resources.accelerators: {wanted} requested, but this machine has {has}",
             str(loaded.located.mark(("resources", "accelerators"))),
-            f"--set resources.accelerators={possible} runs it on the {where}",
+            f"to run it on the {where}: --set resources.accelerators={possible}",
         )
     ranks = wanted.count if wanted is not None else present
     if nodes > 1 and nodes * ranks > present:
         raise BadInput(
-            f"{nodes} nodes of {ranks} devices need {nodes * ranks}; this machine has {present}",
-            "play several nodes with fewer accelerators each, or on the CPU: "
-            "--set resources.accelerators=cpu:1",
+            f"{nodes} nodes with {ranks} devices each need {nodes * ranks}, but this machine has "
+            f"{present}",
+            "to simulate the nodes on the CPU: --set resources.accelerators=cpu:1",
         )
     if present:
         _refuse_live_gpus(loaded)
@@ -197,24 +207,24 @@ def devices_of(loaded: Loaded, machine: Machine, nodes: int) -> tuple[int, bool]
 
 def resolve(
     loaded: Loaded,
-    machine: Machine,
+    machine: Hardware,
     *,
     nodes: int,
     parameters: int | None,
     train_set: str | Path,
     validation_sets: Mapping[str, str | Path],
 ) -> Resolved:
-    """`parameters` is the model's size where it is known without loading it."""
+    """`parameters` is the model's size, if it is known without loading the model."""
     run = loaded.run
     require_complete(loaded)
     assert run.batch is not None
     ranks, on_cpu = devices_of(loaded, machine, nodes)
     if on_cpu and run.precision == "fp16":
-        # Half-precision matrix products on CPUs are emulated and slow by orders of magnitude.
+        # CPUs emulate half-precision matrix products: slower by orders of magnitude.
         raise SpecError(
             "precision: fp16 needs a GPU",
             str(loaded.located.mark(("precision",))),
-            "use bf16 or fp32 on the CPU",
+            "--set precision=bf16",
         )
     large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
     global_batch = run.batch.global_.sequences(run.data.sequence_length)

@@ -1,12 +1,12 @@
-"""Checkpoints as files: what a manifest says, which ones count, and which ones stay.
+"""Checkpoints as files: manifests, which checkpoints count, and retention.
 
     checkpoints/step-00000300.g000002/
         rank-0.safetensors   tensors, or rows of them, that rank 0 of the writing node held
         rank-0.json          what is in it; written after it
         manifest.json        written last: all of the above with sizes and digests, and all scalars
 
-Without a manifest there is no checkpoint. Every (step, generation) has its own folder, so nothing
-that was written is written over.
+Without a manifest there is no checkpoint. Every (step, generation) has its own folder, so no file
+is ever overwritten.
 """
 
 from __future__ import annotations
@@ -21,100 +21,101 @@ import xxhash
 from pydantic import Field, ValidationError
 
 from headway.errors import NotFound
-from headway.spec.changes import identity_digest
-from headway.spec.run import Keep, RunFile, Section
-from headway.state.generations import Generation, generations, taken_over_by
-from headway.state.rundir import RunDirectory
+from headway.spec.run_file import KeepConfig, RunFile
+from headway.spec.run_identity import identity_digest
+from headway.spec.section import Section
+from headway.state.generations import GenerationStart, generations, taken_over_by
+from headway.state.run_directory import MODEL, RunDirectory
 from headway.state.store import Store
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 READ_BYTES = 2**23
 SAMPLE = "evaluation"
-"""Among a checkpoint's scalars: which part of the validation sets its loss is of, or `all`.
-Missing in checkpoints from when evaluations took the first sequences of a set."""
+"""Key among a checkpoint's scalars: the part of the validation sets that was evaluated, or `all`.
+Missing in older checkpoints, whose evaluations took the first sequences of a set."""
 ARITHMETIC = "arithmetic"
-"""Also there: the version of the rule that says which numbers a step computes with. Missing: 1."""
+"""Key among the scalars: version of the arithmetic of a step. Missing: 1."""
 
 
 FileName = Annotated[str, Field(pattern=r"^rank-[0-9]+\.safetensors$")]
-"""So a manifest cannot point outside its folder."""
+"""A manifest cannot point outside its folder."""
 
 
 class StoredFile(Section):
     size: int
-    """Bytes."""
+    """Size in bytes."""
     xxh3: str
-    """Digest, 128 bits, hexadecimal."""
+    """xxh3_128 digest, hexadecimal."""
 
 
-class Chunk(Section):
+class TensorChunk(Section):
     """Rows of one tensor in one file."""
 
     file: FileName
-    """Name beside the manifest."""
+    """File name, beside the manifest."""
     start: int
     """First row of the tensor's first dimension."""
     rows: int
-    """How many; 1 for a tensor without dimensions."""
+    """Number of rows; 1 for a tensor without dimensions."""
     offset: int
     """First byte in the file."""
 
 
 class StoredTensor(Section):
     dtype: str
-    """As safetensors names it."""
+    """Data type, as safetensors names it."""
     shape: tuple[int, ...]
-    """Of the whole tensor."""
-    chunks: tuple[Chunk, ...]
-    """In the order of their rows."""
+    """Shape of the whole tensor."""
+    chunks: tuple[TensorChunk, ...]
+    """Chunks in the order of their rows."""
 
 
-class Part(Section):
+class RankManifest(Section):
     """What one rank wrote."""
 
     file: str
-    """Name beside the manifest."""
+    """File name, beside the manifest."""
     stored: StoredFile
-    """Its size and digest."""
+    """Size and digest of the file."""
     tensors: dict[str, StoredTensor]
-    """Its chunks, by the tensor's name."""
+    """Tensors in the file, by name."""
 
 
 class CheckpointManifest(Section):
     version: Literal[1] = 1
     """Version of the checkpoint format."""
     step: int
-    """Steps committed."""
+    """Steps committed so far."""
     generation: int
-    """Of the commit."""
+    """Generation that committed the step."""
     run: str
     """Name of the run that wrote it."""
     created: str
-    """When."""
+    """Time of the save."""
     headway: str
-    """Version that wrote it."""
+    """Version of Headway that wrote it."""
     identity: str
     """Digest of the settings that decide the weights (all but the length of the run)."""
     data_digest: str
-    """Of the training set."""
+    """Digest of the training set."""
     position: int
-    """Samples consumed: where the order goes on."""
+    """Samples consumed so far: the position in the data order."""
     validation_loss: float | None
-    """Mean over the validation sets, if they were evaluated at this step."""
+    """Mean loss over the validation sets, if they were evaluated at this step."""
     scalars: dict[str, Any]
-    """Loss scale, guard: everything that is no tensor."""
+    """State that is not a tensor: loss scale, guard, ..."""
     tensors: dict[str, StoredTensor]
-    """Every tensor: `model/NAME` and `optimizer/NAME/KEY`."""
+    """Tensors by name: `model/NAME` and `optimizer/NAME/KEY`."""
     files: dict[FileName, StoredFile]
-    """Every file of tensors."""
+    """Files of tensors, by name."""
     digest: str = ""
-    """Of all the above, as JSON without spaces: xxh3, 128 bits, hexadecimal."""
+    """xxh3_128 digest of all the above as JSON without spaces, hexadecimal."""
 
 
 @dataclass(frozen=True)
-class Found:
-    """A folder of a save, which may still prove not to count."""
+class FoundCheckpoint:
+    """A folder of a save; it may turn out not to count."""
 
     step: int
     generation: int
@@ -129,47 +130,47 @@ def folder_of(step: int, generation: int) -> str:
     return f"{FOLDER}/step-{step:08d}.g{generation:06d}"
 
 
-def found_folders(directory: RunDirectory) -> list[Found]:
-    """Every save that was ever begun, newest first: by step, then by generation."""
+def found_folders(directory: RunDirectory) -> list[FoundCheckpoint]:
+    """All saves, finished or not, newest first: by step, then by generation."""
     names = directory.store.names(FOLDER)
     whole = {name.removesuffix(f"/{MANIFEST}") for name in names if name.endswith(f"/{MANIFEST}")}
     found = []
     for folder in {name.rsplit("/", 1)[0] for name in names}:
         match = re.match(rf"^{FOLDER}/step-(\d{{8,}})\.g(\d{{6,}})$", folder)
         if match:
-            found.append(Found(int(match[1]), int(match[2]), folder in whole))
+            found.append(FoundCheckpoint(int(match[1]), int(match[2]), folder in whole))
     return sorted(found, key=lambda one: (one.step, one.generation), reverse=True)
 
 
-def found_checkpoints(directory: RunDirectory) -> list[Found]:
-    """Those that have a manifest."""
+def found_checkpoints(directory: RunDirectory) -> list[FoundCheckpoint]:
+    """Saves that have a manifest."""
     return [found for found in found_folders(directory) if found.has_manifest]
 
 
 def steps_saved(directory: RunDirectory) -> list[int]:
-    """Steps with a checkpoint that counts by its name, oldest first."""
+    """Steps with a checkpoint that is not fenced, oldest first."""
     known = generations(directory)
     return sorted({f.step for f in found_checkpoints(directory) if not fenced(f, known)})
 
 
-def fenced(found: Found, known: list[Generation]) -> str | None:
-    """Why the generation that wrote it had no right to, or None."""
+def fenced(found: FoundCheckpoint, known: list[GenerationStart]) -> str | None:
+    """Why a checkpoint of an older generation does not count, or None."""
     later = taken_over_by(known, found.generation)
     if later is not None and found.step > later.first_step:
         return (
-            f"generation {found.generation} wrote it, and generation {later.generation} has begun "
-            f"at step {later.first_step} without it"
+            f"generation {found.generation} wrote it, but generation {later.generation} resumed "
+            f"from step {later.first_step} without it"
         )
     return None
 
 
-def counts(found: Found, directory: RunDirectory) -> bool:
-    """By its name: it was finished, and no generation has begun without it."""
+def counts(found: FoundCheckpoint, directory: RunDirectory) -> bool:
+    """Whether it is finished and not fenced."""
     return found.has_manifest and not fenced(found, generations(directory))
 
 
 def write_manifest(store: Store, folder: str, manifest: CheckpointManifest) -> None:
-    """With this the checkpoint exists."""
+    """Completes the checkpoint."""
     sealed = manifest.model_copy(update={"digest": _digest_of(manifest)})
     store.write(f"{folder}/{MANIFEST}", sealed.model_dump_json(indent=1).encode() + b"\n")
 
@@ -179,8 +180,8 @@ def _digest_of(manifest: CheckpointManifest) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
-def read_manifest(directory: RunDirectory, found: Found) -> CheckpointManifest | str:
-    """The manifest, or what is wrong with it."""
+def read_manifest(directory: RunDirectory, found: FoundCheckpoint) -> CheckpointManifest | str:
+    """The manifest, or the reason why it is unusable."""
     try:
         content = directory.store.read(f"{found.folder}/{MANIFEST}")
         manifest = CheckpointManifest.model_validate_json(content)
@@ -189,25 +190,25 @@ def read_manifest(directory: RunDirectory, found: Found) -> CheckpointManifest |
     except FileNotFoundError:
         return "its manifest is missing"
     if (manifest.step, manifest.generation) != (found.step, found.generation):
-        return f"its manifest is of step {manifest.step}, generation {manifest.generation}"
+        return f"its manifest belongs to step {manifest.step}, generation {manifest.generation}"
     if manifest.digest != _digest_of(manifest):
-        return "its manifest does not have the content that was written"
+        return "its manifest is damaged: wrong digest"
     return manifest
 
 
 def size_problem(store: Store, folder: str, manifest: CheckpointManifest) -> str | None:
-    """What a look at the files' sizes tells."""
+    """The first file whose size is wrong, as a message, or None."""
     for name, stored in manifest.files.items():
         size = store.size(f"{folder}/{name}")
         if size is None:
             return f"{name} is missing"
         if size != stored.size:
-            return f"{name} has {size} bytes instead of {stored.size}"
+            return f"{name} has {size} bytes, expected {stored.size}"
     return None
 
 
 def content_is_right(store: Store, folder: str, name: str, stored: StoredFile) -> bool:
-    """Whether a file still has the content that was written. Reads all of it."""
+    """Whether a file has the recorded digest. Reads all of it."""
     digest = xxhash.xxh3_128()
     for start in range(0, stored.size, READ_BYTES):
         digest.update(store.read_range(f"{folder}/{name}", start, READ_BYTES))
@@ -216,15 +217,15 @@ def content_is_right(store: Store, folder: str, name: str, stored: StoredFile) -
 
 def candidates(
     directory: RunDirectory, step: int | None = None
-) -> Iterator[tuple[Found, CheckpointManifest | str]]:
-    """Newest first; each with its manifest, or with what is already known to be wrong with it."""
+) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str]]:
+    """Newest first, each with its manifest, or with the reason why it is unusable."""
     known = generations(directory)
     for found in found_folders(directory):
         if step is not None and found.step != step:
             continue
         problem = fenced(found, known)
         if not found.has_manifest:
-            problem = "it has no manifest: the save was never finished"
+            problem = "it has no manifest: the save was not finished"
         manifest = problem or read_manifest(directory, found)
         if isinstance(manifest, CheckpointManifest):
             manifest = size_problem(directory.store, found.folder, manifest) or manifest
@@ -233,8 +234,8 @@ def candidates(
 
 def find_checkpoint(
     directory: RunDirectory, step: int | None = None
-) -> tuple[Found, CheckpointManifest]:
-    """The newest good one, or the one at `step`, its contents verified."""
+) -> tuple[FoundCheckpoint, CheckpointManifest]:
+    """The newest intact checkpoint, or the one at `step`, with its content verified."""
     wrong = []
     for found, manifest in candidates(directory, step):
         if isinstance(manifest, CheckpointManifest):
@@ -245,34 +246,34 @@ def find_checkpoint(
             ]
             if not bad:
                 return found, manifest
-            manifest = f"{bad[0]} does not have the content that was written"
+            manifest = f"{bad[0]} is damaged: wrong digest"
         wrong.append(f"{found.folder}: {manifest}")
     if wrong:
-        raise NotFound(f"run {directory.name} has no good checkpoint:\n  " + "\n  ".join(wrong))
+        raise NotFound(f"run {directory.name} has no intact checkpoint:\n  " + "\n  ".join(wrong))
     steps = steps_saved(directory)
     if step is None or not steps:
         raise NotFound(f"run {directory.name} has no checkpoint yet")
     raise NotFound(
         f"run {directory.name} has no checkpoint at step {step}",
-        f"it has {', '.join(str(known) for known in steps)}",
+        f"steps with a checkpoint: {', '.join(str(known) for known in steps)}",
     )
 
 
 def take_over(
     source: RunDirectory,
-    found: Found,
+    found: FoundCheckpoint,
     manifest: CheckpointManifest,
     into: RunDirectory,
     run: RunFile,
 ) -> None:
-    """Puts a checkpoint of one run into another, as what that one begins with: generation 0."""
+    """Copies a checkpoint of one run into another, as its starting point: generation 0."""
     folder = folder_of(found.step, 0)
     for name in manifest.files:
         with into.store.writing(f"{folder}/{name}") as output:
             for start in range(0, manifest.files[name].size, READ_BYTES):
                 output.write(source.store.read_range(f"{found.folder}/{name}", start, READ_BYTES))
-    # The small parts: what a new run needs before it has started once.
-    for name in (*source.store.names("model"), *source.store.names("tokenizer")):
+    # Small files that a new run needs before its first start.
+    for name in (*source.store.names(MODEL), *source.store.names("tokenizer")):
         into.store.write(name, source.store.read(name))
     taken = manifest.model_copy(
         update={"generation": 0, "run": into.name, "identity": identity_digest(run)}
@@ -282,17 +283,17 @@ def take_over(
 
 def superseded(
     manifests: list[CheckpointManifest],
-    known: list[Generation],
-    keep: Keep,
+    known: list[GenerationStart],
+    keep: KeepConfig,
     settled_step: float = inf,
 ) -> list[CheckpointManifest]:
-    """Which checkpoints retention lets go: neither among the last, nor the best, nor a milestone.
+    """Checkpoints to delete: neither among the last, nor the best, nor a milestone.
 
-    Those that do not count are not kept for their own sake, nor do they push out good ones; nor
-    does one beyond `settled_step`, which stays: it may turn out not to count. Of the same step by
-    two generations, the newer stays.
+    Fenced checkpoints are deleted, and never displace valid ones. A checkpoint beyond
+    `settled_step` is kept, and displaces none: it may still be fenced. Of two generations' saves of
+    the same step, the newer is kept.
     """
-    counting = [m for m in manifests if not fenced(Found(m.step, m.generation), known)]
+    counting = [m for m in manifests if not fenced(FoundCheckpoint(m.step, m.generation), known)]
     unsettled = {(m.step, m.generation) for m in counting if m.step > settled_step}
     counting = [m for m in counting if m.step <= settled_step]
     counting.sort(key=lambda m: (m.step, m.generation))
@@ -310,7 +311,7 @@ def superseded(
 
 
 def _alike(measured: list[CheckpointManifest]) -> Iterator[list[CheckpointManifest]]:
-    """Those whose losses are of the same sequences, and so can be compared."""
+    """Groups whose losses are of the same sequences, and so can be compared."""
     for sample in {m.scalars.get(SAMPLE) for m in measured}:
         yield [m for m in measured if m.scalars.get(SAMPLE) == sample]
 
@@ -321,23 +322,25 @@ def _by_loss(manifest: CheckpointManifest) -> tuple[float, int]:
 
 
 def drop(directory: RunDirectory, step: int, generation: int) -> None:
-    """The manifest first: without it the rest no longer counts, however far the removal gets."""
+    """Deletes a checkpoint, the manifest first: an interrupted removal leaves no checkpoint."""
     folder = folder_of(step, generation)
     directory.store.remove(f"{folder}/{MANIFEST}")
     directory.store.remove(folder)
 
 
 def clear_failed(directory: RunDirectory, step: int, generation: int) -> None:
-    """By the leader of the generation, before it saves `step`: its earlier saves that have no
-    manifest have failed, whichever rank has written a file since."""
+    """Deletes the generation's failed saves before `step`: those without a manifest. Only its
+    leader calls this, before it saves `step`."""
     for found in found_folders(directory):
         if not found.has_manifest and found.generation == generation and found.step < step:
             directory.store.remove(found.folder)
 
 
-def retire(directory: RunDirectory, keep: Keep, generation: int, settled_step: float = inf) -> None:
-    """Applies retention, and clears what older generations left without a manifest. A damaged
-    manifest is left for a look until a generation has begun without it."""
+def retire(
+    directory: RunDirectory, keep: KeepConfig, generation: int, settled_step: float = inf
+) -> None:
+    """Applies retention, and deletes unfinished saves of older generations. A damaged manifest is
+    kept for inspection until a generation has started without it."""
     known = generations(directory)
     manifests = []
     for found in found_checkpoints(directory):

@@ -1,7 +1,7 @@
-"""How much of a run's time went into steps that count, over all its starts, and where it went.
+"""Goodput: the fraction of a run's time spent on steps that count, and the causes of lost time.
 
-The time between two starts is not the run's own: a person may have stopped it for a night. It is
-given as `down`, and not counted against goodput.
+Time between two starts is reported as `down` and does not reduce goodput: somebody may have stopped
+the run for a night.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from headway.clock import seconds_of
-from headway.state.lines import Record, settled
+from headway.state.rewinds import Record, apply_rewinds
 
 CAUSES = (
     *("start", "import", "build", "load", "redone"),
@@ -21,15 +21,15 @@ CAUSES = (
 @dataclass(frozen=True)
 class Goodput:
     ratio: float
-    """Time of steps that were committed, learned from and not done again, over all time."""
+    """Time of steps that were committed, learned from and not repeated, over the total time."""
     total_seconds: float
-    """From each launch to the last sign of life before the next."""
+    """Time from each launch to the last record before the next."""
     learning_seconds: float
     lost_seconds: dict[str, float]
-    """By cause: start, import, build, load, redone, skipped, changes (of members), data,
+    """Lost time by cause: start, import, build, load, redone, skipped, changes (of members), data,
     evaluation, saving, other."""
     down_seconds: float
-    """Between the end of one start and the next launch."""
+    """Time between the end of one start and the next launch."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -40,7 +40,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
     done = [step for step in steps if "rewind" not in step]
     if not done:
         return None
-    kept = settled(steps)
+    kept = apply_rewinds(steps)
     lost = dict.fromkeys(CAUSES, 0.0)
     lost["redone"] = sum(s["seconds"] for s in done) - sum(s["seconds"] for s in kept)
     lost["skipped"] = sum(s["seconds"] for s in kept if s.get("skipped"))

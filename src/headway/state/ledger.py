@@ -1,6 +1,6 @@
-"""The ledger: which samples each step consumed, and the proof that each was consumed once.
+"""The ledger: the samples that each step consumed, and the check that each was consumed once.
 
-Three kinds of lines, by the generation's leader:
+Three kinds of lines, written by the leader of the generation:
 
     {"rewind": 300, "generation": 2, "writer": 2}
     {"begin": 2, "step": 300, "batch": 32, "samples": 3794, "length": 128, "data": ..., "code": ...}
@@ -10,31 +10,31 @@ The order of samples is a pure function of (seed, position), a permutation in ev
 enough that positions are consumed without a gap and without a repeat: then every sample of every
 epoch was consumed exactly once, in order.
 
-A leader that was stopped may go on at any moment, also while its successor looks at what is there
-and makes up for what is missing. Such lines of a successor carry its generation as `writer`. From
-the first of them on, what older ones add counts for nothing; and they alone may repeat a line that
-counts, if they claim the same. Any other repeat is a breach.
+A suspended leader can resume at any moment, even while its successor reads the log and adds missing
+lines. Such lines carry the successor's generation as `writer`. After the first of them, lines of
+older leaders are ignored. Only such lines may repeat a line that counts, with the same content; any
+other repeat is a breach.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.state.lines import Record, writer_of
+from headway.state.rewinds import Record, writer_generation
 
 FACTS = ("batch", "samples", "length", "data")
-"""What may not change from one generation to the next, once a step counts."""
+"""Values that must stay the same in all generations, once a step counts."""
 BEGIN_CLAIMS = ("begin", "step", *FACTS)
 STEP_CLAIMS = ("step", "first", "count", "generation", "tokens", "learned")
 
 
 def follows(line: Record, last: Record | None) -> bool:
-    """Whether a line belongs behind the one that a log ends with; else it is there already."""
+    """Whether a line comes after the last line of a log; else the log has it already."""
     return last is None or _position(line) > _position(last)
 
 
 def _position(line: Record) -> tuple[int, int, int]:
-    """Generations follow each other, and so do the steps of one."""
+    """Sort key: generations in order, and the steps of each in order."""
     if "begin" in line:
         return line["begin"], line["step"], 1
     generation = line.get("generation", 0)  # the lines of older versions have none
@@ -46,24 +46,23 @@ def _position(line: Record) -> tuple[int, int, int]:
 @dataclass(frozen=True)
 class Verdict:
     steps: int
-    """Steps in the ledger, rewinds folded."""
+    """Steps in the ledger, with rewinds applied."""
     samples: int
     """Samples they consumed."""
     epochs: float | None
-    """None where an epoch's length was not known when the run began."""
-    """Passes over the data."""
+    """Passes over the data; None if the length of an epoch was not known at the start."""
     generations: int
-    """Starts of the run, and changes of its members."""
+    """Number of generations: starts of the run and membership changes."""
     redone: int
-    """Steps that were done again after a rewind."""
+    """Steps that were repeated after a rewind."""
     not_learned: int
     """Steps that were consumed and skipped."""
     breach: str | None
-    """The first thing that is wrong, or None."""
+    """First error, or None."""
 
 
 def verify_ledger(records: list[Record], first_step: int = 0) -> Verdict:
-    """From the lines alone. `first_step` is where a forked run took over."""
+    """Checks the lines alone. `first_step` is the step that a forked run starts from."""
     check = _Check(first_step)
     for number, record in enumerate(records, start=1):
         check.line(record)
@@ -74,7 +73,7 @@ def verify_ledger(records: list[Record], first_step: int = 0) -> Verdict:
 
 
 class _Check:
-    """Goes through the lines as a reader would, and stops at the first that does not fit."""
+    """Reads the lines in order, and stops at the first error."""
 
     def __init__(self, first_step: int) -> None:
         self.base = first_step
@@ -92,9 +91,9 @@ class _Check:
         return (self.taken[-1]["step"] if self.taken else self.base) + 1
 
     def line(self, record: Record) -> None:
-        writer = writer_of(record)
+        writer = writer_generation(record)
         if type(writer) is int and writer < self.writer:
-            return  # by a leader that did not know yet that it was replaced
+            return  # by a leader that did not know yet that it had been replaced
         if "writer" in record:
             if not self._has_numbers(record, ("writer",)):
                 return
@@ -109,7 +108,7 @@ class _Check:
             self._step(record)
 
     def _is_repeat(self, record: Record) -> bool:
-        """Whether a line that makes up for another leader's says what stands here already."""
+        """Whether a line that was added for another leader repeats one that is already here."""
         if "rewind" in record:
             generation = record.get("generation")
             return type(generation) is int and generation <= self.generation
@@ -127,14 +126,16 @@ class _Check:
             return
         step = record["rewind"]
         if step >= self.next_step or step < self.base:
-            self.breach = f"rewinds to step {step}, but the ledger stands at {self.next_step - 1}"
+            self.breach = (
+                f"rewinds to step {step}, but the ledger ends at step {self.next_step - 1}"
+            )
             return
         while self.taken and self.taken[-1]["step"] > step:
             self.taken.pop()
             self.redone += 1
 
     def _has_numbers(self, record: Record, keys: tuple[str, ...]) -> bool:
-        """A line that was tampered with or written by another program must not stop the check."""
+        """Lines of unexpected content must not crash the check."""
         for key in keys:
             if type(record.get(key)) is not int:
                 self.breach = f"{key} is {record.get(key)!r}, not a number"
@@ -151,7 +152,7 @@ class _Check:
         elif record["step"] != self.next_step - 1:
             self.breach = (
                 f"generation {record['begin']} begins at step {record['step']}, but the ledger "
-                f"stands at {self.next_step - 1}"
+                f"ends at step {self.next_step - 1}"
             )
         elif self.facts is not None and self.taken:  # what nothing was learned with may change
             changed = [k for k in FACTS if record.get(k) != self.facts.get(k)]
@@ -165,12 +166,12 @@ class _Check:
 
     def _step(self, record: Record) -> None:
         if self.facts is None:
-            self.breach = "a step before any generation began"
+            self.breach = "a step before the first generation"
             return
         if not self._has_numbers(record, ("step", "first", "count", "generation", "tokens")):
             return
         if not isinstance(record.get("learned"), bool):
-            self.breach = f"step {record['step']} does not say whether it was learned"
+            self.breach = f"step {record['step']} has no `learned`"
             return
         batch = self.facts["batch"]
         expected = {

@@ -1,4 +1,4 @@
-"""What a run is doing, from its files alone."""
+"""Status of a run, from its files alone."""
 
 from __future__ import annotations
 
@@ -9,75 +9,77 @@ from headway.clock import seconds_of
 from headway.errors import without_hint
 from headway.state.checkpoints import steps_saved
 from headway.state.goodput import Goodput, goodput
-from headway.state.lines import Record, RememberedLog, settled
-from headway.state.rundir import RunDirectory
+from headway.state.record_log import RememberedLog
+from headway.state.rewinds import Record, apply_rewinds
+from headway.state.run_directory import RunDirectory
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
 SIGN_OF_LIFE_SECONDS = 180.0
-"""Logs reach an object store every minute."""
+"""A run in an object store counts as running for so long after its last record: logs are
+uploaded every minute."""
 SHOWN_CHANGES = 8
 STEP_KEYS = (
     *("step", "generation", "writer", "rewind", "time"),
     *("seconds", "data_seconds", "skipped", "loss", "tokens_per_second"),
 )
-"""What is needed of a step's line: of a long run there are millions."""
+"""Keys of a step's record that the status needs: a long run has millions of records."""
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
 @dataclass(frozen=True)
-class Change:
-    """Of the members of a run that goes on."""
+class MembershipChange:
+    """A membership change of a running run."""
 
     time: str
     generation: int
     workers: int
     reason: str
     seconds: float
-    """From the step before to being about to take the next."""
+    """Time from the end of the step before to the start of the next."""
     discarded: bool
-    """Whether a step was begun and had to be taken again."""
+    """Whether an unfinished step was discarded and repeated."""
 
 
 @dataclass(frozen=True)
-class Status:
+class RunStatus:
     name: str
     folder: str
     state: State
-    """`lost`: it ended without saying so, as when the machine went down."""
+    """State of the run. `lost`: it ended without a record, as when the machine crashed."""
     step: int
     total_steps: int | None
     loss: float | None
     tokens_per_second: float | None
     seconds_left: float | None
     workers: int | None
-    """In the newest generation."""
+    """Number of workers in the newest generation."""
     generation: int | None
-    changes: list[Change]
-    """The newest ones, oldest first."""
+    changes: list[MembershipChange]
+    """Newest membership changes, oldest first."""
     evaluations: dict[str, float | None]
     """Newest loss of each validation set."""
     checkpoint_step: int | None
     checkpoint_age_seconds: float | None
     save_failure: str | None
-    """Why saves fail at present."""
+    """Reason why checkpoints currently cannot be saved."""
     skipped_steps: int
     goodput: Goodput | None
-    """None until a step was committed."""
+    """Goodput; None until the first step is committed."""
     failure: str | None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, known: dict[str, Any]) -> Status:
-        """As another process has read it."""
-        changes = [Change(**change) for change in known["changes"]]
+    def from_json(cls, known: dict[str, Any]) -> RunStatus:
+        """From the JSON of another process."""
+        changes = [MembershipChange(**change) for change in known["changes"]]
         counted = Goodput(**known["goodput"]) if known["goodput"] is not None else None
         return cls(**{**known, "changes": changes, "goodput": counted})
 
 
 def watched(directory: RunDirectory) -> RunDirectory:
-    """The same run, for one that asks for its status again and again."""
+    """The same run directory with its logs kept in memory, for reading its status repeatedly."""
     again = RunDirectory(directory.location)
     again.launcher = RememberedLog(again.launcher)
     again.events = RememberedLog(again.events)
@@ -86,11 +88,11 @@ def watched(directory: RunDirectory) -> RunDirectory:
     return again
 
 
-def read_status(directory: RunDirectory, now: float) -> Status:
+def read_status(directory: RunDirectory, now: float) -> RunStatus:
     events = directory.history()
     steps = directory.steps()
     last = steps[-1] if steps else None
-    state = _state(events, _goes_on(directory, events, last, now))
+    state = _state(events, _is_alive(directory, events, last, now))
     started = _newest(events, "started")
     total = started["total_steps"] if started else None
     newest = _newest(events, "started", "changed")
@@ -99,7 +101,7 @@ def read_status(directory: RunDirectory, now: float) -> Status:
         left = (total - last["step"]) * last["seconds"]
     saved, saved_steps = _newest(events, "saved"), steps_saved(directory)
     failed = _newest(events, "failed") if state == "failed" else None
-    return Status(
+    return RunStatus(
         name=directory.name,
         folder=directory.location,
         state=state,
@@ -111,7 +113,7 @@ def read_status(directory: RunDirectory, now: float) -> Status:
         workers=newest["workers"] if newest else None,
         generation=newest["generation"] if newest else None,
         changes=_changes(events),
-        evaluations={e["set"]: e["loss"] for e in settled(directory.evaluations.read()[0])},
+        evaluations={e["set"]: e["loss"] for e in apply_rewinds(directory.evaluations.read()[0])},
         checkpoint_step=saved_steps[-1] if saved_steps else None,
         checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and saved_steps else None,
         save_failure=_save_failure(events),
@@ -125,40 +127,40 @@ def _last_line(words: str) -> str:
     return (without_hint(words)[0] or "no reason given").splitlines()[-1]
 
 
-def _goes_on(
+def _is_alive(
     directory: RunDirectory, events: list[Record], last: Record | None, now: float
 ) -> bool:
-    """A lock tells on this machine; from elsewhere, signs of life do."""
+    """On this machine by the lock; from elsewhere by the age of the last record."""
     if directory.is_running() or directory.store.is_local:
         return directory.is_running()
     times = [record["time"] for record in (*events[-1:], *([last] if last else []))]
     return any(now - seconds_of(time) < SIGN_OF_LIFE_SECONDS for time in times)
 
 
-def _state(events: list[Record], goes_on: bool) -> State:
-    if not events and not goes_on:
-        return "stopped"  # a fork that has not been started yet
+def _state(events: list[Record], is_alive: bool) -> State:
+    if not events and not is_alive:
+        return "stopped"  # a fork that was not started yet
     for event in reversed(events):
         name = event["event"]
         if name == "stopped" and _has_failed(events):
-            return "failed"  # those who were left have saved and stopped
+            return "failed"  # the remaining workers have saved and stopped
         if name in ENDS:
             return ENDS[name]
         if name == "started":
-            return "running" if goes_on else "lost"
+            return "running" if is_alive else "lost"
         if name == "launched":
             break
-    return "starting" if goes_on else "lost"
+    return "starting" if is_alive else "lost"
 
 
 def _has_failed(events: list[Record]) -> bool:
-    """In the newest start."""
+    """Whether the newest start failed."""
     newest = _newest(events, "failed", "launched")
     return newest is not None and newest["event"] == "failed"
 
 
 def _save_failure(events: list[Record]) -> str | None:
-    """Why the newest save failed, if no later one succeeded."""
+    """Reason why the newest save failed, if no later one succeeded."""
     for event in reversed(events):
         if event["event"] == "saved":
             return None
@@ -167,10 +169,12 @@ def _save_failure(events: list[Record]) -> str | None:
     return None
 
 
-def _changes(events: list[Record]) -> list[Change]:
-    keys = [field.name for field in fields(Change)]
+def _changes(events: list[Record]) -> list[MembershipChange]:
+    keys = [field.name for field in fields(MembershipChange)]
     changed = [event for event in events if event["event"] == "changed"]
-    return [Change(**{key: event[key] for key in keys}) for event in changed[-SHOWN_CHANGES:]]
+    return [
+        MembershipChange(**{key: event[key] for key in keys}) for event in changed[-SHOWN_CHANGES:]
+    ]
 
 
 def _newest(events: list[Record], *names: str) -> Record | None:

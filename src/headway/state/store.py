@@ -1,7 +1,7 @@
-"""Files under one root: a local folder, or a prefix of an object store. The only place that knows.
+"""Files under one root: a local folder, or a prefix of an object store.
 
-What a run promises rests on three things here: a file that is written is whole or not there, a
-file can be made only if it is not there yet, and what was written is listed at once.
+Runs rely on three guarantees: a file is written completely or not at all, a file can be created
+only if it does not exist yet, and a written file is listed at once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from uuid import uuid4
 
 from headway.errors import BadInput
 
-# Waits are short because the caller tries again: a store that is down must not hold a thread.
+# Timeouts are short because callers retry: an unavailable store must not block a thread.
 S3_OPTIONS: dict[str, Any] = {
     "use_listings_cache": False,  # another process may have written since
     "config_kwargs": {
@@ -29,10 +29,10 @@ S3_OPTIONS: dict[str, Any] = {
 }
 REMOTE_LIBRARIES = ("botocore", "aiobotocore", "aiohttp", "gcsfs", "google", "requests")
 EXTRAS = {"s3": "s3", "gs": "gcs", "claim": "base"}
-"""What has to be installed for a scheme. `claim` is registered by whoever knows the cluster."""
+"""Extras to install per scheme. `claim` is registered by the kube package."""
 PARTIAL = ".partial-"
 READ_AHEAD_BYTES = 2**23
-"""Of a file that is read on: one request for each, so the delay of a request is lost in it."""
+"""Bytes per request of a sequential read: enough that the latency does not matter."""
 BUFFER_BYTES = 2**20
 
 
@@ -40,20 +40,20 @@ class Store:
     """`Store("runs/it")` or `Store("s3://bucket/runs/it")`. Names are relative, with slashes."""
 
     def __init__(self, root: str | Path, *, anonymous: bool = False) -> None:
-        """`anonymous`: a public bucket, asked without credentials."""
+        """`anonymous`: a public bucket, read without credentials."""
         self.root = str(root).rstrip("/")
         self.is_local = "://" not in self.root
         self.is_served = self.root.startswith("claim://")
-        """A folder elsewhere: its files are those of a local one."""
+        """Whether it is a folder on another machine, with the files of a local one."""
         if not self.is_local:
             self._remote, self._prefix = _open_remote(self.root, anonymous)
 
     def location(self, name: str = "") -> str:
-        """For messages and for opening elsewhere."""
+        """Location of a file, for messages and for opening it elsewhere."""
         return f"{self.root}/{name}" if name else self.root
 
     def path(self, name: str = "") -> Path:
-        """Of a local store's file."""
+        """Path of a local store's file."""
         assert self.is_local, f"{self.root} is not a local folder"
         return Path(self.root, name)
 
@@ -72,7 +72,7 @@ class Store:
             return bytes(self._remote.cat_file(self._key(name), start=start, end=start + length))
 
     def write(self, name: str, content: bytes) -> None:
-        """The whole file or, if anything goes wrong, what was there before."""
+        """Writes the whole file; if this fails, the previous content stays."""
         if not self.is_local:
             with _as_os_errors():
                 self._remote.pipe_file(self._key(name), content)
@@ -82,7 +82,7 @@ class Store:
         _folder_to_disk(self.path(name).parent)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Writes a file that is not there yet; False, and no change, when it is."""
+        """Writes a file that does not exist yet; else returns False and changes nothing."""
         if not self.is_local:
             try:
                 with _as_os_errors():
@@ -90,8 +90,8 @@ class Store:
             except OSError as error:
                 if not _is_taken(error):
                     raise
-                # The answer to a request can be lost and the request sent again: then it is our
-                # own file that is there.
+                # The answer to a request can be lost, and the request retried: then the file that
+                # exists is our own.
                 return self.read(name) == content
             return True
         with self._partial(name, content) as partial:
@@ -104,8 +104,8 @@ class Store:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """A large file, written piece by piece. It counts when something else says it is whole; one
-        that could not be written to its end does not go on filling the disk."""
+        """A large file, written in pieces. Another file must say that it is complete. If writing
+        fails, the file is removed."""
         if not self.is_local:
             with _as_os_errors(), self._remote.open(self._key(name), "wb") as file:
                 yield file
@@ -120,8 +120,8 @@ class Store:
             raise
 
     def adopt(self, path: Path, name: str) -> None:
-        """A finished file of this machine becomes a file of the store, whole or not at all. On this
-        machine it is moved: whoever has the one before open keeps it as it was."""
+        """Moves a finished local file into the store, completely or not at all. Local readers that
+        have the previous file open keep it."""
         if not self.is_local:
             with _as_os_errors():
                 self._remote.put_file(str(path), self._key(name))
@@ -130,7 +130,7 @@ class Store:
         _folder_to_disk(self.path(name).parent)
 
     def send(self, path: Path, name: str) -> None:
-        """A copy of a file of this machine, whole or not at all."""
+        """Copies a local file into the store, completely or not at all."""
         if not self.is_local:
             self.adopt(path, name)
             return
@@ -143,7 +143,7 @@ class Store:
             partial.unlink(missing_ok=True)
 
     def reading(self, name: str = "") -> BinaryIO:
-        """A file of any size, to be read on or sought in; without a name, the root itself."""
+        """A file of any size, open for reading and seeking; without a name, the root itself."""
         if self.is_local:
             return self.path(name).open("rb")
         with _as_os_errors():
@@ -151,7 +151,7 @@ class Store:
         return cast(BinaryIO, io.BufferedReader(_RemoteFile(file), BUFFER_BYTES))
 
     def facts(self, prefix: str = "") -> dict[str, FileFacts]:
-        """Every file below the folder `prefix` (or the file itself), from one listing."""
+        """Size and tag of every file below `prefix` (or of the file itself), from one listing."""
         if self.is_local:
             names = self.names(prefix)
             return {name: FileFacts(self.path(name).stat().st_size, "") for name in names}
@@ -169,7 +169,7 @@ class Store:
         }
 
     def size(self, name: str) -> int | None:
-        """Bytes of the file, or None when there is none."""
+        """Size of the file in bytes, or None if it does not exist."""
         try:
             if self.is_local:
                 return self.path(name).stat().st_size
@@ -179,7 +179,7 @@ class Store:
             return None
 
     def names(self, prefix: str) -> list[str]:
-        """Every file below the folder `prefix`, in order."""
+        """Names of all files below the folder `prefix`, sorted."""
         if self.is_local:
             found = [path for path in self.path(prefix).rglob("*") if path.is_file()]
             return sorted(str(p.relative_to(self.root)) for p in found if PARTIAL not in p.name)
@@ -199,7 +199,7 @@ class Store:
         return sorted(key.removeprefix(self._prefix).lstrip("/") for key in keys)
 
     def remove(self, prefix: str) -> None:
-        """The file, or everything below the folder; nothing when there is none."""
+        """Removes the file, or everything below the folder; it need not exist."""
         if self.is_local:
             path = self.path(prefix)
             if path.is_dir():
@@ -217,15 +217,15 @@ class Store:
         return f"{self._prefix}/{name}" if name else self._prefix
 
     def remove_partial(self, prefix: str) -> None:
-        """What killed writers left in a folder that nobody writes to any more."""
+        """Removes temporary files of killed writers from a folder that has no writer any more."""
         if self.is_local:
             for path in self.path(prefix).glob(f".*{PARTIAL}*"):
                 path.unlink(missing_ok=True)
 
     @contextmanager
     def _partial(self, name: str, content: bytes) -> Iterator[Path]:
-        """The content on disk beside its place, under a name that nobody else uses: on a shared
-        file system process numbers repeat."""
+        """A temporary file with the content, beside `name`. Its name is random: on a shared file
+        system process ids repeat."""
         path = self.path(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         partial = path.with_name(f".{path.name}{PARTIAL}{uuid4().hex[:12]}")
@@ -242,11 +242,11 @@ class Store:
 class FileFacts:
     size: int
     tag: str
-    """What the store calls this content; empty on a file system."""
+    """ETag of the content; empty on a file system."""
 
 
 class _RemoteFile(io.RawIOBase):
-    """An object, with failures of the store as OSError."""
+    """An object, with errors of the store as OSError."""
 
     def __init__(self, file: Any) -> None:
         self._file = file
@@ -281,7 +281,7 @@ def _open_remote(root: str, anonymous: bool) -> tuple[Any, str]:
     scheme = root.partition("://")[0]
     extra = EXTRAS.get(scheme)
     if extra is None:
-        raise BadInput(f"{root}: {scheme}:// is not a storage Headway knows", "use s3:// or gs://")
+        raise BadInput(f"{root}: {scheme}:// is not supported", "use s3:// or gs://")
     try:
         remote, prefix = fsspec.core.url_to_fs(root, **_options(scheme, anonymous))
     except ImportError:
@@ -294,14 +294,14 @@ def _open_remote(root: str, anonymous: bool) -> tuple[Any, str]:
 def _options(scheme: str, anonymous: bool) -> dict[str, Any]:
     if scheme != "s3":
         return {"token": "anon"} if anonymous else {}
-    # Said here although botocore reads it too: fsspec hands out the connection it already has for
-    # equal options, and another endpoint is another store.
+    # Passed although botocore reads it too: fsspec reuses a connection with equal options, and
+    # another endpoint is another store.
     return {**S3_OPTIONS, "endpoint_url": os.environ.get("AWS_ENDPOINT_URL"), "anon": anonymous}
 
 
 @contextmanager
 def _as_os_errors() -> Iterator[None]:
-    """Libraries of object stores raise their own kinds; callers know OSError."""
+    """Turns the errors of object store libraries into OSError."""
     try:
         yield
     except OSError:
@@ -313,8 +313,8 @@ def _as_os_errors() -> Iterator[None]:
 
 
 def _is_taken(error: OSError) -> bool:
-    """Whether a conditional write was refused because the name is taken. s3fs says FileExistsError
-    only for stores that name the condition in their answer."""
+    """Whether a conditional write failed because the file exists. s3fs raises FileExistsError only
+    for stores that name the condition in their answer."""
     answer = getattr(error.__cause__, "response", None) or {}
     refused = answer.get("Error", {}).get("Code") == "PreconditionFailed"
     return refused or isinstance(error, FileExistsError)
@@ -326,7 +326,7 @@ def _to_disk(file: IO[bytes]) -> None:
 
 
 def _make_folder(folder: Path) -> None:
-    """With all above it that is missing; their names survive a power cut."""
+    """Creates a folder and its parents so that their names survive a power cut."""
     if not folder.is_dir():
         _make_folder(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -334,7 +334,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _folder_to_disk(folder: Path) -> None:
-    """A name survives a power cut only when its folder has reached the disk."""
+    """Flushes a folder: only then do the names in it survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

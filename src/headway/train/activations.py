@@ -1,9 +1,9 @@
-"""What goes on inside the network: figures of each block's output and of its attention.
+"""Activation statistics: figures of the output and the attention of each block.
 
-Every so many steps one slice of the step goes through the network once more, without gradients and
-in evaluation mode, with hooks on the blocks. Fast attention kernels never form the weights that we
-want to look at, so transformers' plain implementation takes their place for that one pass. Training
-does not notice: modes, random state and attention are put back as they were.
+Every so many steps one micro-batch of the step goes through the network once more, without
+gradients and in evaluation mode, with hooks on the blocks. Fast attention kernels never form the
+weights that we want to look at, so transformers' plain implementation takes their place for that
+one pass. Training does not notice: modes, random state and attention are put back as they were.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
-from headway.plan.batch import Share, rows_of_slice
+from headway.plan.batch_division import MicroBatchShare, micro_batch_rows
 from headway.train.batches import seed_generators
-from headway.train.models import Built
+from headway.train.models import BuiltModel
 from headway.train.precision import computing
-from headway.train.record import Recorder
+from headway.train.recorder import Recorder
 from headway.train.step import Training
 from headway.train.world import World
 
 ATTENTION_BYTES = 2**30
 """What the attention weights of one block may take on the device. They grow with the square of the
-length: a slice that would need more is cut, so that watching never runs out of memory where
+length: a micro-batch that would need more is cut, so that watching never runs out of memory where
 training does not."""
 BYTES_PER_WEIGHT = 12
 """Scores, mask or their sum, and probabilities, in fp32, all there at one moment."""
@@ -39,9 +39,9 @@ Figures = list[dict[str, float]]
 
 
 class ActivationWatch:
-    """Looks at the blocks of a network when it is due."""
+    """Measures the activations of a model when due."""
 
-    def __init__(self, training: Training, built: Built) -> None:
+    def __init__(self, training: Training, built: BuiltModel) -> None:
         self.training = training
         self.built = built
         asked = training.resolved.run.watch.activations
@@ -49,33 +49,34 @@ class ActivationWatch:
 
     def record(self, world: World, recorder: Recorder) -> None:
         """COLLECTIVE in the leader's shard group. When it is due after the step that was committed
-        last; only the leader writes down what was seen."""
+        last; only the leader records the figures."""
         # A shard group gathers the weights of each block together, so all of the leader's group
-        # run the pass, or it hangs. Nobody else is needed: other workers wait in the next step.
+        # run the pass, or it hangs. The other workers do not take part: they wait in the next step.
         takes_part = world.rank < world.shard_size
         if self.every is None or not takes_part or self.training.step % self.every:
             return
-        figures = look(self.training, self.built, world)
+        figures = measure_activations(self.training, self.built, world)
         recorder.activations(self.training.step, figures)
 
 
-def look(training: Training, built: Built, world: World) -> Figures:
-    """COLLECTIVE in the leader's shard group: one pass over the first slice of the last step."""
+def measure_activations(training: Training, built: BuiltModel, world: World) -> Figures:
+    """COLLECTIVE in the leader's shard group: one pass over the first micro-batch of the last
+    step."""
     run, feed, model = training.resolved.run, training.feed, training.model
-    batch = next(feed.step(training.step - 1, Share(first=0, count=1, padded=0)))
-    rows = rows_of_slice(0, feed.global_batch, feed.micro)[1]
+    batch = next(feed.step(training.step - 1, MicroBatchShare(first=0, count=1, padded=0)))
+    rows = micro_batch_rows(0, feed.global_batch, feed.micro)[1]
     heads = getattr(model.config, "num_attention_heads", None) if built.is_transformers else None
     own_objective = run.objective.call is not None
     inputs = batch.inputs
-    if heads is not None and not own_objective:  # own code is promised slices of one shape
+    if heads is not None and not own_objective:  # own code is promised micro-batches of one shape
         inputs = _cut(inputs[:rows], heads)
     with_attention = heads is not None and _fits(inputs, heads)
-    seen = Seen(min(rows, len(inputs)))
+    figures = BlockFigures(min(rows, len(inputs)))
     with ExitStack() as stack:
         stack.enter_context(_undisturbed(model, world))
         if with_attention:
             stack.enter_context(_plain_attention(model))
-        stack.enter_context(_hooked(built.blocks or [model], seen, with_attention))
+        stack.enter_context(_hooked(built.blocks or [model], figures, with_attention))
         stack.enter_context(training.copies.in_use())
         stack.enter_context(computing(run.precision, world.device))
         seed_generators(batch.seed, world.device)
@@ -83,7 +84,7 @@ def look(training: Training, built: Built, world: World) -> Figures:
             training.objective(model, batch)
         else:
             model(inputs)
-    return seen.figures()
+    return figures.by_block()
 
 
 def _cut(inputs: torch.Tensor, heads: int) -> torch.Tensor:
@@ -100,8 +101,8 @@ def _fits(inputs: torch.Tensor, heads: int) -> bool:
 
 
 @dataclass
-class Seen:
-    """What the hooks of one pass noted, still on the device."""
+class BlockFigures:
+    """Figures that the hooks of one pass collect, still on the device."""
 
     rows: int
     """Rows that are no padding come first."""
@@ -126,7 +127,7 @@ class Seen:
         shares = shares / shares.sum(-1, keepdim=True)  # in bf16 they add up to nearly one
         self.entropies[block] = torch.special.entr(shares).sum(-1).mean()
 
-    def figures(self) -> Figures:
+    def by_block(self) -> Figures:
         blocks = sorted(self.outputs)
         if not blocks:
             return []
@@ -154,19 +155,21 @@ def _first_tensor(output: Any) -> torch.Tensor | None:
 
 
 @contextmanager
-def _hooked(blocks: list[nn.Module], seen: Seen, with_attention: bool) -> Iterator[None]:
+def _hooked(blocks: list[nn.Module], figures: BlockFigures, with_attention: bool) -> Iterator[None]:
     handles = []
     for index, block in enumerate(blocks):
         handles.append(
             block.register_forward_hook(
-                lambda _module, _inputs, output, index=index: seen.output(index, output)
+                lambda _module, _inputs, output, index=index: figures.output(index, output)
             )
         )
         for module in block.modules() if with_attention else ():
             if "attention" in type(module).__name__.lower():
                 handles.append(
                     module.register_forward_hook(
-                        lambda _module, _inputs, output, index=index: seen.attention(index, output)
+                        lambda _module, _inputs, output, index=index: figures.attention(
+                            index, output
+                        )
                     )
                 )
     try:

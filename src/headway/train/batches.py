@@ -1,4 +1,4 @@
-"""What a slice is made of: the tensors an objective gets, and the loss it gives back."""
+"""One micro-batch: the tensors that an objective gets, and the loss that it returns."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 import torch
 
 IGNORED = -100
-"""A target that counts for nothing: padding, text outside the loss mask, unmasked tokens."""
+"""A target that does not count: padding, text outside the loss mask, unmasked tokens."""
 
 
 def seed_generators(seed: int, device: torch.device) -> None:
-    """Of the CPU and of this worker's device. torch.manual_seed also seeds those of all devices of
-    all other kinds, which takes 2 ms; the numbers drawn here are the same."""
+    """Seeds the generators of the CPU and of this worker's device. torch.manual_seed also seeds
+    those of all other kinds of devices, which takes 2 ms; the numbers drawn are the same."""
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":
-        torch.cuda.manual_seed(seed)  # of the current device, which is this worker's
+        torch.cuda.manual_seed(seed)  # the current device is this worker's
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One slice: always `micro` rows of `sequence_length` tokens; rows may be padding."""
+    """One micro-batch: always `micro` rows of `sequence_length` tokens; rows may be padding."""
 
     inputs: torch.Tensor
     """Token ids, int64 (micro, length)."""
@@ -29,7 +29,7 @@ class Batch:
     is_real: torch.Tensor
     """bool (micro,): False for padding rows, whose targets are all IGNORED."""
     seed: int
-    """Key of all randomness in this slice: a function of (seed, step, slice) alone."""
+    """Key of all randomness in this micro-batch: a function of (seed, step, micro-batch) alone."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class Loss:
     """
 
     sum: torch.Tensor
-    """Scalar, summed over the targets of the slice."""
+    """Scalar, summed over the targets of the micro-batch."""
     count: torch.Tensor
-    """int64 scalar: how many targets the sum is over."""
+    """int64 scalar: the number of targets in the sum."""
     extras: dict[str, torch.Tensor] = field(default_factory=dict)
-    """Further sums to be recorded, each divided by the same count."""
+    """More sums to record, each divided by the same count."""

@@ -9,8 +9,8 @@ import torch
 
 import headway
 from headway.errors import BadInput, CheckFailed, HeadwayError
-from headway.spec.run import RunFile
-from headway.state.code import find_function, make_importable
+from headway.spec.run_file import RunFile
+from headway.state.user_code import find_function, make_importable
 from headway.train.batches import Batch
 from headway.train.evaluate import checked_pair
 from headway.train.models import own_model
@@ -21,7 +21,8 @@ OWN = Path(headway.__file__).parent
 
 
 def check_code(run: RunFile, folder: Path) -> str:
-    """What was run and found in order; raises with the user's own frames otherwise."""
+    """A summary of what was run. Raises CheckFailed with the frames of the user's code if it
+    fails."""
     code = folder / run.code.path if run.code else folder
     make_importable(code if run.code else None)
     try:
@@ -29,14 +30,14 @@ def check_code(run: RunFile, folder: Path) -> str:
     except HeadwayError:
         raise
     except Exception as error:
-        words = _slip(error, code.resolve())
-        if words is None:
-            raise  # not in the user's code: ours, with its traceback
-        raise CheckFailed(f"your code failed:\n{words}") from None
+        text = _user_traceback(error, code.resolve())
+        if text is None:
+            raise  # an error of ours, with its traceback
+        raise CheckFailed(f"your code failed:\n{text}") from None
 
 
-def _slip(error: Exception, code: Path) -> str | None:
-    """The frames in the folder `code`, and the error; None if there is none."""
+def _user_traceback(error: Exception, code: Path) -> str | None:
+    """The traceback's frames in the folder `code`, and the error; None without such frames."""
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -49,7 +50,7 @@ def _slip(error: Exception, code: Path) -> str | None:
 
 
 def _is_theirs(file: Path, code: Path) -> bool:
-    """Libraries may be installed in that folder, and Headway's own files be in it."""
+    """Not files of libraries or of Headway itself, which may be installed in that folder."""
     if not file.is_relative_to(code) or file.is_relative_to(OWN):
         return False
     return "site-packages" not in file.relative_to(code).parts
@@ -59,23 +60,24 @@ def _checked(run: RunFile) -> str:
     module = _module(run)
     tokens = torch.arange(ROWS * LENGTH).view(ROWS, LENGTH) % VOCABULARY
     batch = Batch(tokens, tokens.roll(-1, 1), torch.ones(ROWS, dtype=torch.bool), seed=0)
-    said = []
+    results = []
     if run.model is not None and run.model.call is not None:
-        said.append(f"{run.model.call} built {sum(p.numel() for p in module.parameters())} numbers")
+        count = sum(p.numel() for p in module.parameters())
+        results.append(f"{run.model.call} built a model of {count} parameters")
     if run.objective.call is not None or run.objective.type == "causal":
-        said.append(_check_objective(run, module, batch))
+        results.append(_check_objective(run, module, batch))
     if run.evaluation.metrics is not None:
         measured = find_function(run.evaluation.metrics.call)(module, batch)
         names = [name for name, value in measured.items() if checked_pair(name, value)]
-        said.append(f"{run.evaluation.metrics.call} measured {', '.join(names)}")
-    return "; ".join(said)
+        results.append(f"{run.evaluation.metrics.call} measured {', '.join(names)}")
+    return "; ".join(results)
 
 
 def _module(run: RunFile) -> torch.nn.Module:
     torch.manual_seed(run.seed)
     if run.model is not None and run.model.call is not None:
         return own_model(run.model).module
-    # The user's loss on a stand-in that has the interface of a transformers model.
+    # For the user's loss alone: a small model with the interface of transformers.
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -101,8 +103,10 @@ def _check_objective(run: RunFile, module: torch.nn.Module, batch: Batch) -> str
         shape = tuple(logits_of(module, batch.inputs).shape)
         if shape[:2] != (ROWS, LENGTH):
             raise BadInput(
-                f"the model gives logits of shape {shape} for tokens of shape {(ROWS, LENGTH)}",
+                f"the model returns logits of shape {shape} for tokens of shape {(ROWS, LENGTH)}",
                 "return (rows, length, vocabulary), or an object with .logits of that shape",
             )
     mean = float(loss.sum.detach()) / max(1, int(loss.count))
-    return f"{run.objective.call or 'causal loss'} gave {mean:.3f} over {int(loss.count)} targets"
+    return (
+        f"{run.objective.call or 'causal loss'} returned {mean:.3f} over {int(loss.count)} targets"
+    )

@@ -1,4 +1,5 @@
-"""Losses on held-out sets: divided like a batch, added up, the same sequences every time."""
+"""Losses on validation sets: divided like a batch, all-reduced, over the same sequences every
+time."""
 
 from __future__ import annotations
 
@@ -10,23 +11,23 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from headway.data.reading.tokenset import Reading
+from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput
-from headway.plan.batch import num_slices
+from headway.plan.batch_division import num_micro_batches
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import SAMPLE, CheckpointManifest
-from headway.state.code import find_function
-from headway.state.rundir import Journal
+from headway.state.run_directory import Journal
+from headway.state.user_code import find_function
 from headway.train.batches import seed_generators
 from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
 from headway.train.precision import computing
-from headway.train.preempt import StopRequest
-from headway.train.world import Place, World
+from headway.train.stop_request import StopRequest
+from headway.train.world import RankPlacement, World
 
 MetricsFunction = Callable[..., dict[str, tuple[Any, Any]]]
 LARGEST_EXPONENT = 50.0
-"""exp of more says nothing any more and would overflow the plots."""
+"""A larger exponent carries no information and would overflow the plots."""
 
 
 WHOLE = "all"
@@ -49,48 +50,50 @@ def num_rows(limit: int | Literal["all"], num_samples: int) -> int:
 
 
 def sample_of(seed: int, limit: int | Literal["all"], sizes: Iterable[int]) -> str:
-    """What evaluations of sets with so many samples take of them, in words. Losses of different
-    samples are not compared."""
+    """A description of the sequences that evaluations of sets of these sizes use. Losses of
+    different samples are never compared."""
     is_part = any(num_rows(limit, size) < size for size in sizes)
     return f"{limit} sequences drawn by seed {seed}" if is_part else WHOLE
 
 
 def note_new_sample(journal: Journal, resumed: CheckpointManifest, sample: str) -> None:
-    """Once, for a run begun before evaluations took a sample: its next checkpoint knows of it."""
+    """Records once that a run from before evaluations took a sample now does. Its next checkpoint
+    has the new sample."""
     if SAMPLE not in resumed.scalars and sample != WHOLE:
         journal.note(
             "evaluation_changed",
             step=resumed.step,
             reason=f"evaluations now take {sample} from each validation set, no longer its first "
-            "ones: losses from before and after are not compared",
+            "ones: losses from before and after cannot be compared",
         )
 
 
 @torch.no_grad()
 def evaluate(
     model: nn.Module,
+    feed: Feed,
+    world: World,
+    *,
     objective: LossFunction,
     metrics: MetricsFunction | None,
-    feed: Feed,
     resolved: Resolved,
-    world: World,
     stop: StopRequest,
-    advanced: Callable[[], None],
+    on_progress: Callable[[], None],
 ) -> EvaluationResult | None:
-    """COLLECTIVE. Over at most `evaluation.sequences` of the set, a sample fixed by the seed; None
-    when it was left because some worker was asked to stop."""
+    """COLLECTIVE. The result over at most `evaluation.sequences` of the set, a sample fixed by the
+    seed. None if it was interrupted because a worker was asked to stop."""
     rows = num_rows(resolved.run.evaluation.sequences, feed.num_samples)
-    slices = num_slices(rows, resolved.micro)
-    share = world.share(slices)
+    num_in_all = num_micro_batches(rows, resolved.micro)
+    share = world.share(num_in_all)
     batches = feed.fixed(rows, share)
     model.eval()
     pairs: torch.Tensor | None = None
     names: list[str] = []
-    for turn in range(world.most_passes(slices)):
-        if world.any(stop.asked):  # COLLECTIVE, so every worker comes here equally often
+    for turn in range(world.max_passes(num_in_all)):
+        if world.any(stop.asked):  # COLLECTIVE, so every worker calls it equally often
             return None
-        advanced()
-        if turn >= share.passes:
+        on_progress()
+        if turn >= share.num_passes:
             continue
         batch = next(batches)
         seed_generators(batch.seed, world.device)
@@ -103,8 +106,8 @@ def evaluate(
             [torch.as_tensor(x, device=world.device).double() for pair in found for x in pair]
         )
         pairs = numbers if pairs is None else pairs + numbers
-    assert pairs is not None, "a share has at least one slice"
-    world.add_up(pairs)  # COLLECTIVE
+    assert pairs is not None, "a share has at least one micro-batch"
+    world.all_reduce(pairs)  # COLLECTIVE
     (total, count), *others = pairs.view(-1, 2).tolist()  # SYNC
     mean = total / max(1.0, count)
     return EvaluationResult(
@@ -122,12 +125,12 @@ class Evaluator:
     """The validation sets of a run, opened once."""
 
     def __init__(
-        self, resolved: Resolved, place: Place, stop: StopRequest, reading: Reading
+        self, resolved: Resolved, placement: RankPlacement, stop: StopRequest, reading: ReadOptions
     ) -> None:
         self.resolved = resolved
         self.stop = stop
         self.feeds = {
-            name: open_feed(resolved, location, place.device, reading)
+            name: open_feed(resolved, location, placement.device, reading)
             for name, location in resolved.validation_sets.items()
         }
         self.sample = sample_of(
@@ -144,14 +147,21 @@ class Evaluator:
             feed.close()
 
     def run(
-        self, model: nn.Module, world: World, advanced: Callable[[], None]
+        self, model: nn.Module, world: World, on_progress: Callable[[], None]
     ) -> dict[str, EvaluationResult]:
-        """COLLECTIVE. Results by the name of the set; none when it was left to stop. `advanced` is
-        called after every slice."""
+        """COLLECTIVE. Results by the name of the set; empty if interrupted to stop. `on_progress`
+        is called before every micro-batch."""
         results = {}
         for name, feed in self.feeds.items():
             result = evaluate(
-                model, self.objective, self.metrics, feed, self.resolved, world, self.stop, advanced
+                model,
+                feed,
+                world,
+                objective=self.objective,
+                metrics=self.metrics,
+                resolved=self.resolved,
+                stop=self.stop,
+                on_progress=on_progress,
             )
             if result is None:
                 return {}
@@ -163,6 +173,6 @@ def checked_pair(name: str, value: Any) -> tuple[Any, Any]:
     if not (isinstance(value, tuple) and len(value) == 2):
         raise BadInput(
             f"evaluation.metrics: {name!r} is {type(value).__name__}",
-            "return {name: (sum, count)}: Headway adds both up and divides once",
+            "return {name: (sum, count)}: Headway sums both and divides once",
         )
     return value

@@ -1,4 +1,4 @@
-"""A trained model out of a run: rebuilt from the run directory alone, written in the HF format."""
+"""Export of a trained model: rebuilt from the run directory alone, written in the HF format."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ import torch
 import transformers
 from torch import nn
 
-from headway.data.shards import TOKENIZER
+from headway.data.set_format import TOKENIZER
 from headway.errors import BadInput
 from headway.state.checkpoints import find_checkpoint
-from headway.state.code import make_importable
-from headway.state.find import find_run, split_step
-from headway.state.rundir import RunDirectory, given_spec
-from headway.train.models import Built, own_model
+from headway.state.find_run import find_run, split_step
+from headway.state.run_directory import MODEL, RunDirectory, given_spec
+from headway.state.user_code import make_importable
+from headway.train.models import BuiltModel, own_model
 from headway.train.restore import load_weights
 
-MODEL = "model"
 
-
-def describe_model(built: Built, tokenizer: Path, directory: RunDirectory) -> None:
-    """Puts the model's config and the tokenizer into the run directory, so that it explains itself
-    without the data, the hub or the model it started from."""
+def describe_model(built: BuiltModel, tokenizer: Path, directory: RunDirectory) -> None:
+    """Writes the model's config and the tokenizer to the run directory, so that the model can be
+    rebuilt without the data, the hub or the model it started from."""
     files = {f"{TOKENIZER}/{path.name}": path.read_bytes() for path in tokenizer.glob("*")}
     if built.is_transformers:
         config: Any = built.module.config
         files[f"{MODEL}/config.json"] = config.to_json_string(use_diff=False).encode()
     for name, content in files.items():
         directory.store.write(name, content)
-    # Left by a start with other settings, of which nothing was saved.
+    # Files of an earlier start with other settings, of which nothing was saved.
     for name in {*directory.store.names(MODEL), *directory.store.names(TOKENIZER)} - {*files}:
         directory.store.remove(name)
 
@@ -46,9 +44,9 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
     assert run.model is not None
     if run.model.call is not None and given_spec() is not None:
         raise BadInput(
-            f"model.from: run {directory.name} has a model of its own code, and a pod runs only "
+            f"model.from: run {directory.name} has a model in its own code, and a pod runs only "
             "the code of its own run",
-            f"headway export {directory.name}, and name that folder in model.from",
+            f"name in model.from the folder that this writes: headway export {directory.name}",
         )
     found, manifest = find_checkpoint(directory, step)
     if run.model.call is not None:
@@ -86,8 +84,8 @@ def trained_elsewhere(reference: str, folder: Path) -> nn.Module:
 
 
 def export(directory: RunDirectory, step: int | None, into: Path | None) -> tuple[int, Path]:
-    """Writes the HF format to the folder `into`, or to one named after run and step; the step it
-    is of, and the folder."""
+    """Writes the HF format to the folder `into`, or to one named after run and step. Returns the
+    step and the folder."""
     if into is not None:
         _require_empty(into)
     module, at_step = load_trained(directory, step)
@@ -96,11 +94,11 @@ def export(directory: RunDirectory, step: int | None, into: Path | None) -> tupl
         _require_empty(into)
     if not hasattr(module, "save_pretrained"):
         raise BadInput(
-            f"run {directory.name} has a model of its own code, which has no save_pretrained",
+            f"run {directory.name} has a model in its own code, which has no save_pretrained",
             f"its weights are plain safetensors in {directory.store.location('checkpoints')}",
         )
     module.config.use_cache = True
-    # Written beside and renamed: a folder that is there is whole.
+    # Written beside it and renamed: a folder that exists is complete.
     partial = into.with_name(f".{into.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     transformers.utils.logging.disable_progress_bar()

@@ -1,15 +1,18 @@
-"""From (seed, step) to the slices a worker computes. Any step can be asked for.
+"""From (seed, step) to the micro-batches that a worker computes. Any step can be asked for.
 
-While a step computes, the rows of the next one are read and masked in the background. It changes
-when they are made, never what they are.
+While a step computes, the rows of the next one are prefetched: read and masked in a background
+thread. That changes when they are made, never what they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -17,17 +20,20 @@ import xxhash
 
 from headway.clock import Clock
 from headway.data.masking import mask_tokens
-from headway.data.reading.drawn import DrawnAhead
-from headway.data.reading.fit import require_fit
-from headway.data.reading.sets import SampleSet, open_set
-from headway.data.reading.tokenset import Reading
-from headway.plan.batch import Share, num_slices, rows_of_slice
+from headway.data.reading.compatibility import require_fit
+from headway.data.reading.draw_ahead import DrawAheadOrder
+from headway.data.reading.sample_set import SampleSet, open_set
+from headway.data.reading.token_set import ReadOptions
+from headway.plan.batch_division import MicroBatchShare, micro_batch_rows, num_micro_batches
 from headway.spec.resolve import Resolved
-from headway.train.ahead import Ahead
+from headway.state.store import Store
 from headway.train.batches import IGNORED, Batch
 
 PORTION_TOKENS = 2**20
-"""Of a fixed set that are read at once: a whole one need not fit into memory."""
+"""Tokens of an evaluation that are read at once: a whole set need not fit into memory."""
+CLOSE_SECONDS = 5.0
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -41,7 +47,7 @@ class Masking:
 
 
 @dataclass(frozen=True)
-class Made:
+class PreparedRows:
     """Rows of a share, before they are tensors: both int64 (rows, length)."""
 
     inputs: np.ndarray
@@ -49,19 +55,52 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Upcoming:
-    """What is being made in the background."""
+class PrefetchedStep:
+    """The rows of a step, being prepared in the background."""
 
     step: int
-    share: Share
-    made: Future[Made]
+    share: MicroBatchShare
+    rows: Future[PreparedRows]
 
 
-def open_feed(resolved: Resolved, location: str, device: torch.device, reading: Reading) -> Feed:
+class Prefetcher:
+    """One background thread. It starts with the first task, and never keeps the process alive."""
+
+    def __init__(self) -> None:
+        self._tasks: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def submit(self, task: Callable[[], Result]) -> Future[Result]:
+        """The task's result; an error is raised where the result is asked for."""
+        if self._thread is None:
+            self._thread = Thread(target=self._run, name="prefetch", daemon=True)
+            self._thread.start()
+        future: Future[Result] = Future()
+        self._tasks.put((future, task))
+        return future
+
+    def close(self) -> None:
+        self._tasks.put(None)
+        if self._thread is not None:
+            self._thread.join(CLOSE_SECONDS)
+
+    def _run(self) -> None:
+        while (queued := self._tasks.get()) is not None:
+            future, task = queued
+            try:
+                future.set_result(task())
+            except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+                future.set_exception(error)
+            del queued, future, task  # a batch is large, and the next task may be long in coming
+
+
+def open_feed(
+    resolved: Resolved, location: str, device: torch.device, reading: ReadOptions
+) -> Feed:
     """The feed of one of the run's sets."""
     run = resolved.run
     return Feed(
-        open_set(location, reading),
+        open_set(Store(location), reading),
         sequence_length=run.data.sequence_length,
         global_batch=resolved.global_batch,
         micro=resolved.micro,
@@ -73,8 +112,8 @@ def open_feed(resolved: Resolved, location: str, device: torch.device, reading: 
     )
 
 
-def slice_seed(seed: int, step: int, index: int) -> int:
-    """Key of one slice's randomness, 63 bits."""
+def micro_batch_seed(seed: int, step: int, index: int) -> int:
+    """Key of the randomness of one micro-batch, 63 bits."""
     return xxhash.xxh3_64_intdigest(f"{seed}/{step}/{index}".encode()) >> 1
 
 
@@ -103,88 +142,90 @@ class Feed:
         self.device = device
         self.num_samples = self.set.num_samples(sequence_length)
         order = self.set.order(seed, sequence_length)
-        # Of a set that grows, what lies ahead may not be there yet.
-        self.order = order if self.set.in_sequence else DrawnAhead(order)
+        # A set that grows cannot be drawn ahead: its next samples may not be prepared yet.
+        self.order = order if self.set.in_sequence else DrawAheadOrder(order)
         self.masking = _masking(self.set, masking)
         self.clock = clock
         self.waited_seconds = 0.0
-        """Spent on waiting for batches, and so not on computing them, since it was opened."""
-        self._ahead = Ahead()
-        self._upcoming: Upcoming | None = None
+        """Seconds that training has waited for batches since the feed was opened."""
+        self._prefetcher = Prefetcher()
+        self._prefetched: PrefetchedStep | None = None
 
     @property
     def epoch_samples(self) -> int | None:
-        """Samples of one epoch, where that was known when the run began."""
+        """Samples of one epoch, if known when the run started."""
         return None if self.set.in_sequence else self.num_samples
 
     @property
-    def num_slices(self) -> int:
-        return num_slices(self.global_batch, self.micro)
+    def num_micro_batches(self) -> int:
+        return num_micro_batches(self.global_batch, self.micro)
 
-    def expect(self, step: int, share: Share) -> None:
-        """Begins to make what will be asked for first, while there is something else to do. Not
-        behind what was expected before a loss: that may wait for data which is not needed yet."""
-        before, self._upcoming = self._upcoming, None
-        if before is not None and not before.made.done():
+    def prefetch(self, step: int, share: MicroBatchShare) -> None:
+        """Starts to prepare the rows of a step. Not behind those of a step that was prefetched
+        before a worker was lost: they may wait for data which is not needed yet."""
+        before, self._prefetched = self._prefetched, None
+        if before is not None and not before.rows.done():
             if (before.step, before.share) == (step, share):
-                self._upcoming = before
+                self._prefetched = before
             return
-        self._upcoming = Upcoming(
-            step, share, self._ahead.submit(partial(self._read_next, step, share))
+        self._prefetched = PrefetchedStep(
+            step, share, self._prefetcher.submit(partial(self._read_next, step, share))
         )
 
-    def step(self, step: int, share: Share) -> Iterator[Batch]:
-        """The slices of `share` in the global batch of `step`, then its empty ones."""
-        # A look back, for activations or for a step that is done again, leaves what is ready.
-        looks_back = self._upcoming is not None and step < self._upcoming.step
+    def step(self, step: int, share: MicroBatchShare) -> Iterator[Batch]:
+        """The micro-batches of `share` in the global batch of `step`, then its empty ones."""
+        # An earlier step, for activations or because it is computed again, leaves the prefetched
+        # one.
+        is_earlier = self._prefetched is not None and step < self._prefetched.step
         began = self.clock.monotonic()
-        made = self._read_step(step, share) if looks_back else self._expected(step, share)
+        rows = self._read_step(step, share) if is_earlier else self._take_prefetched(step, share)
         self.waited_seconds += self.clock.monotonic() - began
-        if not looks_back:
-            self.expect(step + 1, share)
-        yield from self._slices(made, share, step)
+        if not is_earlier:
+            self.prefetch(step + 1, share)
+        yield from self._micro_batches(rows, share, step)
 
-    def fixed(self, num_rows: int, share: Share) -> Iterator[Batch]:
-        """The slices of `share` in `num_rows` samples: the whole set in its own order, or the first
-        ones in the order that the seed gives. A set's own first ones are of its first documents."""
-        upcoming: Future[Made] | None = None
+    def fixed(self, num_rows: int, share: MicroBatchShare) -> Iterator[Batch]:
+        """The micro-batches of `share` in `num_rows` samples: the whole set in its own order, or
+        the first ones in the order that the seed gives. A set's own first ones are of its first
+        documents."""
+        prefetched: Future[PreparedRows] | None = None
         portions = _portions(share, max(1, PORTION_TOKENS // (self.micro * self.sequence_length)))
         for number, portion in enumerate(portions):
             began = self.clock.monotonic()
-            made = upcoming.result() if upcoming else self._read_fixed(num_rows, portion)
+            rows = prefetched.result() if prefetched else self._read_fixed(num_rows, portion)
             self.waited_seconds += self.clock.monotonic() - began
             if number + 1 < len(portions):
                 read_next = partial(self._read_fixed, num_rows, portions[number + 1])
-                upcoming = self._ahead.submit(read_next)
-            yield from self._slices(made, portion, 0)
+                prefetched = self._prefetcher.submit(read_next)
+            yield from self._micro_batches(rows, portion, 0)
 
     def close(self) -> None:
         self.set.close()  # first: the thread may be waiting for it
-        self._ahead.close()
+        self._prefetcher.close()
 
-    def _expected(self, step: int, share: Share) -> Made:
-        """As made beforehand, if this is what was expected."""
-        upcoming, self._upcoming = self._upcoming, None
-        if upcoming is not None and (upcoming.step, upcoming.share) == (step, share):
-            return upcoming.made.result()
+    def _take_prefetched(self, step: int, share: MicroBatchShare) -> PreparedRows:
+        """The prefetched rows, if they are those of this step and share; else they are read now."""
+        prefetched, self._prefetched = self._prefetched, None
+        if prefetched is not None and (prefetched.step, prefetched.share) == (step, share):
+            return prefetched.rows.result()
         return self._read_next(step, share)
 
-    def _read_next(self, step: int, share: Share) -> Made:
-        self._prefetch(step)
+    def _read_next(self, step: int, share: MicroBatchShare) -> PreparedRows:
+        self._prefetch_shards(step)
         return self._read_step(step, share)
 
-    def _prefetch(self, step: int) -> None:
+    def _prefetch_shards(self, step: int) -> None:
         first = step * self.global_batch
         self.set.prefetch(self.seed, self.sequence_length, first, self.global_batch)
 
-    def _read_step(self, step: int, share: Share) -> Made:
+    def _read_step(self, step: int, share: MicroBatchShare) -> PreparedRows:
         # For the whole batch: no worker waits in a collective for one that still waits for data.
         self.set.wait_for((step + 1) * self.global_batch, self.sequence_length)
         first, count = _rows(share, self.global_batch, self.micro)
         epochs, samples = self.order.at(step * self.global_batch + first, count)
         return self._read(epochs, samples)
 
-    def _read_fixed(self, num_rows: int, share: Share) -> Made:
+    def _read_fixed(self, num_rows: int, share: MicroBatchShare) -> PreparedRows:
         first, count = _rows(share, num_rows, self.micro)
         if num_rows < self.num_samples:
             _, samples = self.order.at(first, count)
@@ -192,11 +233,13 @@ class Feed:
             samples = np.arange(first, first + count, dtype=np.int64)
         return self._read(np.zeros_like(samples), samples)
 
-    def _slices(self, made: Made, share: Share, step: int) -> Iterator[Batch]:
-        for index in range(share.passes):
+    def _micro_batches(
+        self, prepared: PreparedRows, share: MicroBatchShare, step: int
+    ) -> Iterator[Batch]:
+        for index in range(share.num_passes):
             rows = slice(index * self.micro, (index + 1) * self.micro)
-            seed = slice_seed(self.seed, step, share.first + index)
-            yield self._batch(made.inputs[rows], made.targets[rows], seed)
+            seed = micro_batch_seed(self.seed, step, share.first + index)
+            yield self._batch(prepared.inputs[rows], prepared.targets[rows], seed)
 
     def _batch(self, inputs: np.ndarray, targets: np.ndarray, seed: int) -> Batch:
         real = len(inputs)
@@ -212,7 +255,7 @@ class Feed:
             seed=seed,
         )
 
-    def _read(self, epochs: np.ndarray, samples: np.ndarray) -> Made:
+    def _read(self, epochs: np.ndarray, samples: np.ndarray) -> PreparedRows:
         rows = self.set.read(samples, self.sequence_length)
         if self.masking is not None:
             how = self.masking
@@ -226,32 +269,35 @@ class Feed:
                 special_ids=how.special_ids,
                 probability=how.probability,
             )
-            return Made(inputs, targets)
+            return PreparedRows(inputs, targets)
         if rows.tokens.shape[1] == self.sequence_length:
-            # A windowed set without masking (an own objective): inputs are their own targets.
-            return Made(rows.tokens, rows.tokens.copy())
+            # A windowed set without masking (a user's objective): inputs are their own targets.
+            return PreparedRows(rows.tokens, rows.tokens.copy())
         targets = rows.tokens[:, 1:].copy()
         if rows.mask is not None:
             targets[~rows.mask[:, 1:]] = IGNORED
-        return Made(np.ascontiguousarray(rows.tokens[:, :-1]), targets)
+        return PreparedRows(np.ascontiguousarray(rows.tokens[:, :-1]), targets)
 
 
-def _portions(share: Share, num_slices: int) -> list[Share]:
-    """The share in pieces of so many slices, in order; the empty slices come last."""
+def _portions(share: MicroBatchShare, num_micro_batches: int) -> list[MicroBatchShare]:
+    """The share in portions of so many micro-batches, in order; the empty micro-batches come
+    last."""
     portions = []
-    for begin in range(0, share.passes, num_slices):
-        passes = min(num_slices, share.passes - begin)
+    for begin in range(0, share.num_passes, num_micro_batches):
+        passes = min(num_micro_batches, share.num_passes - begin)
         count = max(0, min(passes, share.count - begin))
-        portions.append(Share(first=share.first + begin, count=count, padded=passes - count))
+        portions.append(
+            MicroBatchShare(first=share.first + begin, count=count, padded=passes - count)
+        )
     return portions
 
 
-def _rows(share: Share, total_rows: int, micro: int) -> tuple[int, int]:
+def _rows(share: MicroBatchShare, total_rows: int, micro: int) -> tuple[int, int]:
     """First row and number of real rows of a share."""
     if share.count == 0:
         return 0, 0
-    first, _ = rows_of_slice(share.first, total_rows, micro)
-    last, real = rows_of_slice(share.first + share.count - 1, total_rows, micro)
+    first, _ = micro_batch_rows(share.first, total_rows, micro)
+    last, real = micro_batch_rows(share.first + share.count - 1, total_rows, micro)
     return first, last + real - first
 
 

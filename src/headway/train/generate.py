@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import torch
 
-from headway.data.shards import TOKENIZER
+from headway.data.set_format import TOKENIZER
 from headway.data.tokenizer import find_tokenizer, role_id
 from headway.errors import BadInput
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.train.export import files_of, load_trained
 from headway.train.objectives import logits_of
 
@@ -26,7 +26,7 @@ def generate(
 ) -> Iterator[str]:
     """Yields the text piece by piece, prompt first; ends at end-of-text or `max_tokens`.
 
-    The whole context is computed anew for every token: slower than a cache of keys and values,
+    The whole context is computed again for every token: slower than a cache of keys and values,
     but it works for any model that maps token ids to logits, the user's own included.
     """
     resolved = directory.read_spec()

@@ -1,5 +1,5 @@
 """Training, from top to bottom: a world, then step, record, watch, evaluate, save; and again in the
-next world, until the run is over."""
+next world, until the run is finished or stopped."""
 
 from __future__ import annotations
 
@@ -7,24 +7,23 @@ from enum import Enum
 
 from headway.errors import Exit, PeerLost, RunFailed
 from headway.state.checkpoints import steps_saved
-from headway.state.rundir import RunDirectory
-from headway.train.fingerprint import EVERY_STEPS, Diverged, odd_ones, own_kind
-from headway.train.mates import DomainLost
-from headway.train.record import finite
-from headway.train.run import WorkerRun, begin, close_run
+from headway.state.run_directory import RunDirectory
+from headway.train.domain_group import DomainLost
+from headway.train.recorder import finite
 from headway.train.step import Flags, StepResult, take_step
-from headway.train.world import World
-from headway.train.worlds import Worlds
+from headway.train.weight_fingerprint import EVERY_STEPS, Diverged, diverged_ranks, own_kind
+from headway.train.worker_run import WorkerRun, begin_world, close_run
+from headway.train.world import World, WorldSource
 
 
 class End(Enum):
     """How the work in one world ended."""
 
-    RUN = "the run has ended, or was stopped and saved"
+    RUN = "the run is finished, or was stopped and saved"
     WORLD = "there is a newer generation"
 
 
-def train(run: WorkerRun, worlds: Worlds) -> Exit:
+def train(run: WorkerRun, worlds: WorldSource) -> Exit:
     """COLLECTIVE. The whole run on this worker; DONE or STOPPED."""
     end = End.WORLD
     while end is End.WORLD:
@@ -33,19 +32,19 @@ def train(run: WorkerRun, worlds: Worlds) -> Exit:
             run.recorder.resign()
             break
         try:
-            begin(run, world, worlds)  # COLLECTIVE
-            end = _work(run, world, worlds)  # COLLECTIVE
+            begin_world(run, world, worlds)  # COLLECTIVE
+            end = _train_in_world(run, world, worlds)  # COLLECTIVE
         except (Diverged, DomainLost):
-            raise  # what it has is of no use to anyone
+            raise  # this worker's state is unusable
         except PeerLost as lost:
-            # What was computed of the step is discarded: nothing has changed yet.
+            # The attempted step is discarded: it has not changed the state yet.
             run.has_discarded = True
-            worlds.lose(lost)
+            worlds.end_world(lost)
     return close_run(run)
 
 
-def _work(run: WorkerRun, world: World, worlds: Worlds) -> End:
-    """COLLECTIVE. Until the run ends or the members change."""
+def _train_in_world(run: WorkerRun, world: World, worlds: WorldSource) -> End:
+    """COLLECTIVE. Trains until the run ends or the members change."""
     if world.any(run.stop.asked):  # COLLECTIVE: asked while workers were starting
         run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
         return End.RUN
@@ -53,7 +52,7 @@ def _work(run: WorkerRun, world: World, worlds: Worlds) -> End:
         run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
         worlds.wait_for_change(lambda: not run.stop.asked)
         return End.WORLD
-    evaluate_if_due(run, world)  # COLLECTIVE: left in the middle by the world before
+    evaluate_if_due(run, world)  # COLLECTIVE: interrupted in the previous world
     with run.watchdog.on_duty():
         while not run.is_over:
             agreed = advance(run, world, worlds).agreed
@@ -66,25 +65,25 @@ def _work(run: WorkerRun, world: World, worlds: Worlds) -> End:
     return End.RUN
 
 
-def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
-    """COLLECTIVE. One step, and what is due after it."""
+def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
+    """COLLECTIVE. One step, then recording, evaluation and saving as they are due."""
     training, recorder = run.training, run.recorder
     run.meter.start(training.feed)
     is_due = _save_is_due(run)
     flags = Flags(
         stop=run.stop.asked,
-        save=world.is_first and is_due and not run.saver.is_busy,
+        save=world.is_leader and is_due and not run.saver.is_busy,
         leaving=worlds.is_leaving,
-        ahead=worlds.num_ahead,
+        ahead=worlds.num_newer_generations,
     )
     result = take_step(training, world, flags)  # COLLECTIVE
-    run.saver.settled(training.step - 1)  # all came to this step with the one before
+    run.saver.settled(training.step - 1)  # all started this step from the one before
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))
-    run.telling.step(result)
+    run.worker_log.step(result)
     run.watchdog.committed()
-    worlds.takes_steps_of(run.watchdog.step_seconds)
-    if recorder.leads and result.skipped:
+    worlds.report_step_seconds(run.watchdog.step_seconds)
+    if recorder.is_leader and result.skipped:
         run.journal.note("skipped", step=result.step, reason=result.skipped)
     training.guard.require_progress(result.step, result.skipped)
 
@@ -97,53 +96,55 @@ def advance(run: WorkerRun, world: World, worlds: Worlds) -> StepResult:
 
     if result.agreed.save:
         recorder.settle()
-        held = run.saver.start(training, run.validation_loss)  # the copy, not the writing
-        run.saves.saved()
-        if recorder.leads:
+        held = run.saver.start(
+            training, run.validation_loss
+        )  # copies the state; a thread writes it
+        run.save_schedule.saved()
+        if recorder.is_leader:
             run.journal.note("saving", step=training.step, held_seconds=round(held, 4))
-    if recorder.leads:
+    if recorder.is_leader:
         run.saver.send_logs()
     return result
 
 
-def _compare_weights(run: WorkerRun, world: World, worlds: Worlds) -> None:
-    """COLLECTIVE. Whoever has other weights than most starts again, and is named here."""
+def _compare_weights(run: WorkerRun, world: World, worlds: WorldSource) -> None:
+    """COLLECTIVE. Restarts and reports the workers whose weights differ from the majority."""
     if world.replicas is None:
         return
     odd, lost = [], None
     try:
-        odd = odd_ones(run.training, world.replicas, own_kind(world.device))
+        odd = diverged_ranks(run.training, world.replicas, own_kind(world.device))
     except Diverged:
         raise
     except PeerLost as error:
         lost = error
     except RunFailed as error:
         raise RunFailed(error.message, fork_hint(run.directory, run.training.step)) from None
-    world.agree(lost)
+    world.raise_if_any_lost(lost)
     right = min(set(range(world.replicas.size)) - set(odd))
     if odd and world.replicas.rank == right:
-        names = [worlds.names[rank * world.shard_size] for rank in odd]
+        names = [worlds.worker_names[rank * world.shard_size] for rank in odd]
         run.journal.note("diverged", step=run.training.step, names=names)
 
 
 def fork_hint(directory: RunDirectory, step: int) -> str:
-    """After weights were found to differ at `step`: which checkpoint is of a time when they did
-    not."""
+    """After weights were found to differ at `step`: a command that forks from the newest checkpoint
+    at which they agreed."""
     saved = [one for one in steps_saved(directory) if one <= step - EVERY_STEPS]
     new = directory.free_name()
     if not saved:
-        return f"nothing was saved before that; start another run: headway run --set name={new}"
+        return f"nothing was saved before that; start a new run: headway run --set name={new}"
     newest = f"{directory.as_typed}@{saved[-1]}"
-    return f"continue from the newest checkpoint of before: headway fork {newest} {new}"
+    return f"continue from the newest checkpoint before that: headway fork {newest} {new}"
 
 
 def _save_is_due(run: WorkerRun) -> bool:
-    due = run.saves.due(run.training.step + 1)
+    due = run.save_schedule.due(run.training.step + 1)
     return due or run.saver.retry_is_due()
 
 
 def evaluate_if_due(run: WorkerRun, world: World) -> None:
-    """COLLECTIVE. After a step, and again in another world if it was left in the middle."""
+    """COLLECTIVE. After a step; repeated in the next world if it was interrupted."""
     training = run.training
     every = training.resolved.run.evaluation.every.amount
     if training.evaluated_step == training.step or not (run.is_over or training.step % every == 0):
@@ -158,8 +159,8 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
     mean = sum(losses.values()) / len(losses)
     run.evaluated = ((training.step, training.committed_in), mean)
     run.recorder.evaluation(training.step, results)
-    run.telling.evaluation(training.step, results)
-    if run.recorder.leads:
+    run.worker_log.evaluation(training.step, results)
+    if run.recorder.is_leader:
         run.journal.note(
             "evaluated",
             step=training.step,

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from headway.data.hub_away import why_hub_is_away
-from headway.data.reading.sets import SampleSet
+from headway.data.hub_reachable import why_hub_is_away
+from headway.data.reading.sample_set import SampleSet
 from headway.errors import BadInput
-from headway.plan.size import ModelSize, model_size
+from headway.plan.model_size import ModelSize, model_size
 from headway.spec.resolve import Resolved
-from headway.spec.run import Model, Objective
-from headway.state.code import find_function
+from headway.spec.run_file import ModelConfig, ObjectiveConfig
+from headway.state.user_code import find_function
 
 VOCABULARY_MULTIPLE = 64
 """A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
@@ -26,11 +26,11 @@ TYPES_HINT = (
     "a type of transformers, such as gpt2, llama or bert; or model.call, a function of yours"
 )
 MOST_CHARACTERS = 300
-"""Of a library's own words in an error."""
+"""Length of a library's message in an error."""
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltModel:
     module: nn.Module
     blocks: list[nn.Module] = field(repr=False)
     """The repeated layers: units of sharding, recomputation and compiling."""
@@ -40,12 +40,12 @@ class Built:
 
 
 def build_model(
-    model: Model,
-    objective: Objective,
+    model: ModelConfig,
+    objective: ObjectiveConfig,
     resolved: Resolved,
     samples: SampleSet,
     trained: nn.Module | None = None,
-) -> Built:
+) -> BuiltModel:
     """The same weights on every worker: random ones depend on the run's seed alone.
 
     `trained` is the network of another run, where `model` names one.
@@ -56,7 +56,7 @@ def build_model(
     module: Any
     if trained is not None:
         if not hasattr(trained, "config"):
-            return Built(trained, find_blocks(trained), None, is_transformers=False)
+            return BuiltModel(trained, find_blocks(trained), None, is_transformers=False)
         module = trained
     elif model.from_ is not None:
         module = _from_weights(model, objective, Path(resolved.folder))
@@ -65,7 +65,7 @@ def build_model(
     module.config.use_cache = False  # a cache of keys and values is for generation
     _check_fits(module.config, resolved.run.data.sequence_length, samples)
     size = model_size(module.config.model_type, module.config.to_dict())
-    return Built(module, find_blocks(module), size, is_transformers=True)
+    return BuiltModel(module, find_blocks(module), size, is_transformers=True)
 
 
 def find_blocks(module: nn.Module) -> list[nn.Module]:
@@ -75,7 +75,7 @@ def find_blocks(module: nn.Module) -> list[nn.Module]:
     return list(max(alike, key=len, default=[]))
 
 
-def own_model(model: Model) -> Built:
+def own_model(model: ModelConfig) -> BuiltModel:
     assert model.call is not None
     made = find_function(model.call)(**model.config)
     module, blocks = made if isinstance(made, tuple) else (made, None)
@@ -86,10 +86,10 @@ def own_model(model: Model) -> Built:
         )
     blocks = find_blocks(module) if blocks is None else list(blocks)
     is_transformers = hasattr(module, "save_pretrained")
-    return Built(module, blocks, None, is_transformers)
+    return BuiltModel(module, blocks, None, is_transformers)
 
 
-def _auto_class(objective: Objective) -> Any:
+def _auto_class(objective: ObjectiveConfig) -> Any:
     import transformers
 
     if objective.type == "masked":
@@ -97,7 +97,7 @@ def _auto_class(objective: Objective) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def _from_scratch(model: Model, objective: Objective, samples: SampleSet) -> Any:
+def _from_scratch(model: ModelConfig, objective: ObjectiveConfig, samples: SampleSet) -> Any:
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
@@ -117,8 +117,8 @@ def _from_scratch(model: Model, objective: Objective, samples: SampleSet) -> Any
         raise BadInput(f"model.config: {model.type}: {_in_a_line(error)}") from None
 
 
-def _refuse_untrainable_type(model_type: str, objective: Objective) -> None:
-    """transformers would list all that it has, on ten kilobytes."""
+def _refuse_untrainable_type(model_type: str, objective: ObjectiveConfig) -> None:
+    """transformers' own message would list all of its types, in ten kilobytes."""
     from transformers import CONFIG_MAPPING
 
     if model_type not in CONFIG_MAPPING:
@@ -133,13 +133,13 @@ def _refuse_untrainable_type(model_type: str, objective: Objective) -> None:
 
 
 def _in_a_line(error: Exception) -> str:
-    """The cause itself, where transformers wraps it in words of its own."""
+    """The first line of the cause, without the message that transformers wraps it in."""
     cause = error.__cause__ or error
     return str(cause).split("\n", 1)[0][:MOST_CHARACTERS] or type(cause).__name__
 
 
-def _refuse_unknown_fields(model: Model, defaults: Any) -> None:
-    """transformers keeps a misspelt field without a word, and builds the default shape."""
+def _refuse_unknown_fields(model: ModelConfig, defaults: Any) -> None:
+    """transformers silently accepts a misspelt field, and builds the default shape."""
     known = {*defaults.to_dict(), *defaults.attribute_map}
     for key in model.config:
         if key not in known:
@@ -154,7 +154,7 @@ def padded_vocabulary(size: int) -> int:
     return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
-def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
+def _from_weights(model: ModelConfig, objective: ObjectiveConfig, folder: Path) -> Any:
     """A hub name, or a folder in the HF format."""
     from huggingface_hub.errors import StrictDataclassError
 
@@ -163,7 +163,7 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
     local = folder / source
     if local.is_dir() and not (local / "config.json").is_file():
         raise BadInput(
-            f"model.from: {local} has no config.json, so it is no model in the HF format"
+            f"model.from: {local} has no config.json, so it is not a model in the HF format"
         )
     away = None if local.is_dir() else why_hub_is_away()
     try:
@@ -179,10 +179,12 @@ def _from_weights(model: Model, objective: Objective, folder: Path) -> Any:
         why = words if away is None else f"{words}; the hub cannot be reached ({away})"
         raise BadInput(
             f"model.from: cannot load {source!r}: {why}",
-            f"a folder is looked for at {local}; a hub name needs the network",
+            f"{local} is not a folder; a hub name needs the network",
         ) from None
     except (ValueError, TypeError, StrictDataclassError) as error:
-        raise BadInput(f"model.from: {source} cannot be trained so: {_in_a_line(error)}") from None
+        raise BadInput(
+            f"model.from: {source} cannot be trained with these settings: {_in_a_line(error)}"
+        ) from None
 
 
 def _check_fits(config: Any, sequence_length: int, samples: SampleSet) -> None:
@@ -200,7 +202,8 @@ def _check_fits(config: Any, sequence_length: int, samples: SampleSet) -> None:
 
 
 def recompute_blocks(blocks: list[nn.Module]) -> None:
-    """Activations of a block are thrown away after the forward pass and computed again."""
+    """Activation checkpointing: the activations of a block are dropped after the forward pass and
+    recomputed in the backward pass."""
     from torch.utils.checkpoint import checkpoint
 
     def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
@@ -215,6 +218,6 @@ def recompute_blocks(blocks: list[nn.Module]) -> None:
         block.forward = recomputed(block.forward)
 
 
-def compile_blocks(built: Built) -> None:
+def compile_blocks(built: BuiltModel) -> None:
     for block in built.blocks or [built.module]:
         block.compile()

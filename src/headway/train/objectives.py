@@ -1,4 +1,4 @@
-"""What is minimised, as functions of (model, slice) that return sums and integer counts."""
+"""Objectives, as functions of (model, micro-batch) that return sums and integer counts."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from headway.errors import BadInput
-from headway.spec.run import Objective
-from headway.state.code import find_function
+from headway.spec.run_file import ObjectiveConfig
+from headway.state.user_code import find_function
 from headway.train.batches import IGNORED, Batch, Loss
 
 LossFunction = Callable[[nn.Module, Batch], Loss]
@@ -20,7 +20,7 @@ HARD_LOSS = f"{EXTRA}hard"
 """A distillation's own loss on the text, among its extras."""
 
 
-def make_objective(objective: Objective, teacher: nn.Module | None) -> LossFunction:
+def make_objective(objective: ObjectiveConfig, teacher: nn.Module | None) -> LossFunction:
     if objective.call is not None:
         return _checked(find_function(objective.call), objective.call)
     if objective.type == "distill":
@@ -29,8 +29,8 @@ def make_objective(objective: Objective, teacher: nn.Module | None) -> LossFunct
     return token_loss
 
 
-def make_evaluation(objective: Objective) -> LossFunction:
-    """What evaluations measure: a distilled student is judged by its own language-model loss."""
+def make_evaluation(objective: ObjectiveConfig) -> LossFunction:
+    """The loss of evaluations: for a distilled student, its own language-model loss."""
     if objective.call is not None:
         return _checked(find_function(objective.call), objective.call)
     return token_loss
@@ -57,7 +57,7 @@ def token_loss(model: nn.Module, batch: Batch) -> Loss:
 class Distill:
     """A student learns a teacher's distribution, the text itself, and the teacher's last states."""
 
-    def __init__(self, objective: Objective, teacher: nn.Module) -> None:
+    def __init__(self, objective: ObjectiveConfig, teacher: nn.Module) -> None:
         self.temperature = objective.temperature
         self.weights = objective.weights
         self.teacher = teacher.eval().requires_grad_(False)
@@ -105,14 +105,14 @@ class Distill:
 
 
 def _checked(function: Callable[..., Any], call: str) -> LossFunction:
-    """The user's loss with its result held to the contract, so that a slip has a name."""
+    """The user's loss, with its result checked, so that a mistake has a clear message."""
 
     def checked(model: nn.Module, batch: Batch) -> Loss:
         loss = function(model, batch)
         if not isinstance(loss, Loss):
             raise BadInput(
                 f"{call} returned {type(loss).__name__}",
-                "return headway.train.batches.Loss(sum, count)",
+                "return headway.Loss(sum, count)",
             )
         count = torch.as_tensor(loss.count, device=loss.sum.device)
         if loss.sum.ndim != 0 or count.ndim != 0 or count.is_floating_point():

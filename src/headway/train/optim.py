@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
-from headway.spec.run import Optimizer
+from headway.spec.run_file import OptimizerConfig
 
 
-def make_optimizer(spec: Optimizer, module: nn.Module) -> torch.optim.Optimizer:
+def make_optimizer(spec: OptimizerConfig, module: nn.Module) -> torch.optim.Optimizer:
     """Decay acts on matrices only: pulling norms and biases to zero hurts and saves nothing."""
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
     groups = [
@@ -82,4 +83,4 @@ class Lamb(torch.optim.Optimizer):
 def _whole_norm(tensor: torch.Tensor) -> torch.Tensor:
     """The norm over all shards. COLLECTIVE when the tensor is sharded."""
     norm = torch.linalg.vector_norm(tensor)
-    return norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+    return norm.full_tensor() if isinstance(norm, DTensor) else norm

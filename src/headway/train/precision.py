@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from headway.errors import BadInput
+
 Precision = Literal["bf16", "fp16", "fp32"]
 COMPUTE_DTYPE: dict[Precision, torch.dtype] = {
     "bf16": torch.bfloat16,
@@ -36,13 +38,13 @@ class LossScale:
         if self.precision == "fp16" and self.scale == 1.0:
             self.scale = INITIAL_SCALE
 
-    def factor(self, slice_tokens: int) -> float:
-        """What a slice's loss sum is multiplied with before its backward pass.
+    def factor(self, micro_batch_tokens: int) -> float:
+        """The factor of a micro-batch's loss sum before its backward pass.
 
-        Losses are sums over a slice's tokens, and a sum times 2^16 would not fit into fp16; so it
-        is first brought to the size of a mean.
+        Losses are sums over the tokens of a micro-batch, and a sum times 2^16 would not fit into
+        fp16; so it is first brought to the size of a mean.
         """
-        return self.scale / slice_tokens if self.precision == "fp16" else 1.0
+        return self.scale / micro_batch_tokens if self.precision == "fp16" else 1.0
 
     def update(self, finite: bool) -> None:
         if self.precision != "fp16":
@@ -53,6 +55,19 @@ class LossScale:
         self.good_steps += 1
         if self.good_steps == GROWTH_STEPS:
             self.scale, self.good_steps = min(MAX_SCALE, self.scale * 2), 0
+
+
+def require_precision(precision: Precision, device: torch.device) -> None:
+    """Raises BadInput if the device, which is the current one, could only emulate it. `headway run`
+    knows some devices by name; this knows all."""
+    if precision != "bf16" or device.type != "cuda":
+        return
+    if not torch.cuda.is_bf16_supported(including_emulation=False):
+        raise BadInput(
+            f"precision: bf16 requested, but the {torch.cuda.get_device_name(device)} has no bf16 "
+            "units",
+            "to train in fp16: --set precision=fp16",
+        )
 
 
 def computing(precision: Precision, device: torch.device) -> AbstractContextManager[object]:

@@ -1,4 +1,4 @@
-"""Going on from the newest good checkpoint, whatever number of workers wrote it."""
+"""Resuming from the newest good checkpoint, whatever number of workers wrote it."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import torch
 from torch import nn
 
 from headway.errors import BadInput
-from headway.spec.changes import identity_digest
+from headway.spec.run_identity import identity_digest
 from headway.state.checkpoints import (
     CheckpointManifest,
-    Found,
+    FoundCheckpoint,
     StoredTensor,
     candidates,
     content_is_right,
     counts,
 )
-from headway.state.rundir import Journal, RunDirectory
-from headway.train.pieces import piece_of, tied_names
+from headway.state.run_directory import Journal, RunDirectory
+from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
+from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
-from headway.train.tensors_file import TORCH_DTYPES, fill_rows
 from headway.train.world import World
 
 
 def restore_newest(
     training: Training, directory: RunDirectory, world: World, journal: Journal
 ) -> CheckpointManifest | None:
-    """COLLECTIVE. Brings training to the newest good checkpoint and returns it; None where nothing
-    was ever saved. What was wrong with newer ones is noted, one event each."""
+    """COLLECTIVE. Loads the newest good checkpoint into `training` and returns it; None if nothing
+    was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
     for found, manifest in candidates(directory):
-        problem = manifest if isinstance(manifest, str) else _other_run(manifest, training)
+        problem = manifest if isinstance(manifest, str) else _mismatch(manifest, training)
         if problem is None:
             assert isinstance(manifest, CheckpointManifest)
             problem = _content_problem(found, manifest, directory, world)
@@ -39,37 +39,36 @@ def restore_newest(
             assert isinstance(manifest, CheckpointManifest)
             load_state(training, directory, found, manifest)
             return manifest
-        if world.is_first:
+        if world.is_leader:
             journal.note("passed_over", checkpoint=found.folder.split("/")[-1], reason=problem)
         if counts(found, directory):
             unusable.append(f"{found.folder}: {problem}")
     if unusable:
-        # Beginning anew would let go of them: that is for a person to decide.
+        # Starting over would discard them: that is for a person to decide.
         raise BadInput(
-            f"run {directory.name} has no checkpoint it can go on from:\n  "
-            + "\n  ".join(unusable),
-            "mend what is wrong, or begin a run with another name",
+            f"run {directory.name} has no usable checkpoint:\n  " + "\n  ".join(unusable),
+            "fix what is listed, or start a run with another name: headway run --set name=NEW",
         )
     return None
 
 
-def _other_run(manifest: CheckpointManifest, training: Training) -> str | None:
-    """Why this checkpoint belongs to another run than the one that wants to go on."""
+def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
+    """Why the run cannot resume from this checkpoint: it is of other settings or data."""
     if manifest.identity != identity_digest(training.resolved.run):
-        return "it was written with other settings"
-    # What a fork begins with (generation 0) may go on with other data: that is what forks are for.
+        return "it was written with different settings"
+    # A fork's first checkpoint (generation 0) may continue with other data: forks are for that.
     if manifest.generation > 0 and manifest.data_digest != training.feed.set.digest:
         return (
-            f"it was trained on other data ({manifest.data_digest[:12]}) than "
-            f"{training.feed.set.location} holds"
+            f"it was trained on different data ({manifest.data_digest[:12]}) than "
+            f"{training.feed.set.location} has"
         )
     return None
 
 
 def _content_problem(
-    found: Found, manifest: CheckpointManifest, directory: RunDirectory, world: World
+    found: FoundCheckpoint, manifest: CheckpointManifest, directory: RunDirectory, world: World
 ) -> str | None:
-    """COLLECTIVE. Each worker reads its share of the files; all learn which one is wrong."""
+    """COLLECTIVE. Each worker verifies its share of the files; all get the result."""
     names = sorted(manifest.files)
     wrong = torch.zeros(len(names), dtype=torch.int64, device=world.device)
     for index in range(world.rank, len(names), world.num_workers):
@@ -78,18 +77,21 @@ def _content_problem(
             right = content_is_right(directory.store, found.folder, name, manifest.files[name])
         except OSError:
             if not directory.store.is_local:
-                raise  # the store fails, which says nothing about the file: no step is given up
+                raise  # the store failed, which says nothing about the file
             right = False
         wrong[index] = int(not right)
-    world.add_up(wrong)  # COLLECTIVE
+    world.all_reduce(wrong)  # COLLECTIVE
     bad = [name for name, flag in zip(names, wrong.tolist(), strict=True) if flag]  # SYNC
-    return f"{bad[0]} does not have the content that was written" if bad else None
+    return f"{bad[0]} is damaged: wrong digest" if bad else None
 
 
 def load_state(
-    training: Training, directory: RunDirectory, found: Found, manifest: CheckpointManifest
+    training: Training,
+    directory: RunDirectory,
+    found: FoundCheckpoint,
+    manifest: CheckpointManifest,
 ) -> None:
-    """Weights, optimizer and scalars of a checkpoint that was found good."""
+    """Loads weights, optimizer and scalars of a verified checkpoint."""
     load_weights(training.model, directory, found, manifest)
     _load_optimizer(training, directory, found, manifest)
     training.scale.scale, training.scale.good_steps = manifest.scalars["loss_scale"]
@@ -99,7 +101,7 @@ def load_state(
 
 @torch.no_grad()
 def load_weights(
-    model: nn.Module, directory: RunDirectory, found: Found, manifest: CheckpointManifest
+    model: nn.Module, directory: RunDirectory, found: FoundCheckpoint, manifest: CheckpointManifest
 ) -> None:
     tied = tied_names(model)
     wanted = {f"model/{n}": t for n, t in model.state_dict().items() if n not in tied}
@@ -116,7 +118,10 @@ def load_weights(
 
 @torch.no_grad()
 def _load_optimizer(
-    training: Training, directory: RunDirectory, found: Found, manifest: CheckpointManifest
+    training: Training,
+    directory: RunDirectory,
+    found: FoundCheckpoint,
+    manifest: CheckpointManifest,
 ) -> None:
     kept: dict[str, dict[str, StoredTensor]] = {}
     for name, stored in manifest.tensors.items():
@@ -138,12 +143,12 @@ def _load_optimizer(
 
 
 def _fill(
-    name: str, tensor: Any, stored: StoredTensor, directory: RunDirectory, found: Found
+    name: str, tensor: Any, stored: StoredTensor, directory: RunDirectory, found: FoundCheckpoint
 ) -> None:
-    piece = piece_of(name, tensor)
-    if tuple(stored.shape) != piece.shape:
+    held = state_tensor_of(name, tensor)
+    if tuple(stored.shape) != held.shape:
         raise BadInput(
             f"checkpoint {found.folder}: {name} has shape {tuple(stored.shape)}, the model wants "
-            f"{piece.shape}"
+            f"{held.shape}"
         )
-    fill_rows(piece.local, piece.start, stored, directory.store, found.folder)
+    fill_rows(held.local, held.start, stored, directory.store, found.folder)

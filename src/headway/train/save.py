@@ -1,9 +1,9 @@
-"""Saving while training goes on: a copy now, the writing in a thread.
+"""Asynchronous checkpoints: the state is copied, and written in a thread while training continues.
 
-The leader's node writes, its ranks in parallel, each its own file. They do not talk to each other
-about it: every rank puts a record beside its file when that is whole, and the leader waits for all
-records before it writes the manifest. So no loss of another node touches a save, and a save whose
-writer dies has never existed.
+The ranks of the leader's node write in parallel, each its own file. They do not communicate about
+it: every rank writes a record beside its file when that is complete, and the leader waits for all
+records before it writes the manifest. So the loss of another node does not affect a save, and a
+save whose writer dies does not count.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ import torch
 from headway import __version__
 from headway.clock import Clock, stamp
 from headway.errors import RunFailed
-from headway.spec.changes import identity_digest
-from headway.spec.run import Checkpoint, Keep
+from headway.spec.run_file import CheckpointConfig, KeepConfig
+from headway.spec.run_identity import identity_digest
 from headway.state.checkpoints import (
     ARITHMETIC,
     SAMPLE,
     CheckpointManifest,
-    Part,
+    RankManifest,
     clear_failed,
     drop,
     folder_of,
     retire,
     write_manifest,
 )
-from headway.state.rundir import Journal, RunDirectory, send_logs
-from headway.train.copies import VERSION
-from headway.train.pieces import pieces_to_write, state_pieces
+from headway.state.run_directory import Journal, RunDirectory, send_logs
+from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
+from headway.train.state_tensors import state_tensors, tensors_to_write
 from headway.train.step import Training
-from headway.train.tensors_file import Rows, merged_tensors, write_tensors
+from headway.train.weight_copies import VERSION
 from headway.train.world import World
 
 PARTS_SECONDS = 120.0
-"""At least so long the other ranks of the node have to finish their files after the leader has."""
+"""Time that the other ranks of the node have, at least, to finish their files after the leader."""
 PARTS_FACTOR = 4.0
-"""Or so many times as long as the leader took for its own, which is about as large: a store that is
-slow for one rank is slower still when all of them write."""
+"""Or this multiple of the leader's own time for a file about as large: a store that is slow for one
+rank is slower still when all of them write."""
 FIRST_RETRY_SECONDS = 5.0
 SEND_SECONDS = 60.0
 LAST_ATTEMPTS = 6
-"""At the end of a run a save must succeed; so many attempts, waiting twice as long each time."""
+"""Attempts to save at the end of a run, where a save must succeed; each waits twice as long."""
 
 
-class SaveTimes:
-    """When the next save is due. Only the first worker asks; the step tells the others."""
+class SaveSchedule:
+    """When the next save is due. Only the leader asks; the step tells the others."""
 
-    def __init__(self, checkpoint: Checkpoint, clock: Clock) -> None:
+    def __init__(self, checkpoint: CheckpointConfig, clock: Clock) -> None:
         self.every = checkpoint.every
         self.milestones = checkpoint.keep.every
         self.clock = clock
@@ -76,42 +76,42 @@ class SaveTimes:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """Everything a save writes, as it was at one step."""
+    """A copy of everything that a save writes, at one step."""
 
     step: int
     committed_in: int
     world: World
-    rows: list[Rows]
+    rows: list[TensorRows]
     facts: dict[str, Any]
 
 
-class Saver:
-    """Of one worker. Only workers of the first node have anything to write."""
+class CheckpointSaver:
+    """The saver of one worker. Only workers of the leader's node write anything."""
 
     def __init__(
         self, directory: RunDirectory, journal: Journal, clock: Clock, sample: str
     ) -> None:
-        """`sample`: what evaluations take of the validation sets."""
+        """`sample`: description of the sequences that evaluations use."""
         self.sample = sample
         self.directory = directory
         self.journal = journal
         self.clock = clock
         self.thread: Thread | None = None
-        # States by name, (step, generation that committed it): a step that was taken back and taken
-        # again is another state, and what was saved of it before does not count.
+        # States by name, (step, generation that committed it): a step that was rewound and computed
+        # again is another state, and an earlier save of it does not count.
         self.saved: tuple[int, int] | None = None
         """The newest state of which a save succeeded."""
         self.saved_at = clock.monotonic()
         self.tried: tuple[int, int] | None = None
         self.settled_step = -1
         """The newest step that all members are known to hold."""
-        self._owed: tuple[Snapshot, Keep] | None = None
-        """A save whose step is not settled yet: retention waits for it."""
+        self._owed: tuple[Snapshot, KeepConfig] | None = None
+        """A save whose step is not settled yet: older checkpoints are kept until then."""
         self._retiring: Thread | None = None
         self._retires = Lock()
         self.failures = 0
-        self.failure = "the first worker could not"
-        """Why the newest save failed, where one did."""
+        self.failure = "the leader could not write it"
+        """Why the newest save failed, if it did."""
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
 
@@ -120,8 +120,8 @@ class Saver:
         self.world = world
 
     def settled(self, step: int) -> None:
-        """All members hold this step: a checkpoint of it counts, and older ones may go. In a
-        thread: training never waits for it."""
+        """All members have this step: a checkpoint of it counts, and older ones may be removed. In
+        a thread: training never waits for it."""
         self.settled_step = step
         owed = self._owed
         if owed is not None and owed[0].step <= step:
@@ -138,15 +138,16 @@ class Saver:
         return self.thread is not None and self.thread.is_alive()
 
     def retry_is_due(self) -> bool:
-        """After a failure: sooner than the next save, and less and less often."""
+        """After a failure: sooner than the next save, with exponential backoff."""
         waited = self.clock.monotonic() - self.tried_at if self.failures else 0.0
         return self.failures > 0 and waited >= FIRST_RETRY_SECONDS * 2 ** min(self.failures - 1, 6)
 
     def start(self, training: Training, validation_loss: float | None) -> float:
-        """Copies the state and begins to write it; seconds that training was held up."""
+        """Copies the state and starts to write it. Returns the seconds that training was
+        blocked."""
         began = self.clock.monotonic()
         self.tried, self.tried_at = (training.step, training.committed_in), began
-        if self.world.leads:
+        if self.world.writes_checkpoints:
             self.wait()
             snapshot = self._snapshot(training, validation_loss)
             keep = training.resolved.run.checkpoint.keep
@@ -157,7 +158,7 @@ class Saver:
         return self.clock.monotonic() - began
 
     def send_logs(self) -> None:
-        """To an object store, every minute, in the thread: training never waits for it."""
+        """Uploads the logs to an object store, every minute, in a thread: training never waits."""
         due = self.clock.monotonic() - self.sent_at >= SEND_SECONDS
         if due and not self.directory.store.is_local and not self.is_busy:
             self.sent_at = self.clock.monotonic()
@@ -171,14 +172,14 @@ class Saver:
             self.thread.join()
 
     def finish(self, training: Training, validation_loss: float | None) -> None:
-        """COLLECTIVE. Training has come to an end or was stopped: its state is in the store when
-        this returns, or the run has failed."""
+        """COLLECTIVE. At the end of training or after a stop: saves the state, and returns once it
+        is in the store. Raises RunFailed if it cannot be saved."""
         pause, state = 1.0, (training.step, training.committed_in)
         for attempt in range(1, LAST_ATTEMPTS + 1):
             if self.tried != state or attempt > 1:
                 self.start(training, validation_loss)
             self.wait()
-            failed = self.world.is_first and self.saved != state
+            failed = self.world.is_leader and self.saved != state
             if not self.world.any(failed):  # COLLECTIVE
                 self.settled(training.step)
                 if self._retiring is not None:
@@ -191,21 +192,23 @@ class Saver:
         newest = f"step {self.saved_step} is saved" if is_saved else "nothing is saved yet"
         raise RunFailed(
             f"step {training.step} could not be saved to {self.directory.location}: {self.failure}",
-            f"{newest}; make room or mend the store, then run the same command again",
+            f"{newest}; free space or fix the store, then run the same command to resume",
         )
 
     def _snapshot(self, training: Training, validation_loss: float | None) -> Snapshot:
-        pieces = list(state_pieces(training.model, training.optimizer))
+        tensors = list(state_tensors(training.model, training.optimizer))
         rows = []
-        for piece in pieces_to_write(pieces, self.world):
-            buffer = self._buffers.get(piece.name)
+        for tensor in tensors_to_write(tensors, self.world):
+            buffer = self._buffers.get(tensor.name)
             if buffer is None:
-                # Kept for all saves: touching fresh memory costs more than copying into it.
-                pinned = piece.local.device.type == "cuda"
-                buffer = torch.empty(piece.local.shape, dtype=piece.local.dtype, pin_memory=pinned)
-                self._buffers[piece.name] = buffer
-            buffer.copy_(piece.local, non_blocking=True)
-            rows.append(Rows(piece.name, piece.shape, piece.start, buffer))
+                # Reused by all saves: touching fresh memory costs more than copying into it.
+                pinned = tensor.local.device.type == "cuda"
+                buffer = torch.empty(
+                    tensor.local.shape, dtype=tensor.local.dtype, pin_memory=pinned
+                )
+                self._buffers[tensor.name] = buffer
+            buffer.copy_(tensor.local, non_blocking=True)
+            rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
         if self.world.device.type == "cuda":
             torch.cuda.synchronize(self.world.device)  # SYNC: the copies have arrived
         run = training.resolved.run
@@ -227,28 +230,28 @@ class Saver:
         }
         return Snapshot(training.step, training.committed_in, self.world, rows, facts)
 
-    def _write(self, snapshot: Snapshot, keep: Keep) -> None:
+    def _write(self, snapshot: Snapshot, keep: KeepConfig) -> None:
         began, world = self.clock.monotonic(), snapshot.world
         folder = folder_of(snapshot.step, world.generation)
-        mine = f"{folder}/rank-{world.place.local_rank}"
-        if world.is_first:
-            with suppress(OSError):  # a store that is away shows in the save itself
+        mine = f"{folder}/rank-{world.placement.local_rank}"
+        if world.is_leader:
+            with suppress(OSError):  # an unreachable store fails the save itself
                 clear_failed(self.directory, snapshot.step, world.generation)
         try:
-            # A record that an attempt at the same step left behind would vouch for a file that is
-            # about to be written again.
+            # A record of an earlier attempt at the same step would vouch for a file that is about
+            # to be overwritten.
             if self.directory.store.size(f"{mine}.json") is not None:
                 self.directory.store.remove(f"{mine}.json")
-            file = f"rank-{world.place.local_rank}.safetensors"
+            file = f"rank-{world.placement.local_rank}.safetensors"
             part = write_tensors(self.directory.store, folder, file, snapshot.rows)
             record = part.model_dump_json().encode()
             self.directory.store.write(f"{mine}.json", record)
-            if not world.is_first:
+            if not world.is_leader:
                 return
             self._commit(snapshot, folder, self.clock.monotonic() - began)
-        except Exception as error:  # noqa: BLE001 - noted; a save that fails must not end training
+        except Exception as error:  # noqa: BLE001 - recorded; a save that fails must not end training
             self._make_room(snapshot, mine)
-            if world.is_first:
+            if world.is_leader:
                 self._note_failure(snapshot.step, error)
             return
         seconds = round(self.clock.monotonic() - began, 3)
@@ -261,19 +264,19 @@ class Saver:
         if world.replicas is None or snapshot.step <= self.settled_step:
             self._retire(snapshot, keep)
         else:
-            # If the others turn out not to hold this step, it is taken again, and only the older
+            # If the others turn out not to have this step, it is computed again, and only the older
             # checkpoints count.
             self._owed = (snapshot, keep)
 
-    def _retire(self, snapshot: Snapshot, keep: Keep) -> None:
+    def _retire(self, snapshot: Snapshot, keep: KeepConfig) -> None:
         settled = max(self.settled_step, snapshot.step)
         # Old ones that cannot be removed now go with the next save.
         with self._retires, suppress(OSError):
             retire(self.directory, keep, snapshot.world.generation, settled)
 
     def _make_room(self, snapshot: Snapshot, mine: str) -> None:
-        """After a failure: what this rank has written goes, and with the leader all of it."""
-        if snapshot.world.is_first:
+        """After a failure: removes what this rank has written; the leader removes all of it."""
+        if snapshot.world.is_leader:
             with suppress(OSError):
                 drop(self.directory, snapshot.step, snapshot.world.generation)
             return
@@ -282,8 +285,9 @@ class Saver:
                 self.directory.store.remove(name)
 
     def _commit(self, snapshot: Snapshot, folder: str, write_seconds: float) -> None:
-        """The manifest, once every rank's file is whole and the ledger is in the store."""
-        writers = snapshot.world.place.domain_size
+        """Writes the manifest, once every rank's file is complete and the ledger is in the
+        store."""
+        writers = snapshot.world.placement.domain_size
         patience = max(PARTS_SECONDS, PARTS_FACTOR * write_seconds)
         deadline = self.clock.monotonic() + patience
         names = [f"{folder}/rank-{rank}.json" for rank in range(writers)]
@@ -294,7 +298,9 @@ class Saver:
                         f"{name} was not written within {patience:.0f} s of the first rank's file"
                     )
                 self.clock.sleep(0.05)
-        parts = [Part.model_validate_json(self.directory.store.read(name)) for name in names]
+        parts = [
+            RankManifest.model_validate_json(self.directory.store.read(name)) for name in names
+        ]
         for log in (self.directory.ledger, self.directory.metrics, self.directory.evaluations):
             log.flush()
         manifest = CheckpointManifest(

@@ -1,15 +1,15 @@
-"""Process groups over the worker's session: torch's store, and a gloo group for each generation.
+"""Process groups over the worker's session: a torch store, and a gloo group for each generation.
 
-How forming is bounded, and a group let go of (all measured with torch 2.15 on this transport):
+How long forming a group takes at most, and how one is dropped (measured with torch 2.15 and gloo):
 
 - gloo first reads every member's address from the store, then connects to one member after the
   other. Its reading ends at once when the store raises, and ours does so as soon as the generation
   is broken.
-- Of two members one connects and the other waits to be connected to. Who connects to a dead process
-  is refused in a millisecond; who waits for one waits on, and nothing interrupts it. gloo gives it
+- Of two members one connects and the other waits to be connected to. A connection to a dead process
+  is refused in a millisecond; a wait for one continues, and nothing interrupts it. gloo gives it
   *five times* the group's timeout, so that a timeout of 2 s held everyone for 10. The group is
-  therefore made with a fifth of the time that is left, in a thread of its own: whoever waits for it
-  goes on when the generation is broken, and the thread ends by itself.
+  therefore made with a fifth of the time that is left, in a thread of its own: the caller
+  continues when the generation is broken, and the thread ends by itself.
 - A collective that waits for a live member is not ended by gloo's `abort`, nor by dropping the
   group: the group's destructor waits for it, up to the timeout (2.9 s of 3 s). When the connections
   are shut down it ends in 2 ms, here and at the other end. Neither torch nor gloo offer that, so it
@@ -33,7 +33,7 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
 from headway.errors import HeadwayError, PeerLost
-from headway.member.messages import (
+from headway.member.protocol.messages import (
     MAX_KEYS,
     MAX_WAIT_SECONDS,
     StoreAdd,
@@ -47,31 +47,31 @@ from headway.member.messages import (
     StoreSet,
     StoreValue,
 )
-from headway.member.session import Session
-from headway.member.session_view import GenerationOver, Late
+from headway.member.worker.session import Session
+from headway.member.worker.session_view import GenerationOver, Late
 from headway.train.world import COLLECTIVE_TIMEOUT
 
 FORM_SECONDS = 2.0
 REQUEST_SECONDS = 2.0
-"""For what is answered at once. The connection may have to be made anew in between."""
+"""Timeout of requests that are answered at once. The session may reconnect in between."""
 CONNECT_FACTOR = 5
 """By which gloo multiplies a group's timeout when it waits for a connection."""
 LOOK_SECONDS = 0.005
 
 
 class GroupFailed(PeerLost):
-    """The group could not be formed. `ranks`: who had not even come to it, if that is known."""
+    """The group could not be formed. `ranks`: those that had not joined, if known."""
 
     def __init__(self, message: str, ranks: tuple[int, ...] = ()) -> None:
         super().__init__(message)
         self.ranks = ranks
-        self.pods: tuple[str, ...] = ()
-        """Their names, where the group's members are known by name."""
+        self.workers: tuple[str, ...] = ()
+        """Names of these ranks' workers, if known."""
 
 
 class SessionStore(Store):
-    """The keys of one generation, kept by the coordinator. Every wait has a deadline: `timeout`,
-    as with all of torch's stores, unless the call brings its own."""
+    """The keys of one generation, kept by the coordinator. Every wait has a deadline: `timeout`, as
+    with all of torch's stores, unless the call has its own."""
 
     def __init__(self, session: Session, generation: int, prefix: str = "") -> None:
         super().__init__()
@@ -130,7 +130,7 @@ class SessionStore(Store):
     def num_keys(self) -> int:
         raise NotImplementedError("the coordinator's store does not count its keys")
 
-    # What torch's C++ side calls these two.
+    # The names that torch's C++ side uses.
     deleteKey = delete_key
     getNumKeys = num_keys
 
@@ -155,7 +155,7 @@ class SessionStore(Store):
         return answer.value
 
     def _missing(self, keys: Sequence[str], deadline: float) -> list[str]:
-        """Those of the first keys that are not all there by then; none: all are."""
+        """The first batch of keys that are not all set by then; empty if all are set."""
         for begin in range(0, len(keys), MAX_KEYS):
             some = tuple(self.prefix + key for key in keys[begin : begin + MAX_KEYS])
             left = min(max(0.0, deadline - time.monotonic()), MAX_WAIT_SECONDS)
@@ -183,9 +183,9 @@ class _FormingStore(SessionStore):
         super().__init__(store.session, store.generation, f"{store.prefix}{name}/")
         self._deadline = time.monotonic() + seconds
         self.values: dict[str, bytes] = {}
-        """All addresses that went through: of the members, and its own."""
+        """All addresses exchanged: those of the members, and its own."""
         self.waits_for: int | None = None
-        """The rank whose address is not there yet."""
+        """The rank whose address is not set yet."""
         self.is_abandoned = False
 
     @property
@@ -213,7 +213,7 @@ class _FormingStore(SessionStore):
 
     def _check(self, key: str) -> None:
         if self.is_abandoned:
-            raise Late(f"the group is no longer wanted that {key} is for")
+            raise Late(f"the group that {key} is for was abandoned")
 
 
 class Group:
@@ -221,14 +221,14 @@ class Group:
 
     def __init__(self, process_group: dist.ProcessGroup, store: _FormingStore, rank: int) -> None:
         self.process_group: dist.ProcessGroup | None = process_group
-        """For the functions of torch.distributed. Nobody may keep it, or work of it, after
+        """For the functions of torch.distributed. Neither it nor its work may be kept after
         `drop`."""
         self.rank, self.size = rank, process_group.size()
         self.generation = store.generation
         self._store = store
 
     def drop(self) -> None:
-        """Ends whatever waits in the group, here and at its other members, and lets it go."""
+        """Ends collectives that wait in the group, here and on its other members, and frees it."""
         if self.process_group is not None:
             _shut_connections(self._store.values, self.rank)
             self.process_group = None
@@ -253,7 +253,7 @@ def form_group(
         if view.generation.breaks(store.generation):
             attempt.abandon()
             raise GenerationOver(
-                f"generation {view.generation.number} has taken the place of {store.generation} "
+                f"generation {view.generation.number} has replaced {store.generation} "
                 f"while its group formed: {view.generation.reason}"
             )
         if not attempt.store.seconds_left:
@@ -262,8 +262,8 @@ def form_group(
 
 
 class _Attempt:
-    """One group being made, in a thread that is left to itself when nobody waits any longer. It is
-    no daemon: the interpreter should not end under a thread that comes back to it from gloo."""
+    """One group being formed, in a thread that runs to its end even when the group is abandoned.
+    Not a daemon thread: the interpreter must not end under a thread that returns from gloo."""
 
     def __init__(self, store: _FormingStore, rank: int, size: int, timeout: timedelta) -> None:
         self.store = store
@@ -324,16 +324,16 @@ class _Attempt:
 
 
 def _shut_connections(values: dict[str, bytes], rank: int) -> None:
-    """Of one group. A connection of gloo has the listening address of one of its two ends at that
-    end, and every group listens at an address of its own."""
+    """Shuts the connections of one group. A connection of gloo has the listening address of one of
+    its two ends at that end, and every group listens at an address of its own."""
     try:
         addresses = {key: _address(value) for key, value in values.items()}
     except (ValueError, struct.error):
-        return  # another transport than the one this was written for: it takes its time then
+        return  # an unknown transport: its collectives end with their timeout
     own = addresses.pop(f"0/{rank}", None)
     others = set(addresses.values())
     for name in os.listdir("/dev/fd"):
-        with suppress(OSError):  # closed meanwhile, or connected to nobody
+        with suppress(OSError):  # closed meanwhile, or not connected
             descriptor = int(name)
             if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                 continue
@@ -348,7 +348,7 @@ def _shut_connections(values: dict[str, bytes], rank: int) -> None:
 
 
 def _address(value: bytes) -> tuple[str, int]:
-    """Out of what gloo tells the others of a member: length and name of its host, length of its
+    """Parsed from what gloo publishes of a member: length and name of its host, length of its
     address and the address, a sockaddr_storage first."""
     (begin,) = struct.unpack_from("@N", value)
     begin += struct.calcsize("@N") * 2

@@ -1,4 +1,4 @@
-"""One step: compute the slices, add up, decide, apply.
+"""One step: compute the micro-batches, all-reduce, decide, apply.
 
 The world is an argument: nothing here remembers who took part in the step before.
 """
@@ -13,21 +13,21 @@ from torch import nn
 
 from headway.spec.resolve import Resolved
 from headway.train.batches import seed_generators
-from headway.train.copies import Copies
 from headway.train.feed import Feed
-from headway.train.guard import LossGuard
-from headway.train.norm import squared_norm
+from headway.train.gradient_all_reduce import GradientReducer
+from headway.train.gradient_norm import squared_norm
+from headway.train.loss_guard import LossGuard
+from headway.train.lr_schedule import lr_ratio
 from headway.train.objectives import LossFunction
 from headway.train.optim import set_lr
 from headway.train.precision import LossScale, computing
-from headway.train.replicate import Gradients
-from headway.train.schedule import lr_ratio
+from headway.train.weight_copies import WeightCopies
 from headway.train.world import World
 
 
 @dataclass
 class Training:
-    """Everything a step changes, and what it needs to do so."""
+    """Everything that a step changes, and what it needs for that."""
 
     resolved: Resolved
     total_steps: int
@@ -37,19 +37,19 @@ class Training:
     feed: Feed
     scale: LossScale
     guard: LossGuard
-    gradients: Gradients
-    copies: Copies
+    gradient_reducer: GradientReducer
+    copies: WeightCopies
     step: int = 0
-    """Steps committed so far: the next one to compute."""
+    """Steps committed so far, and the index of the next one."""
     committed_in: int = 0
-    """The generation that committed the last of them. With the step it is the state's name."""
+    """Generation that committed the last step. With the step it is the name of the state."""
     evaluated_step: int = 0
-    """The last one after which an evaluation was done, or not due."""
+    """Last step after which an evaluation was done, or was not due."""
 
 
 @dataclass(frozen=True)
 class Flags:
-    """What a worker brings to a step, besides gradients."""
+    """What a worker contributes to a step besides gradients."""
 
     stop: bool = False
     """Stop after this step."""
@@ -58,19 +58,19 @@ class Flags:
     leaving: bool = False
     """This worker's machine is wanted back."""
     ahead: int = 0
-    """By how many generations the newest one it knows is ahead of the one it works in."""
+    """Generations that this worker knows beyond the one it works in."""
 
 
 @dataclass(frozen=True)
 class Agreed:
-    """What all workers do after a step: the same on all, for it comes out of the reduction."""
+    """What all workers do after a step: the same on all, since it comes from the all-reduce."""
 
     stop: bool = False
     """Some worker wants to stop, or all have to leave."""
     save: bool = False
     """Some worker wants to save."""
     over: bool = False
-    """All know the same newer generation: they go over to it."""
+    """All know the same newer generation, and enter it."""
 
 
 @dataclass(frozen=True)
@@ -84,28 +84,28 @@ class StepResult:
     lr: float
     extras: dict[str, float] = field(default_factory=dict)
     skipped: str | None = None
-    """Why nothing was learned from this step; it is consumed all the same."""
+    """Why the update of this step was skipped; its data counts as consumed."""
     agreed: Agreed = Agreed()
 
 
 def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     """COLLECTIVE. Computes and commits step `training.step`; the same result on every worker.
-    Raises PeerLost when a worker is lost: then nothing has changed, and the step can be taken again
-    in another world."""
+    Raises PeerLost when a worker is lost: then nothing has changed, and the step can be computed
+    again in another world."""
     run, step = training.resolved.run, training.step
     with training.copies.in_use():
-        sums, own_count, names = _run_slices(training, world)
-    lost = training.gradients.finish(sums)  # COLLECTIVE
+        sums, own_count, names = _run_micro_batches(training, world)
+    lost = training.gradient_reducer.finish(sums)  # COLLECTIVE
     gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
     totals = torch.cat([sums, squared_norm(gradients).view(1)])
     if world.domain is not None:
-        world.domain.add_up(totals)  # COLLECTIVE
+        world.domain.all_reduce(totals)  # COLLECTIVE
     # SYNC: the one moment of a step at which the host waits for the device.
     *totals_here, squared, count_here = torch.cat([totals, own_count.view(1)]).tolist()
-    # COLLECTIVE, and the last one: whoever has its result commits.
-    count, *raised = world.control([int(count_here), *_raised(flags)], lost)
+    # COLLECTIVE, and the last one: a worker that has its result commits.
+    count, *raised = world.control_all_reduce([int(count_here), *_raised(flags)], lost)
     loss, *extras = (value / max(1, count) for value in totals_here)
-    divisor = count * training.scale.factor(_slice_tokens(training))
+    divisor = count * training.scale.factor(_micro_batch_tokens(training))
     grad_norm = math.sqrt(squared) / divisor if count else 0.0
 
     reason = training.guard.verdict(loss, grad_norm) if count else "it has no targets"
@@ -127,35 +127,37 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     )
 
 
-def _run_slices(training: Training, world: World) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
-    """Forward and backward over this worker's slices. Sums and count stay on the device."""
+def _run_micro_batches(
+    training: Training, world: World
+) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
+    """Forward and backward over this worker's micro-batches. Sums and count stay on the device."""
     run = training.resolved.run
-    factor = training.scale.factor(_slice_tokens(training))
+    factor = training.scale.factor(_micro_batch_tokens(training))
     if not training.model.training:  # after an evaluation
         training.model.train()
-    training.gradients.begin(world.replicas)
-    share = world.share(training.feed.num_slices)
+    training.gradient_reducer.begin(world.replicas)
+    share = world.share(training.feed.num_micro_batches)
     sums: torch.Tensor | None = None
     count = torch.zeros((), dtype=torch.int64, device=world.device)
     names: list[str] = []
     for index, batch in enumerate(training.feed.step(training.step, share)):
-        world.require_whole()
+        world.require_all_alive()
         seed_generators(batch.seed, world.device)
         with computing(run.precision, world.device):
             loss = training.objective(training.model, batch)
-        if index + 1 == share.passes:
-            training.gradients.last_slice()
+        if index + 1 == share.num_passes:
+            training.gradient_reducer.last_micro_batch()
         (loss.sum * factor if factor != 1.0 else loss.sum).backward()
         names = sorted(loss.extras)
         parts = torch.stack([loss.sum.detach(), *(loss.extras[name].detach() for name in names)])
         sums = parts.double() if sums is None else sums + parts.double()
         count = count + loss.count
-    assert sums is not None, "a share has at least one slice"
+    assert sums is not None, "a share has at least one micro-batch"
     return sums, count, names
 
 
 def _raised(flags: Flags) -> list[int]:
-    """As numbers, for a sum over all workers."""
+    """The flags as integers, for an all-reduce over all workers."""
     return [flags.stop, flags.save, flags.leaving, flags.ahead, flags.ahead**2]
 
 
@@ -164,12 +166,12 @@ def _agreed(raised: list[int], num_workers: int) -> Agreed:
     return Agreed(
         stop=stop > 0 or leaving == num_workers,
         save=save > 0,
-        # The square of a sum is as large as this only if all that is added up is the same.
+        # The square of the sum reaches this value only if all summands are equal.
         over=ahead > 0 and ahead**2 == num_workers * squares,
     )
 
 
-def _slice_tokens(training: Training) -> int:
+def _micro_batch_tokens(training: Training) -> int:
     return training.resolved.micro * training.resolved.run.data.sequence_length
 
 
@@ -177,7 +179,7 @@ def _slice_tokens(training: Training) -> int:
 def _apply(
     training: Training, gradients: list[torch.Tensor], grad_norm: float, divisor: float, lr: float
 ) -> None:
-    """Sums become means and are clipped in one pass over the gradients, then the update."""
+    """Divides and clips the gradients in one pass, then updates the weights."""
     limit = training.resolved.run.optimizer.max_grad_norm
     clip = 1.0 if limit == "off" else min(1.0, limit / (grad_norm + 1e-6))
     torch._foreach_mul_(gradients, clip / divisor)

@@ -1,7 +1,7 @@
-"""Where numbers go besides the run directory: TensorBoard and Weights & Biases.
+"""Trackers, which get metrics besides the run directory: TensorBoard and Weights & Biases.
 
-A tracker is for looking at a run. Whatever goes wrong with one is said once in the worker's log,
-and training goes on without it.
+An error of a tracker is logged once in the worker's log, and training continues without the
+tracker.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ import xxhash
 
 from headway.errors import BadInput, HeadwayError
 from headway.spec.resolve import Resolved
-from headway.state.lines import settled
-from headway.state.rundir import RunDirectory
-from headway.train.saying import say
+from headway.state.rewinds import apply_rewinds
+from headway.state.run_directory import RunDirectory
+from headway.train.worker_log import log_line
 
 WANDB_PROJECT = "headway"
 WANDB_BLOCK = 32 * 1024
@@ -32,24 +32,24 @@ send in time stays on this machine for `wandb sync`."""
 
 HOLD_SECONDS = 1.0
 MOST_PAST_STEPS = 10_000
-"""Steps that are given to W&B afterwards, when a start finds that it lacks them."""
+"""Past steps that are logged to W&B at most, when a start finds that it lacks them."""
 NO_MEASURES = frozenset({"step", "generation", "tokens", "targets", "block"})
-"""Numbers of a line in the logs that are there for other reasons than to be plotted."""
+"""Numbers of a line in the logs that are not metrics."""
 
 Numbers = dict[str, float]
 
 
 class Tracker(Protocol):
     def numbers(self, step: int, numbers: Numbers) -> None:
-        """Some of the numbers of a step. After a loss the newest step may come a second time."""
+        """Logs some metrics of a step. After a worker was lost the newest step may come again."""
         ...
 
     def close(self) -> None: ...
 
 
 def open_trackers(directory: RunDirectory, resolved: Resolved, first_step: int) -> list[Tracker]:
-    """Those the run file asks for, before this start has written anything into the logs; they
-    never fail afterwards."""
+    """The trackers that the run file asks for. Called before this start has written anything to the
+    logs; they never raise afterwards."""
     openers: dict[str, Callable[[], Tracker]] = {
         "tensorboard": lambda: TensorBoard(directory, first_step),
         "wandb": lambda: WandB(directory, resolved, first_step),
@@ -58,7 +58,7 @@ def open_trackers(directory: RunDirectory, resolved: Resolved, first_step: int) 
 
 
 def past_numbers(directory: RunDirectory, after: int, upto: int) -> list[tuple[int, Numbers]]:
-    """What the run directory has of the steps (after, upto], by step, as trackers get it."""
+    """Metrics of the steps (after, upto] from the run directory, by step, as trackers get them."""
     found: dict[int, Numbers] = {step: {} for step in range(after + 1, upto + 1)}
     logs = (
         (directory.metrics, lambda line: "train"),
@@ -66,7 +66,7 @@ def past_numbers(directory: RunDirectory, after: int, upto: int) -> list[tuple[i
         (directory.activations, lambda line: f"activations/{line['block']}"),
     )
     for log, group in logs:
-        for line in settled(log.read()[0]):
+        for line in apply_rewinds(log.read()[0]):
             if line["step"] in found:
                 name = group(line)
                 found[line["step"]].update(
@@ -78,16 +78,17 @@ def past_numbers(directory: RunDirectory, after: int, upto: int) -> list[tuple[i
 
 
 class Unfailing:
-    """A tracker that falls silent, after one line in the log, instead of stopping training."""
+    """A tracker that is switched off by its first error, which is logged, instead of stopping
+    training."""
 
     def __init__(self, name: str, open_tracker: Callable[[], Tracker]) -> None:
         self.name = name
         self.tracker: Tracker | None = None
         try:
             self.tracker = open_tracker()
-        except HeadwayError:  # a package that is not installed: said before anything is trained
+        except HeadwayError:  # a package that is not installed: reported before training
             raise
-        except Exception as error:  # noqa: BLE001 - said, and nothing depends on it
+        except Exception as error:  # noqa: BLE001 - logged, and nothing depends on it
             self._give_up(error)
 
     def numbers(self, step: int, numbers: Numbers) -> None:
@@ -108,7 +109,7 @@ class Unfailing:
 
     def _give_up(self, error: Exception) -> None:
         self.tracker = None
-        say(f"{self.name} gets nothing more until the next start: {error!r}")
+        log_line(f"{self.name} failed and is off until the next start: {error!r}")
 
 
 class TensorBoard:
@@ -178,16 +179,16 @@ class WandB:
     def _begin(self, facts: dict[str, Any]) -> Any:
         if os.environ.get("WANDB_MODE"):
             return self._init(facts)
-        reason = "no API key is there (WANDB_API_KEY, or `wandb login`)"
+        reason = "no API key found (set WANDB_API_KEY or run `wandb login`)"
         if has_wandb_key():
             try:
                 return self._init(facts)
-            except Exception as error:  # noqa: BLE001 - said below
-                reason = f"it could not be reached: {error}"
+            except Exception as error:  # noqa: BLE001 - logged below
+                reason = f"it cannot be reached: {error}"
                 self.wandb.teardown()  # otherwise the id counts as in use
         run = self._init({**facts, "mode": "offline", "resume": None})
         folder = Path(run.dir).parent
-        say(f"wandb is offline: {reason}; `wandb sync {folder}` sends what was logged")
+        log_line(f"wandb is offline: {reason}; to upload later: wandb sync {folder}")
         return run
 
     def _init(self, facts: dict[str, Any]) -> Any:

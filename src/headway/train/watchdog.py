@@ -1,5 +1,5 @@
-"""Notices that training stands still, and shows where: the stacks of all threads, in this worker's
-log. Every worker has one, so that all are shown when one of them holds up the others."""
+"""Detects that training hangs, and dumps the stacks of all threads to this worker's log. Every
+worker has a watchdog, so that all stacks are dumped when one worker blocks the others."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from headway.clock import Clock
-from headway.member.rules import FIRST_STEP_SECONDS
+from headway.member.coordinator.rules import FIRST_STEP_SECONDS
 
 LEAST_SECONDS = 60.0
 MOST_STEPS = 20
-"""So many steps' time without a step is no slowness any more."""
+"""A step that takes this many times as long as usual hangs."""
 RECENT_STEPS = 32
-"""Whose median time is a step's time."""
+"""Steps whose median is the usual time of a step."""
 LOOK_SECONDS = 1.0
 
 
 class Watchdog:
-    def __init__(self, clock: Clock, hangs: Callable[[int], None]) -> None:
-        """`hangs` is called, in the watchdog's thread, with the number of times in a row."""
-        self._clock, self._hangs = clock, hangs
+    def __init__(self, clock: Clock, on_hang: Callable[[int], None]) -> None:
+        """`on_hang` is called with the number of hangs in a row, in the watchdog's thread."""
+        self._clock, self._on_hang = clock, on_hang
         self._on_duty = False
         self._first: float | None = None
-        """Seconds of the first step: with what was compiled in it."""
+        """Seconds of the first step, which includes compilation."""
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
-        """Seconds of those after it."""
+        """Seconds of the steps after it."""
         self.patience = FIRST_STEP_SECONDS
         self._fed_at = clock.monotonic()
         self._barks = 0
@@ -47,13 +47,13 @@ class Watchdog:
             self._on_duty = False
 
     def feed(self) -> None:
-        """A sign of life that is no step: a world begins, a part of an evaluation is done. What
-        comes now may be compiled first, here or by a newcomer."""
+        """Progress other than a step: a world begins, a part of an evaluation is done. What comes
+        next may include compilation, here or on a new worker."""
         self._fed_at, self._barks = self._clock.monotonic(), 0
         self.patience = max(self._for_a_step(), self._for_a_compile())
 
     def committed(self) -> None:
-        """A step was."""
+        """A step was committed."""
         now = self._clock.monotonic()
         seconds = now - self._fed_at
         self._fed_at, self._barks = now, 0
@@ -73,7 +73,7 @@ class Watchdog:
         return max(LEAST_SECONDS, MOST_STEPS * (self.step_seconds if self._recent else 0.0))
 
     def _for_a_compile(self) -> float:
-        """As the first step had one in it, or none."""
+        """Judged by the first step, which may have included one."""
         return (
             FIRST_STEP_SECONDS
             if self._first is None
@@ -82,7 +82,7 @@ class Watchdog:
 
     @property
     def waited_seconds(self) -> float:
-        """Since the last sign of life."""
+        """Seconds since the last progress."""
         return self._clock.monotonic() - self._fed_at
 
     def _watch(self) -> None:
@@ -95,6 +95,8 @@ class Watchdog:
         waited = self.waited_seconds
         if self._on_duty and waited > patience * (self._barks + 1):
             self._barks += 1
-            print(f"no step for {waited:.0f} s; what the threads do:", file=sys.stderr, flush=True)
+            print(
+                f"no step for {waited:.0f} s; stacks of all threads:", file=sys.stderr, flush=True
+            )
             faulthandler.dump_traceback(sys.stderr, all_threads=True)
-            self._hangs(self._barks)
+            self._on_hang(self._barks)

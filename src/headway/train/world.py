@@ -1,15 +1,18 @@
-"""Who computes a step together. A World is an argument of a step, never a global.
+"""The workers that compute a step together. A World is an argument of a step, never a global.
 
-Workers are numbered domain by domain, the leader's first. A domain is lost as a whole: one worker,
-or the ranks of one node, which with `shard: node` hold one copy of the model together. Between
-domains everything is replicated.
+Workers are numbered domain by domain, starting with the leader's. A failure domain is lost as a
+whole: one worker, or the ranks of one node, which with `shard: node` hold one copy of the model
+together. Between domains everything is replicated.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -17,36 +20,39 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headway.errors import PeerLost
-from headway.plan.batch import Share, share_of
-from headway.plan.devices import require_device
+from headway.plan.accelerators import require_device
+from headway.plan.batch_division import MicroBatchShare, share_of
 from headway.spec.resolve import Resolved
-from headway.train.mates import Mates
-from headway.train.peers import Peers, naming_lost_peers
+from headway.train.collectives import WorkerGroup, raising_peer_lost
+from headway.train.domain_group import DomainGroup
 
-# A dead peer closes its connections and is noticed at once, and the launcher ends the others; this
+# A dead peer closes its connections and is noticed at once, and the launcher stops the others; this
 # bounds the wait for one that is alive but stuck. Compiling a large model takes minutes.
 COLLECTIVE_TIMEOUT = timedelta(minutes=10)
 FORM_TIMEOUT = timedelta(minutes=3)
 CONTROL_TIMEOUT = timedelta(hours=1)
-"""Between the ranks of a live domain, who have other means to notice a loss: one of them may wait
-for a store that is away, or for a long save, while the others wait for it."""
+"""Between the ranks of a live domain, which notice a loss by other means: one of them may wait for
+an unreachable store, or for a long save, while the others wait for it."""
+MAX_HANGS = 2
+"""Hangs in a row after which a worker ends itself."""
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a worker is. It stays there, whoever comes and goes."""
+class RankPlacement:
+    """Device and position of a worker in its domain. They stay when other workers come and go."""
 
     device: torch.device
     local_rank: int = 0
-    """In its domain."""
+    """Rank in the domain."""
     domain_size: int = 1
-    """Workers of a domain. Those of the first write checkpoints."""
+    """Workers of a domain. Those of the first domain write checkpoints."""
     shard_mesh: DeviceMesh | None = None
-    """The ranks of this domain, when they hold the model together."""
+    """The ranks of this domain, if the model is sharded over them."""
     domain_groups: tuple[dist.ProcessGroup, dist.ProcessGroup] | None = field(
         default=None, repr=False
     )
-    """Of the same ranks, for data and for control, as long as their processes live."""
+    """Process groups of the same ranks, for data and for control. They last as long as the
+    processes."""
 
 
 @dataclass(frozen=True)
@@ -54,68 +60,68 @@ class World:
     rank: int
     num_workers: int
     generation: int
-    place: Place
-    replicas: Peers | None = field(default=None, repr=False)
-    """Workers that hold the same part of the model: gradients are added up over them."""
-    domain: Mates | None = field(default=None, repr=False)
-    """The ranks that hold the model together with this one."""
+    placement: RankPlacement
+    replicas: WorkerGroup | None = field(default=None, repr=False)
+    """Workers that hold the same part of the model: gradients are all-reduced over them."""
+    domain: DomainGroup | None = field(default=None, repr=False)
+    """The ranks that the model is sharded over, this one included."""
 
     @property
     def device(self) -> torch.device:
-        return self.place.device
+        return self.placement.device
 
     @property
-    def is_first(self) -> bool:
-        """The one that writes metrics and the manifests of checkpoints."""
+    def is_leader(self) -> bool:
+        """Whether it is the leader, which writes metrics and the manifests of checkpoints."""
         return self.rank == 0
 
     @property
-    def leads(self) -> bool:
-        """One of those that write checkpoints."""
-        return self.rank < self.place.domain_size
+    def writes_checkpoints(self) -> bool:
+        """Whether it is in the leader's domain, whose ranks write checkpoints together."""
+        return self.rank < self.placement.domain_size
 
     @property
     def shard_size(self) -> int:
-        return 1 if self.place.shard_mesh is None else self.place.domain_size
+        return 1 if self.placement.shard_mesh is None else self.placement.domain_size
 
-    def share(self, num_slices: int) -> Share:
-        """This worker's part of a step or of an evaluation."""
-        return share_of(num_slices, self.num_workers, self.shard_size, self.rank)
+    def share(self, num_micro_batches: int) -> MicroBatchShare:
+        """This worker's share of a step or of an evaluation."""
+        return share_of(num_micro_batches, self.num_workers, self.shard_size, self.rank)
 
-    def most_passes(self, num_slices: int) -> int:
-        """Passes of the worker that has the most: the first."""
-        return share_of(num_slices, self.num_workers, self.shard_size, 0).passes
+    def max_passes(self, num_micro_batches: int) -> int:
+        """Passes of the worker that has the most: the first one."""
+        return share_of(num_micro_batches, self.num_workers, self.shard_size, 0).num_passes
 
-    def require_whole(self) -> None:
-        """Raises PeerLost if a worker is known to be lost: what is left of the step is in vain. Not
-        inside a domain, whose ranks compute their slices together."""
+    def require_all_alive(self) -> None:
+        """Raises PeerLost if a worker is known to be lost: the rest of the step would be wasted.
+        Not inside a domain, whose ranks compute their micro-batches together."""
         if self.domain is None and self.replicas is not None and self.replicas.is_over:
             raise PeerLost("the generation is over")
 
-    def add_up(self, *tensors: torch.Tensor) -> None:
-        """COLLECTIVE. Each tensor becomes its sum over all workers. If a rank loses a peer, this
-        raises on all ranks of its domain."""
+    def all_reduce(self, *tensors: torch.Tensor) -> None:
+        """COLLECTIVE. Each tensor becomes its sum over all workers. If one rank loses a peer, all
+        ranks of its domain raise PeerLost."""
         lost = None
         if self.replicas is not None:
             try:
                 for tensor in tensors:
-                    self.replicas.add_up(tensor)
+                    self.replicas.all_reduce(tensor)
             except PeerLost as error:
                 lost = error
-        self.agree(lost)
+        self.raise_if_any_lost(lost)
         if self.domain is not None:
             for tensor in tensors:
-                self.domain.add_up(tensor)
+                self.domain.all_reduce(tensor)
 
-    def agree(self, lost: PeerLost | None) -> None:
-        """COLLECTIVE in the domain. Raises PeerLost if any rank of it has lost a peer: with a copy
-        of the model in several hands, all continue or none."""
+    def raise_if_any_lost(self, lost: PeerLost | None) -> None:
+        """COLLECTIVE in the domain. Raises PeerLost if any of its ranks has lost a peer: they hold
+        one copy of the model together, so all continue or none."""
         self._control_in_domain([], lost)
 
-    def control(self, values: list[int], lost: PeerLost | None = None) -> list[int]:
-        """COLLECTIVE. The control all-reduce: sums of the values over all workers, on the host, so
-        that no device is waited for. `lost`: a collective before it has failed here. Then nobody
-        gets a result: a step is committed only if every worker's sums are complete.
+    def control_all_reduce(self, values: list[int], lost: PeerLost | None = None) -> list[int]:
+        """COLLECTIVE. Sums of the values over all workers, on the host, so that no device is waited
+        for. `lost`: an earlier collective failed here. Then no worker gets a result: a step is
+        committed only if the sums of every worker are complete.
 
         Over replicas first, which a worker with incomplete sums does not join; then inside the
         domain, on a group that a new generation does not shut: all its ranks get the result or
@@ -123,7 +129,7 @@ class World:
         if self.replicas is not None and lost is None:
             vector = torch.tensor(values, dtype=torch.int64)
             try:
-                self.replicas.add_up(vector)
+                self.replicas.all_reduce(vector)
                 values = vector.tolist()
             except PeerLost as error:
                 lost = error
@@ -131,7 +137,7 @@ class World:
 
     def _control_in_domain(self, values: list[int], lost: PeerLost | None) -> list[int]:
         if self.domain is not None:
-            gathered = self.domain.gather([*values, int(lost is not None)])
+            gathered = self.domain.all_gather([*values, int(lost is not None)])
             *values, num_lost = (sum(column) for column in zip(*gathered, strict=True))
             if num_lost and lost is None:
                 lost = PeerLost("another rank of this domain lost a peer")
@@ -140,15 +146,117 @@ class World:
         return values
 
     def any(self, flag: bool) -> bool:
-        """COLLECTIVE. Whether any worker raises the flag."""
-        return self.control([int(flag)]) != [0]
+        """COLLECTIVE. Whether the flag is set on any worker."""
+        return self.control_all_reduce([int(flag)]) != [0]
 
-    def wait_for_all(self) -> None:
-        """COLLECTIVE. Returns when every worker has come here."""
+    def barrier(self) -> None:
+        """COLLECTIVE. Returns once every worker has called it."""
         self.any(False)
 
 
+class WorldSource(Protocol):
+    """Gives a worker its worlds, one after the other."""
+
+    def next(self, is_wanted: Callable[[], bool]) -> World | None:
+        """COLLECTIVE. Waits for a place in the run and for all other workers. None: `is_wanted` is
+        false, and there is no place."""
+        ...
+
+    @property
+    def has_state(self) -> bool:
+        """Whether this worker entered the newest world with the run's state."""
+        ...
+
+    @property
+    def is_paused(self) -> bool:
+        """Whether there are too few workers to continue: save, and wait."""
+        ...
+
+    @property
+    def num_newer_generations(self) -> int:
+        """Generations made since the newest world, as far as this worker knows."""
+        ...
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether this worker's machine is wanted back."""
+        ...
+
+    @property
+    def reason(self) -> str:
+        """Why the newest world was made."""
+        ...
+
+    @property
+    def worker_names(self) -> list[str]:
+        """Names of the workers of the newest world, by rank."""
+        ...
+
+    def report_hang(self, times: int) -> None:
+        """No step was committed for long, `times` times in a row. From any thread."""
+        ...
+
+    def report_state(self) -> None:
+        """This worker has the run's state now."""
+        ...
+
+    def report_step_seconds(self, seconds: float) -> None:
+        """How long a step takes: other workers may have to wait for the end of one."""
+        ...
+
+    def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
+        """Until there is a newer generation, or this worker has to leave."""
+        ...
+
+    def end_world(self, lost: PeerLost) -> None:
+        """The newest world has lost a peer. Raises it where there is never another world."""
+        ...
+
+    def close(self, reason: str) -> None:
+        """The process ends, and reports why."""
+        ...
+
+
+class OneWorld:
+    """The only world of a run that restarts as a whole when a worker is lost."""
+
+    has_state = is_paused = is_leaving = False
+    num_newer_generations = 0
+    reason = "started"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+
+    @property
+    def worker_names(self) -> list[str]:
+        return [f"worker {rank}" for rank in range(self._world.num_workers)]
+
+    def report_hang(self, times: int) -> None:
+        if times >= MAX_HANGS:
+            os.abort()  # counts as a lost worker: all restart
+
+    def next(self, is_wanted: Callable[[], bool]) -> World | None:
+        return self._world
+
+    def report_state(self) -> None:
+        pass
+
+    def report_step_seconds(self, seconds: float) -> None:
+        pass
+
+    def wait_for_change(self, is_wanted: Callable[[], bool]) -> None:
+        raise AssertionError("there is never another world")
+
+    def end_world(self, lost: PeerLost) -> None:
+        raise lost
+
+    def close(self, reason: str) -> None:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+
+
 def form_world(
+    *,
     rank: int,
     nodes: int,
     ranks_per_node: int,
@@ -157,26 +265,26 @@ def form_world(
     store: Path,
     generation: int,
 ) -> World:
-    """COLLECTIVE. One that stays as it is: when a worker is lost, so is the world. Meets the other
-    workers at the file `store`, a new one for every start."""
+    """COLLECTIVE. A world that does not change: when a worker is lost, so is the world. The workers
+    rendezvous at the file `store`, a new one for every start."""
     num_workers = nodes * ranks_per_node
     local_rank = rank % ranks_per_node
     if num_workers == 1:
-        return World(rank, 1, generation, Place(device))
-    with naming_lost_peers():
-        meeting = FileStore(str(store), num_workers)
-        meeting.set_timeout(FORM_TIMEOUT)
+        return World(rank, 1, generation, RankPlacement(device))
+    with raising_peer_lost():
+        rendezvous = FileStore(str(store), num_workers)
+        rendezvous.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
             backends_of(device),
-            store=meeting,
+            store=rendezvous,
             rank=rank,
             world_size=num_workers,
             timeout=COLLECTIVE_TIMEOUT,
         )
         if not sharded:
-            place = Place(device, local_rank, ranks_per_node)
+            placement = RankPlacement(device, local_rank, ranks_per_node)
             assert dist.group.WORLD is not None
-            return World(rank, num_workers, generation, place, Peers(dist.group.WORLD))
+            return World(rank, num_workers, generation, placement, WorkerGroup(dist.group.WORLD))
         mesh = init_device_mesh(
             device.type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
         )
@@ -185,37 +293,41 @@ def form_world(
         rank,
         num_workers,
         generation,
-        Place(device, local_rank, ranks_per_node, mesh["shard"]),
-        Peers(mesh.get_group("replica")) if nodes > 1 else None,
-        Mates(Peers(group), Peers(group), generation),
+        RankPlacement(device, local_rank, ranks_per_node, mesh["shard"]),
+        WorkerGroup(mesh.get_group("replica")) if nodes > 1 else None,
+        DomainGroup(WorkerGroup(group), WorkerGroup(group), generation),
     )
 
 
-def live_place(local_rank: int, ranks: int, device: torch.device, store: Path | None) -> Place:
-    """COLLECTIVE in the domain, if it has several `ranks`: they hold the model together, and meet
-    at the file `store`. Their group lasts as long as their processes; whom else they compute with
-    changes."""
+def live_placement(
+    *, local_rank: int, domain_size: int, device: torch.device, store: Path | None
+) -> RankPlacement:
+    """COLLECTIVE in the domain, if it has several ranks: the model is sharded over them, and they
+    rendezvous at the file `store`. Their group lasts as long as their processes; the other domains
+    of the run change."""
     if store is None:
-        return Place(device)
-    with naming_lost_peers():
-        meeting = FileStore(str(store), ranks)
-        meeting.set_timeout(FORM_TIMEOUT)
+        return RankPlacement(device)
+    with raising_peer_lost():
+        rendezvous = FileStore(str(store), domain_size)
+        rendezvous.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
             backends_of(device),
-            store=meeting,
+            store=rendezvous,
             rank=local_rank,
-            world_size=ranks,
+            world_size=domain_size,
             timeout=COLLECTIVE_TIMEOUT,
         )
-        mesh = init_device_mesh(device.type, (ranks,), mesh_dim_names=("shard",))
+        mesh = init_device_mesh(device.type, (domain_size,), mesh_dim_names=("shard",))
         control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         assert isinstance(control, dist.ProcessGroup)
-    return Place(device, local_rank, ranks, mesh, (mesh.get_group("shard"), control))
+    return RankPlacement(
+        device, local_rank, domain_size, mesh, domain_groups=(mesh.get_group("shard"), control)
+    )
 
 
 def device_of(resolved: Resolved, number: int) -> torch.device:
-    """The device of that number on this machine, which from now on is the current one. Raises
-    BadInput if the machine has not what the run asks for."""
+    """The device with that number on this machine, made the current one. Raises BadInput if the
+    machine does not have what the run asks for."""
     if resolved.device != "cuda":
         return torch.device("cpu")
     present = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -1,4 +1,4 @@
-"""What must hold in every history, by what really happened, whatever the machine believes."""
+"""What must hold in every history, by what really happened, whatever the coordinator believes."""
 
 from __future__ import annotations
 
@@ -7,19 +7,28 @@ from collections.abc import Callable, Collection
 from math import inf
 from typing import TYPE_CHECKING
 
-from headway.member.events import Status
-from headway.member.generation import Domain, Generation
-from headway.member.lineage import NO_STATE, Name, state_of_domain, state_of_most
-from headway.member.rules import Rules
+from headway.member.coordinator.rules import Rules
+from headway.member.protocol.generation import Domain, Generation
+from headway.member.protocol.status import WorkerStatus
+from headway.member.worker.state_choice import (
+    NO_STATE,
+    Name,
+    has_state,
+    state_of_domain,
+    state_of_most,
+)
 from support.membership.world import World
 
 if TYPE_CHECKING:
     from support.membership.coordinator import Coordinator
     from support.membership.training import Given, Held
 
-Choose = tuple[Callable[[list[Name]], Name], Callable[[list[Name]], Name]]
-"""What a domain holds, by its pods; and which state is taken, by domains."""
-CHOOSE: Choose = (state_of_domain, state_of_most)
+Choose = tuple[
+    Callable[[Domain, int], bool], Callable[[list[Name]], Name], Callable[[list[Name]], Name]
+]
+"""Whether a worker has the state; what a domain holds, by its workers; and which state is taken, by
+domains."""
+CHOOSE: Choose = (has_state, state_of_domain, state_of_most)
 SAVE_EVERY = 4
 CLOCK_SECONDS = 2.0
 """By which a coordinator's clock may be ahead unnoticed, after several small jumps."""
@@ -33,7 +42,7 @@ class Checks:
     def __init__(self, world: World, rules: Rules, start: Held, choose: Choose) -> None:
         self.world, self.rules, self._choose = world, rules, choose
         self._heard: dict[tuple[str, str], float] = {}
-        """(coordinator, pod): when it was heard last on a session that is open."""
+        """(coordinator, worker): when it was heard last on a session that is open."""
         self._heard_in: dict[tuple[str, str], int] = {}
         """Which generation was the newest then that this coordinator told everyone of."""
         self._closed: dict[tuple[str, str], float] = {}
@@ -42,10 +51,11 @@ class Checks:
         self._arrived: dict[str, float] = {}
         """By coordinator: when a member came to it last."""
         self._leaving: set[str] = set()
+        self._replaced: set[str] = set()
         self._enter_by: dict[str, float] = {}
-        """When a pod must have entered the generation that it is called to."""
+        """When a worker must have entered the generation that it is called to."""
         self._step_seconds: dict[str, int] = {}
-        """What a pod has said of its steps."""
+        """What a worker has said of its steps."""
         self._entered: dict[str, int] = {}
         self._said_entered: dict[str, int] = {}
         self._published = 0
@@ -55,16 +65,19 @@ class Checks:
         """The newest generation that anyone complained of."""
         self._established: dict[str, int] = {}
         """By coordinator: the newest generation in which it knew all to have the state."""
-        self._said: dict[tuple[str, int], tuple[str, Status]] = {}
+        self._said: dict[tuple[str, int], tuple[str, WorkerStatus]] = {}
         """(coordinator, session that is open): whose it is, and what it said last."""
         self._named: dict[str, set[int]] = {}
         """In which generations somebody could not reach it."""
         self._generations: dict[int, Generation] = {}
         self._newest = 0
-        self._healed: set[tuple[str, int]] = set()
+        self._healed: dict[str, int] = {}
+        """The newest generation in which each worker got the state, or had it already."""
         self._live = 0
         """The newest generation whose members have all met."""
         self._saved = start
+        self._chosen: set[int] = set()
+        """Generations whose members have chosen a state."""
         self._restored: dict[int, Held] = {}
         self.settled_states: dict[int, Held] = {start.step: start}
         self.last_settled = 0.0
@@ -88,41 +101,41 @@ class Checks:
             self._check_nodes(domain)
 
     def _check_nodes(self, domain: Domain) -> None:
-        rules, pods = self.rules, domain.pods
-        if len(pods) != rules.domain_pods:
-            raise Broken(f"{'+'.join(pods)} is a domain of {len(pods)}")
-        size = rules.node_pods
+        rules, workers = self.rules, domain.workers
+        if len(workers) != rules.domain_workers:
+            raise Broken(f"{'+'.join(workers)} is a domain of {len(workers)}")
+        size = rules.node_workers
         if size == 1:
             return
-        for begin in range(0, len(pods), size):
-            ranks = [pod.split("/")[1] for pod in pods[begin : begin + size]]
-            nodes = {pod.split("/")[0] for pod in pods[begin : begin + size]}
+        for begin in range(0, len(workers), size):
+            ranks = [worker.split("/")[1] for worker in workers[begin : begin + size]]
+            nodes = {worker.split("/")[0] for worker in workers[begin : begin + size]}
             if len(nodes) > 1 or ranks != [str(rank) for rank in range(size)]:
-                raise Broken(f"{'+'.join(pods)} is no domain of whole nodes")
+                raise Broken(f"{'+'.join(workers)} is no domain of whole nodes")
 
     def published(self, generation: Generation) -> None:
         if self._generations.get(generation.number) != generation:
             raise Broken(f"generation {generation.number} was published before it was written")
         before = self._generations.get(generation.number - 1)
-        members = set(before.pods()) if before else set()
+        members = set(before.workers()) if before else set()
         self._published = generation.number
-        self._newcomers = set(generation.pods()) - members
-        for pod in generation.pods():
-            if pod in self._newcomers or not generation.sound:
-                self._call(pod)
+        self._newcomers = set(generation.workers()) - members
+        for worker in generation.workers():
+            if worker in self._newcomers or not generation.sound:
+                self._call(worker)
 
-    def _call(self, pod: str, has_seen: bool = False) -> None:
-        if self._said_entered.get(pod, 0) >= self._newest:
+    def _call(self, worker: str, has_seen: bool = False) -> None:
+        if self._said_entered.get(worker, 0) >= self._newest:
             return
-        rules, step_seconds = self.rules, self._step_seconds.get(pod, 0)
+        rules, step_seconds = self.rules, self._step_seconds.get(worker, 0)
         seconds = max(rules.enter_seconds, rules.enter_steps * step_seconds)
-        if pod in self._newcomers:
+        if worker in self._newcomers:
             seconds = rules.idle_enter_seconds if has_seen else rules.enter_seconds
-        elif not self._said_entered.get(pod):
+        elif not self._said_entered.get(worker):
             seconds = rules.idle_enter_seconds  # it was one, before a coordinator started again
         elif not step_seconds:
             seconds = rules.first_step_seconds
-        self._enter_by[pod] = min(self._enter_by.get(pod, inf), self.world.now + seconds)
+        self._enter_by[worker] = min(self._enter_by.get(worker, inf), self.world.now + seconds)
 
     def met(self, generation: Generation, index: int) -> None:
         """All members have joined a collective."""
@@ -132,54 +145,64 @@ class Checks:
             raise Broken(f"generation {number} went on beside generation {self._live}")
         self._live = max(self._live, number)
 
-    def seen(self, pod: str, before: int, now: int) -> None:
+    def seen(self, worker: str, before: int, now: int) -> None:
         if now < before:
-            raise Broken(f"{pod} went back from generation {before} to {now}")
+            raise Broken(f"{worker} went back from generation {before} to {now}")
 
     # Planned changes cost nothing
 
-    def failed(self, pod: str, number: int) -> None:
+    def failed(self, worker: str, number: int) -> None:
         if self.is_peaceful:
-            raise Broken(f"{pod} lost a step of generation {number} to a planned change")
+            raise Broken(f"{worker} lost a step of generation {number} to a planned change")
 
     # Only unevicted members of the generation before heal
 
-    def healed(self, pod: str, number: int) -> None:
-        self._healed.add((pod, number))
+    def healed(self, worker: str, number: int) -> None:
+        self._healed[worker] = number
 
     def _check_holders(self, generation: Generation) -> None:
-        number = generation.number - 1
-        before = self._generations.get(number)
-        domains = {domain.pods: domain for domain in before.domains} if before else {}
+        before = self._generations.get(generation.number - 1)
+        domains = {domain.workers: domain for domain in before.domains} if before else {}
         for domain in generation.domains:
-            was = domains.get(domain.pods)
-            if domain.holds and not (was and (was.holds or self._all_healed(was, number))):
+            was = domains.get(domain.workers)
+            if domain.holds and not (was and self._has_state(was)):
                 raise Broken(
-                    f"generation {generation.number} lets {'+'.join(domain.pods)} heal others"
+                    f"generation {generation.number} lets {'+'.join(domain.workers)} heal others"
                 )
             if was and was.since == domain.since and was.holds and not domain.holds:
-                raise Broken(f"{'+'.join(domain.pods)} held the state, and is healed all the same")
+                raise Broken(
+                    f"{'+'.join(domain.workers)} held the state, and is healed all the same"
+                )
         leads = generation.domains[generation.leader] if generation.domains else None
         if leads and not leads.holds and not generation.restores:
             raise Broken(f"generation {generation.number} is led by one without the state")
 
-    def _all_healed(self, domain: Domain, number: int) -> bool:
-        return all((pod, number) in self._healed for pod in domain.pods)
+    def _has_state(self, domain: Domain) -> bool:
+        """By what has happened: all of it has got the run's state since it was admitted."""
+        return all(self._healed.get(worker, 0) >= domain.since for worker in domain.workers)
 
     # No step is settled twice with different content
 
     def picked(self, generation: Generation, given: dict[str, Given]) -> Held:
         """What the members of a generation continue from."""
         states = {one.held.name: one.held for one in given.values() if one.held is not None}
+        has_state, state_of_domain, state_of_most = self._choose
         held = [
-            self._choose[0]([self._name_of(given[pod]) for pod in domain.pods])
+            state_of_domain(
+                [
+                    _name_of(given[worker]) if has_state(domain, given[worker].healed) else NO_STATE
+                    for worker in domain.workers
+                ]
+            )
             for domain in generation.domains
         ]
-        best = self._choose[1](held)
-        if best != NO_STATE:
+        best, number = state_of_most(held), generation.number
+        if number not in self._chosen:
+            # Later, others may have got the state in the next generation already.
+            self._chosen.add(number)
             self._check_choice(generation, given, best)
+        if best != NO_STATE:
             return states[best]
-        number = generation.number
         if number not in self._restored:
             self._restored[number] = self._saved
             for step in [step for step in self.settled_states if step > self._saved.step]:
@@ -187,35 +210,31 @@ class Checks:
         return self._restored[number]
 
     def _check_choice(self, generation: Generation, given: dict[str, Given], best: Name) -> None:
-        """Nobody's good state is overwritten from one that fewer have, or that has not all."""
+        """Nobody's good state is overwritten from one that fewer have, or that has not all, or from
+        a checkpoint."""
         holders = Counter[Name]()
         for domain in generation.domains:
-            names = {self._name_of(given[pod]) for pod in domain.pods}
-            if domain.holds and len(names) == 1:
+            names = {_name_of(given[worker]) for worker in domain.workers}
+            if self._has_state(domain) and len(names) == 1:
                 holders[names.pop()] += 1
         del holders[NO_STATE]
-        if holders[best] < max(holders.values(), default=1):
+        if best == NO_STATE and holders:
+            raise Broken(f"generation {generation.number} gives up a state that some hold")
+        if best != NO_STATE and holders[best] < max(holders.values(), default=1):
             raise Broken(
                 f"generation {generation.number} continues from step {best[0]}, which "
                 f"{holders[best]} hold of {holders.total()}"
             )
 
-    def _name_of(self, given: Given) -> Name:
-        return NO_STATE if given.held is None else given.held.name
-
-    def is_held_by(self, pods: Collection[str]) -> bool:
+    def is_held_by(self, workers: Collection[str]) -> bool:
         """Whether a domain of these has the run's state; or nobody has it."""
         newest = self._generations.get(self._newest)
         if newest is None:
             return True
-        holders = [
-            domain
-            for domain in newest.domains
-            if domain.holds or self._all_healed(domain, newest.number)
-        ]
-        return not holders or any(set(domain.pods) <= set(pods) for domain in holders)
+        holders = [domain for domain in newest.domains if self._has_state(domain)]
+        return not holders or any(set(domain.workers) <= set(workers) for domain in holders)
 
-    def settled(self, pod: str, generation: Generation, held: Held) -> None:
+    def settled(self, worker: str, generation: Generation, held: Held) -> None:
         """A collective ended that all had joined with this state."""
         if generation.number < self._live:
             return  # fenced: readers do not count what it writes
@@ -223,7 +242,7 @@ class Checks:
         if known != held:
             raise Broken(
                 f"step {held.step} was settled as committed in generation {known.committed_in}, "
-                f"and by {pod} as committed in {held.committed_in}"
+                f"and by {worker} as committed in {held.committed_in}"
             )
         if held.step - 1 not in self.settled_states and held.step > self._saved.step:
             raise Broken(f"step {held.step} was settled, and the one before it was not")
@@ -237,28 +256,30 @@ class Checks:
         self._started[coordinator.name] = coordinator.now
         self._established[coordinator.name] = self._newest  # it knows of no complaint before it
 
-    def arrived(self, coordinator: Coordinator, pod: str) -> None:
+    def arrived(self, coordinator: Coordinator, worker: str) -> None:
         newest = self._generations.get(self._newest)
-        if newest is not None and pod in newest.pods():
-            self._call(pod)
+        if newest is not None and worker in newest.workers():
+            self._call(worker)
             self._first.setdefault(coordinator.name, coordinator.now)
             self._arrived[coordinator.name] = coordinator.now
 
-    def heard(self, coordinator: Coordinator, pod: str) -> None:
-        self._heard[coordinator.name, pod] = coordinator.now
-        assert coordinator.machine is not None
-        self._heard_in[coordinator.name, pod] = coordinator.machine.current.number
-        self._closed.pop((coordinator.name, pod), None)
+    def heard(self, coordinator: Coordinator, worker: str) -> None:
+        self._heard[coordinator.name, worker] = coordinator.now
+        assert coordinator.membership is not None
+        self._heard_in[coordinator.name, worker] = coordinator.membership.current.number
+        self._closed.pop((coordinator.name, worker), None)
 
-    def closed(self, coordinator: Coordinator, pod: str) -> None:
-        if self._heard.pop((coordinator.name, pod), None) is not None:
-            self._closed[coordinator.name, pod] = coordinator.now
-        self.has_left(pod)
+    def closed(self, coordinator: Coordinator, worker: str) -> None:
+        if self._heard.pop((coordinator.name, worker), None) is not None:
+            self._closed[coordinator.name, worker] = coordinator.now
+        self.has_left(worker)
 
-    def said(self, coordinator: Coordinator, session: int, pod: str, status: Status) -> None:
+    def said(
+        self, coordinator: Coordinator, session: int, worker: str, status: WorkerStatus
+    ) -> None:
         if status.step_seconds:
-            self._step_seconds[pod] = status.step_seconds
-        self._said[coordinator.name, session] = (pod, status)
+            self._step_seconds[worker] = status.step_seconds
+        self._said[coordinator.name, session] = (worker, status)
 
     def says_nothing(self, coordinator: Coordinator, session: int) -> None:
         self._said.pop((coordinator.name, session), None)
@@ -266,52 +287,60 @@ class Checks:
     def established(self, coordinator: Coordinator, number: int) -> None:
         self._established[coordinator.name] = number
 
-    def is_leaving(self, pod: str) -> None:
-        self._leaving.add(pod)
+    def is_leaving(self, worker: str) -> None:
+        self._leaving.add(worker)
 
-    def has_left(self, pod: str) -> None:
+    def was_replaced(self, worker: str) -> None:
+        """Another process is started in its place, which says that it has ended."""
+        self._replaced.add(worker)
+
+    def has_left(self, worker: str) -> None:
         """So far as anyone can tell: it died, or its session closed. Nobody can work on in a
         generation that it was in: the newest one calls its members."""
         newest = self._generations.get(self._newest)
-        if newest is not None and pod not in newest.pods():
-            for other in newest.pods():
+        if newest is not None and worker not in newest.workers():
+            for other in newest.workers():
                 self._call(other)
 
-    def entered(self, pod: str, number: int) -> None:
-        self._entered[pod] = number
+    def entered(self, worker: str, number: int) -> None:
+        self._entered[worker] = number
 
-    def said_to_have_seen(self, pod: str, number: int) -> None:
-        if number == self._published and pod in self._newcomers:
-            self._call(pod, has_seen=True)
+    def said_to_have_seen(self, worker: str, number: int) -> None:
+        if number == self._published and worker in self._newcomers:
+            self._call(worker, has_seen=True)
 
-    def said_to_have_entered(self, pod: str, number: int) -> None:
-        if number <= self._said_entered.get(pod, 0):
+    def said_to_have_entered(self, worker: str, number: int) -> None:
+        if number <= self._said_entered.get(worker, 0):
             return
-        self._said_entered[pod] = number
-        self._enter_by.pop(pod, None)
+        self._said_entered[worker] = number
+        self._enter_by.pop(worker, None)
         newest = self._generations.get(self._newest)
         if newest is not None and number < self._newest and not newest.sound:
-            self._call(pod)
+            self._call(worker)
 
     def went(self, generation: Generation) -> None:
-        late = [pod for pod in generation.pods() if self._entered.get(pod, 0) < generation.number]
+        late = [
+            worker
+            for worker in generation.workers()
+            if self._entered.get(worker, 0) < generation.number
+        ]
         if late:
             raise Broken(f"generation {generation.number} went without {', '.join(late)}")
 
     def complained(self, number: int, peers: tuple[str, ...]) -> None:
         self._trouble = max(self._trouble, number)
-        for pod in peers:
-            self._named.setdefault(pod, set()).add(number)
+        for worker in peers:
+            self._named.setdefault(worker, set()).add(number)
 
     def decided(self, coordinator: Coordinator, generation: Generation) -> None:
         """Before it is written."""
         before = self._generations.get(generation.number - 1)
         if before is None:
             return
-        staying = set(generation.pods())
+        staying = set(generation.workers())
         for domain in before.domains:
-            out = [pod for pod in domain.pods if pod not in staying]
-            if out and all(self._answers(coordinator, before, pod) for pod in domain.pods):
+            out = [worker for worker in domain.workers if worker not in staying]
+            if out and all(self._answers(coordinator, before, worker) for worker in domain.workers):
                 names = ", ".join(out)
                 raise Broken(f"{names} answered in time and was thrown out: {generation.reason}")
         if generation.restores and not before.restores:
@@ -322,36 +351,38 @@ class Checks:
         not because they do not come to a generation: a step may be long."""
         for domain in before.domains:
             if domain.holds and all(
-                self._is_there(coordinator, before, pod) for pod in domain.pods
+                self._is_there(coordinator, before, worker) for worker in domain.workers
             ):
-                raise Broken(f"{'+'.join(domain.pods)} holds the run's state, and it was given up")
+                raise Broken(
+                    f"{'+'.join(domain.workers)} holds the run's state, and it was given up"
+                )
 
-    def _is_there(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
+    def _is_there(self, coordinator: Coordinator, before: Generation, worker: str) -> bool:
         """Also one that is about to leave: it does so when others have the state."""
-        is_heard = self._is_heard(coordinator, pod)
-        return is_heard and self._is_not_silent(coordinator, before, pod)
+        is_heard = self._is_heard(coordinator, worker) and worker not in self._replaced
+        return is_heard and self._is_not_silent(coordinator, before, worker)
 
-    def _is_heard(self, coordinator: Coordinator, pod: str) -> bool:
-        heard = self._heard.get((coordinator.name, pod), -inf)
+    def _is_heard(self, coordinator: Coordinator, worker: str) -> bool:
+        heard = self._heard.get((coordinator.name, worker), -inf)
         return coordinator.now - heard < self.rules.suspected_seconds
 
-    def _answers(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
-        is_leaving = pod in self._leaving
-        return not is_leaving and self._is_in_time(coordinator, before, pod)
+    def _answers(self, coordinator: Coordinator, before: Generation, worker: str) -> bool:
+        leaves = worker in self._leaving or worker in self._replaced
+        return not leaves and self._is_in_time(coordinator, before, worker)
 
-    def _is_in_time(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
-        is_late = self.world.now >= self._enter_by.get(pod, inf) - CLOCK_SECONDS
-        return not is_late and self._is_not_silent(coordinator, before, pod)
+    def _is_in_time(self, coordinator: Coordinator, before: Generation, worker: str) -> bool:
+        is_late = self.world.now >= self._enter_by.get(worker, inf) - CLOCK_SECONDS
+        return not is_late and self._is_not_silent(coordinator, before, worker)
 
-    def _is_not_silent(self, coordinator: Coordinator, before: Generation, pod: str) -> bool:
-        rules, key = self.rules, (coordinator.name, pod)
-        if self._named.get(pod):
+    def _is_not_silent(self, coordinator: Coordinator, before: Generation, worker: str) -> bool:
+        rules, key = self.rules, (coordinator.name, worker)
+        if self._named.get(worker):
             return False
         # Somebody complained, and this coordinator has not seen all well in a newer generation.
         is_troubled = self._trouble >= self._established[coordinator.name]
         is_missed = is_troubled or self._waits(coordinator, before)
         if key in self._heard:
-            is_short = is_missed or self._is_called(coordinator, before, pod)
+            is_short = is_missed or self._is_called(coordinator, before, worker)
             patience = rules.suspected_seconds if is_short else rules.silence_seconds
             return coordinator.waited_since(self._heard[key]) < patience
         if key in self._closed:
@@ -365,9 +396,9 @@ class Checks:
             )
         return coordinator.waited_since(self._started[coordinator.name]) < rules.absent_seconds
 
-    def _is_called(self, coordinator: Coordinator, generation: Generation, pod: str) -> bool:
+    def _is_called(self, coordinator: Coordinator, generation: Generation, worker: str) -> bool:
         """Whether it is to come to this generation as all are, and was not heard since."""
-        heard_in = self._heard_in.get((coordinator.name, pod), 0)
+        heard_in = self._heard_in.get((coordinator.name, worker), 0)
         return not generation.sound and heard_in < generation.number
 
     def _waits(self, coordinator: Coordinator, generation: Generation) -> bool:
@@ -376,45 +407,53 @@ class Checks:
         at_work = {generation.number, *generation.sound}
         return any(status.waits in at_work for status in self._statuses(coordinator, generation))
 
-    def _statuses(self, coordinator: Coordinator, generation: Generation) -> list[Status]:
+    def _statuses(self, coordinator: Coordinator, generation: Generation) -> list[WorkerStatus]:
         """What its members have said last."""
-        members = set(generation.pods())
+        members = set(generation.workers())
         return [
             status
-            for (name, _), (pod, status) in self._said.items()
-            if name == coordinator.name and pod in members
+            for (name, _), (worker, status) in self._said.items()
+            if name == coordinator.name and worker in members
         ]
 
     # Who is silent while others wait does not hold them up for long
 
     def looked(self, coordinator: Coordinator) -> None:
-        machine = coordinator.machine
-        if machine is None or coordinator.is_dead or coordinator.is_writing:
+        membership = coordinator.membership
+        if membership is None or coordinator.is_dead or coordinator.is_writing:
             return
-        generation = machine.current
+        generation = membership.current
         # In an older one that somebody left, or was in before a restart, all are called anyway.
         at_work = {generation.number}
         if self._established[coordinator.name] < generation.number:
             at_work |= {
                 number
                 for number in generation.sound
-                if set(self._generations[number].pods()) <= set(generation.pods())
+                if set(self._generations[number].workers()) <= set(generation.workers())
             }
         statuses = self._statuses(coordinator, generation)
         is_missed = any(
             status.waits in at_work or status.trouble == generation.number for status in statuses
         )
-        holders = [pod for domain in generation.domains if domain.holds for pod in domain.pods]
-        if not any(self._is_heard(coordinator, pod) for pod in holders):
+        holders = [
+            worker for domain in generation.domains if domain.holds for worker in domain.workers
+        ]
+        if not any(self._is_heard(coordinator, worker) for worker in holders):
             return  # perhaps the coordinator itself is cut off
-        for pod in generation.pods():
-            if not is_missed and not self._is_called(coordinator, generation, pod):
+        for worker in generation.workers():
+            if not is_missed and not self._is_called(coordinator, generation, worker):
                 continue
-            heard = self._heard.get((coordinator.name, pod), inf)
+            heard = self._heard.get((coordinator.name, worker), inf)
             silent = coordinator.now - heard
             if heard > coordinator.disturbed and silent > self.rules.suspected_seconds:
-                raise Broken(f"{pod} is silent for {silent:.1f} s, and others wait for it")
+                raise Broken(f"{worker} is silent for {silent:.1f} s, and others wait for it")
+
+
+def _name_of(given: Given) -> Name:
+    return NO_STATE if given.held is None else given.held.name
 
 
 def _same(one: Generation, other: Generation) -> bool:
-    return [domain.pods for domain in one.domains] == [domain.pods for domain in other.domains]
+    return [domain.workers for domain in one.domains] == [
+        domain.workers for domain in other.domains
+    ]

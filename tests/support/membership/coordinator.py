@@ -1,41 +1,41 @@
-"""A coordinator's process: drives the machine, and dies, stops and comes back as told."""
+"""A coordinator's process: drives the membership, and dies, stops and comes back as told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from headway.member.events import (
-    Close,
-    Closed,
+from headway.member.coordinator.decide import Membership
+from headway.member.coordinator.events import (
+    CloseSession,
     Decision,
     Event,
-    Go,
-    Goodbye,
-    Opened,
-    Publish,
-    Refused,
-    Status,
+    GenerationWritten,
+    GoodbyeReceived,
+    PublishGeneration,
+    PublishGo,
+    SessionEnded,
+    SessionOpened,
+    StatusReceived,
     StepDown,
-    Tell,
-    Told,
-    Write,
-    Written,
+    UpdateSession,
+    WriteGeneration,
+    WriteRefused,
 )
-from headway.member.generation import Generation
-from headway.member.machine import Machine
-from headway.member.rules import Rules
+from headway.member.coordinator.rules import Rules
+from headway.member.protocol.generation import Generation
+from headway.member.protocol.status import WorkerStatus
 from support.membership.checks import Checks
 from support.membership.network import Network, Session
 from support.membership.record import Entry, Record
 from support.membership.world import Action, World
 
 if TYPE_CHECKING:
-    from support.membership.pod import Pod
+    from support.membership.worker import Worker
 
 CONFIRM_SECONDS = 1.0
 ROUNDING_SECONDS = 1e-6
-MakeMachine = Callable[[Rules, int, Generation, float], Machine]
+MakeMembership = Callable[[Rules, int, Generation, float], Membership]
 
 
 class Coordinator:
@@ -46,13 +46,13 @@ class Coordinator:
         record: Record,
         rules: Rules,
         checks: Checks,
-        make: MakeMachine,
+        make: MakeMembership,
     ) -> None:
         self.world, self.network, self.record, self.rules = world, network, record, rules
         self.checks, self._make = checks, make
         self.name = f"coordinator {len(network.coordinators) + 1}"
         network.coordinators.append(self)
-        self.machine: Machine | None = None
+        self.membership: Membership | None = None
         self.is_dead = self.has_vanished = False
         self.clock_offset = 0.0
         self._held_up: list[tuple[float, float]] = []
@@ -68,7 +68,7 @@ class Coordinator:
 
     @property
     def is_serving(self) -> bool:
-        return self.machine is not None and not self.is_dead
+        return self.membership is not None and not self.is_dead
 
     @property
     def now(self) -> float:
@@ -84,7 +84,7 @@ class Coordinator:
         if self._backlog is None:
             self._backlog, self._stopped = [], self.world.now
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         backlog, self._backlog = self._backlog, None
         if backlog is None:
             return
@@ -130,7 +130,7 @@ class Coordinator:
             self.world.after(0.2, lambda: self.do(self._claim))
             return
         self._version = claim.version
-        self.machine = self._make(self.rules, claim.incarnation, claim.generation, self.now)
+        self.membership = self._make(self.rules, claim.incarnation, claim.generation, self.now)
         self.checks.started(self)
         self.world.tell(self.name, f"starts as incarnation {claim.incarnation}")
         self._schedule()
@@ -138,9 +138,9 @@ class Coordinator:
 
     def _confirm(self) -> None:
         """Looks whether another has taken its place."""
-        assert self.machine is not None
+        assert self.membership is not None
         entry = self.record.entries[-1]
-        if not self.record.is_away and entry.incarnation > self.machine.incarnation:
+        if not self.record.is_away and entry.incarnation > self.membership.incarnation:
             self.world.tell(self.name, f"steps down for incarnation {entry.incarnation}")
             self.die(silently=False)
         else:
@@ -148,55 +148,59 @@ class Coordinator:
 
     # Sessions
 
-    def accept(self, session: Session, status: Status) -> None:
+    def accept(self, session: Session, status: WorkerStatus) -> None:
         self._sessions[session.number] = session
-        self.handle(Opened(session.pod.name, session.number, status))
+        self.handle(SessionOpened(session.worker.name, session.number, status))
 
-    def told(self, session: Session, status: Status) -> None:
-        pod = self.machine.pods.get(session.pod.name) if self.machine is not None else None
-        if pod is not None and pod.session == session.number:
-            self.checks.heard(self, pod.name)
-            self.checks.said_to_have_seen(pod.name, status.seen)
-            self.checks.said_to_have_entered(pod.name, status.entered)
-            self.checks.said(self, session.number, pod.name, status)
-        self.handle(Told(session.pod.name, session.number, status))
+    def told(self, session: Session, status: WorkerStatus) -> None:
+        worker = (
+            self.membership.workers.get(session.worker.name)
+            if self.membership is not None
+            else None
+        )
+        if worker is not None and worker.session == session.number:
+            self.checks.heard(self, worker.name)
+            self.checks.said_to_have_seen(worker.name, status.seen)
+            self.checks.said_to_have_entered(worker.name, status.entered)
+            self.checks.said(self, session.number, worker.name, status)
+        self.handle(StatusReceived(session.worker.name, session.number, status))
 
     def goodbye(self, session: Session) -> None:
-        self.checks.closed(self, session.pod.name)
+        self.checks.closed(self, session.worker.name)
         self.checks.says_nothing(self, session.number)
-        self.handle(Goodbye(session.pod.name, session.number))
+        self.handle(GoodbyeReceived(session.worker.name, session.number))
 
     def lost(self, session: Session) -> None:
         session.coordinator_open = False
         self._sessions.pop(session.number, None)
-        self.checks.closed(self, session.pod.name)
+        self.checks.closed(self, session.worker.name)
         self.checks.says_nothing(self, session.number)
-        self.handle(Closed(session.pod.name, session.number))
+        self.handle(SessionEnded(session.worker.name, session.number))
 
-    # The machine
+    # The membership
 
     def handle(self, event: Event) -> None:
-        if self.machine is None:
+        if self.membership is None:
             return
-        if isinstance(event, Opened):
-            self.checks.arrived(self, event.pod)
-            self.checks.heard(self, event.pod)
-            self.checks.said_to_have_seen(event.pod, event.status.seen)
-            self.checks.said_to_have_entered(event.pod, event.status.entered)
-            self.checks.said(self, event.session, event.pod, event.status)
-        if isinstance(event, Written):
+        if isinstance(event, SessionOpened):
+            self.checks.said(self, event.session, event.worker, event.status)
+            self.checks.arrived(self, event.worker)
+            self.checks.heard(self, event.worker)
+            self.checks.said_to_have_seen(event.worker, event.status.seen)
+            self.checks.said_to_have_entered(event.worker, event.status.entered)
+        if isinstance(event, GenerationWritten):
             self.is_writing = False
-        self._act(self.machine.handle(event, self.now))
+        self._act(self.membership.handle(event, self.now))
 
     def _look(self) -> None:
-        if self.is_serving and self.machine is not None:
+        if self.is_serving and self.membership is not None:
             self._look_at = 0.0
-            self._act(self.machine.look(self.now))
+            self._act(self.membership.decide(self.now))
             self.checks.looked(self)
 
     def _schedule(self) -> None:
-        assert self.machine is not None
-        at = max(self.machine.wake - self.clock_offset, self.world.now)
+        assert self.membership is not None
+        at = max(self.membership.wake - self.clock_offset, self.world.now)
         if self._look_at and self._look_at <= at:
             return
         self._look_at = at
@@ -208,29 +212,29 @@ class Coordinator:
         self.world.after(at - self.world.now, look)
 
     def _act(self, decisions: list[Decision]) -> None:
-        assert self.machine is not None
-        if self.machine.established:
-            self.checks.established(self, self.machine.current.number)
+        assert self.membership is not None
+        if self.membership.established:
+            self.checks.established(self, self.membership.current.number)
         for decision in decisions:
             match decision:
-                case Write(generation):
+                case WriteGeneration(generation):
                     self.is_writing = True
                     self.checks.decided(self, generation)
                     self._write_soon(generation)
-                case Publish(generation):
+                case PublishGeneration(generation):
                     self.checks.published(generation)
                     for session in list(self._sessions.values()):
-                        self._send(session, lambda pod: pod.hear(generation, False))
-                case Go(number):
-                    self.checks.went(self.machine.current)
+                        self._send(session, lambda worker: worker.hear(generation, False))
+                case PublishGo(number):
+                    self.checks.went(self.membership.current)
                     for session in list(self._sessions.values()):
-                        self._send(session, lambda pod: pod.hear_go(number))
-                case Tell(number):
+                        self._send(session, lambda worker: worker.hear_go(number))
+                case UpdateSession(number):
                     self._tell(self._sessions.get(number))
-                case Close(number):
-                    session = self._sessions.pop(number, None)
-                    if session is not None:
-                        self.checks.closed(self, session.pod.name)
+                case CloseSession(number):
+                    if number in self._sessions:
+                        session = self._sessions.pop(number)
+                        self.checks.closed(self, session.worker.name)
                         self.checks.says_nothing(self, number)
                         session.close_by_coordinator()
                 case StepDown(reason):
@@ -240,13 +244,15 @@ class Coordinator:
         self._schedule()
 
     def _tell(self, session: Session | None) -> None:
-        if session is not None and self.machine is not None:
-            generation, went = self.machine.current, self.machine.went
-            incarnation = self.machine.incarnation
-            self._send(session, lambda pod: pod.welcome(session, incarnation, generation, went))
+        if session is not None and self.membership is not None:
+            generation, went = self.membership.current, self.membership.went
+            incarnation = self.membership.incarnation
+            self._send(
+                session, lambda worker: worker.welcome(session, incarnation, generation, went)
+            )
 
-    def _send(self, session: Session, hear: Callable[[Pod], None]) -> None:
-        session.down(lambda: hear(session.pod))
+    def _send(self, session: Session, hear: Callable[[Worker], None]) -> None:
+        session.down(lambda: hear(session.worker))
 
     def _write_soon(self, generation: Generation) -> None:
         self.world.soon(lambda: self.do(lambda: self._write(generation)), 0.05)
@@ -255,14 +261,14 @@ class Coordinator:
         if self.record.is_away:
             self.world.after(0.2, lambda: self.do(lambda: self._write(generation)))
             return
-        assert self.machine is not None
-        entry = Entry(self._version + 1, self.machine.incarnation, generation)
+        assert self.membership is not None
+        entry = Entry(self._version + 1, self.membership.incarnation, generation)
         # An answer may be lost: then one reads, and finds one's own entry or another's.
         if self.record.swap(self._version, entry) or self.record.entries[-1] == entry:
             self._version = entry.version
             self.checks.written(generation)
             who = ", ".join(
-                "+".join(domain.pods) + ("" if domain.holds else " (new)")
+                "+".join(domain.workers) + ("" if domain.holds else " (new)")
                 for domain in generation.domains
             )
             self.world.tell(
@@ -270,6 +276,8 @@ class Coordinator:
                 f"generation {generation.number}: {who or 'nobody'}{' paused' * generation.paused}"
                 f"; sound {list(generation.sound)}; {generation.reason}",
             )
-            self.world.soon(lambda: self.do(lambda: self.handle(Written(generation.number))), 0.05)
+            self.world.soon(
+                lambda: self.do(lambda: self.handle(GenerationWritten(generation.number))), 0.05
+            )
         else:
-            self.handle(Refused(generation.number))
+            self.handle(WriteRefused(generation.number))

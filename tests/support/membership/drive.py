@@ -1,4 +1,4 @@
-"""A machine driven case by case: time passes, pods beat, and the record always answers."""
+"""A membership driven case by case: time passes, workers send heartbeats, the record answers."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from headway.member.events import (
-    Closed,
+from headway.member.coordinator.decide import Membership
+from headway.member.coordinator.events import (
     Decision,
-    Go,
-    Opened,
-    Publish,
-    Status,
-    Told,
-    Write,
-    Written,
+    GenerationWritten,
+    PublishGeneration,
+    PublishGo,
+    SessionEnded,
+    SessionOpened,
+    StatusReceived,
+    WriteGeneration,
 )
-from headway.member.generation import Generation, nobody
-from headway.member.machine import Machine
-from headway.member.rules import Rules
+from headway.member.coordinator.rules import Rules
+from headway.member.protocol.generation import Generation, nobody
+from headway.member.protocol.status import WorkerStatus
 
 RULES = Rules(min_domains=2, max_domains=3)
 
 
 @dataclass
 class Drive:
-    """Time, pods that beat each second unless told otherwise, and a record that always answers."""
+    """Time, workers that send heartbeats unless told otherwise, and a record that answers."""
 
-    machine: Machine
+    membership: Membership
     now: float = 0.0
-    statuses: dict[str, Status] = field(default_factory=dict)
+    statuses: dict[str, WorkerStatus] = field(default_factory=dict)
     sessions: dict[str, int] = field(default_factory=dict)
     quiet: set[str] = field(default_factory=set)
     published: list[Generation] = field(default_factory=list)
@@ -39,63 +39,73 @@ class Drive:
 
     @property
     def current(self) -> Generation:
-        return self.machine.current
+        return self.membership.current
 
     @property
-    def pods(self) -> list[str]:
-        return list(self.current.pods())
+    def workers(self) -> list[str]:
+        return list(self.current.workers())
 
-    def open(self, *pods: str, **changes: int | bool) -> None:
-        for pod in pods:
-            self.sessions[pod] = len(self.decided) + 1000 * (len(self.sessions) + 1)
-            self.statuses[pod] = replace(
-                self.statuses.get(pod, Status(ready=True)), **{"ready": True, **changes}
+    def open(self, *workers: str, **changes: int | bool) -> None:
+        for worker in workers:
+            self.sessions[worker] = len(self.decided) + 1000 * (len(self.sessions) + 1)
+            self.statuses[worker] = replace(
+                self.statuses.get(worker, WorkerStatus(ready=True)), **{"ready": True, **changes}
             )
             self.do(
-                self.machine.handle(Opened(pod, self.sessions[pod], self.statuses[pod]), self.now)
+                self.membership.handle(
+                    SessionOpened(worker, self.sessions[worker], self.statuses[worker]), self.now
+                )
             )
 
-    def tell(self, pod: str, **changes: object) -> None:
-        self.statuses[pod] = replace(self.statuses[pod], **changes)
-        self.do(self.machine.handle(Told(pod, self.sessions[pod], self.statuses[pod]), self.now))
+    def tell(self, worker: str, **changes: object) -> None:
+        self.statuses[worker] = replace(self.statuses[worker], **changes)
+        self.do(
+            self.membership.handle(
+                StatusReceived(worker, self.sessions[worker], self.statuses[worker]), self.now
+            )
+        )
 
-    def close(self, pod: str) -> None:
-        self.do(self.machine.handle(Closed(pod, self.sessions.pop(pod)), self.now))
+    def close(self, worker: str) -> None:
+        self.do(self.membership.handle(SessionEnded(worker, self.sessions.pop(worker)), self.now))
 
     def settle(self) -> None:
         """All members enter, form their group and are healed."""
         number = self.current.number
-        for pod in self.pods:
-            self.tell(pod, seen=number, entered=number)
+        for worker in self.workers:
+            self.tell(worker, seen=number, entered=number)
         assert number in self.went
-        for pod in self.pods:
-            self.tell(pod, went=number, healed=number)
+        for worker in self.workers:
+            self.tell(worker, went=number, healed=number)
 
     def wait(self, seconds: float) -> None:
         end = self.now + seconds
         while self.now < end:
-            self.now = min(end, max(self.machine.wake, self.now + 0.01))
-            for pod, session in list(self.sessions.items()):
-                if pod not in self.quiet:
-                    self.do(self.machine.handle(Told(pod, session, self.statuses[pod]), self.now))
-            self.do(self.machine.look(self.now))
+            self.now = min(end, max(self.membership.wake, self.now + 0.01))
+            for worker, session in list(self.sessions.items()):
+                if worker not in self.quiet:
+                    self.do(
+                        self.membership.handle(
+                            StatusReceived(worker, session, self.statuses[worker]), self.now
+                        )
+                    )
+            self.do(self.membership.decide(self.now))
 
     def do(self, decisions: list[Decision]) -> None:
         for decision in decisions:
             self.decided.append(decision)
             match decision:
-                case Write(generation):
-                    self.do(self.machine.handle(Written(generation.number), self.now))
-                case Publish(generation):
+                case WriteGeneration(generation):
+                    self.do(self.membership.handle(GenerationWritten(generation.number), self.now))
+                case PublishGeneration(generation):
                     self.published.append(generation)
-                case Go(number):
+                case PublishGo(number):
                     self.went.add(number)
 
 
-def started(rules: Rules = RULES, *pods: str) -> Drive:
+def started(rules: Rules = RULES, *workers: str) -> Drive:
     """Its first generation is there, and all are well."""
-    drive = Drive(Machine(rules, 1, nobody(1), 0.0))
-    drive.open(*(pods or ("a", "b", "c")))
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*(workers or ("a", "b", "c")))
     while not drive.published:
         assert drive.now < rules.gather_seconds + 1
         drive.wait(0.1)

@@ -7,16 +7,17 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from random import Random
 
-from headway.member.follow import Follower
-from headway.member.generation import Generation
-from headway.member.machine import Machine
-from headway.member.rules import Rules
+from headway.member.coordinator.decide import Membership
+from headway.member.coordinator.rules import Rules
+from headway.member.protocol.generation import Generation
+from headway.member.protocol.identity import WorkerIdentity, parse
+from headway.member.worker.follower import Follower
 from support.membership.checks import CHOOSE, Broken, Checks, Choose
-from support.membership.coordinator import Coordinator, MakeMachine
+from support.membership.coordinator import Coordinator, MakeMembership
 from support.membership.network import Network
-from support.membership.pod import Pod
 from support.membership.record import Record
 from support.membership.training import Group, Held
+from support.membership.worker import Worker
 from support.membership.world import World
 
 TROUBLED_SECONDS = 20.0
@@ -47,7 +48,7 @@ class Fault:
     time: float
     kind: str
     target: int = 0
-    """Number of a pod; those that are not there are taken modulo those that are."""
+    """Number of a worker; those that are not there are taken modulo those that are."""
     other: int = 0
     seconds: float = 0.0
 
@@ -58,15 +59,15 @@ class Fault:
     @property
     def is_peaceful(self) -> bool:
         long_enough = self.seconds >= PEACEFUL_SECONDS
-        return self.kind == "pod comes" or (self.kind == "pod leaves" and long_enough)
+        return self.kind == "worker comes" or (self.kind == "worker leaves" and long_enough)
 
 
 @dataclass(frozen=True)
 class History:
     seed: int
-    num_pods: int
-    domain_pods: int
-    node_pods: int
+    num_workers: int
+    domain_workers: int
+    node_workers: int
     step_seconds: float
     min_domains: int
     noise: float
@@ -76,9 +77,9 @@ class History:
     def rules(self) -> Rules:
         return Rules(
             min_domains=self.min_domains,
-            max_domains=self.num_pods // self.domain_pods,
-            domain_pods=self.domain_pods,
-            node_pods=self.node_pods,
+            max_domains=self.num_workers // self.domain_workers,
+            domain_workers=self.domain_workers,
+            node_workers=self.node_workers,
             gather_seconds=3.0,
             enter_seconds=ENTER_SECONDS if self.has_long_steps else Rules.enter_seconds,
             first_step_seconds=FIRST_STEP_SECONDS,
@@ -90,19 +91,19 @@ class History:
 
 
 KINDS = (
-    "pod dies",
-    "pod dies",
-    "pod vanishes",
-    "pod stops",
-    "pod is stuck",
-    "pod hangs",
-    "pod leaves",
-    "pod comes",
-    "pod is cut off",
-    "pod is not heard",
-    "pod hears nothing",
-    "two pods are cut",
-    "two pods are cut for long",
+    "worker dies",
+    "worker dies",
+    "worker vanishes",
+    "worker stops",
+    "worker is stuck",
+    "worker hangs",
+    "worker leaves",
+    "worker comes",
+    "worker is cut off",
+    "worker is not heard",
+    "worker hears nothing",
+    "two workers are cut",
+    "two workers are cut for long",
     "coordinator dies",
     "coordinator vanishes",
     "coordinator stops",
@@ -115,7 +116,7 @@ KINDS = (
 
 def random_history(seed: int) -> History:
     random = Random(seed)
-    domain_pods = random.choice((1, 1, 1, 2))
+    domain_workers = random.choice((1, 1, 1, 2))
     num_domains = random.randint(2, 4)
     faults = [
         Fault(
@@ -141,12 +142,12 @@ def random_history(seed: int) -> History:
         noise = 0.0
     return History(
         seed=seed,
-        num_pods=domain_pods * num_domains,
-        domain_pods=domain_pods,
+        num_workers=domain_workers * num_domains,
+        domain_workers=domain_workers,
         min_domains=random.randint(1, 2),
         noise=noise,
         faults=tuple(sorted(faults, key=lambda fault: fault.time)),
-        node_pods=random.choice((1, domain_pods)),
+        node_workers=random.choice((1, domain_workers)),
         step_seconds=step_seconds,
     )
 
@@ -155,18 +156,19 @@ class Run:
     def __init__(
         self,
         history: History,
-        machine: MakeMachine = Machine,
+        membership: MakeMembership = Membership,
         follower: Callable[[str], Follower] = Follower,
         choose: Choose = CHOOSE,
         telling: bool = False,
     ) -> None:
-        self.history, self._machine, self._follower = history, machine, follower
+        self.history, self._membership, self._follower = history, membership, follower
         self.world = World(history.seed, telling)
         self.network = Network(self.world, history.noise)
         self.record = Record()
         self.checks = Checks(self.world, history.rules, Held(), choose)
-        self.pods: list[Pod] = []
+        self.workers: list[Worker] = []
         self._num_nodes = 0
+        self._starts: Counter[str] = Counter()
         self._groups: dict[int, Group] = {}
         self._quiet_since = 0.0
         self._steps_before: int | None = None
@@ -179,7 +181,7 @@ class Run:
         is_short = not self.history.has_long_steps
         self.checks.is_peaceful = planned and is_short and not self.history.noise
         self._start_coordinator()
-        for _ in range(self.history.num_pods // self.history.node_pods):
+        for _ in range(self.history.num_workers // self.history.node_workers):
             self._start_node()
         for fault in self.history.faults:
             self.world.after(fault.time, lambda fault=fault: self._strike(fault))  # type: ignore[misc]
@@ -203,8 +205,12 @@ class Run:
             return
         self._check_at = self.world.now + 1
         living = self.network.living()
-        members = set(living[-1].machine.current.pods()) if living and living[-1].machine else set()
-        well = {pod.name for pod in self.pods if pod.is_well and pod.name in members}
+        members = (
+            set(living[-1].membership.current.workers())
+            if living and living[-1].membership
+            else set()
+        )
+        well = {worker.name for worker in self.workers if worker.is_well and worker.name in members}
         num_well = self._num_domains(well)
         if num_well < self.history.min_domains or not self.checks.is_held_by(well):
             self._well_since = self.world.now
@@ -217,60 +223,73 @@ class Run:
         living = self.network.living()
         if not living:
             return "no coordinator"
-        machine = living[-1].machine
-        assert machine is not None
+        membership = living[-1].membership
+        assert membership is not None
         assert self._steps_before is not None
-        alive = {pod.name for pod in self.pods if not pod.is_dead and not pod.is_stuck}
-        members = set(machine.current.pods())
+        alive = {
+            worker.name for worker in self.workers if not worker.is_dead and not worker.is_stuck
+        }
+        members = set(membership.current.workers())
         num_domains = min(self._num_domains(alive), self.history.rules.max_domains)
-        if members - alive or len(machine.current.domains) < num_domains:
+        if members - alive or len(membership.current.domains) < num_domains:
             return f"{sorted(members)} are members, {sorted(alive)} are alive"
         if max(self.checks.settled_states) < self._steps_before + STEPS_AFTER:
             return f"step {max(self.checks.settled_states)} is the last settled"
         return ""
 
-    def _num_domains(self, pods: Collection[str]) -> int:
+    def _num_domains(self, workers: Collection[str]) -> int:
         """So many could be made of these, of whole nodes."""
-        size = self.history.node_pods
+        size = self.history.node_workers
         if size == 1:
-            return len(pods) // self.history.domain_pods
-        nodes = Counter(pod.split("/")[0] for pod in pods)
+            return len(workers) // self.history.domain_workers
+        nodes = Counter(worker.split("/")[0] for worker in workers)
         num_whole = sum(count == size for count in nodes.values())
-        return num_whole * size // self.history.domain_pods
+        return num_whole * size // self.history.domain_workers
 
     def _start_coordinator(self) -> Coordinator:
         rules = self.history.rules
-        return Coordinator(self.world, self.network, self.record, rules, self.checks, self._machine)
+        return Coordinator(
+            self.world, self.network, self.record, rules, self.checks, self._membership
+        )
 
-    def _start_node(self) -> None:
-        """As a launcher does: all of its processes, under a name that is new."""
-        number, size = self._num_nodes, self.history.node_pods
-        self._num_nodes += 1
-        names = [f"node-{number}/{rank}" for rank in range(size)]
-        self.pods += [
-            Pod(
+    def _start_node(self, name: str | None = None) -> None:
+        """All its processes, as a launcher starts them: on a new node, or again on this one."""
+        if name is None:
+            name, self._num_nodes = f"node-{self._num_nodes}", self._num_nodes + 1
+        for worker in self.workers:
+            if parse(worker.name).node == name:
+                self.checks.was_replaced(worker.name)
+        self._starts[name] += 1
+        self.workers += [
+            Worker(
                 self.world,
                 self.network,
                 self.checks,
                 self._group,
                 self._follower,
-                name,
+                str(WorkerIdentity(name, self._starts[name], rank)),
                 self.history.step_seconds,
             )
-            for name in (names if size > 1 else [f"pod-{number}"])
+            for rank in range(self.history.node_workers)
         ]
 
-    def _node(self, pod: Pod) -> list[Pod]:
-        """It, and those that are lost with it."""
-        name = pod.name.split("/")[0]
-        return [one for one in self.pods if one.name.split("/")[0] == name]
+    def _start_again(self, node: str) -> None:
+        """Unless another start was quicker, or some of it are alive."""
+        mates = [worker for worker in self.workers if parse(worker.name).node == node]
+        if all(worker.is_dead for worker in mates):
+            self._start_node(node)
 
-    def _end_node(self, pod: Pod, silently: bool = False) -> None:
-        pod.die(silently)
-        for mate in self._node(pod):
+    def _node(self, worker: Worker) -> list[Worker]:
+        """It, and those that are lost with it."""
+        name = worker.name.split("/")[0]
+        return [one for one in self.workers if one.name.split("/")[0] == name]
+
+    def _end_node(self, worker: Worker, silently: bool = False) -> None:
+        worker.die(silently)
+        for mate in self._node(worker):
             if silently:
                 mate.die(silently)
-            elif mate is not pod:
+            elif mate is not worker:
                 self.world.soon(lambda mate=mate: mate.die(False), ENDED_SECONDS)  # type: ignore[misc]
 
     def _group(self, generation: Generation) -> Group:
@@ -283,44 +302,48 @@ class Run:
     # Faults
 
     def _strike(self, fault: Fault) -> None:
-        alive = [pod for pod in self.pods if not pod.is_dead]
+        alive = [worker for worker in self.workers if not worker.is_dead]
         if not alive:
             return
-        pod = alive[fault.target % len(alive)]
+        worker = alive[fault.target % len(alive)]
         other = alive[fault.other % len(alive)]
         coordinator = self.network.coordinators[-1]
-        name = pod.name if fault.kind.startswith("pod") else coordinator.name
+        name = worker.name if fault.kind.startswith("worker") else coordinator.name
         self.world.tell(name, f"*** {fault.kind} ({fault.seconds:.2f} s)")
         match fault.kind:
-            case "pod dies" | "pod vanishes":
-                self._end_node(pod, silently=fault.kind == "pod vanishes")
+            case "worker dies":
+                self._end_node(worker)
+                node, again = parse(worker.name).node, min(fault.seconds, REPLACED_SECONDS)
+                self.world.after(max(again, ENDED_SECONDS), lambda: self._start_again(node))
+            case "worker vanishes":
+                self._end_node(worker, silently=True)
                 self.world.after(REPLACED_SECONDS, self._start_node)
-            case "pod stops":
-                pod.stop()
-                self.world.after(fault.seconds, pod.go_on)
-            case "pod is stuck":
-                pod.is_stuck = True
-                self.world.after(fault.seconds, lambda: pod.do(pod.unstick))
-            case "pod hangs":
-                pod.is_stuck = True
-                self.world.after(WATCHDOG_SECONDS, lambda: self._end_node(pod))
+            case "worker stops":
+                worker.stop()
+                self.world.after(fault.seconds, worker.resume)
+            case "worker is stuck":
+                worker.is_stuck = True
+                self.world.after(fault.seconds, lambda: worker.do(worker.unstick))
+            case "worker hangs":
+                worker.is_stuck = True
+                self.world.after(WATCHDOG_SECONDS, lambda: self._end_node(worker))
                 self._start_node()
-            case "pod leaves":
-                for mate in self._node(pod):
+            case "worker leaves":
+                for mate in self._node(worker):
                     mate.do(mate.leave)
-                self.world.after(fault.seconds, lambda: self._end_node(pod))
+                self.world.after(fault.seconds, lambda: self._end_node(worker))
                 self.world.after(REPLACED_SECONDS, self._start_node)
-            case "pod comes":
+            case "worker comes":
                 self._start_node()
-            case "pod is cut off":
-                self._cut(fault.seconds, (pod.name, ""), ("", pod.name))
-            case "pod is not heard":
-                self._cut(fault.seconds, (pod.name, ""))
-            case "pod hears nothing":
-                self._cut(fault.seconds, ("", pod.name))
-            case "two pods are cut" | "two pods are cut for long":
-                if other is not pod:
-                    self._cut(fault.length, (pod.name, other.name))
+            case "worker is cut off":
+                self._cut(fault.seconds, (worker.name, ""), ("", worker.name))
+            case "worker is not heard":
+                self._cut(fault.seconds, (worker.name, ""))
+            case "worker hears nothing":
+                self._cut(fault.seconds, ("", worker.name))
+            case "two workers are cut" | "two workers are cut for long":
+                if other is not worker:
+                    self._cut(fault.length, (worker.name, other.name))
             case _:
                 self._strike_coordinator(fault)
 
@@ -332,7 +355,7 @@ class Run:
                 self.world.after(fault.seconds / 4, self._start_coordinator)
             case "coordinator stops":
                 coordinator.stop()
-                self.world.after(fault.seconds, coordinator.go_on)
+                self.world.after(fault.seconds, coordinator.resume)
             case "second coordinator":
                 self._start_coordinator()
             case "clock jumps":
@@ -360,20 +383,20 @@ class Run:
 
 def failure(
     history: History,
-    machine: MakeMachine = Machine,
+    membership: MakeMembership = Membership,
     follower: Callable[[str], Follower] = Follower,
     choose: Choose = CHOOSE,
 ) -> str | None:
     """What did not hold in this history, if anything."""
     try:
-        Run(history, machine, follower, choose).play()
-    except Exception as error:  # noqa: BLE001 - a crash of the machine is a failure like any other
+        Run(history, membership, follower, choose).play()
+    except Exception as error:  # noqa: BLE001 - a crash of the membership is a failure like any other
         return f"{type(error).__name__}: {error}"
     return None
 
 
 def shrunk(history: History, fails: Callable[[History], bool]) -> History:
-    """A smaller history that still fails: without faults, noise and pods that are not needed."""
+    """A smaller history that still fails: without faults, noise and workers that are not needed."""
     while smaller := next((one for one in _smaller(history) if fails(one)), None):
         history = smaller
     return history
@@ -385,15 +408,15 @@ def _smaller(history: History) -> Iterator[History]:
         yield replace(history, faults=faults[:index] + faults[index + 1 :])
     if history.noise:
         yield replace(history, noise=0.0)
-    if history.num_pods > 2 * history.domain_pods:
-        yield replace(history, num_pods=history.num_pods - history.domain_pods)
+    if history.num_workers > 2 * history.domain_workers:
+        yield replace(history, num_workers=history.num_workers - history.domain_workers)
     if history.has_long_steps:
         yield replace(history, step_seconds=0.4)
-    if history.node_pods > 1:
-        yield replace(history, node_pods=1)
-    if history.domain_pods > 1:
-        num_domains = history.num_pods // history.domain_pods
-        yield replace(history, domain_pods=1, node_pods=1, num_pods=num_domains)
+    if history.node_workers > 1:
+        yield replace(history, node_workers=1)
+    if history.domain_workers > 1:
+        num_domains = history.num_workers // history.domain_workers
+        yield replace(history, domain_workers=1, node_workers=1, num_workers=num_domains)
     if history.min_domains > 1:
         yield replace(history, min_domains=1)
     for index, fault in enumerate(faults):
@@ -404,12 +427,12 @@ def _smaller(history: History) -> Iterator[History]:
 
 def story(
     history: History,
-    machine: MakeMachine = Machine,
+    membership: MakeMembership = Membership,
     follower: Callable[[str], Follower] = Follower,
     choose: Choose = CHOOSE,
 ) -> str:
     """The history as it went, for people."""
-    run = Run(history, machine, follower, choose, telling=True)
+    run = Run(history, membership, follower, choose, telling=True)
     try:
         run.play()
         end = "All held."

@@ -1,16 +1,23 @@
-"""Defects put into the machine and the follower, one at a time: the simulator must find each."""
+"""Defects put into the coordinator's decisions and the follower, one at a time: the simulator must
+find each."""
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
+from unittest.mock import patch
 
-from headway.member import follow, lineage, machine
-from headway.member.follow import Follower
-from headway.member.machine import Machine
+from headway.member.coordinator import decide, lost_workers, next_generation, state
+from headway.member.coordinator.decide import Membership
+from headway.member.worker import follower, state_choice
+from headway.member.worker.follower import Follower
 from support.membership.checks import CHOOSE, Choose
 from support.membership.history import History, failure, random_history
+
+DECISIONS = (state, lost_workers, next_generation, decide)
+"""In the order in which they import each other."""
 
 
 @dataclass(frozen=True)
@@ -20,248 +27,268 @@ class Mutation:
     old: str
     new: str
 
-    def parts(self) -> tuple[type[Machine], type[Follower], Choose]:
-        assert self.module.__file__ is not None
-        with open(self.module.__file__, encoding="utf-8") as file:
-            source = file.read()
-        assert source.count(self.old) == 1, f"{self.name}: the code it changes is not there once"
-        mutated = ModuleType(self.module.__name__)
-        code = compile(source.replace(self.old, self.new), self.module.__file__, "exec")
-        exec(code, mutated.__dict__)
-        choose = tuple(getattr(mutated, one.__name__, one) for one in CHOOSE)
-        machine, follower = (
-            getattr(mutated, "Machine", Machine),
-            getattr(mutated, "Follower", Follower),
+    def parts(self) -> tuple[type[Membership], type[Follower], Choose]:
+        modules = DECISIONS if self.module in DECISIONS else (self.module,)
+        with patch.dict(sys.modules):
+            found = [self._loaded(module) for module in modules][-1]
+        choose = tuple(getattr(found, one.__name__, one) for one in CHOOSE)
+        return (
+            getattr(found, "Membership", Membership),
+            getattr(found, "Follower", Follower),
+            cast(Choose, choose),
         )
-        return machine, follower, cast(Choose, choose)
+
+    def _loaded(self, module: ModuleType) -> ModuleType:
+        """A copy of the module in its place, with the defect if it belongs there."""
+        assert module.__file__ is not None
+        with open(module.__file__, encoding="utf-8") as file:
+            source = file.read()
+        if module is self.module:
+            assert source.count(self.old) == 1, f"{self.name}: not once in {module.__name__}"
+            source = source.replace(self.old, self.new)
+        copy = sys.modules[module.__name__] = ModuleType(module.__name__)
+        exec(compile(source, module.__file__, "exec"), copy.__dict__)
+        return copy
 
 
 MUTATIONS = [
     Mutation(
+        "a worker takes a state for the run's that it had before it was removed",
+        state_choice,
+        "return healed >= domain.since",
+        "return healed > 0",
+    ),
+    Mutation(
+        "a worker asks the coordinator whether it has the state",
+        state_choice,
+        "return healed >= domain.since",
+        "return domain.holds",
+    ),
+    Mutation(
         "announces a generation before it is written",
-        machine,
-        "decisions.append(Write(self._writing))",
-        "decisions += [Write(self._writing), Publish(self._writing)]",
+        decide,
+        "decisions.append(WriteGeneration(self._writing))",
+        "decisions += [WriteGeneration(self._writing), PublishGeneration(self._writing)]",
     ),
     Mutation(
         "goes on after another has written",
-        machine,
-        'return self._step_down(f"generation {event.number} is there from somebody else")',
+        decide,
+        'return self._step_down(f"another coordinator has written generation {event.number}")',
         "return self._written(event.number, now)",
     ),
     Mutation(
         "lets newcomers heal others",
-        machine,
-        "domain.holds or self._healed.issuperset(domain.pods)",
-        "True",
+        state,
+        "return self.having.issuperset(domain.workers)",
+        "return True",
     ),
     Mutation(
         "takes those healed in an earlier generation for healed in this one",
-        machine,
-        "self._entered, self._healed, self._went = set(), set(), False",
-        "self._entered, self._went = set(), False",
+        state,
+        "newcomers=members - self.members,",
+        "newcomers=members - self.members, healed=self.healed,",
     ),
     Mutation(
         "forgets who had the state",
-        machine,
-        "domain.holds or self._healed.issuperset(domain.pods)",
-        "self._healed.issuperset(domain.pods)",
+        state,
+        "return self.having.issuperset(domain.workers)",
+        "return self.healed.issuperset(domain.workers)",
     ),
     Mutation(
         "lets one lead that has not the state",
-        machine,
+        next_generation,
         "(holders or [0])[0])",
         "len(domains) - 1 if domains else 0)",
     ),
     Mutation(
         "says go when the first has come",
-        machine,
-        "self._went = len(self._entered) == len(self._members)",
-        "self._went = True",
+        decide,
+        "progress.went = len(progress.entered) == len(progress.members)",
+        "progress.went = True",
     ),
     Mutation(
         "does not forgive its own pauses",
-        machine,
-        "        if pause <= self.rules.idle_seconds + self.rules.pause_seconds:\n",
+        decide,
+        "        if pause <= rules.idle_seconds + rules.pause_seconds:\n",
         "        if True:\n",
     ),
     Mutation(
         "judges before it has read what came in meanwhile",
-        machine,
+        decide,
         "        pause = now - self._asked\n",
         "        pause = now - max(self._asked, self.wake)\n",
     ),
     Mutation(
         "gives no window to come back after its own restart",
-        machine,
-        "self._absent = now + rules.absent_seconds",
-        "self._absent = now",
+        decide,
+        "absent_until=now + rules.absent_seconds",
+        "absent_until=now",
     ),
     Mutation(
         "takes those who have not come back for lost, and others are just coming",
-        machine,
-        "            self._came_back = now\n",
-        "            self._came_back = min(self._came_back, now)\n",
+        decide,
+        "            state.came_back = now\n",
+        "            state.came_back = min(state.came_back, now)\n",
     ),
     Mutation(
         "gives no time to connect again",
-        machine,
-        "wait = 0.0 if self._complained else rules.reconnect_seconds",
+        lost_workers,
+        "wait = 0.0 if progress.complaints else rules.reconnect_seconds",
         "wait = 0.0",
     ),
     Mutation(
         "is as impatient without complaints",
-        machine,
+        lost_workers,
         "rules.suspected_seconds if is_short else rules.silence_seconds",
         "rules.suspected_seconds",
     ),
     Mutation(
         "is as patient with who is not heard in a generation that all are called to",
-        machine,
-        "is_short = is_missed or pod.heard < self._called_at",
+        lost_workers,
+        "is_short = is_missed or worker.heard < progress.called_at",
         "is_short = is_missed",
     ),
     Mutation(
         "is as impatient with those who finish their step first",
-        machine,
-        "self._called_at = now if are_all_called else -inf",
-        "self._called_at = now",
+        state,
+        "called_at=now if are_all_called else -inf",
+        "called_at=now",
     ),
     Mutation(
         "is as patient when somebody complains",
-        machine,
-        "is_missed = self._complained or self._tries or self._waiting",
-        "is_missed = self._waiting",
+        lost_workers,
+        "is_missed = progress.complaints or state.num_retries or progress.waiting",
+        "is_missed = progress.waiting",
     ),
     Mutation(
         "is as patient while somebody waits",
-        machine,
-        "is_missed = self._complained or self._tries or self._waiting",
-        "is_missed = self._complained or self._tries",
+        lost_workers,
+        "is_missed = progress.complaints or state.num_retries or progress.waiting",
+        "is_missed = progress.complaints or state.num_retries",
     ),
     Mutation(
         "takes one that waits for one that complains",
-        machine,
-        "if status.trouble == number:",
-        "if number in (status.trouble, status.waits):",
+        decide,
+        "if status.trouble == self.current.number:",
+        "if self.current.number in (status.trouble, status.waits):",
     ),
     Mutation(
         "gives no time to connect again while somebody waits",
-        machine,
-        "wait = 0.0 if self._complained else rules.reconnect_seconds",
-        "wait = 0.0 if self._complained or self._waiting else rules.reconnect_seconds",
+        lost_workers,
+        "wait = 0.0 if progress.complaints else rules.reconnect_seconds",
+        "wait = 0.0 if progress.complaints or progress.waiting else rules.reconnect_seconds",
     ),
     Mutation(
         "does not hear that one waits no longer",
-        machine,
-        "        else:\n            self._waiting.discard(pod.name)\n",
+        decide,
+        "        else:\n            progress.waiting.discard(name)\n",
         "",
     ),
     Mutation(
         "takes the end of an old session for the end of the new one",
-        machine,
-        "if pod is None or pod.session != event.session:",
-        "if pod is None:",
+        decide,
+        "if worker is None or worker.session != event.session:",
+        "if worker is None:",
     ),
     Mutation(
         "does not count the silent",
-        machine,
-        'deadline, why = pod.heard + patience, "silent"',
-        'deadline, why = inf, "silent"',
+        lost_workers,
+        'return worker.heard + patience, "no heartbeat"',
+        'return float("inf"), "no heartbeat"',
     ),
     Mutation(
         "does not answer complaints",
-        machine,
-        "        if self._trouble < inf:\n            return self._try_again(now)\n",
+        next_generation,
+        "    if state.progress.first_complaint < inf:\n        return _try_again(state, now)\n",
         "",
     ),
     Mutation(
         "heeds complaints of old generations",
-        machine,
-        "if status.trouble == number:",
+        decide,
+        "if status.trouble == self.current.number:",
         "if status.trouble > 0:",
     ),
     Mutation(
         "never gives up on one whom its peers cannot reach",
-        machine,
-        "if self._tries > rules.tries and worst is not None:",
+        next_generation,
+        "if state.num_retries > rules.tries and worst is not None:",
         "if False:",
     ),
     Mutation(
         "waits for ever for one that does not come",
-        machine,
-        "if pod.enter_by < deadline and pod.name not in spared:",
+        lost_workers,
+        "if worker.enter_by < deadline and not is_spared:",
         "if False:",
     ),
     Mutation(
-        "remembers for ever that a pod was lost",
-        machine,
-        'pod.gone, pod.status, pod.ready = "", NOTHING, inf',
-        "pod.status, pod.ready = NOTHING, inf",
+        "remembers for ever that a worker was lost",
+        decide,
+        'worker.gone, worker.status, worker.ready = "", NO_STATUS, inf',
+        "worker.status, worker.ready = NO_STATUS, inf",
     ),
     Mutation(
         "does not take those who leave out",
-        machine,
-        "pod.gone or (pod.status.leaving and has_heirs) for pod in pods",
-        "pod.gone for pod in pods",
+        next_generation,
+        "worker.gone or (worker.status.leaving and has_heirs) for worker in workers",
+        "worker.gone for worker in workers",
     ),
     Mutation(
         "lets the last that has the state leave with it",
-        machine,
-        "return not holders or any(self._is_kept(domain, has_heirs=True) for domain in holders)",
+        next_generation,
+        "return not holders or any(_is_kept(state, domain, has_heirs=True) for domain in holders)",
         "return True",
     ),
     Mutation(
         "does not admit anyone after the first",
-        machine,
-        "        if self.established:\n            return self._admit(now)\n",
-        "        if not self._members:\n            return self._admit(now)\n",
+        next_generation,
+        "    if state.progress.established:\n        return _admit(state, now)\n",
+        "    if not state.progress.members:\n        return _admit(state, now)\n",
     ),
     Mutation(
-        "makes domains of pods of different nodes",
-        machine,
-        "whole_nodes(free, self.rules.node_pods)",
+        "makes domains of workers of different nodes",
+        next_generation,
+        "whole_nodes(free, state.rules.node_workers)",
         "whole_nodes(free, 1)",
     ),
     Mutation(
         "waits for a long step as for a short one",
-        machine,
+        state,
         "return max(rules.enter_seconds, rules.enter_steps * status.step_seconds)",
         "return rules.enter_seconds",
     ),
     Mutation(
         "waits for a first step as for any other",
-        machine,
+        state,
         "return rules.first_step_seconds",
         "return rules.enter_seconds",
     ),
     Mutation(
         "throws out the last who have the state since they do not come",
-        machine,
-        "if pod.enter_by < deadline and pod.name not in spared:",
-        "if pod.enter_by < deadline:",
+        lost_workers,
+        "if worker.enter_by < deadline and not is_spared:",
+        "if worker.enter_by < deadline:",
     ),
     Mutation(
         "never throws out one that has the state and does not come",
-        machine,
+        lost_workers,
         "if all(is_late) else frozenset()",
         "",
     ),
     Mutation(
         "takes the highest state, and be it that of one alone",
-        lineage,
+        state_choice,
         "key=lambda name: (holders[name], name)",
         "key=lambda name: name",
     ),
     Mutation(
         "takes a domain for whole that is healed by half",
-        lineage,
+        state_choice,
         "return names[0] if len(set(names)) == 1 else NO_STATE",
         "return max(names)",
     ),
     Mutation(
-        "a pod hears an older generation after a newer one",
-        follow,
+        "a worker hears an older generation after a newer one",
+        follower,
         "if generation.number > self.newest.number:",
         "if generation.number != self.newest.number:",
     ),

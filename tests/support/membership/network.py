@@ -1,5 +1,5 @@
-"""Sessions between pods and coordinators: in order and whole as TCP gives them, unless the history
-says otherwise; cut in one direction or both; and pairs of pods that cannot reach each other."""
+"""Sessions between workers and coordinators: in order and whole as with TCP, unless the history
+says otherwise; cut in one direction or both; and pairs of workers that cannot reach each other."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.membership.world import Action, World
 
 if TYPE_CHECKING:
     from support.membership.coordinator import Coordinator
-    from support.membership.pod import Pod
+    from support.membership.worker import Worker
 
 BROKEN_SECONDS = 2.0
 """A connection on which nothing was acknowledged for so long is given up by the kernel."""
@@ -23,15 +23,15 @@ class Network:
         """How many of a hundred messages are lost, doubled or out of order."""
         self.coordinators: list[Coordinator] = []
         self.cut: set[tuple[str, str]] = set()
-        """Directions in which nothing gets through: (pod, ""), ("", pod), (pod, pod)."""
+        """Directions in which nothing gets through; "" is the coordinator."""
         self._held: list[tuple[tuple[str, str], Action]] = []
         self.num_sessions = 0
 
-    def is_cut(self, pod: Pod) -> bool:
+    def is_cut(self, worker: Worker) -> bool:
         """Whether nothing that it sends is acknowledged."""
-        session = pod.session
+        session = worker.session
         to_nobody = session is not None and session.coordinator.has_vanished
-        return to_nobody or (pod.name, "") in self.cut or ("", pod.name) in self.cut
+        return to_nobody or (worker.name, "") in self.cut or ("", worker.name) in self.cut
 
     def are_cut(self, one: str, other: str) -> bool:
         return (one, other) in self.cut or (other, one) in self.cut
@@ -56,25 +56,25 @@ class Network:
 class Session:
     """One connection. Each end learns of its end in its own time."""
 
-    def __init__(self, network: Network, pod: Pod, coordinator: Coordinator) -> None:
+    def __init__(self, network: Network, worker: Worker, coordinator: Coordinator) -> None:
         network.num_sessions += 1
         self.number = network.num_sessions
-        self.network, self.pod, self.coordinator = network, pod, coordinator
-        self.pod_open = self.coordinator_open = True
+        self.network, self.worker, self.coordinator = network, worker, coordinator
+        self.worker_open = self.coordinator_open = True
         self.welcomed = False
         self._next = {"up": 0.0, "down": 0.0}
 
     def up(self, deliver: Action) -> None:
         def arrive() -> None:
             if self.coordinator_open:
-                self.network.carry((self.pod.name, ""), lambda: self.coordinator.do(deliver))
+                self.network.carry((self.worker.name, ""), lambda: self.coordinator.do(deliver))
 
         self._send("up", arrive)
 
     def down(self, deliver: Action) -> None:
         def arrive() -> None:
-            if self.pod_open:
-                self.network.carry(("", self.pod.name), lambda: self.pod.do(deliver))
+            if self.worker_open:
+                self.network.carry(("", self.worker.name), lambda: self.worker.do(deliver))
 
         self._send("down", arrive)
 
@@ -93,17 +93,17 @@ class Session:
                 at += world.random.random() * 2
             world.after(at - world.now, arrive)
 
-    def close_by_pod(self, silently: bool = False) -> None:
-        if self.pod_open:
-            self.pod_open = False
+    def close_by_worker(self, silently: bool = False) -> None:
+        if self.worker_open:
+            self.worker_open = False
             if not silently:
-                self._end("up", (self.pod.name, ""), self._coordinator_hears)
+                self._end("up", (self.worker.name, ""), self._coordinator_hears)
 
     def close_by_coordinator(self, silently: bool = False) -> None:
         if self.coordinator_open:
             self.coordinator_open = False
             if not silently:
-                self._end("down", ("", self.pod.name), self._pod_hears)
+                self._end("down", ("", self.worker.name), self._worker_hears)
 
     def _end(self, way: str, direction: tuple[str, str], hear: Callable[[], None]) -> None:
         world = self.network.world
@@ -114,6 +114,6 @@ class Session:
         if self.coordinator_open:
             self.coordinator.do(lambda: self.coordinator.lost(self))
 
-    def _pod_hears(self) -> None:
-        if self.pod_open:
-            self.pod.do(lambda: self.pod.lost_session(self))
+    def _worker_hears(self) -> None:
+        if self.worker_open:
+            self.worker.do(lambda: self.worker.lost_session(self))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from headway.member.generation import Generation, nobody
+from headway.member.protocol.generation import Generation, nobody
 
 
 @dataclass(frozen=True)

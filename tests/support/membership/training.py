@@ -6,14 +6,14 @@ from collections import defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headway.member.generation import Generation
-from headway.member.lineage import Name
+from headway.member.protocol.generation import Generation
+from headway.member.worker.state_choice import Name
 from support.membership.checks import Checks
 from support.membership.network import Network
 from support.membership.world import World
 
 if TYPE_CHECKING:
-    from support.membership.pod import Pod
+    from support.membership.worker import Worker
 
 FORM, EXCHANGE, HEAL, FIRST_STEP = range(4)
 HEAL_SECONDS = 1.0
@@ -41,6 +41,7 @@ class Given:
     """What a member gives to a collective."""
 
     seen: int
+    healed: int = 0
     held: Held | None = None
 
 
@@ -52,39 +53,39 @@ class Group:
     ) -> None:
         self.world, self.network, self.checks = world, network, checks
         self.generation = generation
-        self.members = tuple(generation.pods())
+        self.members = tuple(generation.workers())
         self._given: dict[int, dict[str, Given]] = defaultdict(dict)
-        self._waiting: dict[str, tuple[int, Pod]] = {}
+        self._waiting: dict[str, tuple[int, Worker]] = {}
         self._full: set[int] = set()
         self._left: set[str] = set()
         self._vanished: set[str] = set()
         self._unfinished = False
         """Whether one left in the middle of a collective."""
 
-    def join(self, pod: Pod, index: int, given: Given) -> None:
-        self._given[index][pod.name] = given
-        self._waiting[pod.name] = (index, pod)
+    def join(self, worker: Worker, index: int, given: Given) -> None:
+        self._given[index][worker.name] = given
+        self._waiting[worker.name] = (index, worker)
         if self._left and index not in self._full:
-            self._fail_soon(pod, index)
+            self._fail_soon(worker, index)
         self.try_finish()
 
-    def leave(self, pod: Pod, silently: bool = False) -> None:
+    def leave(self, worker: Worker, silently: bool = False) -> None:
         """Lets go of the group. Others notice, unless its machine has vanished."""
-        is_waiting = self._waiting.pop(pod.name, None) is not None
+        is_waiting = self._waiting.pop(worker.name, None) is not None
         self._unfinished = self._unfinished or is_waiting
         if silently:
-            self._vanished.add(pod.name)
+            self._vanished.add(worker.name)
             return
-        self._left.add(pod.name)
+        self._left.add(worker.name)
         for index, other in list(self._waiting.values()):
             if index not in self._full:
                 self._fail_soon(other, index)
 
-    def unreachable(self, pod: Pod) -> tuple[str, ...]:
+    def unreachable(self, worker: Worker) -> tuple[str, ...]:
         return tuple(
             name
             for name in self.members
-            if name in self._vanished or self.network.are_cut(pod.name, name)
+            if name in self._vanished or self.network.are_cut(worker.name, name)
         )
 
     def try_finish(self) -> None:
@@ -98,30 +99,30 @@ class Group:
                 continue
             self._full.add(index)
             self.checks.met(self.generation, index)
-            for waiting_for, pod in list(self._waiting.values()):
+            for waiting_for, worker in list(self._waiting.values()):
                 if waiting_for == index:
-                    self._complete_soon(pod, index)
+                    self._complete_soon(worker, index)
 
-    def _complete_soon(self, pod: Pod, index: int) -> None:
+    def _complete_soon(self, worker: Worker, index: int) -> None:
         def complete() -> None:
-            if self._waiting.get(pod.name) != (index, pod):
+            if self._waiting.get(worker.name) != (index, worker):
                 return
             # One that leaves now may or may not have passed on what the others need; one that had
             # finished has.
             is_in_doubt = self._unfinished or self._vanished
             if is_in_doubt and self.world.random.random() < 0.5:
                 if self._left:
-                    self._fail_soon(pod, index)
+                    self._fail_soon(worker, index)
                 return
-            del self._waiting[pod.name]
-            pod.completed(self, index, self._given[index])
+            del self._waiting[worker.name]
+            worker.completed(self, index, self._given[index])
 
-        self.world.soon(lambda: pod.do(complete), HEAL_SECONDS if index == HEAL else 0.03)
+        self.world.soon(lambda: worker.do(complete), HEAL_SECONDS if index == HEAL else 0.03)
 
-    def _fail_soon(self, pod: Pod, index: int) -> None:
+    def _fail_soon(self, worker: Worker, index: int) -> None:
         def fail() -> None:
-            if self._waiting.get(pod.name) == (index, pod):
-                del self._waiting[pod.name]
-                pod.failed(self)
+            if self._waiting.get(worker.name) == (index, worker):
+                del self._waiting[worker.name]
+                worker.failed(self)
 
-        self.world.soon(lambda: pod.do(fail), 0.05)
+        self.world.soon(lambda: worker.do(fail), 0.05)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Callable
 from random import Random
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 
 
 class World:

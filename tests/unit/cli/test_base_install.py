@@ -1,4 +1,4 @@
-"""Every command in a real base install: requirements/base.txt and nothing else, so no torch."""
+"""Every command in a real base install: the wheel and requirements/base.txt, so no torch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.spec.load import preset_names
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 
 ROOT = Path(__file__).parents[3]
 INSTALL = "hint: pip install 'headway[train]'"
@@ -47,13 +47,17 @@ def base_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     python, pins = venv / "bin" / "python", ROOT / "requirements" / "base.txt"
     sync = [uv, "pip", "sync", "-q", "--require-hashes", "--python", str(python), str(pins)]
     subprocess.run(sync, check=True)
+    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(venv)]
+    subprocess.run(build, cwd=ROOT, check=True)
+    (wheel,) = venv.glob("*.whl")
+    install = [uv, "pip", "install", "-q", "--no-deps", "--python", str(python), str(wheel)]
+    subprocess.run(install, check=True)
     return python
 
 
 @pytest.fixture
 def headway(base_python: Path, tmp_path: Path) -> Commands:
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "src")}
-    environment["XDG_CONFIG_HOME"] = str(tmp_path / "config")
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")}
 
     def commands(wanted: Sequence[Sequence[str]]) -> list[dict[str, Any]]:
         done = subprocess.run(
@@ -70,6 +74,21 @@ def headway(base_python: Path, tmp_path: Path) -> Commands:
     return commands
 
 
+def test_the_wheel_has_every_file_and_the_command(base_python: Path) -> None:
+    code = "import headway; print(headway.__path__[0])"
+    there = Path(subprocess.check_output([base_python, "-c", code], text=True).strip())
+    assert there.is_relative_to(base_python.parents[1])
+
+    def files(folder: Path) -> set[str]:
+        found = (path for path in folder.rglob("*") if path.is_file() and path.suffix != ".pyc")
+        return {str(path.relative_to(folder)) for path in found}
+
+    assert files(there) == files(ROOT / "src" / "headway")
+    assert "py.typed" in files(there)
+    shown = subprocess.check_output([base_python.with_name("headway"), "--help"], text=True)
+    assert "Usage" in shown
+
+
 def test_there_is_no_torch(base_python: Path) -> None:
     code = (
         "from importlib.util import find_spec\n"
@@ -78,11 +97,16 @@ def test_there_is_no_torch(base_python: Path) -> None:
     assert subprocess.check_output([base_python, "-c", code], text=True) == "[]\n"
 
 
-def test_init_and_check_of_every_preset(headway: Commands) -> None:
+def test_init_and_check_of_every_preset(headway: Commands, tmp_path: Path) -> None:
     names = preset_names()
+    (tmp_path / "config" / "headway").mkdir(parents=True)
+    (tmp_path / "config" / "headway" / "targets.yaml").write_text(
+        f"largest: {{image: 'here/headway@sha256:{'0' * 64}', storage: 's3://bucket/runs', "
+        "resources: {accelerators: 'B200:8'}, pod: {resources: {cpu: 64, memory: 1Ti}}}\n"
+    )
     for name, said in zip(names, headway([["init", name, name] for name in names]), strict=True):
         assert said["code"] == 0, (name, said)
-    checks = headway([["check", f"{name}/run.yaml", "--json"] for name in names])
+    checks = headway([["check", f"{name}/run.yaml", "--json", "--on", "largest"] for name in names])
     for name, said in zip(names, checks, strict=True):
         assert said["code"] == 0, (name, said)
         assert json.loads(said["out"])["batch"]

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
+import headway.spec
 from headway.cli.output import short_count, short_time
 from headway.clock import SystemClock, stamp
 from headway.errors import Exit
 from headway.spec.load import preset_names
-from headway.state.rundir import Journal, RunDirectory
+from headway.state.run_directory import Journal, RunDirectory
 from support.fake_s3 import fake_s3
 from support.in_process import Headway
 
+SCHEMAS = Path(headway.spec.__file__).parent / "schema"
 RUN_FILE = """\
 version: 1
 name: it
@@ -23,6 +27,14 @@ data: {train: prepared, sequence_length: 128}
 batch: {global: 16, micro: 4}
 train_for: 300 steps
 """
+LARGEST_TARGET = f"""\
+largest:
+  image: registry.example/headway@sha256:{"0" * 64}
+  storage: {{claim: shared-fs}}
+  resources: {{accelerators: B200:8}}
+  pod: {{resources: {{cpu: 64, memory: 1Ti}}}}
+"""
+"""Has room for every preset, unlike this machine."""
 
 
 class Ticking(SystemClock):
@@ -106,14 +118,14 @@ def test_an_error_has_its_hint_on_a_line_of_its_own(headway: Headway, folder: Pa
     ]
 
 
-def test_an_accelerator_that_is_not_there_is_refused_before_data_is_prepared(
+def test_a_missing_accelerator_is_refused_before_data_is_prepared(
     headway: Headway, folder: Path
 ) -> None:
     (folder / "run.yaml").write_text(RUN_FILE)
     said = headway("run", "--set", "resources.accelerators=A100:999")
     assert said.exit_code == Exit.BAD_INPUT
     assert "resources.accelerators: A100:999 requested, but this machine has" in said.err
-    assert "hint: --set resources.accelerators=" in said.err
+    assert ": --set resources.accelerators=" in said.err
 
 
 def test_a_size_in_words_is_refused_without_torch(headway: Headway, folder: Path) -> None:
@@ -141,11 +153,31 @@ def test_what_init_writes_check_accepts(headway: Headway, folder: Path, preset: 
     assert (made.exit_code, made.out) == (0, "")
     assert "next: " in made.err
     assert (folder / "My Run" / "README.md").read_text().count("\n") == 3
-    said = headway("check", "My Run", "--json")
+    (folder / "My Run" / "targets.yaml").write_text(LARGEST_TARGET)
+    said = headway("check", "My Run", "--json", "--on", "largest")
     assert (said.exit_code, said.err) == (0, "")
     assert set(json.loads(said.out)) >= {"model", "batch", "train_for"}
     text = (folder / "My Run" / "run.yaml").read_text()
     assert "name: my-run\n" in text
+
+
+@pytest.mark.parametrize("preset", preset_names())
+def test_editors_find_the_schema_of_what_init_writes(
+    headway: Headway, folder: Path, preset: str
+) -> None:
+    """The YAML language server takes a relative path from the folder of the file."""
+    headway("init", preset, "made")
+    run_file = folder / "made" / "run.yaml"
+    line, _, text = run_file.read_text().partition("\n")
+    named = re.fullmatch(r"# yaml-language-server: \$schema=(\S+)", line)
+    assert named is not None
+    schema = json.loads((run_file.parent / named[1]).read_text())
+    assert schema == json.loads((SCHEMAS / "run.schema.json").read_text())
+    run = yaml.safe_load(text)
+    assert schema["required"] == ["version"]
+    assert schema["additionalProperties"] is False
+    assert run.keys() <= schema["properties"].keys()
+    assert run.get("data", {}).keys() <= schema["$defs"]["DataConfig"]["properties"].keys()
 
 
 def test_init_lists_presets(headway: Headway) -> None:
@@ -158,7 +190,7 @@ def test_init_leaves_what_is_there_alone(headway: Headway, folder: Path) -> None
     said = headway("init", "tiny", "mine")
     assert (said.exit_code, said.err.splitlines()[0]) == (
         2,
-        "error: mine is there already and not empty",
+        "error: mine already exists and is not empty",
     )
     assert [item.name for item in (folder / "mine").iterdir()] == ["notes.txt"]
     assert headway("init", "tiny", "mine/notes.txt").exit_code == 2
@@ -179,13 +211,13 @@ def test_commands_in_the_readme_exist(headway: Headway, folder: Path) -> None:
 # --- check
 
 
-def test_check_says_what_it_comes_to(headway: Headway, folder: Path) -> None:
+def test_check_shows_what_a_run_file_amounts_to(headway: Headway, folder: Path) -> None:
     (folder / "run.yaml").write_text(RUN_FILE)
     said = headway("check", "--set", "batch.global=6", "--set", "train_for=1M tokens")
     assert said.err == ""
-    assert "6 sequences of 128 tokens = 768 tokens a step, in 2 slices of 4" in said.out
+    assert "6 sequences of 128 tokens = 768 tokens a step, in 2 micro-batches of 4" in said.out
     assert "1M tokens = 1303 steps" in said.out
-    assert "in 1 slice of 2" in headway("check", "--set", "batch.global=2").out
+    assert "in 1 micro-batch of 2" in headway("check", "--set", "batch.global=2").out
     assert json.loads(headway("check", "--json").out)["train_for"] == "300 steps"
     assert list(folder.iterdir()) == [folder / "run.yaml"], "it writes nothing"
 
@@ -200,7 +232,7 @@ def test_check_refuses_what_run_would_refuse(headway: Headway, folder: Path) -> 
     (folder / "run.yaml").write_text("version: 1\nextends: gpt2-small\n")
     said = headway("check")
     assert (said.exit_code, said.out) == (2, "")
-    assert "the run lacks data.train" in said.err
+    assert "the run file has no data.train" in said.err
 
 
 def test_check_reads_the_targets_too(headway: Headway, folder: Path) -> None:
@@ -209,7 +241,7 @@ def test_check_reads_the_targets_too(headway: Headway, folder: Path) -> None:
     assert "targets.yaml:1:7: unknown key 'kub'" in headway("check").err
 
 
-def test_keys_that_nothing_acts_on_yet_are_said(headway: Headway, folder: Path) -> None:
+def test_keys_without_effect_yet_are_reported(headway: Headway, folder: Path) -> None:
     (folder / "run.yaml").write_text(RUN_FILE + "budget: {usd: 5}\n")
     said = headway("check", "--set", "notify=http://x")
     assert said.exit_code == 0
@@ -229,7 +261,7 @@ def test_keys_that_nothing_acts_on_yet_are_said(headway: Headway, folder: Path) 
         ([], None),
     ],
 )
-def test_a_warm_up_longer_than_the_run_is_said(
+def test_a_warmup_longer_than_the_run_is_reported(
     headway: Headway, folder: Path, overrides: list[str], steps: int | None
 ) -> None:
     """Allowed, for a short trial of a preset; but it is seldom meant."""
@@ -262,13 +294,13 @@ def test_run_refuses_an_incomplete_file(headway: Headway, folder: Path) -> None:
     (folder / "run.yaml").write_text("version: 1\nextends: gpt2-small\n")
     said = headway("run")
     assert (said.exit_code, list(folder.iterdir())) == (2, [folder / "run.yaml"])
-    assert "the run lacks data.train" in said.err
+    assert "the run file has no data.train" in said.err
 
 
 # --- status, list, logs
 
 
-def test_a_store_that_cannot_be_reached_is_said_in_words(headway: Headway) -> None:
+def test_an_unreachable_store_is_reported(headway: Headway) -> None:
     trouble = type("NoCredentialsError", (Exception,), {"__module__": "botocore.exceptions"})
 
     def fail(*_: object, **__: object) -> None:
@@ -332,7 +364,7 @@ def test_logs_are_those_of_the_worker_that_failed(
     assert headway("logs").out == "hello from 0\n", "of this start, not of an earlier one"
 
 
-def test_logs_that_are_not_there(headway: Headway, folder: Path, directory: RunDirectory) -> None:
+def test_missing_logs(headway: Headway, folder: Path, directory: RunDirectory) -> None:
     said = headway("logs", "--node", "3")
     assert said.exit_code == 3
     assert "no log node-3.rank-1.log" in said.err

@@ -15,15 +15,16 @@ from pyarrow import parquet
 from tokenizers import Tokenizer
 
 from headway.clock import SystemClock
-from headway.data.making.prepare import Job, prepare
-from headway.data.making.recipe import Settings
-from headway.data.reading.look import bars, spans, visible
+from headway.data.prepare.job import PrepareJob, prepare
+from headway.data.prepare.recipe import RecipeSettings
+from headway.data.reading.inspect import histogram_bars, loss_spans, visible
 from headway.data.reading.mixture import MixtureSet, read_mixture
-from headway.data.reading.tokenset import TokenSet
-from headway.data.reading.verify import verify
-from headway.data.tiny import stories
+from headway.data.reading.token_set import TokenSet
+from headway.data.reading.verify import verify_set
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource, load_tokenizer
 from headway.errors import Exit
+from headway.state.store import Store
 from support.fake_s3 import fake_s3
 from support.in_process import Headway
 from support.token_sets import copy_to, write_set
@@ -41,12 +42,12 @@ def make(
     **settings: Any,
 ) -> None:
     source = TokenizerSource(load=tokenizer) if tokenizer else TokenizerSource(train_vocab=400)
-    job = Job(
+    job = PrepareJob(
         sources=sources,
         tokenizer=source,
         into=str(folder / into),
         beside=folder,
-        settings=Settings(**settings),
+        settings=RecipeSettings(**settings),
         processes=1,
         part=part,
     )
@@ -102,7 +103,7 @@ def table_of(out: str) -> list[list[str]]:
 def test_show_of_a_set(headway: Headway, here: Path) -> None:
     said = headway("data", "show", "wiki", "--sequence-length", "100")
     assert (said.exit_code, said.err) == (0, "")
-    manifest = TokenSet.open("wiki").manifest
+    manifest = TokenSet.open(Store("wiki")).manifest
     text = sum(len(story.encode()) for story in STORIES)
     rows = rows_of(said.out)
     assert rows["set"] == "wiki"
@@ -127,7 +128,7 @@ def test_the_histogram_has_every_document_and_fits_a_terminal(headway: Headway, 
     drawn = out.split("share, number\n")[1].splitlines()
     shares = [float(line.split()[3].rstrip("%")) for line in drawn]
     assert sum(shares) == pytest.approx(100, abs=0.3)
-    opened = TokenSet.open("wiki")
+    opened = TokenSet.open(Store("wiki"))
     starts = [opened.document_starts(number) for number in range(len(opened.manifest.shards))]
     long = sum(
         int(np.sum(np.diff([*found, shard.num_tokens]) >= 256))
@@ -138,13 +139,13 @@ def test_the_histogram_has_every_document_and_fits_a_terminal(headway: Headway, 
 
 
 def test_bars() -> None:
-    drawn = bars([0, 0, 5, 0, 1000, 1], 10)
+    drawn = histogram_bars([0, 0, 5, 0, 1000, 1], 10)
     assert [(bar.low, bar.count) for bar in drawn] == [(4, 5), (8, 0), (16, 1000), (32, 1)]
     assert [bar.drawn for bar in drawn] == [".", "", "##########", "."]
-    assert bars([], 10) == []
+    assert histogram_bars([], 10) == []
 
 
-def test_show_tells_what_was_left_out(headway: Headway, here: Path) -> None:
+def test_show_says_what_was_left_out(headway: Headway, here: Path) -> None:
     texts = [*STORIES[:9], *STORIES[:2], " \n "]
     for number in range(5):
         write_lines(here / f"some-{number}.jsonl", [{"text": f"{number} {t}"} for t in texts])
@@ -259,7 +260,7 @@ def test_sets_in_a_store(headway: Headway, here: Path, monkeypatch: pytest.Monke
 
 
 def test_samples_are_those_that_training_sees(headway: Headway, here: Path) -> None:
-    opened = TokenSet.open("wiki")
+    opened = TokenSet.open(Store("wiki"))
     arguments = ("data", "sample", "wiki", "--n", "3", "--sequence-length", "40", "--seed", "7")
     _, numbers = opened.order(7, 40).at(0, 3)
     rows = opened.read(numbers, 40).tokens
@@ -289,7 +290,7 @@ def test_samples_of_a_set_that_is_being_prepared(headway: Headway, here: Path) -
     assert f"the first {len(found)} samples" in headway(*arguments, "-n", "1000").out
     said = headway(*arguments[:-1], "100000")
     assert said.exit_code == 2
-    assert "hint: headway data show growing says how far it is" in said.err
+    assert "hint: to see its progress: headway data show growing" in said.err
     assert headway("data", "sample", "growing", "--documents").exit_code == 2
 
 
@@ -345,9 +346,12 @@ def test_marks_do_not_cut_characters_in_two() -> None:
     def decode(ids: list[int]) -> str:
         return b"".join(pieces[number] for number in ids).decode(errors="replace")
 
-    assert spans(decode, [1, 2, 3, 4], [True, True, False, False]) == [("a", True), ("üb", False)]
-    assert spans(decode, [1, 2, 3, 4], [True] * 4) == [("aüb", True)]
-    assert spans(decode, [1, 4, 1], [False, True, False]) == [
+    assert loss_spans(decode, [1, 2, 3, 4], [True, True, False, False]) == [
+        ("a", True),
+        ("üb", False),
+    ]
+    assert loss_spans(decode, [1, 2, 3, 4], [True] * 4) == [("aüb", True)]
+    assert loss_spans(decode, [1, 4, 1], [False, True, False]) == [
         ("a", False),
         ("b", True),
         ("a", False),
@@ -358,7 +362,10 @@ def test_a_decoder_that_looks_ahead_is_asked_run_by_run() -> None:
     def decode(ids: list[int]) -> str:
         return "-".join(map(str, ids)) + f" ({len(ids)})"
 
-    assert spans(decode, [7, 8, 9], [True, False, False]) == [("7 (1)", True), ("8-9 (2)", False)]
+    assert loss_spans(decode, [7, 8, 9], [True, False, False]) == [
+        ("7 (1)", True),
+        ("8-9 (2)", False),
+    ]
 
 
 def test_text_cannot_take_over_the_terminal(headway: Headway, here: Path) -> None:
@@ -390,7 +397,7 @@ def test_a_long_document_is_cut_and_says_so(headway: Headway, here: Path) -> Non
     assert out.endswith(f"\n... and {found['num_tokens'] - 1000} tokens more\n")
 
 
-def test_documents_that_go_on_in_the_next_shard(headway: Headway, here: Path) -> None:
+def test_documents_that_continue_in_the_next_shard(headway: Headway, here: Path) -> None:
     ids = [[3, 4, 5, 6, 7], [8, 9], [10, 11, 12, 13, 14, 15, 16], [17]]
     write_set(here / "set", [(one, None) for one in ids], vocab_size=400, shard_tokens=3)
     shutil.copytree(here / "tokenizer", here / "set" / "tokenizer", dirs_exist_ok=True)
@@ -417,7 +424,7 @@ def test_mix_by_weights(headway: Headway, here: Path) -> None:
     assert said.exit_code == 0
     assert "next: data: {train: all/mix}" in said.err
     assert said.out.splitlines()[0].split()[:3] == ["MEMBER", "WANTED", "SHARE"]
-    opened = MixtureSet.open("all/mix")
+    opened = MixtureSet.open(Store("all/mix"))
     own = opened.num_own_samples(32)
     positions = opened.table.counts(sum(own))
     assert table_of(said.out) == [
@@ -426,7 +433,7 @@ def test_mix_by_weights(headway: Headway, here: Path) -> None:
             ("wiki", "python"), ("70.00%", "30.00%"), own, positions, ("wiki", "code"), strict=True
         )
     ]
-    assert [member.location for member in read_mixture("all/mix").members] == [
+    assert [member.location for member in read_mixture(Store("all/mix")).members] == [
         "../../wiki",
         "../../code",
     ]
@@ -465,7 +472,7 @@ def test_a_mixture_moves_with_its_sets(headway: Headway, here: Path) -> None:
     [
         (["wiki", "code"], "give exactly one of --weights and --epochs\nhint: --epochs 1,1 "),
         (["wiki", "--weights", "1", "--epochs", "1"], "give exactly one of"),
-        (["wiki", "code", "--weights", "1"], "--weights 1 are 1 numbers for 2 sets"),
+        (["wiki", "code", "--weights", "1"], "--weights 1: 1 numbers for 2 sets"),
         (["wiki", "code", "--weights", "1,"], "--weights 1,: nothing is not a number above 0"),
         (["wiki", "code", "--weights", "70%,30%"], "70% is not a number above 0"),
         (["wiki", "code", "--epochs", "1,0"], "0 is not a number above 0"),
@@ -473,14 +480,15 @@ def test_a_mixture_moves_with_its_sets(headway: Headway, here: Path) -> None:
         (["wiki", "tokenizer", "--epochs", "1,1"], "/tokenizer is not a prepared set"),
         (
             ["wiki", "./wiki/", "--epochs", "1,1"],
-            "wiki and ./wiki are both called wiki\nhint: give",
+            "wiki and ./wiki are both named wiki\nhint: give",
         ),
-        (["my set", "--epochs", "1"], "'my set' is no name for a member\nhint: give it one: my-n"),
+        (
+            ["my set", "--epochs", "1"],
+            "'my set' is not a valid name of a member\nhint: give it one: my-n",
+        ),
     ],
 )
-def test_mixtures_that_are_none(
-    headway: Headway, here: Path, arguments: list[str], words: str
-) -> None:
+def test_invalid_mixtures(headway: Headway, here: Path, arguments: list[str], words: str) -> None:
     said = headway("data", "mix", *arguments, "--into", "mix")
     assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
     assert words in said.err
@@ -494,7 +502,7 @@ def test_names_and_addresses_with_an_equals_sign(headway: Headway, here: Path) -
         members = ("s3://bucket/lang=en/wiki", "code=./lang=python")
         said = headway("data", "mix", *members, "--weights", "1,1", "--into", "mix")
         assert said.exit_code == 0, said.err
-        assert [(one.name, one.location) for one in read_mixture("mix").members] == [
+        assert [(one.name, one.location) for one in read_mixture(Store("mix")).members] == [
             ("wiki", "s3://bucket/lang=en/wiki"),
             ("code", "../lang=python"),
         ]
@@ -502,7 +510,7 @@ def test_names_and_addresses_with_an_equals_sign(headway: Headway, here: Path) -
         assert "warning: wiki is on this machine" in said.err
 
 
-def test_a_member_too_short_for_a_sample_is_said(headway: Headway, here: Path) -> None:
+def test_a_member_too_short_for_a_sample_is_reported(headway: Headway, here: Path) -> None:
     write_lines(here / "short.jsonl", [{"text": "short"}])
     make(here, "short", ["short.jsonl"])
     said = headway("data", "mix", "wiki", "short", "--weights", "9,1", "--into", "mix")
@@ -537,14 +545,14 @@ def test_damage_is_listed_and_repaired(headway: Headway, here: Path) -> None:
         "wiki/shards/00002.documents is missing",
     ]
     assert "error: wiki is damaged in 2 shards" in said.err
-    assert "hint: headway data verify wiki --repair" in said.err
+    assert "from the sources: headway data verify wiki --repair\n" in said.err
     found = json.loads(headway("data", "verify", "wiki", "--json").out)
     assert found["is_intact"] is False
     assert {one["shard"] for one in found["sets"][0]["damages"]} == {"00001", "00002"}
     said = headway("data", "verify", "wiki", "--repair")
     assert said.exit_code == 0, said.err
-    assert "made shard 00001 again from its sources\n" in said.err
-    assert "made shard 00002 again from its sources\n" in said.err
+    assert "rebuilt shard 00001 from its sources\n" in said.err
+    assert "rebuilt shard 00002 from its sources\n" in said.err
     assert said.out.startswith("intact: wiki, ")
     after = {path: path.read_bytes() for path in (here / "wiki").rglob("*") if path.is_file()}
     assert after == before
@@ -556,9 +564,11 @@ def test_what_cannot_be_repaired(headway: Headway, here: Path) -> None:
     said = headway("data", "verify", "wiki", "--repair")
     assert said.exit_code == Exit.CHECK_FAILED
     assert "00001.tokens is damaged" in said.out
-    assert "warning: the sources are not what they were:\n  text.txt: has changed" in said.err
+    assert "warning: the sources have changed:\n  text.txt: has changed" in said.err
     assert "error: wiki is damaged in 1 shard\n" in said.err
-    assert [damage.shard for damage in verify("wiki")] == ["00001"], "and nothing was made worse"
+    assert [damage.shard for damage in verify_set(Store("wiki"))] == ["00001"], (
+        "and nothing was made worse"
+    )
 
 
 @pytest.mark.parametrize(
@@ -577,8 +587,8 @@ def test_manifest_and_tokenizer_are_not_repaired(
     said = headway("data", "verify", "wiki", "--repair")
     assert said.exit_code == Exit.CHECK_FAILED
     assert words in said.out
-    assert "its manifest or tokenizer cannot be made again from the sources" in said.err
-    assert "hint: bring that file back" in said.err
+    assert "its manifest or tokenizer cannot be rebuilt from the sources" in said.err
+    assert "hint: restore that file" in said.err
     assert (here / "wiki" / "shards" / "00001.tokens").read_bytes() == damaged
 
 
@@ -607,7 +617,7 @@ def test_parts_in_one_folder_are_joined_in_place(headway: Headway, here: Path) -
     assert (said.exit_code, said.out) == (0, "")
     assert f"joined parts: {len(STORIES)} documents, " in said.err
     assert "next: data: {train: parts}" in said.err
-    joined, whole = (TokenSet.open(name).manifest for name in ("parts", "wiki"))
+    joined, whole = (TokenSet.open(Store(name)).manifest for name in ("parts", "wiki"))
     assert joined.digest == whole.digest, "what one preparation makes"
 
 
@@ -622,8 +632,8 @@ def test_parts_in_folders_of_their_own(headway: Headway, here: Path) -> None:
     assert "hint: add --into DIR" in said.err
     said = headway("data", "join", *parts, "--into", "set")
     assert said.exit_code == 0
-    assert "1 records of white space only\n" in said.err
-    assert "warning: 1 could not be read and are left out: 1 no column\n" in said.err
+    assert "left out 1 blank record\n" in said.err
+    assert "warning: left out what could not be read: 1 no column\n" in said.err
     assert "bad.jsonl:2: no column" in said.err
     assert headway("data", "verify", "set").exit_code == 0
     said = headway("data", "join", *parts, "--into", "set")
@@ -644,12 +654,12 @@ def test_parts_that_do_not_make_a_set(headway: Headway, here: Path) -> None:
         return said.err
 
     gap = refused("part-0", "part-2")
-    assert "1 of 3 shards' worth of sources are not prepared:\n  00001: text.txt from byte" in gap
+    assert "1 of 3 units of the sources are not prepared:\n  00001: text.txt from byte" in gap
     assert "shard 00001 is in part-1 and in ./part-1" in refused("part-0", "part-1", "./part-1")
     assert "unit_bytes: 6000, was 4000" in refused("part-0", "other", "part-2")
-    assert "tokenizer holds no part of a preparation" in refused("part-0", "tokenizer")
+    assert "tokenizer is not a part of a set" in refused("part-0", "tokenizer")
     parts = ("part-0", "part-1", "part-2")
-    assert "other holds a preparation of something else" in refused(*parts, into="other")
+    assert "other holds a different preparation" in refused(*parts, into="other")
 
 
 # --- tokenizer
@@ -705,14 +715,12 @@ def test_what_a_tokenizer_is_trained_on(headway: Headway, here: Path) -> None:
                 "--transform",
                 "a:b",
             ],
-            "give one of --template and --transform",
+            "--template and --transform cannot be combined",
         ),
         (["text.txt", "--vocab", "400", "--into", "t", "--template", "a"], "names no column"),
     ],
 )
-def test_tokenizers_that_are_none(
-    headway: Headway, here: Path, arguments: list[str], words: str
-) -> None:
+def test_invalid_tokenizers(headway: Headway, here: Path, arguments: list[str], words: str) -> None:
     write_lines(here / "empty.jsonl", [{"text": " "}])
     said = headway("data", "tokenizer", *arguments)
     assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
@@ -720,7 +728,7 @@ def test_tokenizers_that_are_none(
     assert not (here / "t").exists()
 
 
-def test_too_little_text_for_the_vocabulary_is_said(headway: Headway, here: Path) -> None:
+def test_too_little_text_for_the_vocabulary_is_reported(headway: Headway, here: Path) -> None:
     write_lines(here / "little.jsonl", [{"text": "a b c"}])
     said = headway("data", "tokenizer", "little.jsonl", "--vocab", "400", "--into", "t")
     assert said.exit_code == 0

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from headway.cli.members import change_in_words, in_words, newest_start, stuck_in_words
+from headway.cli.members import change_text, newest_launch, readable_names, stuck_text
 from headway.cli.progress import FOLD_SECONDS, RunProgress
 from headway.clock import SystemClock
-from headway.member.generation import Domain, Generation
-from headway.member.records import NOTHING, Entry, StoreRecord
-from headway.state.rundir import Journal, RunDirectory
+from headway.member.coordinator.record import NOTHING, Entry, StoreRecord
+from headway.member.protocol.generation import Domain, Generation
+from headway.state.run_directory import Journal, RunDirectory
 from headway.state.store import Store
 from support.in_process import Headway
 
@@ -110,7 +110,7 @@ def members(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "ranks", "words"),
     [
-        ("node-1.1/0 is lost: silent", 1, "node 1 is lost: silent"),
+        ("node-1.1/0 is lost: no heartbeat", 1, "node 1 is lost: no heartbeat"),
         ("node-12.3/0 is ready, and 1 more", 1, "node 12 is ready, and 1 more"),
         ("node-1.1/0 leaves as planned", 2, "node 1 rank 0 leaves as planned"),
         ("node-0.1/0, node-1.2/1", 2, "node 0 rank 0, node 1 rank 1"),
@@ -118,25 +118,30 @@ def members(text: str) -> list[str]:
     ],
 )
 def test_names_are_for_programs(text: str, ranks: int, words: str) -> None:
-    assert in_words(text, ranks) == words
+    assert readable_names(text, ranks) == words
 
 
 @pytest.mark.parametrize(
     ("reason", "workers", "before", "words"),
     [
-        ("is lost: silent", 2, 3, "node 1 is lost: silent; 2 workers go on"),
-        ("is lost: silent", 1, 2, "node 1 is lost: silent; 1 worker goes on"),
-        ("is lost: silent", 3, 3, "node 1 is lost: silent; 3 workers go on, a new one among them"),
-        ("is lost: silent", 3, None, "node 1 is lost: silent; 3 workers go on"),
-        ("is ready", 4, 3, "node 1 is ready; 4 workers go on"),
+        ("is lost: no heartbeat", 2, 3, "node 1 is lost: no heartbeat; 2 workers continue"),
+        ("is lost: no heartbeat", 1, 2, "node 1 is lost: no heartbeat; 1 worker continues"),
+        (
+            "is lost: no heartbeat",
+            3,
+            3,
+            "node 1 is lost: no heartbeat; 3 workers continue, one of them new",
+        ),
+        ("is lost: no heartbeat", 3, None, "node 1 is lost: no heartbeat; 3 workers continue"),
+        ("is ready", 4, 3, "node 1 is ready; 4 workers continue"),
     ],
 )
 def test_a_change(reason: str, workers: int, before: int | None, words: str) -> None:
     facts = {"reason": f"node-1.1/0 {reason}", "workers": workers, "seconds": 0.72}
     calm = {**facts, "discarded": False}
-    assert change_in_words(calm, before, 1) == f"{words} (0.7 s)"
+    assert change_text(calm, before, 1) == f"{words} (0.7 s)"
     broken = {**facts, "discarded": True}
-    assert change_in_words(broken, before, 1) == f"{words} (0.7 s, one step taken again)"
+    assert change_text(broken, before, 1) == f"{words} (0.7 s, one step repeated)"
 
 
 # --- status
@@ -145,7 +150,7 @@ def test_a_change(reason: str, workers: int, before: int | None, words: str) -> 
 def test_members_of_a_live_run(headway: Headway, directory: RunDirectory, happens: Happens) -> None:
     start(happens, "live", 3)
     happens("worker", node=1, local_rank=0, pid=999, name="node-1.2/0")
-    change(happens, 2, 3, "node-1.1/0 is lost: its session closed", discarded=True)
+    change(happens, 2, 3, "node-1.1/0 is lost: its connection closed", discarded=True)
     record(directory, 2, ["node-0.1/0"], ["node-2.1/0"], ["node-1.2/0"], leader=1)
     with directory.held():
         said = headway("status")
@@ -154,11 +159,11 @@ def test_members_of_a_live_run(headway: Headway, directory: RunDirectory, happen
         "3 workers (live), generation 2",
         "node 0: pid 100",
         "node 1: pid 999",
-        "node 2: pid 120, leads",
+        "node 2: pid 120, leader",
     ]
     assert (
-        "  node 1 is lost: its session closed; 3 workers go on, a new one among them "
-        "(0.7 s, one step taken again)\n"
+        "  node 1 is lost: its connection closed; 3 workers continue, one of them new "
+        "(0.7 s, one step repeated)\n"
     ) in said.out
     assert (found["mode"], found["wanted_nodes"], found["workers"]) == ("live", 3, 3)
     assert found["members"][1] == {
@@ -172,7 +177,7 @@ def test_members_of_a_live_run(headway: Headway, directory: RunDirectory, happen
     assert json.loads(headway("status", "--json").out)["members"] == []
 
 
-def test_who_the_coordinator_has_is_listed_before_training_comes_to_it(
+def test_members_of_a_new_generation_are_listed_before_it_trains(
     headway: Headway, directory: RunDirectory, happens: Happens
 ) -> None:
     """When a run stands still, that takes long, and people want to know whom to kill."""
@@ -181,7 +186,7 @@ def test_who_the_coordinator_has_is_listed_before_training_comes_to_it(
     with directory.held():
         assert members(headway("status").out) == [
             "2 workers (live), generation 1",
-            "node 0: pid 100, leads",
+            "node 0: pid 100, leader",
         ]
 
 
@@ -196,12 +201,12 @@ def test_ranks_of_a_node_that_shards(
             "4 workers (live), generation 1",
             "node 0 rank 0: pid 100",
             "node 0 rank 1: pid 101",
-            "node 1 rank 0: pid 110, leads",
+            "node 1 rank 0: pid 110, leader",
             "node 1 rank 1: pid 111",
         ]
 
 
-def test_members_of_a_run_that_starts_again_when_one_is_lost(
+def test_members_of_a_run_that_restarts_when_one_is_lost(
     headway: Headway, directory: RunDirectory, happens: Happens
 ) -> None:
     start(happens, "restart", 2)
@@ -210,12 +215,12 @@ def test_members_of_a_run_that_starts_again_when_one_is_lost(
     with directory.held():
         assert members(headway("status").out) == [
             "2 workers (restart), generation 1",
-            "node 0: pid 200, leads",
+            "node 0: pid 200, leader",
             "node 1: pid 201",
         ]
 
 
-def test_as_many_as_are_wanted_are_not_there_yet(
+def test_not_all_wanted_nodes_are_there_yet(
     headway: Headway, directory: RunDirectory, happens: Happens
 ) -> None:
     start(happens, "live", 3)
@@ -227,7 +232,7 @@ def test_as_many_as_are_wanted_are_not_there_yet(
 
 
 @pytest.mark.parametrize(("nodes", "lines"), [(8, 9), (9, 1)])
-def test_of_many_members_there_is_the_number(
+def test_many_members_are_shown_as_a_number(
     headway: Headway, directory: RunDirectory, happens: Happens, nodes: int, lines: int
 ) -> None:
     start(happens, "live", nodes)
@@ -237,7 +242,7 @@ def test_of_many_members_there_is_the_number(
         assert len(json.loads(headway("status", "--json").out)["members"]) == nodes
 
 
-def test_a_damaged_record_takes_only_the_list_away(
+def test_a_damaged_record_loses_only_the_list(
     headway: Headway, directory: RunDirectory, happens: Happens
 ) -> None:
     start(happens, "live", 2)
@@ -266,7 +271,7 @@ def stuck(happens: Happens, node: int, waits: bool | None, step: int = 120, **mo
     happens("stuck", **{**facts, **more})
 
 
-def test_status_says_that_it_stands_still_until_it_goes_on(
+def test_status_says_that_it_is_stuck_until_a_step_completes(
     headway: Headway, directory: RunDirectory, happens: Happens
 ) -> None:
     start(happens, "live", 3)
@@ -275,13 +280,13 @@ def test_status_says_that_it_stands_still_until_it_goes_on(
         stuck(happens, 0, waits=True, step=0)
         stuck(happens, 1, waits=False, step=0)
         assert (
-            "warning     no step for 61 s after step 0; node 1 waits for nobody: "
+            "warning     no step for 61 s after step 0; node 1 is not waiting for others: "
             "headway logs it --node 1 --rank 0\n"
         ) in headway("status").out
-        change(happens, 2, 2, "node-1.1/0 is lost: did not come to the generation")
+        change(happens, 2, 2, "node-1.1/0 is lost: did not enter the generation in time")
         assert "warning" not in headway("status").out
         stuck(happens, 0, waits=True, step=0)
-        assert "what workers do: headway logs it --all\n" in headway("status").out
+        assert "see what the workers are doing: headway logs it --all\n" in headway("status").out
         figures = {"loss": 2.5, "tokens_per_second": 9.0, "seconds": 1.0, "data_seconds": 0.0}
         directory.metrics.append({"step": 1, "time": "2023-11-15T12:00:09.000Z", **figures})
         assert "warning" not in headway("status").out, "a step was committed"
@@ -290,10 +295,13 @@ def test_status_says_that_it_stands_still_until_it_goes_on(
 @pytest.mark.parametrize(
     ("reports", "where"),
     [
-        ([(0, True), (1, False)], "node 1 waits for nobody: headway logs it --node 1 --rank 0"),
-        ([(0, True), (1, True)], "what workers do: headway logs it --all"),
-        ([(0, False), (1, False)], "what workers do: headway logs it --all"),
-        ([(0, None)], "what workers do: headway logs it --all"),
+        (
+            [(0, True), (1, False)],
+            "node 1 is not waiting for others: headway logs it --node 1 --rank 0",
+        ),
+        ([(0, True), (1, True)], "see what the workers are doing: headway logs it --all"),
+        ([(0, False), (1, False)], "see what the workers are doing: headway logs it --all"),
+        ([(0, None)], "see what the workers are doing: headway logs it --all"),
     ],
 )
 def test_where_to_look(reports: list[tuple[int, bool | None]], where: str) -> None:
@@ -301,8 +309,8 @@ def test_where_to_look(reports: list[tuple[int, bool | None]], where: str) -> No
     said = [
         {**facts, "node": node, "waits": waits, "seconds": 61 + node} for node, waits in reports
     ]
-    assert stuck_in_words(said, "it", 1).endswith(f" s after step 7; {where}")
-    assert stuck_in_words(said, "it", 1).startswith(f"no step for {61 + len(said) - 1} s")
+    assert stuck_text(said, "it", 1).endswith(f" s after step 7; {where}")
+    assert stuck_text(said, "it", 1).startswith(f"no step for {61 + len(said) - 1} s")
 
 
 # --- the lines of `headway run`
@@ -318,21 +326,21 @@ def lines(progress: RunProgress, capsys: pytest.CaptureFixture[str]) -> list[str
     return capsys.readouterr().err.splitlines()
 
 
-def test_changes_are_said_as_they_come(
+def test_changes_are_reported_as_they_come(
     progress: RunProgress, happens: Happens, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(happens, "live", 3)
     happens("lost", node=1, local_rank=0, how="was killed by SIGKILL")
-    change(happens, 2, 3, "node-1.1/0 is lost: its session closed", discarded=True)
-    change(happens, 3, 2, "node-2.1/0 is lost: silent")
+    change(happens, 2, 3, "node-1.1/0 is lost: its connection closed", discarded=True)
+    change(happens, 3, 2, "node-2.1/0 is lost: no heartbeat")
     happens("diverged", step=100, names=["node-1.2/0"])
     assert lines(progress, capsys)[1:] == [
-        "node 1 was killed by SIGKILL; starting it again",
-        "step 30: node 1 is lost: its session closed; 3 workers go on, a new one among them "
-        "(0.7 s, one step taken again)",
-        "step 30: node 2 is lost: silent; 2 workers go on (0.7 s)",
-        "warning: step 100: node 1 has other weights than the rest: a memory error? It starts "
-        "again",
+        "node 1 was killed by SIGKILL; restarting it",
+        "step 30: node 1 is lost: its connection closed; 3 workers continue, one of them new "
+        "(0.7 s, one step repeated)",
+        "step 30: node 2 is lost: no heartbeat; 2 workers continue (0.7 s)",
+        "warning: step 100: the weights of node 1 differ from the majority, perhaps by a memory "
+        "error; restarting it",
     ]
 
 
@@ -344,10 +352,9 @@ def test_a_first_save_that_fails_names_no_other(
     happens("save_failed", step=20, last_good_step=None, **facts)
     happens("save_failed", step=40, last_good_step=20, **facts)
     assert lines(progress, capsys)[1:] == [
-        "warning: step 20 could not be saved: No space left on device; nothing is saved yet; "
-        "trying again",
+        "warning: step 20 could not be saved: No space left on device; no checkpoint yet; retrying",
         "warning: step 40 could not be saved: No space left on device; the newest checkpoint is of "
-        "step 20, 1:00 old; trying again",
+        "step 20, 1:00 old; retrying",
     ]
 
 
@@ -356,10 +363,12 @@ def test_ranks_are_named_where_a_node_has_several(
 ) -> None:
     start(happens, "live", 2, ranks=2)
     happens("lost", node=1, local_rank=1, how="was killed by SIGKILL")
-    change(happens, 2, 2, "node-1.1/0 is lost, and 1 more: its session closed")
+    change(happens, 2, 2, "node-1.1/0 is lost, and 1 more: its connection closed")
     said = lines(progress, capsys)[1:]
-    assert said[0] == "node 1 rank 1 was killed by SIGKILL; starting it again"
-    assert said[1].startswith("step 30: node 1 rank 0 is lost, and 1 more: its session closed; 2 ")
+    assert said[0] == "node 1 rank 1 was killed by SIGKILL; restarting it"
+    assert said[1].startswith(
+        "step 30: node 1 rank 0 is lost, and 1 more: its connection closed; 2 "
+    )
 
 
 def test_what_all_workers_report_is_one_line(
@@ -373,7 +382,7 @@ def test_what_all_workers_report_is_one_line(
     stuck(happens, 2, waits=True)
     clock.time += FOLD_SECONDS
     assert lines(progress, capsys) == [
-        "warning: no step for 62 s after step 120; node 1 waits for nobody: "
+        "warning: no step for 62 s after step 120; node 1 is not waiting for others: "
         "headway logs it --node 1 --rank 0"
     ]
     stuck(happens, 0, waits=True, seconds=122)
@@ -388,7 +397,7 @@ def test_what_all_workers_report_is_one_line(
     ]
 
 
-def test_a_report_in_the_last_moment_is_not_lost(
+def test_a_last_moment_report_is_not_lost(
     progress: RunProgress, happens: Happens, capsys: pytest.CaptureFixture[str]
 ) -> None:
     start(happens, "live", 2)
@@ -405,5 +414,5 @@ def test_the_newest_start_counts() -> None:
         {"event": "scaled", "nodes": 5},
         {"event": "launched", "mode": "restart", "nodes": 1, "workers": 2},
     ]
-    found = newest_start(events)
+    found = newest_launch(events)
     assert (found.mode, found.ranks, found.wanted_nodes, found.pids) == ("restart", 2, 1, {})

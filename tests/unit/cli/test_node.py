@@ -15,8 +15,8 @@ import pytest
 from headway.clock import SystemClock
 from headway.kube.names import FETCHED
 from headway.spec.load import load_run
-from headway.spec.resolve import Machine, Resolved, resolve
-from headway.state.rundir import RunDirectory
+from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support.waiting import wait_for
 
@@ -63,7 +63,7 @@ def resolved(tmp_path: Path) -> Resolved:
     digest = "2-" + "0" * 64
     return resolve(
         load_run(tmp_path / "run.yaml", [f"code={{path: {FETCHED}/code/{digest}}}"]),
-        Machine(cores=2, cuda_devices=0),
+        Hardware(cores=2, cuda_devices=0),
         nodes=1,
         parameters=None,
         train_set=tmp_path,
@@ -90,7 +90,7 @@ def test_code_that_others_have_put_into_the_storage_is_not_run(
     )
 
 
-def test_told_to_go_while_it_waits_for_its_storage(tmp_path: Path, resolved: Resolved) -> None:
+def test_asked_to_leave_while_it_waits_for_its_storage(tmp_path: Path, resolved: Resolved) -> None:
     """It goes with the code of one that has left, and not minutes later."""
     with node_of(tmp_path, resolved) as node:
         assert node.stdout is not None
@@ -100,7 +100,7 @@ def test_told_to_go_while_it_waits_for_its_storage(tmp_path: Path, resolved: Res
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a first process needs root")
-def test_told_to_go_while_it_imports(tmp_path: Path) -> None:
+def test_asked_to_leave_while_it_imports(tmp_path: Path) -> None:
     """As the first process of a pod, which the kernel would let ignore it."""
     (tmp_path / "typer.py").write_text(SLOW)
     begun = tmp_path / "begun"

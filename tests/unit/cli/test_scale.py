@@ -13,8 +13,8 @@ from headway.cli.run import nodes_left_by_scale
 from headway.clock import SystemClock, stamp
 from headway.errors import Exit
 from headway.spec.load import load_run
-from headway.spec.resolve import Machine, resolve
-from headway.state.rundir import Journal, RunDirectory
+from headway.spec.resolve import Hardware, resolve
+from headway.state.run_directory import Journal, RunDirectory
 from support.in_process import Headway
 
 NOON = 1_700_049_600.0
@@ -35,7 +35,7 @@ def run_of(folder: Path, nodes: int, *overrides: str) -> RunDirectory:
     file.write_text("version: 1\nname: it\nmodel: {type: gpt2}\nbatch: {global: 4}\n")
     resolved = resolve(
         load_run(file, ["data.train=prepared", "resources.accelerators=cpu:1", *overrides]),
-        Machine(cores=4, cuda_devices=0),
+        Hardware(cores=4, cuda_devices=0),
         nodes=nodes,
         parameters=None,
         train_set=folder,
@@ -47,24 +47,24 @@ def run_of(folder: Path, nodes: int, *overrides: str) -> RunDirectory:
 
 
 @contextmanager
-def going_on(directory: RunDirectory) -> Iterator[None]:
+def is_running(directory: RunDirectory) -> Iterator[None]:
     with directory.held():
         yield
 
 
-def test_a_run_that_goes_on_is_asked_for_as_many(headway: Headway, folder: Path) -> None:
+def test_a_running_run_is_scaled(headway: Headway, folder: Path) -> None:
     directory = run_of(folder, 2)
     assert directory.wanted_nodes() is None
-    with going_on(directory):
+    with is_running(directory):
         said = headway("scale", "--nodes", "5")
         assert (said.exit_code, said.out) == (0, "")
-        assert "asked run it for 5 nodes" in said.err
+        assert "scaling it to 5 nodes" in said.err
         assert directory.wanted_nodes() == 5
-        assert "for 1 node;" in headway("scale", "it", "--nodes", "1").err
+        assert "to 1 node;" in headway("scale", "it", "--nodes", "1").err
         assert directory.wanted_nodes() == 1
 
 
-def test_a_start_without_nodes_takes_what_was_asked_for_last(
+def test_a_start_without_nodes_takes_the_last_number_asked_for(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     directory = run_of(folder, 2)
@@ -72,34 +72,34 @@ def test_a_start_without_nodes_takes_what_was_asked_for_last(
     assert capsys.readouterr().err == "", "it was never scaled"
     directory.want_nodes(5)
     assert nodes_left_by_scale(directory) == 5
-    assert capsys.readouterr().err == "5 nodes, as headway scale left it\n"
+    assert capsys.readouterr().err == "5 nodes, as set by headway scale\n"
     directory.want_nodes(1)
     nodes_left_by_scale(directory)
-    assert capsys.readouterr().err == "1 node, as headway scale left it\n"
+    assert capsys.readouterr().err == "1 node, as set by headway scale\n"
 
 
-def test_one_node_can_be_begun_with_where_it_is_said(headway: Headway, folder: Path) -> None:
-    with going_on(run_of(folder, 1, "elastic=live")):
+def test_one_node_with_elastic_live_is_scaled(headway: Headway, folder: Path) -> None:
+    with is_running(run_of(folder, 1, "elastic=live")):
         assert headway("scale", "--nodes", "3").exit_code == 0
 
 
-def test_a_run_that_does_not_go_on_is_resumed_instead(headway: Headway, folder: Path) -> None:
+def test_a_stopped_run_is_resumed_instead(headway: Headway, folder: Path) -> None:
     directory = run_of(folder, 2)
     said = headway("scale", "--nodes", "5")
     assert (said.exit_code, said.out) == (Exit.NOT_FOUND, "")
     assert said.err.splitlines() == [
-        "error: run it does not go on here",
+        "error: run it is not running on this machine",
         "hint: headway resume it --nodes 5",
     ]
     assert directory.wanted_nodes() is None
 
 
 @pytest.mark.parametrize(("nodes", "overrides"), [(1, []), (2, ["elastic=restart"])])
-def test_a_run_that_starts_again_with_each_change_is_stopped_first(
+def test_a_run_that_restarts_with_each_change_is_stopped_first(
     headway: Headway, folder: Path, nodes: int, overrides: list[str]
 ) -> None:
     directory = run_of(folder, nodes, *overrides)
-    with going_on(directory):
+    with is_running(directory):
         said = headway("scale", "--nodes", "5")
     assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
     assert "hint: headway stop it && headway resume it --nodes 5" in said.err
@@ -115,11 +115,11 @@ def test_a_run_that_starts_again_with_each_change_is_stopped_first(
         (["nothing", "--nodes", "2"], Exit.NOT_FOUND),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_invalid_arguments_are_refused(
     headway: Headway, folder: Path, arguments: list[str], code: Exit
 ) -> None:
     directory = run_of(folder, 2)
-    with going_on(directory):
+    with is_running(directory):
         assert headway("scale", *arguments).exit_code == code
     assert directory.wanted_nodes() is None
 
@@ -150,7 +150,7 @@ def train(directory: RunDirectory) -> None:
         }
     )
     changes = [
-        ("node-1.1/0 is lost: its session closed", 2, 0.84, True),
+        ("node-1.1/0 is lost: its connection closed", 2, 0.84, True),
         ("node-1.2/0 is ready", 3, 0.2, False),
     ]
     for generation, (reason, workers, seconds, discarded) in enumerate(changes, start=2):
@@ -175,11 +175,11 @@ def test_status_shows_members_and_how_they_changed(headway: Headway, folder: Pat
     directory = run_of(folder, 3)
     train(directory)
     changes = [
-        ("changes", "12:01:01  node 1 is lost: its session closed; 2 workers go on "
-         "(0.8 s, one step taken again)"),
-        ("", "12:02:02  node 1 is ready; 3 workers go on (0.2 s)"),
+        ("changes", "12:01:01  node 1 is lost: its connection closed; 2 workers continue "
+         "(0.8 s, one step repeated)"),
+        ("", "12:02:02  node 1 is ready; 3 workers continue (0.2 s)"),
     ]  # fmt: skip
-    with going_on(directory):
+    with is_running(directory):
         rows = shown(headway("status").out)
         at = rows.index(("members", "3 workers, generation 3"))
         assert rows[at + 1 : at + 3] == changes
@@ -194,13 +194,13 @@ def test_status_shows_members_and_how_they_changed(headway: Headway, folder: Pat
     assert "members" not in dict(rows)
 
 
-def test_a_run_of_one_worker_has_no_more_to_tell(headway: Headway, folder: Path) -> None:
+def test_a_run_of_one_worker_has_nothing_more_to_report(headway: Headway, folder: Path) -> None:
     directory = run_of(folder, 1)
     Journal(directory.launcher, Set()).note("launched", workers=1)
     facts = {"total_steps": 300, "workers": 1, "generation": 4}
     seconds = {"import": 0.5, "build": 0.25, "load": 0.0}
     Journal(directory.events, Set()).note("started", **facts, seconds=seconds)
-    with going_on(directory):
+    with is_running(directory):
         rows = dict(shown(headway("status").out))
     assert rows["members"] == "1 worker, generation 4"
     assert "changes" not in rows

@@ -16,7 +16,7 @@ from headway.cli.main import app
 SURFACE = {
     "headway": ["--version"],
     "init": ["PRESET", "FOLDER", "--list"],
-    "check": ["RUN_FILE", "--set", "--code", "--json"],
+    "check": ["RUN_FILE", "--on", "--set", "--code", "--json"],
     "run": [
         "RUN_FILE",
         "--nodes",
@@ -140,7 +140,7 @@ def test_commands_and_options_are_the_known_ones() -> None:
     assert found == SURFACE
 
 
-def test_help_is_there_at_once(tmp_path: Path) -> None:
+def test_help_is_fast(tmp_path: Path) -> None:
     """In processor time, which is what a user waits on an idle machine. The least of several: with
     neighbours on the same cores and caches the same work takes up to twice as much of it. The first
     compiles what it imports, as a user's does."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
-from headway.data.tiny import stories
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import save_tokenizer, train_tokenizer, trained_roles
 from support.prepared import folder_in_memory
 

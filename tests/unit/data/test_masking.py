@@ -70,7 +70,7 @@ def test_special_tokens_are_never_chosen_and_never_drawn() -> None:
     assert drawn.max() == VOCAB - 1
 
 
-def test_special_tokens_in_the_middle_of_the_vocabulary_are_passed_over() -> None:
+def test_special_tokens_in_the_middle_of_the_vocabulary_are_skipped() -> None:
     tokens = np.full((400, 64), 7)
     inputs, _ = mask_tokens(
         tokens,

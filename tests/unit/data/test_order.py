@@ -116,7 +116,7 @@ def test_what_is_finished_of_a_set_is_read_in_the_same_order_while_the_set_grows
     assert early.window_at(finished - 1) == late.window_at(finished - 1)
 
 
-def test_a_section_is_another_order_than_a_set_of_its_size_and_than_other_sections() -> None:
+def test_a_section_has_another_order_than_a_set_of_its_size_and_other_sections() -> None:
     whole = epoch_samples(Order(1, 500, 8, 4), 0)
     first, second = np.split(epoch_samples(Order(1, 1000, 8, 4, 500), 0), 2)
     for one, other in itertools.combinations([whole, first, second - 500], 2):
@@ -260,7 +260,7 @@ def test_a_batch_of_ten_trillion_tokens_takes_milliseconds() -> None:
 
 
 @pytest.mark.parametrize("section", [None, 2**20])
-def test_a_batch_of_ten_trillion_tokens_takes_no_memory_to_speak_of(section: int | None) -> None:
+def test_a_batch_of_ten_trillion_tokens_takes_little_memory(section: int | None) -> None:
     order = Order(17, 10**13 // 1024, 1024, 64, section)
     tracemalloc.start()
     try:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from headway.data.tiny import stories
+from headway.data.tiny_stories import stories
 from headway.data.tokenizer import (
     copy_tokenizer,
     find_tokenizer,
@@ -142,7 +142,7 @@ def test_a_broken_tokenizer_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.environ.get("HF_HUB_OFFLINE") != "1", reason="would ask the hub")
-def test_a_hub_that_cannot_be_reached_is_said(tmp_path: Path) -> None:
+def test_an_unreachable_hub_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="hub cannot be reached") as caught:
         load_tokenizer("nobody-at-all/no-such-model", tmp_path)
     assert "tokenizer.json" in str(caught.value.hint)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.cli.on_target import rendered
+from headway.cli.target_render import rendered
 from headway.kube.manifests import without_key
 from headway.spec.load import load_run
 

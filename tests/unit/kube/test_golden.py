@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from headway.cli.on_target import as_yaml
+from headway.cli.target_render import as_yaml
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "registry.example/headway@sha256:" + "0" * 64

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from headway.cli.on_target import rendered
+from headway.cli.target_render import rendered
 from headway.errors import Exit
 from headway.kube.coordinator_job import coordinator_arguments
 from headway.kube.manifests import manifests, owned_by, without_key
-from headway.member.messages import MAX_PODS
+from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.load import load_run, load_target
 from headway.spec.resolve import Resolved
 
@@ -241,7 +241,7 @@ def test_how_many_workers_make_a_run(
     run = (f"resources.nodes={nodes}", "resources.accelerators=cpu:2")
     assert options_of(render(*run, nodes=asked)) == {
         "--min": fewest,
-        "--max": MAX_PODS,
+        "--max": MAX_WORKERS,
         "--first": first,
         "--domain-pods": 1,
         "--node-pods": 1,
@@ -252,7 +252,7 @@ def test_how_many_make_one_that_is_sharded_over_nodes(render: Render) -> None:
     run = ("resources={accelerators: cpu:4, nodes: 2..8}", "shard=node")
     assert options_of(render(*run, nodes=3)) == {
         "--min": 2,
-        "--max": MAX_PODS // 4,
+        "--max": MAX_WORKERS // 4,
         "--first": 2,
         "--domain-pods": 4,
         "--node-pods": 4,
@@ -289,10 +289,10 @@ def placement(job: Object) -> list[Object]:
 
 def test_the_device_has_the_name_that_the_target_gives(render: Render, folder: Path) -> None:
     with (folder / "targets.yaml").open("a") as targets:
-        targets.write("    device: amd.com/gpu\n")
-    made = render("resources={accelerators: MI300X:4, nodes: 1}")
+        targets.write("    device: nvidia.com/mig-3g.40gb\n")
+    made = render("resources={accelerators: A100:4, nodes: 1}")
     limits = container(by_name(made)[WORKERS])["resources"]["limits"]
-    assert limits == {"cpu": "4", "memory": "8Gi", "amd.com/gpu": "4"}
+    assert limits == {"cpu": "4", "memory": "8Gi", "nvidia.com/mig-3g.40gb": "4"}
 
 
 def test_secrets_come_by_reference_and_only_to_workers(render: Render, folder: Path) -> None:

@@ -19,7 +19,7 @@ from headway.kube.names import (
     run_object,
     selector,
 )
-from headway.member.messages import MAX_PODS
+from headway.member.protocol.messages import MAX_WORKERS
 
 LONGEST = "a" * 40
 LABEL = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -34,11 +34,11 @@ def test_every_name_of_an_object_is_one_for_kubernetes(run: str) -> None:
 
 
 def test_runs_of_any_size_that_there_can_be_have_host_names() -> None:
-    require_names(LONGEST, MAX_PODS)
+    require_names(LONGEST, MAX_WORKERS)
 
 
 def test_names_that_are_too_long_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"headway-a+-coordinator has 64 characters.* takes 63"):
+    with pytest.raises(BadInput, match=r"headway-a+-coordinator has 64 characters.* allows 63"):
         require_names("a" * 44, 1)
     with pytest.raises(BadInput, match=r"-999999999999999 has 64 characters"):
         require_names(LONGEST, 10**15)

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from headway.errors import RunFailed
-from headway.kube.client import Kube
-from headway.kube.storage_job import storage_objects
+from headway.kube.claim_job import storage_objects
+from headway.kube.client import KubeClient
 from headway.launch.claim_pod import START_SECONDS, ClaimPod
-from headway.spec.target import Target
+from headway.spec.target_file import Target
 from support.clock import Patient
 from support.fake_kube import READY, FakeKube, fake_kube
 
@@ -48,10 +48,10 @@ def pending(reason: str, message: str = "") -> dict[str, Any]:
 
 
 def started(clock: Patient, said: list[str]) -> ClaimPod:
-    return ClaimPod(Kube.at(None, "ml"), TARGET, clock, said.append).start()
+    return ClaimPod(KubeClient.from_kubeconfig(None, "ml"), TARGET, clock, said.append).start()
 
 
-def test_a_long_pull_is_waited_for_and_said(kube: FakeKube) -> None:
+def test_a_long_image_pull_is_waited_for_and_reported(kube: FakeKube) -> None:
     kube.storage_pod = pending("ContainerCreating")
 
     def meanwhile() -> None:
@@ -60,19 +60,18 @@ def test_a_long_pull_is_waited_for_and_said(kube: FakeKube) -> None:
 
     clock, said = Patient(meanwhile), list[str]()
     started(clock, said).end()
-    assert said == ["a pod that serves the claim: pulling the image, or mounting what it needs"]
+    assert said == ["the pod that serves the claim: pulling the image or mounting volumes"]
     assert kube.named("jobs") == []
 
 
-def test_but_not_for_ever(kube: FakeKube) -> None:
+def test_but_not_forever(kube: FakeKube) -> None:
     kube.storage_pod = pending("ContainerCreating")
     clock = Patient()
     with pytest.raises(RunFailed) as caught:
         started(clock, [])
     assert str(caught.value) == (
-        "the pod that serves claim fs did not start within 15 min: pulling the image, or mounting "
-        "what it needs\nhint: kubectl get events -n ml; an image on the machines already, or free "
-        "room there, makes it start sooner"
+        "the pod that serves claim fs did not start within 15 min: pulling the image or mounting "
+        "volumes\nhint: kubectl get events -n ml"
     )
     assert START_SECONDS < clock.passed < 1.1 * START_SECONDS
     assert kube.named("jobs") == []

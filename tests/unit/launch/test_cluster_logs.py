@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.kube.client import Kube
+from headway.kube.client import KubeClient
 from headway.kube.names import INDEX, labels
 from headway.launch.cluster_logs import NodeLog
 from support.clock import Patient
@@ -23,5 +23,5 @@ def test_a_sidecars_lines_are_not_the_workers(
         pod = {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}}
         kube.put("/api/v1/namespaces/ml/pods/it-0-x", pod)
         kube.printed["it-0-x"] = {"mesh-proxy": "ready", "worker": "step 1"}
-        log = NodeLog(Kube.at(None, "ml"), "it", 0, Patient())
+        log = NodeLog(KubeClient.from_kubeconfig(None, "ml"), "it", 0, Patient())
         assert list(log.lines(follow=False)) == ["step 1"]

@@ -11,10 +11,10 @@ import time
 
 import pytest
 
-from headway.member.generation import Generation
-from headway.member.messages import (
-    MAX_PODS,
-    Change,
+from headway.member.protocol.generation import Generation
+from headway.member.protocol.messages import (
+    MAX_WORKERS,
+    GenerationChange,
     Go,
     ProtocolError,
     Welcome,
@@ -83,11 +83,11 @@ def test_a_worker_takes_nothing_beyond_the_limits_from_a_coordinator() -> None:
             message = from_coordinator(payload)
             num_read += 1
             change = message.change if isinstance(message, Welcome) else message
-            if isinstance(change, Change):
+            if isinstance(change, GenerationChange):
                 generation = apply(change, chance.choice([BASE, NEXT, None]))
                 num_applied += 1
                 assert isinstance(generation, Generation)
-                assert sum(1 for _ in generation.pods()) <= MAX_PODS
+                assert sum(1 for _ in generation.workers()) <= MAX_WORKERS
                 assert generation.leader < max(1, len(generation.domains))
         except ProtocolError as error:
             longest = max(longest, len(str(error)))

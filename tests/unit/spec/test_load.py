@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from headway.errors import BadInput, Exit, NotFound, SpecError
+from headway.spec.key_suggestions import FOREIGN, key_paths
 from headway.spec.load import load_run, load_targets, preset_names
-from headway.spec.names import FOREIGN, key_paths
-from headway.spec.resolve import Machine, resolve
-from headway.spec.run import RunFile
-from headway.spec.target import Target
+from headway.spec.resolve import Hardware, resolve
+from headway.spec.run_file import RunFile
+from headway.spec.target_file import Target
+from headway.spec.unsupported_parallelism import parallelism_of
 
 
 @pytest.fixture
@@ -73,6 +74,70 @@ def test_an_unknown_key(folder: Path, text: str, place: str, hint: str) -> None:
     assert hint in error.hint
 
 
+SHARD = (
+    "hint: write shard: node, which splits weights, gradients and optimizer state over a node's "
+    "GPUs"
+)
+SHORTER = (
+    "hint: write memory.checkpoint_activations: true and batch.micro: 1, or a shorter "
+    "data.sequence_length"
+)
+EXPERTS = "hint: write shard: node, which splits experts over a node's GPUs like all other weights"
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind", "hint"),
+    [
+        (
+            "tensor_parallel tp tp_size tensor-parallel tensor_parallel_degree tensor_parallelism "
+            "tensor_model_parallel_size enable_async_tensor_parallel tp_plan",
+            "tensor",
+            SHARD,
+        ),
+        (
+            "pipeline_parallel pp pp_size pipeline_parallel_degree pipeline_model_parallel_size "
+            "virtual_pipeline_model_parallel_size pipeline_parallel_schedule",
+            "pipeline",
+            SHARD,
+        ),
+        ("context_parallel cp cp_size context_parallel_degree", "context", SHORTER),
+        ("sequence_parallel sp ulysses_sequence_parallel_size", "sequence", SHORTER),
+        (
+            "expert_parallel ep expert_parallel_degree expert_model_parallel_size",
+            "expert",
+            EXPERTS,
+        ),
+    ],
+)
+def test_parallelism_that_headway_does_not_have_is_refused_by_name(
+    folder: Path, keys: str, kind: str, hint: str
+) -> None:
+    for key in keys.split():
+        assert str(refused(f"version: 1\n{key}: 2\n")) == (
+            f"run.yaml:2:1: {key}: {kind} parallelism is not supported\n{hint}"
+        )
+        assert str(refused(f"version: 1\nresources: {{{key}: 2}}\n")) == (
+            f"run.yaml:2:13: resources.{key}: {kind} parallelism is not supported\n{hint}"
+        )
+
+
+def test_parallelism_in_a_section_of_another_tool(folder: Path) -> None:
+    text = "version: 1\nparallelism:\n  tensor_parallel_degree: 1\n  pp: 4\n  dp: 2\n"
+    assert str(refused(text)).splitlines() == [
+        "run.yaml:2:1: unknown key 'parallelism'",
+        "hint: write shard and resources",
+        "run.yaml:3:3: parallelism.tensor_parallel_degree: tensor parallelism is not supported",
+        "hint: leave it out: 1 means none",
+        "run.yaml:4:3: parallelism.pp: pipeline parallelism is not supported",
+        SHARD,
+    ]
+
+
+def test_no_key_of_ours_asks_for_such_parallelism() -> None:
+    names = [name for path in key_paths(RunFile) for name in path.split(".")]
+    assert [name for name in [*names, *FOREIGN] if parallelism_of(name)] == []
+
+
 def test_every_foreign_name_leads_to_a_key_of_ours() -> None:
     known = set(key_paths(RunFile))
     anywhere = {path.rpartition(".")[2] for path in known}
@@ -88,32 +153,35 @@ def test_every_foreign_name_leads_to_a_key_of_ours() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "run.yaml:1:1: the file lacks the key 'version'"),
-        ("- a\n", "run.yaml:1:1: a run file is a mapping of keys"),
+        ("", "run.yaml:1:1: the file has no key 'version'"),
+        ("- a\n", "run.yaml:1:1: a run file must be a mapping of keys"),
         ("version: 2\n", "run.yaml:1:1: version: 2 is not 1"),
         ("version: 1\nmodel: gpt2\n", "its keys are from, type, call, config"),
-        ("version: 1\ndata:\n", "run.yaml:2:1: data: a section with keys of its own belongs here"),
+        ("version: 1\ndata:\n", "run.yaml:2:1: data: must be a section with keys"),
         ("version: 1\nmodel: {from: a, type: b}\n", "exactly one of from, type, call (found from"),
         ("version: 1\nmodel: {config: {a: 1}}\n", "exactly one of from, type, call (found none)"),
         ("version: 1\nmodel: {call: build}\n", 'write "module:function"'),
-        ("version: 1\nbatch: {micro: 4}\n", "run.yaml:2:1: batch lacks the key 'global'"),
+        ("version: 1\nbatch: {micro: 4}\n", "run.yaml:2:1: batch has no key 'global'"),
         ("version: 1\nprecision: float16\n", "is not one of 'bf16', 'fp16' or 'fp32'"),
         ("version: 1\nmemory: {compile: yes}\n", "memory.compile: write true or false"),
-        ("version: 1\nname: My_Run\n", "lower-case letters, digits and dashes"),
+        ("version: 1\nname: My_Run\n", "lower-case letters, digits"),
         ("version: 1\nsecrets: [A-B]\n", "run.yaml:2:11: secrets.0: 'A-B' is not the name of an"),
         ("version: 1\ntrain_for: 10m\n", "run.yaml:2:1: train_for: '10m' is ambiguous"),
-        ("version: 1\nevaluation: {every: 10min}\n", "counts steps here, for example 500 steps"),
-        ("version: 1\nobjective: distill\n", "distill needs it"),
+        (
+            "version: 1\nevaluation: {every: 10min}\n",
+            "must be in steps here, for example 500 steps",
+        ),
+        ("version: 1\nobjective: distill\n", "must be given together"),
         ("version: 1\nobjective: {teacher: gpt2}\n", "exactly one of type, call"),
         ("version: 1\noptimizer: {betas: [0.9]}\n", "optimizer.betas: too few values"),
         ("version: 1\noptimizer: {betas: [0.9, 1.5]}\n", "less than 1 (found 1.5)"),
         ("version: 1\noptimizer: {lr: inf}\n", "optimizer.lr: input should be a finite number"),
-        ("version: 1\noptimizer: {max_grad_norm: 0}\n", "`off` leaves gradients as they are"),
+        ("version: 1\noptimizer: {max_grad_norm: 0}\n", "`off` disables clipping"),
         ("version: 1\nthreads: 0\n", "threads: input should be greater than or equal to 1"),
         ("version: 1\nevaluation: {sequences: 0}\n", "greater than or equal to 1 (found 0)"),
         ("version: 1\nguard: {loss_spike: -1}\n", "greater than 0 (found -1)"),
-        ("version: 1\ndata: {train: {path: a, tokenizer: gpt2}}\n", "brings its own tokenizer"),
-        ("version: 1\ndata: {validation: {a b: x}}\n", "letters, digits, dot, dash"),
+        ("version: 1\ndata: {train: {path: a, tokenizer: gpt2}}\n", "has its own tokenizer"),
+        ("version: 1\ndata: {validation: {a b: x}}\n", "letters, digits, dots, dashes"),
     ],
 )
 def test_a_wrong_value_says_where_and_what_would_be_right(
@@ -183,7 +251,7 @@ def test_a_circle_is_refused(folder: Path, start: str) -> None:
     Path("sub").mkdir()
     Path("sub/other.yaml").write_text("version: 1\nextends: ../run.yaml\n")
     Path("run.yaml").write_text("version: 1\nextends: sub/other.yaml\n")
-    with pytest.raises(SpecError, match=r"sub/other.yaml:2:1: `extends` goes round in a circle"):
+    with pytest.raises(SpecError, match=r"sub/other.yaml:2:1: `extends` forms a circle"):
         load_run(start)
 
 
@@ -320,7 +388,7 @@ def test_targets(folder: Path) -> None:
         ("lab: {storage: {claim: a, url: s3://b}}\n", "give a URL (s3://, gs://) or {claim: NAME}"),
         ("My Lab: {}\n", "lower-case letters"),
         ("- lab\n", "targets.yaml:1:1"),
-        ("lab:\n", "targets.yaml:1:1: lab: a section with keys of its own belongs here"),
+        ("lab:\n", "targets.yaml:1:1: lab: must be a section with keys"),
     ],
 )
 def test_wrong_targets(folder: Path, text: str, says: str) -> None:
@@ -367,7 +435,7 @@ def test_every_preset_runs_once_it_has_data(folder: Path, name: str) -> None:
     Path("run.yaml").write_text(f"version: 1\nextends: {name}\ndata: {{train: prepared}}\n")
     resolved = resolve(
         load_run(),
-        Machine(cores=8, cuda_devices=8),
+        Hardware(cores=8, cuda_devices=8),
         nodes=1,
         parameters=None,
         train_set=Path("prepared"),

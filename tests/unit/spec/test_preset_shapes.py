@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 import headway.spec
-from headway.plan.size import model_size
+from headway.plan.model_size import model_size
 from headway.spec.load import load_run
 
 FOLDER = Path(headway.spec.__file__).parent / "presets"
@@ -95,5 +95,5 @@ def test_tiny_takes_its_vocabulary_from_the_tokenizer() -> None:
     size = model_size("gpt2", {**tiny["model"]["config"], "vocab_size": vocab})
     assert size is not None
     assert size.parameters == 957_184
-    # More than one slice: with a single one, a second worker would have nothing to do.
+    # More than one micro-batch: with a single one, a second worker would have nothing to do.
     assert tiny["batch"]["global"] == 4 * tiny["batch"]["micro"]

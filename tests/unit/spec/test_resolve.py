@@ -10,7 +10,7 @@ import pytest
 from headway.errors import BadInput, Exit, SpecError
 from headway.spec.load import Loaded, load_run
 from headway.spec.resolve import (
-    Machine,
+    Hardware,
     Resolved,
     choose_micro,
     require_complete,
@@ -25,8 +25,8 @@ model: {type: gpt2}
 data: {train: prepared, sequence_length: 1024}
 batch: {global: 512}
 """
-LAPTOP = Machine(cores=8, cuda_devices=0)
-SERVER = Machine(cores=64, cuda_devices=8)
+LAPTOP = Hardware(cores=8, cuda_devices=0)
+SERVER = Hardware(cores=64, cuda_devices=8)
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def load(*overrides: str) -> Loaded:
 
 
 def resolved(
-    *overrides: str, machine: Machine = LAPTOP, nodes: int = 1, parameters: int | None = None
+    *overrides: str, machine: Hardware = LAPTOP, nodes: int = 1, parameters: int | None = None
 ) -> Resolved:
     return resolve(
         load(*overrides),
@@ -121,7 +121,7 @@ def test_a_batch_in_tokens(folder: Path) -> None:
 )
 def test_devices_workers_and_threads(
     folder: Path,
-    machine: Machine,
+    machine: Hardware,
     accelerators: str | None,
     nodes: int,
     device: str,
@@ -147,23 +147,25 @@ def test_threads_as_written(folder: Path) -> None:
             "H100:16",
             "H100:16 requested, but this machine has 8 GPUs",
             "H100:8",
-            "GPUs there are",
+            "GPUs of this machine",
         ),
     ],
 )
 def test_accelerators_that_are_not_there_are_refused_by_name(
-    folder: Path, machine: Machine, asked: str, says: str, hint: str, where: str
+    folder: Path, machine: Hardware, asked: str, says: str, hint: str, where: str
 ) -> None:
     (folder / "run.yaml").write_text(COMPLETE + f"resources: {{accelerators: {asked}}}\n")
     with pytest.raises(SpecError) as caught:
         resolved(machine=machine)
     assert caught.value.message == f"run.yaml:5:13: resources.accelerators: {says}"
-    assert caught.value.hint == f"--set resources.accelerators={hint} runs it on the {where}"
+    assert caught.value.hint == f"to run it on the {where}: --set resources.accelerators={hint}"
     assert resolved(f"resources.accelerators={hint}", machine=machine).num_workers > 0
 
 
 def test_more_devices_than_the_machine_has(folder: Path) -> None:
-    with pytest.raises(BadInput, match="2 nodes of 8 devices need 16; this machine has 8"):
+    with pytest.raises(
+        BadInput, match="2 nodes with 8 devices each need 16, but this machine has 8"
+    ):
         resolved(machine=SERVER, nodes=2)
 
 
@@ -172,7 +174,7 @@ def test_fp16_needs_a_gpu(folder: Path) -> None:
     with pytest.raises(SpecError) as caught:
         resolved()
     assert (caught.value.where, caught.value.exit_code) == ("run.yaml:5:1", Exit.BAD_INPUT)
-    assert "bf16 or fp32" in str(caught.value.hint)
+    assert "--set precision=bf16" in str(caught.value.hint)
     assert resolved(machine=SERVER).run.precision == "fp16"
     with pytest.raises(SpecError, match="fp16 needs a GPU"):
         resolved("resources.accelerators=cpu:1", machine=SERVER)
@@ -247,22 +249,25 @@ def test_the_run_directory_lies_beside_the_run_file_not_the_user(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("version: 1\ndata: {train: a}\nbatch: {global: 8}\n", "run.yaml:1:1: the run lacks model"),
+        (
+            "version: 1\ndata: {train: a}\nbatch: {global: 8}\n",
+            "run.yaml:1:1: the run file has no model",
+        ),
         (
             "# mine\n\nversion: 1\nmodel: {from: a}\ndata: {train: a}\n",
-            "run.yaml:3:1: the run lacks batch",
+            "run.yaml:3:1: the run file has no batch",
         ),
         (
             "version: 1\nmodel: {from: a}\nbatch: {global: 8}\n",
-            "run.yaml:1:1: the run lacks data.train\nhint: data: {train:",
+            "run.yaml:1:1: the run file has no data.train\nhint: data: {train:",
         ),
         (
             "version: 1\nmodel: {from: a}\nbatch: {global: 8}\ndata:\n  sequence_length: 8\n",
-            "run.yaml:4:1: the run lacks data.train",
+            "run.yaml:4:1: the run file has no data.train",
         ),
         (
             "version: 1\nmodel: {from: a}\nbatch: {global: 8}\ndata:\n  train: {sources: [a]}\n",
-            "run.yaml:5:3: data.train: sources need a tokenizer\nhint: tokenizer: gpt2",
+            "run.yaml:5:3: data.train: sources need a tokenizer\nhint: add tokenizer: gpt2",
         ),
     ],
 )
@@ -295,8 +300,8 @@ def test_a_validation_set_called_train_does_not_hide_the_training_set(folder: Pa
 
 
 LIVE_ON_GPUS = (
-    "--set elastic: elastic: live does not work with GPUs: its first collective would fail\n"
-    "hint: --set elastic=restart: after a loss all start again from the newest checkpoint"
+    "--set elastic: elastic: live is not supported with GPUs\n"
+    "hint: --set elastic=restart restarts all nodes from the newest checkpoint after a loss"
 )
 
 

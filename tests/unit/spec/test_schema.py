@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from headway.spec.load import preset_names, preset_text, validated
-from headway.spec.located import read_yaml
-from headway.spec.run import RunFile
-from headway.spec.target import TargetFile
+from headway.spec.located_yaml import read_yaml
+from headway.spec.run_file import RunFile
+from headway.spec.target_file import TargetFile
 
 RUN_SCHEMA = RunFile.model_json_schema(by_alias=True)
 TARGET_SCHEMA = TargetFile.model_json_schema(by_alias=True)

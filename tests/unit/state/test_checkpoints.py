@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from headway.clock import SystemClock
 from headway.errors import Exit, NotFound
-from headway.spec.run import Keep, RunFile
-from headway.spec.units import Interval
+from headway.spec.quantities import Interval
+from headway.spec.run_file import KeepConfig, RunFile
 from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
-    Chunk,
-    Found,
+    FoundCheckpoint,
     StoredFile,
     StoredTensor,
+    TensorChunk,
     candidates,
     counts,
     drop,
@@ -37,8 +37,8 @@ from headway.state.checkpoints import (
     take_over,
     write_manifest,
 )
-from headway.state.generations import Generation, begin_generation
-from headway.state.rundir import RunDirectory
+from headway.state.generations import GenerationStart, begin_generation
+from headway.state.run_directory import RunDirectory
 
 CONTENT = b"weights " * 1000
 FILE = "rank-0.safetensors"
@@ -65,7 +65,7 @@ def described(step: int, generation: int = 1, content: bytes = CONTENT, **more: 
             "model/w": StoredTensor(
                 dtype="U8",
                 shape=(len(content),),
-                chunks=(Chunk(file=FILE, start=0, rows=len(content), offset=0),),
+                chunks=(TensorChunk(file=FILE, start=0, rows=len(content), offset=0),),
             )
         },
         "files": {
@@ -112,7 +112,7 @@ def test_what_is_saved_is_found_and_read(directory: RunDirectory) -> None:
     assert save(directory, 300) == "checkpoints/step-00000300.g000001"
     assert steps_saved(directory) == [300]
     found, manifest = find_checkpoint(directory)
-    assert found == Found(300, 1)
+    assert found == FoundCheckpoint(300, 1)
     assert manifest.scalars == described(300).scalars
     assert manifest.model_copy(update={"digest": ""}) == described(300)
     assert counts(found, directory)
@@ -122,8 +122,8 @@ def test_a_save_cut_short_never_existed(directory: RunDirectory) -> None:
     save(directory, 100)
     written(directory, 200, 1)
     assert steps_saved(directory) == [100]
-    assert find_checkpoint(directory)[0] == Found(100, 1)
-    assert not counts(Found(200, 1, has_manifest=False), directory)
+    assert find_checkpoint(directory)[0] == FoundCheckpoint(100, 1)
+    assert not counts(FoundCheckpoint(200, 1, has_manifest=False), directory)
 
 
 def test_a_folder_without_a_manifest_does_not_count(directory: RunDirectory) -> None:
@@ -132,7 +132,7 @@ def test_a_folder_without_a_manifest_does_not_count(directory: RunDirectory) -> 
     for odd in ("step-xyz", "step-300.g1", "step-00000300", ".step-00000300.g000001"):
         directory.store.write(f"checkpoints/{odd}/{MANIFEST}", b"{}")
     directory.store.write(f"checkpoints/step-00000300.g000001/deep/{MANIFEST}", b"{}")
-    assert found_checkpoints(directory) == [Found(100, 1)]
+    assert found_checkpoints(directory) == [FoundCheckpoint(100, 1)]
 
 
 def test_the_same_step_of_two_generations_are_two(directory: RunDirectory) -> None:
@@ -141,7 +141,7 @@ def test_the_same_step_of_two_generations_are_two(directory: RunDirectory) -> No
     older = save(directory, 300, 1)
     newer = save(directory, 300, 2, content=b"newer")
     assert steps_saved(directory) == [300]
-    assert find_checkpoint(directory)[0] == Found(300, 2)
+    assert find_checkpoint(directory)[0] == FoundCheckpoint(300, 2)
     directory.store.remove(newer)
     assert find_checkpoint(directory)[0].folder == older
 
@@ -157,7 +157,7 @@ def test_by_step_or_the_newest(directory: RunDirectory) -> None:
         find_checkpoint(directory, 200)
     assert (caught.value.exit_code, caught.value.hint) == (
         Exit.NOT_FOUND,
-        "it has 100, 300, 123456789",
+        "steps with a checkpoint: 100, 300, 123456789",
     )
 
 
@@ -186,7 +186,7 @@ def edit(**changes: Any) -> Damage:
 WRONG: dict[str, tuple[Damage, str]] = {
     "manifest missing": (
         lambda folder: (folder / MANIFEST).unlink(),
-        "it has no manifest: the save was never finished",
+        "it has no manifest: the save was not finished",
     ),
     "manifest empty": (lambda folder: (folder / MANIFEST).write_text(""), "manifest is damaged"),
     "manifest cut": (
@@ -195,28 +195,28 @@ WRONG: dict[str, tuple[Damage, str]] = {
     ),
     "manifest no mapping": (lambda folder: (folder / MANIFEST).write_text("[]"), "is damaged"),
     "manifest of another version": (edit(version=2), "its manifest is damaged"),
-    "manifest of another step": (edit(step=299), "its manifest is of step 299, generation 1"),
+    "manifest of another step": (edit(step=299), "its manifest belongs to step 299, generation 1"),
     "manifest of another generation": (
         edit(generation=7),
-        "its manifest is of step 300, generation 7",
+        "its manifest belongs to step 300, generation 7",
     ),
-    "another position": (edit(position=1), "its manifest does not have the content that was"),
-    "another scalar": (edit(scalars={}), "its manifest does not have the content that was"),
-    "manifest without its digest": (edit(digest=""), "its manifest does not have the content"),
+    "another position": (edit(position=1), "its manifest is damaged: wrong digest"),
+    "another scalar": (edit(scalars={}), "its manifest is damaged: wrong digest"),
+    "manifest without its digest": (edit(digest=""), "its manifest is damaged: wrong digest"),
     "file missing": (lambda folder: (folder / FILE).unlink(), f"{FILE} is missing"),
     "file cut": (
         lambda folder: (folder / FILE).write_bytes(CONTENT[:5]),
-        f"{FILE} has 5 bytes instead of 8000",
+        f"{FILE} has 5 bytes, expected 8000",
     ),
     "file longer": (
         lambda folder: (folder / FILE).write_bytes(CONTENT + b"x"),
-        f"{FILE} has 8001 bytes instead of 8000",
+        f"{FILE} has 8001 bytes, expected 8000",
     ),
-    "first byte flipped": (flip(FILE, 0), f"{FILE} does not have the content that was written"),
-    "last byte flipped": (flip(FILE, -1), f"{FILE} does not have the content that was written"),
+    "first byte flipped": (flip(FILE, 0), f"{FILE} is damaged: wrong digest"),
+    "last byte flipped": (flip(FILE, -1), f"{FILE} is damaged: wrong digest"),
     "a byte of the other file": (
         flip("rank-1.safetensors", 3),
-        "rank-1.safetensors does not have the content that was written",
+        "rank-1.safetensors is damaged: wrong digest",
     ),
 }
 
@@ -231,10 +231,10 @@ def test_a_damaged_one_is_passed_over_and_the_reason_said(
     with pytest.raises(NotFound) as caught:
         find_checkpoint(directory)
     assert says in caught.value.message
-    assert caught.value.message.startswith("run it has no good checkpoint:\n  " + folder)
+    assert caught.value.message.startswith("run it has no intact checkpoint:\n  " + folder)
     save(directory, 200)
-    assert find_checkpoint(directory)[0] == Found(200, 1)
-    with pytest.raises(NotFound, match="no good checkpoint"):
+    assert find_checkpoint(directory)[0] == FoundCheckpoint(200, 1)
+    with pytest.raises(NotFound, match="no intact checkpoint"):
         find_checkpoint(directory, 300)
 
 
@@ -246,7 +246,7 @@ def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory) ->
     for at in range(len(content)):
         flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         path.write_bytes(flipped)
-        found = read_manifest(directory, Found(300, 1))
+        found = read_manifest(directory, FoundCheckpoint(300, 1))
         assert isinstance(found, str) or json.loads(flipped) == meant, flipped[at - 20 : at + 20]
 
 
@@ -258,20 +258,20 @@ def test_candidates_are_newest_first_each_with_its_reason(directory: RunDirector
     directory.store.path(f"{folder_of(500, 3)}/{FILE}").write_bytes(b"")
     directory.store.write(f"{folder_of(400, 2)}/{MANIFEST}", b"{")
     assert reasons(directory) == [
-        (600, 3, "it has no manifest: the save was never finished"),
-        (500, 3, f"{FILE} has 0 bytes instead of 8000"),
-        (450, 2, "generation 2 wrote it, and generation 3 has begun at step 400 without it"),
+        (600, 3, "it has no manifest: the save was not finished"),
+        (500, 3, f"{FILE} has 0 bytes, expected 8000"),
+        (450, 2, "generation 2 wrote it, but generation 3 resumed from step 400 without it"),
         (
             400,
             2,
             "its manifest is damaged: Invalid JSON: EOF while parsing an object at line 1 column 1",
         ),
-        (350, 1, "generation 1 wrote it, and generation 2 has begun at step 300 without it"),
+        (350, 1, "generation 1 wrote it, but generation 2 resumed from step 300 without it"),
         (300, 1, None),
         (100, 1, None),
     ]
     assert steps_saved(directory) == [100, 300, 400, 500]
-    assert find_checkpoint(directory)[0] == Found(300, 1)
+    assert find_checkpoint(directory)[0] == FoundCheckpoint(300, 1)
 
 
 def test_a_fenced_one_is_not_taken_even_by_its_step(directory: RunDirectory) -> None:
@@ -279,8 +279,8 @@ def test_a_fenced_one_is_not_taken_even_by_its_step(directory: RunDirectory) -> 
     save(directory, 300)
     save(directory, 400)
     assert steps_saved(directory) == [300]
-    assert not counts(Found(400, 1), directory)
-    with pytest.raises(NotFound, match="generation 2 has begun at step 300 without it"):
+    assert not counts(FoundCheckpoint(400, 1), directory)
+    with pytest.raises(NotFound, match="generation 2 resumed from step 300 without it"):
         find_checkpoint(directory, 400)
 
 
@@ -308,7 +308,7 @@ def test_a_manifest_cannot_point_outside_its_folder(directory: RunDirectory, nam
             {"file": name, "start": 0, "rows": 1, "offset": 0}]}}},
     ):  # fmt: skip
         path.write_text(json.dumps({**manifest, **changes}))
-        found = read_manifest(directory, Found(300, 1))
+        found = read_manifest(directory, FoundCheckpoint(300, 1))
         assert isinstance(found, str)
         assert found.startswith("its manifest is damaged: String should match pattern")
 
@@ -326,14 +326,14 @@ def test_a_fork_begins_with_a_checkpoint_of_its_own(
     new = RunDirectory.create(tmp_path / "new", SystemClock())
     take_over(directory, *find_checkpoint(directory, 300), new, RunFile(version=1, seed=3))
     found, manifest = find_checkpoint(new)
-    assert found == Found(300, 0)
+    assert found == FoundCheckpoint(300, 0)
     assert (manifest.run, manifest.step, manifest.position) == ("new", 300, 4800)
     assert manifest.identity != "i"
     assert new.store.read("tokenizer/tokenizer.json") == b"words"
     begin(new, 300)
-    assert find_checkpoint(new)[0] == Found(300, 0)
+    assert find_checkpoint(new)[0] == FoundCheckpoint(300, 0)
     directory.store.remove("")
-    assert find_checkpoint(new)[0] == Found(300, 0), "it needs the other no more"
+    assert find_checkpoint(new)[0] == FoundCheckpoint(300, 0), "it needs the other no more"
 
 
 # --- which ones stay
@@ -351,7 +351,7 @@ def test_retention_keeps_the_newest(
     directory = RunDirectory.create(tmp_path_factory.mktemp("runs") / "it", SystemClock())
     for step in steps:
         save(directory, step, content=b"little")
-    retire(directory, Keep(last=keep_last, best=0), 1)
+    retire(directory, KeepConfig(last=keep_last, best=0), 1)
     assert steps_saved(directory) == sorted(steps)[-keep_last:]
     assert find_checkpoint(directory)[0].step == max(steps)
     assert len(list(directory.store.path("checkpoints").iterdir())) == min(keep_last, len(steps))
@@ -361,7 +361,7 @@ def test_last_best_and_milestones(directory: RunDirectory) -> None:
     losses = {10: 3.0, 20: 2.0, 30: 1.0, 40: None, 50: 1.5, 60: 2.5, 70: 1.0, 80: None}
     for step, loss in losses.items():
         save(directory, step, validation_loss=loss)
-    keep = Keep(last=1, best=2, every=Interval(40, "steps"))
+    keep = KeepConfig(last=1, best=2, every=Interval(40, "steps"))
     retire(directory, keep, 1)
     assert [step for step, _ in kept(directory)] == [30, 40, 70, 80]
 
@@ -374,14 +374,14 @@ def test_losses_of_other_samples_are_not_compared(directory: RunDirectory) -> No
     for step, loss in {40: 3.0, 50: 2.0, 60: 2.5, 70: None}.items():
         new = {**scalars, "evaluation": "512 sequences drawn by seed 3"}
         save(directory, step, validation_loss=loss, scalars=new)
-    retire(directory, Keep(last=1, best=1), 1)
+    retire(directory, KeepConfig(last=1, best=1), 1)
     assert [step for step, _ in kept(directory)] == [20, 50, 70]
 
 
 def test_of_equal_losses_the_newest_is_the_best(directory: RunDirectory) -> None:
     for step in (10, 20, 30):
         save(directory, step, validation_loss=1.0 if step < 30 else None)
-    retire(directory, Keep(last=1, best=1), 1)
+    retire(directory, KeepConfig(last=1, best=1), 1)
     assert [step for step, _ in kept(directory)] == [20, 30]
 
 
@@ -390,7 +390,7 @@ def test_what_does_not_count_pushes_out_nothing(directory: RunDirectory) -> None
     begin(directory, 0, 200)
     for step, generation in ((100, 1), (200, 1), (300, 1), (400, 1), (210, 2)):
         save(directory, step, generation, validation_loss=step)
-    retire(directory, Keep(last=2, best=0), 2)
+    retire(directory, KeepConfig(last=2, best=0), 2)
     assert kept(directory) == [(200, 1), (210, 2)]
 
 
@@ -398,7 +398,7 @@ def test_a_step_saved_by_several_generations_counts_once(directory: RunDirectory
     begin(directory, 0, 300, 300)
     for step, generation in ((100, 1), (200, 1), (300, 1), (300, 2), (300, 3)):
         save(directory, step, generation)
-    retire(directory, Keep(last=2, best=0), 3)
+    retire(directory, KeepConfig(last=2, best=0), 3)
     assert kept(directory) == [(200, 1), (300, 3)]
 
 
@@ -408,7 +408,7 @@ def test_what_killed_saves_left_does_not_fill_the_disk(directory: RunDirectory) 
     written(directory, 200, 1)
     save(directory, 300, 2)
     under_way = written(directory, 400, 2)
-    retire(directory, Keep(), 2)
+    retire(directory, KeepConfig(), 2)
     folders = sorted(item.name for item in directory.store.path("checkpoints").iterdir())
     assert folders == ["step-00000300.g000002", Path(under_way).name]
 
@@ -417,11 +417,11 @@ def test_a_damaged_manifest_is_left_for_a_look_while_it_may_matter(directory: Ru
     begin(directory, 0)
     save(directory, 200)
     directory.store.write(f"{save(directory, 300)}/{MANIFEST}", b"{")
-    retire(directory, Keep(last=1), 1)
+    retire(directory, KeepConfig(last=1), 1)
     assert kept(directory) == [(200, 1), (300, 1)], "nor does it push out a good one"
     begin_generation(directory, 2, 200, 1, SystemClock().now())
     save(directory, 250, 2)
-    retire(directory, Keep(last=2), 2)
+    retire(directory, KeepConfig(last=2), 2)
     assert kept(directory) == [(200, 1), (250, 2)]
 
 
@@ -441,7 +441,7 @@ def test_a_removal_cut_short_leaves_no_checkpoint(
             drop(directory, 300, 1)
     assert directory.store.names(folder_of(300, 1)), "there is something left"
     assert steps_saved(directory) == [200]
-    assert find_checkpoint(directory)[0] == Found(200, 1)
+    assert find_checkpoint(directory)[0] == FoundCheckpoint(200, 1)
 
 
 LOSSES = st.none() | st.sampled_from([1.0, 2.0, 3.0])
@@ -464,14 +464,14 @@ def test_retention_by_its_rules(
     every: int | None,
 ) -> None:
     known = [
-        Generation(generation=number, first_step=step, workers=1, began="")
+        GenerationStart(generation=number, first_step=step, workers=1, began="")
         for number, step in enumerate(first_steps, start=1)
     ]
     manifests = [described(s, g, validation_loss=loss) for (s, g), loss in saves.items()]
-    keep = Keep(last=last, best=best, every=Interval(every, "steps") if every else None)
+    keep = KeepConfig(last=last, best=best, every=Interval(every, "steps") if every else None)
     gone = {(m.step, m.generation) for m in superseded(manifests, known, keep)}
     stay = set(saves) - gone
-    good = sorted(key for key in saves if not fenced(Found(*key), known))
+    good = sorted(key for key in saves if not fenced(FoundCheckpoint(*key), known))
     assert stay <= set(good), "none stays that does not count"
     if good:
         assert good[-1] in stay, "the newest good one always stays"

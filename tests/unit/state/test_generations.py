@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, StillRunning
-from headway.state.checkpoints import Found, fenced
+from headway.state.checkpoints import FoundCheckpoint, fenced
 from headway.state.generations import (
-    Generation,
+    GenerationStart,
     begin_generation,
     generations,
     next_generation,
     taken_over_by,
 )
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from support.fake_s3 import fake_s3
 
 
@@ -27,9 +27,9 @@ def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "it", SystemClock())
 
 
-def known(*first_steps: int) -> list[Generation]:
+def known(*first_steps: int) -> list[GenerationStart]:
     return [
-        Generation(generation=number, first_step=step, workers=1, began="")
+        GenerationStart(generation=number, first_step=step, workers=1, began="")
         for number, step in enumerate(first_steps, start=1)
     ]
 
@@ -61,7 +61,7 @@ def test_a_number_is_not_used_again(directory: RunDirectory) -> None:
 
 def test_two_starts_cannot_have_the_same_number(directory: RunDirectory) -> None:
     begin_generation(directory, 1, 0, 1, SystemClock().now())
-    with pytest.raises(StillRunning, match="generation 1 began elsewhere at the same time"):
+    with pytest.raises(StillRunning, match="generation 1 was started elsewhere at the same time"):
         begin_generation(directory, 1, 300, 1, SystemClock().now())
     assert generations(directory)[0].first_step == 0
 
@@ -115,12 +115,12 @@ def test_a_damaged_record_is_named(directory: RunDirectory, content: bytes) -> N
 def test_what_a_generation_wrote_counts_up_to_where_a_later_one_began(
     first_steps: tuple[int, ...], generation: int, step: int, counts: bool
 ) -> None:
-    assert (fenced(Found(step, generation), known(*first_steps)) is None) == counts
+    assert (fenced(FoundCheckpoint(step, generation), known(*first_steps)) is None) == counts
 
 
 def test_the_reason_names_the_one_that_took_over() -> None:
-    assert fenced(Found(300, 1), known(0, 300, 200)) == (
-        "generation 1 wrote it, and generation 3 has begun at step 200 without it"
+    assert fenced(FoundCheckpoint(300, 1), known(0, 300, 200)) == (
+        "generation 1 wrote it, but generation 3 resumed from step 200 without it"
     )
 
 
@@ -128,5 +128,5 @@ def test_the_reason_names_the_one_that_took_over() -> None:
 def test_fencing_is_by_every_later_generation(first_steps: list[int], step: int) -> None:
     for number in range(1, len(first_steps) + 1):
         passed = any(step > first for first in first_steps[number:])
-        assert (fenced(Found(step, number), known(*first_steps)) is not None) == passed
+        assert (fenced(FoundCheckpoint(step, number), known(*first_steps)) is not None) == passed
     assert taken_over_by(known(*first_steps), len(first_steps)) is None

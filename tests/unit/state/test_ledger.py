@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.state.ledger import follows, verify_ledger
-from headway.state.lines import FileLog
+from headway.state.record_log import FileLog
 
 Lines = list[dict[str, Any]]
 BATCH, SAMPLES, LENGTH = 4, 10, 8
@@ -333,7 +333,7 @@ BREACHES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "the beginning dropped": (
         lambda lines: lines[1:],
-        "line 1: a step before any generation began",
+        "line 1: a step before the first generation",
     ),
     "the second beginning dropped": (
         lambda lines: lines[:6] + lines[7:],
@@ -345,19 +345,19 @@ BREACHES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "the rewind dropped": (
         lambda lines: lines[:5] + lines[6:],
-        "line 6: generation 2 begins at step 3, but the ledger stands at 4",
+        "line 6: generation 2 begins at step 3, but the ledger ends at step 4",
     ),
     "a rewind to another step": (
         lambda lines: changed(lines, 5, rewind=2),
-        "line 7: generation 2 begins at step 3, but the ledger stands at 2",
+        "line 7: generation 2 begins at step 3, but the ledger ends at step 2",
     ),
     "a rewind into the future": (
         lambda lines: changed(lines, 5, rewind=5),
-        "line 6: rewinds to step 5, but the ledger stands at 4",
+        "line 6: rewinds to step 5, but the ledger ends at step 4",
     ),
     "a rewind before the beginning": (
         lambda lines: changed(lines, 5, rewind=-1),
-        "line 6: rewinds to step -1, but the ledger stands at 4",
+        "line 6: rewinds to step -1, but the ledger ends at step 4",
     ),
     "other data": (
         lambda lines: changed(lines, 6, data="d2"),
@@ -377,7 +377,7 @@ BREACHES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "a generation that begins elsewhere": (
         lambda lines: changed(lines, 6, step=4),
-        "line 7: generation 2 begins at step 4, but the ledger stands at 3",
+        "line 7: generation 2 begins at step 4, but the ledger ends at step 3",
     ),
     "data that are not named": (
         lambda lines: changed(lines, 6, data=None),
@@ -402,7 +402,7 @@ BREACHES: dict[str, tuple[Callable[[Lines], Lines], str]] = {
     ),
     "learned or not": (
         lambda lines: changed(lines, 8, learned=None),
-        "line 9: step 5 does not say whether it was learned",
+        "line 9: step 5 has no `learned`",
     ),
     "no line of ours": (
         lambda lines: [*lines[:8], {}, *lines[8:]],
@@ -430,7 +430,7 @@ def test_a_fork_begins_where_it_took_over(base: int) -> None:
     lines = ledger_of([(3, 0), (3, 1)], 300)
     assert verify_ledger(lines, 300).breach is None
     assert verify_ledger(lines, base).breach == (
-        f"line 1: generation 1 begins at step 300, but the ledger stands at {base}"
+        f"line 1: generation 1 begins at step 300, but the ledger ends at step {base}"
     )
 
 

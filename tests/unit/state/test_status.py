@@ -12,9 +12,9 @@ import pytest
 from headway.clock import seconds_of, stamp
 from headway.errors import BadInput, NotFound, SpecError
 from headway.state.checkpoints import folder_of
-from headway.state.find import find_run, list_runs, runs_folder, split_step
+from headway.state.find_run import find_run, list_runs, runs_folder, split_step
 from headway.state.generations import begin_generation
-from headway.state.rundir import Journal, RunDirectory, send_logs
+from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.state.status import SHOWN_CHANGES, SIGN_OF_LIFE_SECONDS, read_status, watched
 from support.fake_s3 import fake_s3
 
@@ -97,7 +97,7 @@ def test_the_state(
 
 def test_a_killed_launcher_leaves_a_lost_run(directory: RunDirectory, clock: Stopped) -> None:
     code = (
-        "import sys\nfrom headway.state.rundir import RunDirectory\n"
+        "import sys\nfrom headway.state.run_directory import RunDirectory\n"
         "with RunDirectory(sys.argv[1]).held():\n"
         "    print('held', flush=True)\n    sys.stdin.read()\n"
     )
@@ -340,7 +340,7 @@ def test_no_such_run(project: Path) -> None:
     (project / "run.yaml").write_text("version: 1\nname: not-yet\n")
     with pytest.raises(NotFound, match="no run at"):
         find_run(None, project)
-    with pytest.raises(BadInput, match="is not a storage Headway knows"):
+    with pytest.raises(BadInput, match="is not supported"):
         find_run("ftp://bucket/it", project)
     with fake_s3(), pytest.raises(NotFound, match="no run at s3://bucket/it"):
         find_run("s3://bucket/it", project)

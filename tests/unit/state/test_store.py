@@ -201,5 +201,5 @@ def test_a_store_whose_library_is_not_installed(scheme: str, extra: str) -> None
 def test_a_storage_nobody_knows(root: str) -> None:
     with pytest.raises(BadInput) as caught:
         Store(root)
-    assert "is not a storage Headway knows" in caught.value.message
+    assert "is not supported" in caught.value.message
     assert caught.value.hint == "use s3:// or gs://"

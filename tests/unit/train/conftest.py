@@ -11,18 +11,18 @@ import torch
 from torch import nn
 
 from headway.clock import SystemClock
-from headway.spec.run import Guard, RunFile
+from headway.spec.run_file import GuardConfig, RunFile
 from headway.state.generations import begin_generation
-from headway.state.rundir import Journal, RunDirectory
-from headway.train.guard import LossGuard
+from headway.state.run_directory import Journal, RunDirectory
+from headway.train.loss_guard import LossGuard
 from headway.train.precision import LossScale
 from headway.train.restore import restore_newest
-from headway.train.save import Saver
-from headway.train.world import Place, World
+from headway.train.save import CheckpointSaver
+from headway.train.world import RankPlacement, World
 
 
 def world_of_one(generation: int) -> World:
-    return World(0, 1, generation, Place(torch.device("cpu")))
+    return World(0, 1, generation, RankPlacement(torch.device("cpu")))
 
 
 class Little:
@@ -39,15 +39,18 @@ class Little:
             optimizer=torch.optim.AdamW(model.parameters(), lr=0.1),
             feed=SimpleNamespace(set=data),
             scale=LossScale("fp16"),
-            guard=LossGuard(Guard()),
+            guard=LossGuard(GuardConfig()),
             step=0,
             committed_in=0,
         )
         self.directory = directory
         self.clock = facts.get("clock", SystemClock())
         self.world = facts.get("world") or world_of_one(generation)
-        self.journal = Journal(directory.events, self.clock)
-        self.saver = Saver(directory, self.journal, self.clock, facts.get("sample", "all"))
+        # Of the local copy: a journal in a store sends by itself, and would meet its troubles.
+        self.journal = Journal(directory.here().events, self.clock)
+        self.saver = CheckpointSaver(
+            directory, self.journal, self.clock, facts.get("sample", "all")
+        )
         self.saver.begin(self.world)
 
     def advance(self, steps: int) -> None:

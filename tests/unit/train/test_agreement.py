@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.errors import PeerLost
-from headway.train.mates import Mates
-from headway.train.peers import Peers
+from headway.train.collectives import WorkerGroup
+from headway.train.domain_group import DomainGroup
 from headway.train.step import Agreed, Flags, _agreed, _raised
-from headway.train.world import Place, World
+from headway.train.world import RankPlacement, World
 from support.together import together
 
 FLAGS = st.builds(
@@ -64,8 +64,8 @@ def test_nothing_is_raised_by_default() -> None:
 # --- over real groups
 
 
-def world(peers: Peers) -> World:
-    return World(peers.rank, peers.size, 1, Place(torch.device("cpu")), replicas=peers)
+def world(group: WorkerGroup) -> World:
+    return World(group.rank, group.size, 1, RankPlacement(torch.device("cpu")), replicas=group)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def world(peers: Peers) -> World:
     ],
 )
 def test_every_worker_finds_the_same(flags: list[Flags], expected: Agreed) -> None:
-    def work(peers: Peers) -> Agreed:
-        return _agreed(world(peers).control(_raised(flags[peers.rank])), peers.size)
+    def work(group: WorkerGroup) -> Agreed:
+        return _agreed(world(group).control_all_reduce(_raised(flags[group.rank])), group.size)
 
     assert together(3, work) == [expected] * 3
 
@@ -90,13 +90,13 @@ def test_every_worker_finds_the_same(flags: list[Flags], expected: Agreed) -> No
 def test_in_a_domain_all_have_lost_a_peer_or_none() -> None:
     """Its ranks hold the model together: one cannot commit what another discards."""
 
-    def work(peers: Peers) -> str:
-        place = Place(torch.device("cpu"), peers.rank, peers.size)
-        domain = World(peers.rank, peers.size, 1, place, domain=Mates(peers, peers, 1))
-        domain.agree(None)
-        own = PeerLost("my own peer went away") if peers.rank == 1 else None
+    def work(group: WorkerGroup) -> str:
+        placement = RankPlacement(torch.device("cpu"), group.rank, group.size)
+        domain = World(group.rank, group.size, 1, placement, domain=DomainGroup(group, group, 1))
+        domain.raise_if_any_lost(None)
+        own = PeerLost("my own peer went away") if group.rank == 1 else None
         try:
-            domain.control([1], own)
+            domain.control_all_reduce([1], own)
         except PeerLost as lost:
             return lost.message
         return "went on"
@@ -106,12 +106,12 @@ def test_in_a_domain_all_have_lost_a_peer_or_none() -> None:
 
 
 def test_sums_are_over_all_workers_and_any_of_them_can_raise_a_flag() -> None:
-    def work(peers: Peers) -> list[object]:
-        here = world(peers)
-        numbers, one = torch.tensor([1.5, peers.rank]), torch.tensor(peers.rank + 1)
-        here.add_up(numbers, one)
-        here.wait_for_all()
-        flags = [here.any(False), here.any(peers.rank == 2), here.any(True)]
+    def work(group: WorkerGroup) -> list[object]:
+        here = world(group)
+        numbers, one = torch.tensor([1.5, group.rank]), torch.tensor(group.rank + 1)
+        here.all_reduce(numbers, one)
+        here.barrier()
+        flags = [here.any(False), here.any(group.rank == 2), here.any(True)]
         return [numbers.tolist(), one.item(), *flags]
 
     assert together(3, work) == [[[4.5, 3.0], 6, False, True, True]] * 3

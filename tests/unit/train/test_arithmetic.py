@@ -15,13 +15,13 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 
 from headway.state.checkpoints import find_checkpoint
-from headway.state.rundir import RunDirectory
-from headway.train.copies import Copies, note_new_arithmetic
+from headway.state.run_directory import RunDirectory
+from headway.train.gradient_norm import squared_norm
 from headway.train.models import recompute_blocks
-from headway.train.norm import squared_norm
 from headway.train.precision import Precision
 from headway.train.step import Flags, StepResult, Training, take_step
-from headway.train.world import Place, World
+from headway.train.weight_copies import WeightCopies, note_new_arithmetic
+from headway.train.world import RankPlacement, World
 from support.small_training import CPU, small_training
 
 from .conftest import Little
@@ -34,7 +34,7 @@ def sharded() -> Iterator[World]:
     """A shard group of one rank: FSDP2 with all it does to weights and gradients."""
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("shard",))
-    yield World(0, 1, 1, Place(torch.device("cpu"), 0, 1, mesh))
+    yield World(0, 1, 1, RankPlacement(torch.device("cpu"), 0, 1, mesh))
     dist.destroy_process_group()
 
 
@@ -47,15 +47,30 @@ def steps(training: Training, world: World, count: int = STEPS) -> list[StepResu
     return results
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
 def test_sharding_changes_no_number(tmp_path: Path, sharded: World, precision: Precision) -> None:
     whole = steps(small_training(tmp_path, precision), WHOLE)
-    divided = steps(small_training(tmp_path, precision, sharded.place), sharded)
+    divided = steps(small_training(tmp_path, precision, sharded.placement), sharded)
     for name in ("loss", "grad_norm"):
         found = [getattr(result, name) for result in divided]
         expected = [getattr(result, name) for result in whole]
         assert found == pytest.approx(expected, rel=1e-7, abs=0), name
     assert whole[-1].loss < whole[0].loss
+
+
+def test_a_step_that_overflows_in_fp16_is_skipped_whole_or_sharded(
+    tmp_path: Path, sharded: World
+) -> None:
+    results = []
+    for world in (WHOLE, sharded):
+        training = small_training(tmp_path, "fp16", world.placement)
+        training.scale.scale = 2.0**20
+        results.append(steps(training, world))
+        assert training.scale.scale < 2.0**20
+    whole, divided = ([result.skipped for result in one] for one in results)
+    assert whole == divided
+    assert whole[0] is not None, "the first gradients do not fit into fp16"
+    assert whole[-10:] == [None] * 10, "the scale was lowered until they did"
 
 
 def test_activations_between_layers_are_bf16_and_all_that_is_kept_is_fp32(tmp_path: Path) -> None:
@@ -135,7 +150,7 @@ def test_gradients_are_there_while_backward_runs() -> None:
     order: list[str] = []
     for name, parameter in model.named_parameters():
         parameter.register_post_accumulate_grad_hook(lambda _, name=name: order.append(name))
-    with Copies(model, "bf16", is_sharded=False).in_use():
+    with WeightCopies(model, "bf16", is_sharded=False).in_use():
         first = model[0](torch.ones(2, 4, dtype=torch.bfloat16))
         first.register_hook(lambda _: order.append("the first layer"))
         model[2](model[1](first)).sum().backward()
@@ -145,7 +160,7 @@ def test_gradients_are_there_while_backward_runs() -> None:
 def test_batch_norm_keeps_the_precision_of_its_statistics() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
     with (
-        Copies(model, "bf16", is_sharded=False).in_use(),
+        WeightCopies(model, "bf16", is_sharded=False).in_use(),
         torch.autocast("cpu", dtype=torch.bfloat16),
     ):
         assert model[0].weight.dtype == torch.bfloat16

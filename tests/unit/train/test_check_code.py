@@ -70,7 +70,7 @@ def test_a_module_that_cannot_be_read_is_shown_where_it_is_wrong(folder: Path) -
 
 
 def test_a_loss_without_a_gradient_is_named(folder: Path) -> None:
-    code = "from headway.train.batches import Loss\n"
+    code = "from headway import Loss\n"
     code += "def loss(model, batch):\n    return Loss(batch.inputs.sum().float(), 1)\n"
     (folder / "code" / "slips.py").write_text(code)
     with pytest.raises(BadInput, match="the loss does not depend on the model"):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from headway.state.checkpoints import find_checkpoint
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.train.evaluate import note_new_sample, sample_of
 
 from .conftest import Little
@@ -48,7 +48,7 @@ def test_a_run_begun_before_says_it_once(
     assert len(events) == said
     if said:
         assert events[0]["step"] == 7
-        assert "are not compared" in events[0]["reason"]
+        assert "cannot be compared" in events[0]["reason"]
 
 
 def test_a_checkpoint_knows_its_sample(directory: RunDirectory) -> None:

@@ -15,10 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.clock import SystemClock
-from headway.data.reading.tokenset import Reading, Rows, TokenSet
-from headway.data.shards import SpecialIds
+from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
+from headway.data.set_format import SpecialIds
 from headway.errors import BadInput
-from headway.plan.batch import Share, divide
+from headway.plan.batch_division import MicroBatchShare, divide
+from headway.state.store import Store
 from headway.train import feed as feeding
 from headway.train.batches import IGNORED, Batch
 from headway.train.feed import Feed
@@ -30,7 +31,7 @@ LENGTH, BATCH, MICRO = 8, 7, 2
 TOKENS = [(7 * number) % 90 + 5 for number in range(1001)]
 COUNTS = [number % 3 != 0 for number in range(1001)]
 IDS = SpecialIds(end_of_text=0, mask=1, special=(0, 1))
-WHOLE = Share(first=0, count=4, padded=0)
+WHOLE = MicroBatchShare(first=0, count=4, padded=0)
 
 
 class Watched(TokenSet):
@@ -40,7 +41,7 @@ class Watched(TokenSet):
     gate: threading.Event
     trouble: Exception | None
 
-    def read(self, samples: np.ndarray, sequence_length: int) -> Rows:
+    def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         self.reads.append((threading.current_thread().name, samples.tolist()))
         assert self.gate.wait(20)
         if self.trouble is not None:
@@ -49,7 +50,7 @@ class Watched(TokenSet):
 
 
 def watched(location: str | Path, **how: Any) -> Watched:
-    opened = Watched.open(location, Reading(**how))
+    opened = Watched.open(Store(location), ReadOptions(**how))
     assert isinstance(opened, Watched)
     opened.reads, opened.gate, opened.trouble = [], threading.Event(), None
     opened.gate.set()
@@ -126,15 +127,15 @@ def test_whatever_is_asked_in_whatever_order_it_is_what_a_fresh_feed_gives(
     tmp_path_factory: pytest.TempPathFactory,
     masking: float | None,
     far: bool,
-    asked: list[tuple[int, Share]],
+    asked: list[tuple[int, MicroBatchShare]],
 ) -> None:
     place = folder / ("windows" if masking else "stream")
     with fake_s3():
         cache = tmp_path_factory.mktemp("cache")
         location = copy_to("s3://bucket/set", place) if far else str(place)
-        feed = feed_of(TokenSet.open(location, Reading(cache=cache)), masking)
+        feed = feed_of(TokenSet.open(Store(location), ReadOptions(cache=cache)), masking)
         for step, share in asked:
-            fresh = feed_of(TokenSet.open(place), masking)
+            fresh = feed_of(TokenSet.open(Store(place)), masking)
             pairs = zip(feed.step(step, share), fresh.step(step, share), strict=True)
             assert all(same(one, other) for one, other in pairs)
             fresh.close()
@@ -149,17 +150,17 @@ def test_the_next_step_is_read_while_this_one_computes(samples: Watched) -> None
     next(feed.step(1, WHOLE))
     wait_for("step 2", lambda: len(samples.reads) == 3)
     assert [read for _, read in samples.reads] == steps[:3], "each once, and one ahead only"
-    assert [thread for thread, _ in samples.reads[1:]] == ["ahead", "ahead"]
+    assert [thread for thread, _ in samples.reads[1:]] == ["prefetch", "prefetch"]
     feed.close()
 
 
 def test_the_first_step_can_be_made_ahead_too(samples: Watched) -> None:
     feed = feed_of(samples)
-    feed.expect(3, WHOLE)
+    feed.prefetch(3, WHOLE)
     wait_for("step 3", lambda: len(samples.reads) == 1)
     fresh = feed_of(watched(samples.location))
     assert same(next(feed.step(3, WHOLE)), next(fresh.step(3, WHOLE)))
-    assert samples.reads[0][0] == "ahead"
+    assert samples.reads[0][0] == "prefetch"
     feed.close()
     fresh.close()
 
@@ -168,11 +169,11 @@ def test_a_look_back_does_not_spoil_what_is_ready(samples: Watched) -> None:
     feed = feed_of(samples)
     next(feed.step(0, WHOLE))
     next(feed.step(1, WHOLE))
-    next(feed.step(1, Share(first=0, count=1, padded=0)))  # as the activations do
+    next(feed.step(1, MicroBatchShare(first=0, count=1, padded=0)))  # as the activations do
     wait_for("step 2", lambda: len(samples.reads) == 4)
     next(feed.step(2, WHOLE))
     wait_for("step 3", lambda: len(samples.reads) == 5)
-    assert [thread for thread, _ in samples.reads].count("ahead") == 3
+    assert [thread for thread, _ in samples.reads].count("prefetch") == 3
     feed.close()
 
 
@@ -189,9 +190,9 @@ def test_another_share_is_read_when_it_is_asked_for(samples: Watched) -> None:
 def test_only_waiting_counts_as_waiting(samples: Watched) -> None:
     feed = feed_of(samples)
     next(feed.step(0, WHOLE))
-    wait_for("step 1", lambda: len(samples.reads) == 2 and feed._upcoming)
-    assert feed._upcoming is not None
-    feed._upcoming.made.result()
+    wait_for("step 1", lambda: len(samples.reads) == 2 and feed._prefetched)
+    assert feed._prefetched is not None
+    feed._prefetched.rows.result()
     before = feed.waited_seconds
     samples.gate.clear()  # step 2 cannot be read, which is not this step's loss
     next(feed.step(1, WHOLE))
@@ -205,9 +206,9 @@ def test_only_waiting_counts_as_waiting(samples: Watched) -> None:
 def test_what_goes_wrong_ahead_is_raised_at_the_step_that_needs_it(samples: Watched) -> None:
     feed = feed_of(samples)
     next(feed.step(0, WHOLE))
-    wait_for("step 1", lambda: len(samples.reads) == 2 and feed._upcoming)
-    assert feed._upcoming is not None
-    feed._upcoming.made.result()
+    wait_for("step 1", lambda: len(samples.reads) == 2 and feed._prefetched)
+    assert feed._prefetched is not None
+    feed._prefetched.rows.result()
     samples.trouble = BadInput("shard 7 is missing", "fetch it")
     next(feed.step(1, WHOLE))
     wait_for("step 2", lambda: len(samples.reads) == 3)
@@ -224,11 +225,11 @@ def test_no_thread_is_left_after_closing(folder: Path, tmp_path: Path) -> None:
     before = threading.active_count()
     with fake_s3():
         location = copy_to("s3://bucket/set", folder / "stream")
-        feed = feed_of(TokenSet.open(location, Reading(cache=tmp_path)))
+        feed = feed_of(TokenSet.open(Store(location), ReadOptions(cache=tmp_path)))
         assert threading.active_count() == before, "a feed that is only open has none"
         next(feed.step(0, WHOLE))
-        ours = [t for t in threading.enumerate() if t.name in ("ahead", "fetcher")]
-        assert {thread.name for thread in ours} == {"ahead", "fetcher"}
+        ours = [t for t in threading.enumerate() if t.name in ("prefetch", "fetcher")]
+        assert {thread.name for thread in ours} == {"prefetch", "fetcher"}
         assert all(thread.daemon for thread in ours), "none keeps a process from ending"
         feed.close()
     assert threading.active_count() == before
@@ -242,14 +243,14 @@ def test_no_thread_is_left_after_closing(folder: Path, tmp_path: Path) -> None:
 def test_a_fixed_set_is_the_same_in_any_portions(
     folder: Path, masking: float | None, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    samples = TokenSet.open(folder / ("windows" if masking else "stream"))
+    samples = TokenSet.open(Store(folder / ("windows" if masking else "stream")))
     for share in divide(28, workers, workers if workers == 2 else 1):
         whole = list(feed_of(samples, masking).fixed(55, share))
         monkeypatch.setattr(feeding, "PORTION_TOKENS", 3 * MICRO * LENGTH)
         feed = feed_of(samples, masking)
         pieces = list(feed.fixed(55, share))
         monkeypatch.undo()
-        assert len(pieces) == share.passes
+        assert len(pieces) == share.num_passes
         assert all(same(one, other) for one, other in zip(whole, pieces, strict=True))
         feed.close()
 
@@ -282,12 +283,12 @@ def test_a_fixed_set_is_read_one_portion_ahead(
 ) -> None:
     monkeypatch.setattr(feeding, "PORTION_TOKENS", 2 * MICRO * LENGTH)
     feed = feed_of(samples)
-    batches = feed.fixed(20, Share(first=0, count=10, padded=0))
+    batches = feed.fixed(20, MicroBatchShare(first=0, count=10, padded=0))
     next(batches)
     wait_for("the second portion", lambda: len(samples.reads) == 2)
     expected = samples.order(5, LENGTH).at(0, 8)[1].tolist()
     assert [read for _, read in samples.reads] == [expected[:4], expected[4:]]
-    assert samples.reads[1][0] == "ahead"
+    assert samples.reads[1][0] == "prefetch"
     assert len(list(batches)) == 9
     feed.close()
 
@@ -304,16 +305,16 @@ class NotThereYet(Watched):
 
 def test_a_step_taken_again_does_not_wait_for_the_data_of_the_next(folder: Path) -> None:
     """Which had been asked for before the loss."""
-    samples = NotThereYet.open(folder / "stream", Reading())
+    samples = NotThereYet.open(Store(folder / "stream"), ReadOptions())
     assert isinstance(samples, NotThereYet)
     samples.reads, samples.gate, samples.trouble = [], threading.Event(), None
     samples.gate.set()
     samples.there = threading.Event()
     feed = feed_of(samples)
     list(feed.step(2, WHOLE))  # the next one is expected now, and is not there
-    feed.expect(2, WHOLE)
+    feed.prefetch(2, WHOLE)
     began = time.monotonic()
-    assert len(list(feed.step(2, WHOLE))) == WHOLE.passes
+    assert len(list(feed.step(2, WHOLE))) == WHOLE.num_passes
     assert time.monotonic() - began < 10
     samples.there.set()
     feed.close()

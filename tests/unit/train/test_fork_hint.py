@@ -1,11 +1,11 @@
-"""Which checkpoint to go on from when nobody can tell whose weights are right."""
+"""Which checkpoint to fork from when no majority shows whose weights are right."""
 
 from __future__ import annotations
 
 import pytest
 
 from headway.state.checkpoints import folder_of
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.train.loop import fork_hint
 
 

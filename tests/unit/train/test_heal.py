@@ -15,27 +15,27 @@ from torch import nn
 from torch.distributed import HashStore
 
 from headway.errors import PeerLost
-from headway.member.lineage import NO_STATE
-from headway.spec.run import Guard, Optimizer
+from headway.member.worker.state_choice import NO_STATE
+from headway.spec.run_file import GuardConfig, OptimizerConfig
 from headway.train import heal
-from headway.train.copies import Copies
-from headway.train.guard import LossGuard
-from headway.train.heal import Choice, choose, hand_over, held_state
-from headway.train.mates import Mates
+from headway.train.collectives import WorkerGroup
+from headway.train.domain_group import DomainGroup
+from headway.train.gradient_all_reduce import GradientReducer
+from headway.train.heal import ChosenState, broadcast_state, choose_state, held_state
+from headway.train.loss_guard import LossGuard
 from headway.train.optim import make_optimizer
-from headway.train.peers import Peers
-from headway.train.pieces import state_pieces
 from headway.train.precision import LossScale
-from headway.train.replicate import Gradients
-from headway.train.run import _take_state_of_most
+from headway.train.state_tensors import state_tensors
 from headway.train.step import Training
-from headway.train.world import Place, World
+from headway.train.weight_copies import WeightCopies
+from headway.train.worker_run import _heal
+from headway.train.world import RankPlacement, World
 from support.together import Died, group_of, outcomes, together
 from support.waiting import wait_for
 
-NOTES = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
+RECORDS = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
 HEADER_BROADCASTS = 4
-"""Its length, and itself; then the same of the notes."""
+"""Its length, and itself; then the same of the records."""
 
 
 class Zoo(nn.Module):
@@ -62,7 +62,7 @@ class Zoo(nn.Module):
 
 
 class Worker:
-    """One worker's state, and how it goes on."""
+    """One worker's state, and how it continues."""
 
     def __init__(self, seed: int, steps: int = 0, committed_in: int = 0) -> None:
         torch.manual_seed(seed)
@@ -72,13 +72,13 @@ class Worker:
             resolved=nothing,
             total_steps=100,
             model=model,
-            optimizer=make_optimizer(Optimizer(), model),
+            optimizer=make_optimizer(OptimizerConfig(), model),
             objective=nothing,
             feed=nothing,
             scale=LossScale("fp16"),
-            guard=LossGuard(Guard()),
-            gradients=Gradients(list(model.parameters())),
-            copies=Copies(model, "fp16", is_sharded=False),
+            guard=LossGuard(GuardConfig()),
+            gradient_reducer=GradientReducer(list(model.parameters())),
+            copies=WeightCopies(model, "fp16", is_sharded=False),
             committed_in=committed_in,
         )
         for _ in range(steps):
@@ -104,26 +104,26 @@ class Worker:
         """All of it, as bytes."""
         training = self.training
         contents: dict[str, Any] = {
-            piece.name: (
-                piece.local.dtype,
-                piece.shape,
-                piece.local.contiguous().view(-1).view(torch.uint8).tolist(),
+            state_tensor.name: (
+                state_tensor.local.dtype,
+                state_tensor.shape,
+                state_tensor.local.contiguous().view(-1).view(torch.uint8).tolist(),
             )
-            for piece in state_pieces(training.model, training.optimizer)
+            for state_tensor in state_tensors(training.model, training.optimizer)
         }
         contents["scale"] = (training.scale.scale, training.scale.good_steps)
         contents["guard"] = training.guard.state()
         return contents
 
-    def take_part(self, peers: Peers, holds: bool = True) -> Any:
-        choice = choose(self.training, peers, self.name if holds else NO_STATE)
+    def take_part(self, group: WorkerGroup, holds: bool = True) -> Any:
+        choice = choose_state(self.training, group, self.name if holds else NO_STATE)
         assert choice is not None
-        return hand_over(self.training, peers, choice, NOTES if holds else [])
+        return broadcast_state(self.training, group, choice, RECORDS if holds else [])
 
 
 def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
     return together(
-        len(workers), lambda peers: workers[peers.rank].take_part(peers, holds[peers.rank])
+        len(workers), lambda group: workers[group.rank].take_part(group, holds[group.rank])
     )
 
 
@@ -137,36 +137,36 @@ def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
         ([None, None], None),
         ([None], None),
         # All are level, as after a loss during a step.
-        ([(5, 2), (5, 2)], Choice(5, 2, 0, (), 0)),
+        ([(5, 2), (5, 2)], ChosenState(5, 2, 0, (), 0)),
         # One has committed a step that the other has not: it cannot be told who is alone with it.
-        ([(4, 2), (5, 2)], Choice(5, 2, 1, (0,), 0)),
+        ([(4, 2), (5, 2)], ChosenState(5, 2, 1, (0,), 0)),
         # One alone has committed a step: it was not settled, and good state is not overwritten.
-        ([(4, 2), (5, 2), (4, 2)], Choice(4, 2, 0, (1,), 0)),
-        ([(5, 2), (4, 2), (4, 2), (4, 2)], Choice(4, 2, 1, (0,), 0)),
+        ([(4, 2), (5, 2), (4, 2)], ChosenState(4, 2, 0, (1,), 0)),
+        ([(5, 2), (4, 2), (4, 2), (4, 2)], ChosenState(4, 2, 1, (0,), 0)),
         # As many have it as have not.
-        ([(4, 2), (5, 2), (4, 2), (5, 2)], Choice(5, 2, 1, (0, 2), 0)),
+        ([(4, 2), (5, 2), (4, 2), (5, 2)], ChosenState(5, 2, 1, (0, 2), 0)),
         # Most have it. Newcomers do not count, whatever they believe to have.
-        ([(4, 2), (5, 2), (5, 2)], Choice(5, 2, 1, (0,), 0)),
-        ([(4, 2), (5, 2), None, None], Choice(5, 2, 1, (0, 2, 3), 0)),
+        ([(4, 2), (5, 2), (5, 2)], ChosenState(5, 2, 1, (0,), 0)),
+        ([(4, 2), (5, 2), None, None], ChosenState(5, 2, 1, (0, 2, 3), 0)),
         # The same step, committed again by a later generation, after it was lost with the first.
-        ([(5, 2), (5, 3), None], Choice(5, 3, 1, (0, 2), 0)),
+        ([(5, 2), (5, 3), None], ChosenState(5, 3, 1, (0, 2), 0)),
         # A higher step counts more than a later generation.
-        ([(6, 1), (5, 9)], Choice(6, 1, 0, (1,), 0)),
+        ([(6, 1), (5, 9)], ChosenState(6, 1, 0, (1,), 0)),
         # The very beginning is a state, too.
-        ([None, (0, 0)], Choice(0, 0, 1, (0,), 0)),
+        ([None, (0, 0)], ChosenState(0, 0, 1, (0,), 0)),
         # One whose healing broke off believes to hold something, and does not.
-        ([(0, 0), NO_STATE], Choice(0, 0, 0, (1,), 0)),
+        ([(0, 0), NO_STATE], ChosenState(0, 0, 0, (1,), 0)),
         ([NO_STATE, None], None),
     ],
 )
 def test_the_state_that_most_holders_bring_is_taken(
-    brought: list[tuple[int, int] | None], chosen: Choice | None
+    brought: list[tuple[int, int] | None], chosen: ChosenState | None
 ) -> None:
-    def work(peers: Peers) -> Choice | None:
-        worker = Worker(peers.rank)
-        name = brought[peers.rank]
+    def work(group: WorkerGroup) -> ChosenState | None:
+        worker = Worker(group.rank)
+        name = brought[group.rank]
         worker.training.step, worker.training.committed_in = name or (50, 7)
-        return choose(worker.training, peers, name or NO_STATE)
+        return choose_state(worker.training, group, name or NO_STATE)
 
     assert together(len(brought), work) == [chosen] * len(brought)
 
@@ -174,11 +174,11 @@ def test_the_state_that_most_holders_bring_is_taken(
 def test_an_evaluation_that_not_all_have_finished_is_done_again() -> None:
     """Of those who have the state: what others have evaluated says nothing."""
 
-    def work(peers: Peers) -> Choice | None:
+    def work(group: WorkerGroup) -> ChosenState | None:
         training = Worker(0).training
-        training.step = 4 if peers.rank == 0 else 5
-        training.evaluated_step = (0, 5, 3)[peers.rank]
-        return choose(training, peers, (training.step, 0))
+        training.step = 4 if group.rank == 0 else 5
+        training.evaluated_step = (0, 5, 3)[group.rank]
+        return choose_state(training, group, (training.step, 0))
 
     assert [choice and choice.evaluated_step for choice in together(3, work)] == [3, 3, 3]
 
@@ -190,10 +190,10 @@ def test_an_evaluation_that_not_all_have_finished_is_done_again() -> None:
 def test_all_choose_the_same_and_whoever_lacks_it_is_named(
     brought: list[tuple[bool, int, int]],
 ) -> None:
-    def work(peers: Peers) -> Choice | None:
+    def work(group: WorkerGroup) -> ChosenState | None:
         training = Worker(0).training
-        holds, step, committed_in = brought[peers.rank]
-        return choose(training, peers, (step, committed_in) if holds else NO_STATE)
+        holds, step, committed_in = brought[group.rank]
+        return choose_state(training, group, (step, committed_in) if holds else NO_STATE)
 
     choice, *others = together(len(brought), work)
     assert all(other == choice for other in others)
@@ -205,8 +205,8 @@ def test_all_choose_the_same_and_whoever_lacks_it_is_named(
     assert best == max(names, key=lambda name: (names.count(name), name))
     assert brought[choice.source] == (True, *best)
     level = {rank for rank, one in enumerate(brought) if one == (True, *best)}
-    assert level | set(choice.needy) == set(range(len(brought)))
-    assert level.isdisjoint(choice.needy)
+    assert level | set(choice.receivers) == set(range(len(brought)))
+    assert level.isdisjoint(choice.receivers)
 
 
 # --- handing it over
@@ -221,15 +221,15 @@ def test_newcomers_and_those_behind_get_it_bit_by_bit(
     source, level = Worker(2, 4, 2), Worker(2, 4, 2)
     expected = source.contents()
     workers = [newcomer, behind, source, level]
-    notes = in_turn(workers, [False, True, True, True])
-    assert notes == [NOTES, NOTES, NOTES, None], "who needs nothing reads nothing"
+    records = in_turn(workers, [False, True, True, True])
+    assert records == [RECORDS, RECORDS, RECORDS, None], "who needs nothing reads nothing"
     for worker in workers:
         assert worker.contents() == expected
         assert worker.name == (4, 2)
     for worker in workers:
         worker.advance()
     for worker in workers[1:]:
-        assert worker.contents() == newcomer.contents(), "they go on alike"
+        assert worker.contents() == newcomer.contents(), "they continue alike"
     module = cast(Zoo, newcomer.training.model)
     assert module.head.weight is module.embedding.weight, "what was tied is tied"
 
@@ -262,17 +262,17 @@ def test_those_who_have_it_receive_nothing() -> None:
 
 
 class Faulty:
-    """A worker's peers, whose broadcast number `at` is interfered with."""
+    """A worker's group, whose broadcast number `at` is interfered with."""
 
-    def __init__(self, peers: Peers, at: int, fault: Callable[[torch.Tensor], None]) -> None:
-        self.rank, self.size = peers.rank, peers.size
-        self.gather = peers.gather
-        self._peers, self._left, self._fault = peers, at, fault
+    def __init__(self, group: WorkerGroup, at: int, fault: Callable[[torch.Tensor], None]) -> None:
+        self.rank, self.size = group.rank, group.size
+        self.all_gather = group.all_gather
+        self._group, self._left, self._fault = group, at, fault
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         if self.rank == source and self._left == 0:
             self._fault(tensor)
-        self._peers.broadcast(tensor, source)
+        self._group.broadcast(tensor, source)
         if self.rank != source and self._left == 0:
             self._fault(tensor)
         self._left -= 1
@@ -301,14 +301,14 @@ def test_what_is_said_of_the_state_is_checked_too(at: int) -> None:
     receiver, source = Worker(1, 3, 1), Worker(2, 4, 2)
     expected = receiver.contents()
 
-    def work(peers: Peers) -> Any:
-        if peers.rank == 0:
-            return receiver.take_part(cast(Any, Faulty(peers, at, flip_a_bit)))
-        return source.take_part(peers)
+    def work(group: WorkerGroup) -> Any:
+        if group.rank == 0:
+            return receiver.take_part(cast(Any, Faulty(group, at, flip_a_bit)))
+        return source.take_part(group)
 
     refused, _ = outcomes(2, work)
     assert isinstance(refused, PeerLost)
-    assert "not what was sent" in str(refused)
+    assert "checksum does not match" in str(refused)
     assert (receiver.contents(), receiver.name) == (expected, (3, 1)), "it has what it had"
 
 
@@ -320,15 +320,15 @@ def test_a_chunk_that_does_not_arrive_as_it_was_sent_is_refused(
     receiver, source = Worker(1, 3, 1), Worker(2, 4, 2)
     expected = source.contents()
 
-    def work(peers: Peers) -> Any:
-        if peers.rank == 0:
-            faulty = Faulty(peers, HEADER_BROADCASTS + at, flip_a_bit)
+    def work(group: WorkerGroup) -> Any:
+        if group.rank == 0:
+            faulty = Faulty(group, HEADER_BROADCASTS + at, flip_a_bit)
             return receiver.take_part(cast(Any, faulty))
-        return source.take_part(peers)
+        return source.take_part(group)
 
     refused, _ = outcomes(2, work)
     assert isinstance(refused, PeerLost)
-    assert "not what was sent" in str(refused)
+    assert "checksum does not match" in str(refused)
     assert receiver.name == NO_STATE
     assert (source.contents(), source.name) == (expected, (4, 2))
     # The coordinator may still count it as one that holds the state.
@@ -342,11 +342,11 @@ def test_the_source_is_lost_in_the_middle(monkeypatch: pytest.MonkeyPatch, at: i
     source, behind, level, newcomer = Worker(2, 4, 2), Worker(2, 3, 1), Worker(2, 4, 2), Worker(1)
     workers, expected = [source, behind, level, newcomer], level.contents()
 
-    def work(peers: Peers) -> Any:
-        if peers.rank == 0:
+    def work(group: WorkerGroup) -> Any:
+        if group.rank == 0:
             fault = dies_in_the_middle(behind, newcomer)
-            return source.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS + at, fault)))
-        return workers[peers.rank].take_part(peers, holds=peers.rank < 3)
+            return source.take_part(cast(Any, Faulty(group, HEADER_BROADCASTS + at, fault)))
+        return workers[group.rank].take_part(group, holds=group.rank < 3)
 
     died, *lost = outcomes(4, work)
     assert isinstance(died, Died)
@@ -365,22 +365,22 @@ def test_without_another_source_half_a_state_is_not_gone_on_from(
     monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
     source, behind = Worker(2, 4, 2), Worker(2, 3, 1)
 
-    def work(peers: Peers) -> Any:
-        if peers.rank == 0:
+    def work(group: WorkerGroup) -> Any:
+        if group.rank == 0:
             fault = dies_in_the_middle(behind)
-            return source.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS + 2, fault)))
-        return behind.take_part(peers)
+            return source.take_part(cast(Any, Faulty(group, HEADER_BROADCASTS + 2, fault)))
+        return behind.take_part(group)
 
     run = cast(Any, SimpleNamespace(training=behind.training))
     holder, alone = (
-        cast(Any, SimpleNamespace(holds=True)),
-        World(0, 1, 3, Place(torch.device("cpu"))),
+        cast(Any, SimpleNamespace(has_state=True)),
+        World(0, 1, 3, RankPlacement(torch.device("cpu"))),
     )
-    assert _take_state_of_most(run, alone, holder)
+    assert _heal(run, alone, holder)
     outcomes(2, work)
     # The coordinator may count it as a holder: it was one, a step behind.
-    assert together(1, lambda peers: choose(behind.training, peers, behind.name)) == [None]
-    assert not _take_state_of_most(run, alone, holder), "it comes from a checkpoint"
+    assert together(1, lambda group: choose_state(behind.training, group, behind.name)) == [None]
+    assert not _heal(run, alone, holder), "it comes from a checkpoint"
 
 
 @pytest.mark.parametrize("at", range(HEADER_BROADCASTS))
@@ -388,10 +388,10 @@ def test_lost_before_anything_came_one_keeps_what_it_has(at: int) -> None:
     source, behind = Worker(2, 4, 2), Worker(2, 3, 1)
     expected = behind.contents()
 
-    def work(peers: Peers) -> Any:
-        if peers.rank == 0:
-            return source.take_part(cast(Any, Faulty(peers, at, die)))
-        return behind.take_part(peers)
+    def work(group: WorkerGroup) -> Any:
+        if group.rank == 0:
+            return source.take_part(cast(Any, Faulty(group, at, die)))
+        return behind.take_part(group)
 
     assert isinstance(outcomes(2, work)[1], PeerLost)
     assert (behind.contents(), behind.name) == (expected, (3, 1))
@@ -402,11 +402,11 @@ def test_one_that_is_ahead_alone_and_dies_while_it_is_taken_back_costs_nothing()
     ahead, first, second = Worker(2, 5, 2), Worker(2, 4, 2), Worker(2, 4, 2)
     expected = first.contents()
 
-    def work(peers: Peers) -> Any:
-        worker = (ahead, first, second)[peers.rank]
-        if peers.rank == 0:
-            return worker.take_part(cast(Any, Faulty(peers, HEADER_BROADCASTS, die)))
-        return worker.take_part(peers)
+    def work(group: WorkerGroup) -> Any:
+        worker = (ahead, first, second)[group.rank]
+        if group.rank == 0:
+            return worker.take_part(cast(Any, Faulty(group, HEADER_BROADCASTS, die)))
+        return worker.take_part(group)
 
     outcomes(3, work)
     for worker in (first, second):
@@ -427,11 +427,11 @@ def test_one_that_is_ahead_alone_and_dies_while_it_is_taken_back_costs_nothing()
 def test_a_domain_holds_what_all_its_ranks_hold(
     names: list[tuple[int, int]], held: tuple[int, int]
 ) -> None:
-    def work(peers: Peers) -> list[tuple[int, int]]:
-        training = Worker(peers.rank).training
-        training.step, training.committed_in = names[peers.rank]
-        mates = Mates(peers, peers, 3)
-        return [held_state(training, mates, holds) for holds in (True, False)]
+    def work(group: WorkerGroup) -> list[tuple[int, int]]:
+        training = Worker(group.rank).training
+        training.step, training.committed_in = names[group.rank]
+        domain = DomainGroup(group, group, 3)
+        return [held_state(training, domain, holds) for holds in (True, False)]
 
     assert together(2, work) == [[held, NO_STATE]] * 2
 
@@ -444,18 +444,20 @@ def test_a_half_healed_domain_is_healed_as_a_whole() -> None:
     whole = [Worker(2, 5, 2), Worker(2, 5, 2)]
     stores = [HashStore() for _ in range(4)]
     recorder = SimpleNamespace(
-        settle=lambda upto: None, notes=lambda: NOTES, take_over=lambda notes: None
+        settle=lambda upto: None,
+        kept_records=lambda: RECORDS,
+        replace_kept_records=lambda records: None,
     )
 
-    def work(peers: Peers) -> bool:
-        domain, rank = divmod(peers.rank, 2)
-        mates = Peers(group_of(stores[domain], rank, 2))
-        replicas = Peers(group_of(stores[2 + rank], domain, 2))
-        place = Place(torch.device("cpu"), rank, 2)
-        world = World(peers.rank, 4, 3, place, replicas, Mates(mates, mates, 3))
+    def work(group: WorkerGroup) -> bool:
+        domain, rank = divmod(group.rank, 2)
+        inside = WorkerGroup(group_of(stores[domain], rank, 2))
+        replicas = WorkerGroup(group_of(stores[2 + rank], domain, 2))
+        placement = RankPlacement(torch.device("cpu"), rank, 2)
+        world = World(group.rank, 4, 3, placement, replicas, DomainGroup(inside, inside, 3))
         run = SimpleNamespace(training=(half, whole)[domain][rank].training, recorder=recorder)
-        holder = SimpleNamespace(holds=True)
-        return _take_state_of_most(cast(Any, run), world, cast(Any, holder))
+        holder = SimpleNamespace(has_state=True)
+        return _heal(cast(Any, run), world, cast(Any, holder))
 
     assert together(4, work) == [True] * 4
     assert [worker.name for worker in (*half, *whole)] == [(5, 2)] * 4

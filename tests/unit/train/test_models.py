@@ -6,7 +6,7 @@ import pytest
 from torch import nn
 
 from headway.errors import BadInput
-from headway.spec.run import Model, Objective
+from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.train.models import _from_scratch, find_blocks, padded_vocabulary
 
 
@@ -20,8 +20,8 @@ class Manifest:
 
 
 def scratch(**config: object) -> nn.Module:
-    model = Model(type="gpt2", config=config)
-    return _from_scratch(model, Objective(type="causal"), Manifest())  # type: ignore[arg-type]
+    model = ModelConfig(type="gpt2", config=config)
+    return _from_scratch(model, ObjectiveConfig(type="causal"), Manifest())  # type: ignore[arg-type]
 
 
 def test_a_misspelt_field_is_refused_with_the_right_one() -> None:
@@ -42,7 +42,7 @@ def test_a_type_that_cannot_be_trained_is_refused_in_a_line(
     type_: str, says: str, hint: str
 ) -> None:
     with pytest.raises(BadInput) as caught:
-        _from_scratch(Model(type=type_), Objective(type="causal"), Manifest())  # type: ignore[arg-type]
+        _from_scratch(ModelConfig(type=type_), ObjectiveConfig(type="causal"), Manifest())  # type: ignore[arg-type]
     assert caught.value.message == says
     assert hint in (caught.value.hint or "")
     assert len(str(caught.value)) < 200

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from headway.errors import BadInput
-from headway.spec.run import Model, Objective
+from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.train.batches import IGNORED, Batch, Loss
 from headway.train.objectives import Distill, make_objective, token_loss
 
@@ -46,7 +46,9 @@ def rows_of(whole: Batch, rows: slice) -> Batch:
 
 
 def objectives() -> dict[str, object]:
-    spec = Objective(type="distill", teacher=Model.model_validate({"from": "x"}), temperature=3.0)
+    spec = ObjectiveConfig(
+        type="distill", teacher=ModelConfig.model_validate({"from": "x"}), temperature=3.0
+    )
     return {"tokens": token_loss, "distill": Distill(spec, Small(2))}
 
 
@@ -80,7 +82,9 @@ def test_padding_counts_for_nothing(name: str) -> None:
 
 def test_distillation_is_what_its_definition_says() -> None:
     whole, student, teacher = batch(), Small(1), Small(2)
-    spec = Objective(type="distill", teacher=Model.model_validate({"from": "x"}), temperature=2.0)
+    spec = ObjectiveConfig(
+        type="distill", teacher=ModelConfig.model_validate({"from": "x"}), temperature=2.0
+    )
     found = Distill(spec, teacher)(student, whole)
     counted = whole.targets != IGNORED
     own, taught = student(whole.inputs), teacher(whole.inputs)
@@ -96,7 +100,7 @@ def test_distillation_is_what_its_definition_says() -> None:
 
 def test_a_student_of_itself_has_no_soft_loss_and_the_teacher_is_not_trained() -> None:
     model, teacher = Small(1), Small(1)
-    spec = Objective(type="distill", teacher=Model.model_validate({"from": "x"}))
+    spec = ObjectiveConfig(type="distill", teacher=ModelConfig.model_validate({"from": "x"}))
     found = Distill(spec, teacher)(model, batch())
     assert float(found.extras["loss_soft"]) == pytest.approx(0.0, abs=1e-4)
     found.sum.backward()
@@ -119,6 +123,6 @@ def test_an_own_loss_is_held_to_the_contract(
     import mine_for_test  # type: ignore[import-not-found]
 
     mine_for_test.value = returned
-    objective = make_objective(Objective(call="mine_for_test:loss"), None)
+    objective = make_objective(ObjectiveConfig(call="mine_for_test:loss"), None)
     with pytest.raises(BadInput, match=complaint):
         objective(Small(1), batch())

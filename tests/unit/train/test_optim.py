@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from headway.spec.run import Optimizer
+from headway.spec.run_file import OptimizerConfig
 from headway.train.optim import Lamb, make_optimizer, set_lr
 
 
 def test_only_matrices_are_decayed() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
-    optimizer = make_optimizer(Optimizer(weight_decay=0.1), model)
+    optimizer = make_optimizer(OptimizerConfig(weight_decay=0.1), model)
     decayed = {id(p) for g in optimizer.param_groups if g["weight_decay"] for p in g["params"]}
     assert decayed == {id(model[0].weight)}
 
@@ -21,7 +21,7 @@ def test_only_matrices_are_decayed() -> None:
 def test_frozen_weights_are_left_alone(kind: str) -> None:
     model = nn.Linear(4, 4)
     model.bias.requires_grad_(False)
-    optimizer = make_optimizer(Optimizer(type=kind), model)
+    optimizer = make_optimizer(OptimizerConfig(type=kind), model)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 1
 
 
@@ -67,6 +67,6 @@ def test_lamb_moves_weights_that_are_all_zero() -> None:
 
 
 def test_the_learning_rate_is_set_on_every_group() -> None:
-    optimizer = make_optimizer(Optimizer(), nn.Sequential(nn.Linear(2, 2)))
+    optimizer = make_optimizer(OptimizerConfig(), nn.Sequential(nn.Linear(2, 2)))
     set_lr(optimizer, 0.123)
     assert {group["lr"] for group in optimizer.param_groups} == {0.123}

@@ -12,7 +12,7 @@ import torch
 from headway.clock import SystemClock
 from headway.errors import BadInput
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.train.restore import load_weights
 from support.fake_s3 import fake_s3
 
@@ -55,9 +55,9 @@ def test_nothing_was_ever_saved(directory: RunDirectory) -> None:
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "a byte flipped": (
         lambda folder: _flip(folder / "rank-0.safetensors"),
-        "rank-0.safetensors does not have the content that was written",
+        "rank-0.safetensors is damaged: wrong digest",
     ),
-    "cut": (lambda folder: _cut(folder / "rank-0.safetensors"), "bytes instead of"),
+    "cut": (lambda folder: _cut(folder / "rank-0.safetensors"), "bytes, expected"),
     "missing": (
         lambda folder: (folder / "rank-0.safetensors").unlink(),
         "rank-0.safetensors is missing",
@@ -67,7 +67,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda folder: (folder / MANIFEST).write_text(
             (folder / MANIFEST).read_text().replace('"position": 40', '"position": 48')
         ),
-        "its manifest does not have the content that was written",
+        "its manifest is damaged: wrong digest",
     ),
 }
 
@@ -103,7 +103,7 @@ def test_when_none_is_good_it_does_not_begin_anew(directory: RunDirectory, what:
     damage(directory.store.path(folder_of(5, 1)))
     with pytest.raises(BadInput) as caught:
         Little(directory, 2).restore()
-    assert caught.value.message.startswith("run it has no checkpoint it can go on from:\n")
+    assert caught.value.message.startswith("run it has no usable checkpoint:\n")
     assert "\n  checkpoints/step-00000005.g000001: " in caught.value.message
     assert says in caught.value.message
     assert steps_saved(directory) == [5], "and it is still there"
@@ -115,7 +115,7 @@ def test_saves_that_never_ended_are_no_reason_to_refuse(directory: RunDirectory)
     second = Little(directory, 2)
     assert second.restore() is None
     (event,) = second.events("passed_over")
-    assert event["reason"] == "it has no manifest: the save was never finished"
+    assert event["reason"] == "it has no manifest: the save was not finished"
 
 
 def test_what_a_generation_wrote_after_it_was_replaced_is_passed_over(
@@ -130,7 +130,7 @@ def test_what_a_generation_wrote_after_it_was_replaced_is_passed_over(
     third = Little(directory, 3)
     assert third.restore() == 3
     assert [event["reason"] for event in third.events("passed_over")] == [
-        "generation 1 wrote it, and generation 2 has begun at step 3 without it"
+        "generation 1 wrote it, but generation 2 resumed from step 3 without it"
     ]
 
 
@@ -142,16 +142,16 @@ def test_one_of_other_settings_is_passed_over(directory: RunDirectory) -> None:
     second = Little(directory, 2)
     assert second.restore() == 3
     assert [e["reason"] for e in second.events("passed_over")] == [
-        "it was written with other settings"
+        "it was written with different settings"
     ]
-    with pytest.raises(BadInput, match="it was written with other settings"):
+    with pytest.raises(BadInput, match="it was written with different settings"):
         Little(directory, 3, run={"seed": 5}).restore()
 
 
 def test_a_run_goes_on_only_with_the_same_data(directory: RunDirectory) -> None:
     saved(directory, 3)
     second = Little(directory, 2, data="otherwise prepared")
-    with pytest.raises(BadInput, match=r"trained on other data \(data\) than prepared holds"):
+    with pytest.raises(BadInput, match=r"trained on different data \(data\) than prepared has"):
         second.restore()
 
 

@@ -14,10 +14,10 @@ from headway.clock import SystemClock
 from headway.errors import PeerLost, RunFailed
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.generations import begin_generation
-from headway.state.rundir import RunDirectory
-from headway.train.run import WorkerRun
+from headway.state.run_directory import RunDirectory
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
-from headway.train.world import Place, World
+from headway.train.worker_run import WorkerRun
+from headway.train.world import RankPlacement, World
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
@@ -115,7 +115,7 @@ def test_at_the_end_nothing_could_be_saved() -> None:
     assert caught.value.message.startswith("step 2 could not be saved to s3://bucket/it: ")
     assert "None" not in str(caught.value)
     assert caught.value.hint is not None
-    assert caught.value.hint.startswith("nothing is saved yet; make room or mend the store, ")
+    assert caught.value.hint.startswith("nothing is saved yet; free space or fix the store, ")
 
 
 @pytest.mark.usefixtures("far")
@@ -163,7 +163,7 @@ def test_a_removal_that_fails_does_not_harm_the_save() -> None:
 
 def of_two(rank: int, directory: RunDirectory, clock: Patient | None = None) -> Little:
     """One of two ranks of a node that write a checkpoint together."""
-    world = World(rank, 2, 1, Place(torch.device("cpu"), rank, 2))
+    world = World(rank, 2, 1, RankPlacement(torch.device("cpu"), rank, 2))
     little = Little(directory, world=world, clock=clock or Patient())
     little.advance(1)
     return little
@@ -236,13 +236,13 @@ class Others:
     rank, size = 0, 3
     is_lost = False
 
-    def add_up(self, tensor: torch.Tensor) -> None:
+    def all_reduce(self, tensor: torch.Tensor) -> None:
         if self.is_lost:
             raise PeerLost("another worker went away")
 
 
 def leader(directory: RunDirectory, generation: int, others: Others) -> World:
-    return World(0, 3, generation, Place(torch.device("cpu")), replicas=cast(Any, others))
+    return World(0, 3, generation, RankPlacement(torch.device("cpu")), replicas=cast(Any, others))
 
 
 def test_a_step_that_the_leader_alone_has_committed_drops_no_checkpoint(

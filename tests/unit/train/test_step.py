@@ -13,32 +13,32 @@ from torch import nn
 from torch.distributed import HashStore
 
 from headway.errors import PeerLost
-from headway.spec.run import Guard, Optimizer, Schedule
-from headway.train.copies import Copies
-from headway.train.guard import LossGuard
-from headway.train.mates import Mates
+from headway.spec.run_file import GuardConfig, OptimizerConfig, ScheduleConfig
+from headway.train.collectives import WorkerGroup
+from headway.train.domain_group import DomainGroup
+from headway.train.gradient_all_reduce import GradientReducer
+from headway.train.loss_guard import LossGuard
 from headway.train.objectives import Loss
 from headway.train.optim import make_optimizer
-from headway.train.peers import Peers
 from headway.train.precision import LossScale
-from headway.train.replicate import Gradients
 from headway.train.step import Flags, StepResult, Training, take_step
-from headway.train.world import Place, World
+from headway.train.weight_copies import WeightCopies
+from headway.train.world import RankPlacement, World
 from support.together import group_of, outcomes, shut, together
 
 
-class Noted(Peers):
-    """Peers that note each collective that is waited for, and may be interfered with."""
+class Noted(WorkerGroup):
+    """A group that notes each collective that is waited for, and may be interfered with."""
 
     def __init__(self, name: str, store: HashStore, rank: int, noted: list[str]) -> None:
         super().__init__(group_of(store, rank, 2))
         self._name, self._noted = name, noted
         self.interfere: Callable[[int], None] = lambda number: None
 
-    def _finish(self, work: Any, *of: torch.Tensor) -> None:
+    def _wait(self, work: Any, *tensors: torch.Tensor) -> None:
         self.interfere(self._noted.count(self._name))
         self._noted.append(self._name)
-        super()._finish(work, *of)
+        super()._wait(work, *tensors)
 
 
 def training() -> Training:
@@ -47,8 +47,8 @@ def training() -> Training:
         for parameter in model.parameters():  # the generator is shared by all threads
             parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) / 8)
     run = SimpleNamespace(
-        optimizer=Optimizer(),
-        schedule=Schedule(),
+        optimizer=OptimizerConfig(),
+        schedule=ScheduleConfig(),
         precision="fp32",
         data=SimpleNamespace(sequence_length=3),
     )
@@ -58,42 +58,42 @@ def training() -> Training:
         return Loss(model(batch.x).square().sum(), torch.tensor(2), {})
 
     def step(number: int, share: Any) -> list[Any]:
-        return batches[share.first : share.first + share.passes]
+        return batches[share.first : share.first + share.num_passes]
 
     return Training(
         resolved=cast(Any, SimpleNamespace(run=run, micro=1)),
         total_steps=10,
         model=model,
-        optimizer=make_optimizer(Optimizer(), model),
+        optimizer=make_optimizer(OptimizerConfig(), model),
         objective=cast(Any, objective),
-        feed=cast(Any, SimpleNamespace(num_slices=4, step=step)),
+        feed=cast(Any, SimpleNamespace(num_micro_batches=4, step=step)),
         scale=LossScale("fp32"),
-        guard=LossGuard(Guard()),
-        gradients=Gradients(list(model.parameters())),
-        copies=Copies(model, "fp32", is_sharded=False),
+        guard=LossGuard(GuardConfig()),
+        gradient_reducer=GradientReducer(list(model.parameters())),
+        copies=WeightCopies(model, "fp32", is_sharded=False),
     )
 
 
 class Rank:
     """One of four: two domains of two ranks, or four domains of one."""
 
-    def __init__(self, peers: Peers, stores: list[HashStore], has_domain: bool) -> None:
+    def __init__(self, group: WorkerGroup, stores: list[HashStore], has_domain: bool) -> None:
         self.training, self.noted = training(), list[str]()
-        self.mates: Noted | None = None
-        domain, local = divmod(peers.rank, 2)
-        place = Place(torch.device("cpu"))
+        self.domain: Noted | None = None
+        domain, local = divmod(group.rank, 2)
+        placement = RankPlacement(torch.device("cpu"))
         if not has_domain:
-            self.replicas: Any = peers
-            self.world = World(peers.rank, 4, 3, place, peers)
+            self.replicas: Any = group
+            self.world = World(group.rank, 4, 3, placement, group)
             return
-        self.mates = Noted("domain", stores[domain], local, self.noted)
+        self.domain = Noted("domain", stores[domain], local, self.noted)
         self.replicas = Noted("replicas", stores[2 + local], domain, self.noted)
-        place = Place(torch.device("cpu"), local, 2)
-        mates = Mates(self.mates, self.mates, 3)
-        self.world = World(peers.rank, 4, 3, place, self.replicas, mates)
+        placement = RankPlacement(torch.device("cpu"), local, 2)
+        inside = DomainGroup(self.domain, self.domain, 3)
+        self.world = World(group.rank, 4, 3, placement, self.replicas, inside)
 
     def step(self) -> StepResult:
-        return take_step(self.training, self.world, Flags(save=self.world.is_first))
+        return take_step(self.training, self.world, Flags(save=self.world.is_leader))
 
 
 def test_the_control_all_reduce_is_the_last_collective_of_a_step() -> None:
@@ -101,8 +101,8 @@ def test_the_control_all_reduce_is_the_last_collective_of_a_step() -> None:
     losses, counts and norm inside, and one more there to agree, made six, besides the buckets."""
     stores = [HashStore() for _ in range(4)]
 
-    def work(peers: Peers) -> tuple[list[str], StepResult]:
-        rank = Rank(peers, stores, has_domain=True)
+    def work(group: WorkerGroup) -> tuple[list[str], StepResult]:
+        rank = Rank(group, stores, has_domain=True)
         return rank.noted, rank.step()
 
     buckets = 1
@@ -113,8 +113,8 @@ def test_the_control_all_reduce_is_the_last_collective_of_a_step() -> None:
 
 def test_domains_and_workers_alone_find_the_same() -> None:
     stores = [HashStore() for _ in range(4)]
-    alone = together(4, lambda peers: Rank(peers, stores, has_domain=False).step())
-    ranks = together(4, lambda peers: Rank(peers, stores, has_domain=True).step())
+    alone = together(4, lambda group: Rank(group, stores, has_domain=False).step())
+    ranks = together(4, lambda group: Rank(group, stores, has_domain=True).step())
     assert {(one.loss, one.count) for one in alone} == {(ranks[0].loss, 8)}
     assert {one.loss for one in ranks} == {alone[0].loss}
     assert len({one.grad_norm for one in ranks}) == 1
@@ -131,14 +131,14 @@ def test_nobody_commits_unless_all_had_their_sums(at: int) -> None:
         if number == at:
             raise PeerLost("the communicator was aborted")
 
-    def work(peers: Peers) -> StepResult:
-        rank = ranks[peers.rank] = Rank(peers, stores, has_domain=True)
-        if peers.rank == 3:
+    def work(group: WorkerGroup) -> StepResult:
+        rank = ranks[group.rank] = Rank(group, stores, has_domain=True)
+        if group.rank == 3:
             rank.replicas.interfere = fail
         try:
             return rank.step()
         except PeerLost:
-            domain, local = divmod(peers.rank, 2)
+            domain, local = divmod(group.rank, 2)
             shut(stores[2 + local], domain, 2)  # as the watching thread does it
             raise
 

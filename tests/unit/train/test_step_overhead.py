@@ -60,4 +60,4 @@ def test_batches_are_read_ahead_off_the_main_thread(training: Training) -> None:
     for _ in range(4):
         take_step(training, WORLD, Flags())
     readers = training.feed.set.readers  # type: ignore[union-attr]
-    assert readers[1:4] == ["ahead"] * 3, "however small they are"
+    assert readers[1:4] == ["prefetch"] * 3, "however small they are"

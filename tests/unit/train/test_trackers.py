@@ -15,12 +15,12 @@ import torch
 
 from headway.clock import SystemClock
 from headway.errors import BadInput
-from headway.launch.machine import this_machine
+from headway.launch.hardware import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
-from headway.state.rundir import RunDirectory
+from headway.state.run_directory import RunDirectory
 from headway.train.evaluate import EvaluationResult
-from headway.train.record import Recorder
+from headway.train.recorder import Recorder
 from headway.train.step import StepResult
 from headway.train.trackers import (
     TensorBoard,
@@ -30,7 +30,7 @@ from headway.train.trackers import (
     newest_records,
     wandb_id,
 )
-from headway.train.world import Place, World
+from headway.train.world import RankPlacement, World
 from support.waiting import wait_for
 
 RUN_FILE = """\
@@ -75,7 +75,7 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def recorder(
     directory: RunDirectory, resolved: Resolved, generation: int, first_step: int
 ) -> Recorder:
-    world = World(0, 1, generation, Place(torch.device("cpu")))
+    world = World(0, 1, generation, RankPlacement(torch.device("cpu")))
     facts = {"batch": 4, "samples": 100, "length": 16, "data": "d", "code": None}
     made = Recorder(directory, resolved, facts, SystemClock())
     made.begin(world, first_step)
@@ -170,7 +170,7 @@ def test_without_a_key_wandb_is_offline_and_says_so(
     only = recorder(directory, resolved, 1, 0)
     take(only, range(1, 3), loss=3.0)
     only.close()
-    assert "wandb is offline: no API key is there" in capfd.readouterr().err
+    assert "wandb is offline: no API key found" in capfd.readouterr().err
     assert [line["_step"] for line in read_offline(directory)[1]] == [1, 2]
     (tmp_path / "netrc").write_text("machine api.wandb.ai login user password secret\n")
     assert has_wandb_key()
@@ -187,7 +187,7 @@ def test_wandb_that_cannot_start_is_said_once_and_training_goes_on(
     only = recorder(directory, resolved, 1, 0)
     take(only, range(1, 4), loss=3.0)
     only.close()
-    assert capfd.readouterr().err.count("wandb gets nothing more until the next start") == 1
+    assert capfd.readouterr().err.count("wandb failed and is off until the next start") == 1
     assert [line["step"] for line in directory.steps()] == [1, 2, 3]
 
 
@@ -217,7 +217,7 @@ def test_an_unreachable_server_leaves_wandb_offline(
     only = recorder(directory, resolved, 1, 0)
     take(only, range(1, 4), loss=3.0)
     only.close()
-    assert "wandb is offline: it could not be reached" in capfd.readouterr().err
+    assert "wandb is offline: it cannot be reached" in capfd.readouterr().err
     assert [line["_step"] for line in read_offline(directory)[1]] == [1, 2, 3]
 
 

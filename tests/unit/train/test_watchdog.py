@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from headway.clock import SystemClock
-from headway.member.rules import FIRST_STEP_SECONDS
-from headway.state.rundir import SEND_SECONDS, RunDirectory, SentJournal
+from headway.member.coordinator.rules import FIRST_STEP_SECONDS
+from headway.state.run_directory import SEND_SECONDS, Journal, RunDirectory
 from headway.train.__main__ import note_stuck
 from headway.train.watchdog import LEAST_SECONDS, MOST_STEPS, Watchdog
 from support.clock import Patient
@@ -122,7 +122,7 @@ def test_each_time_that_as_long_has_passed_again(
         dog.look()
         assert barks == [1, 2, 1]
     said = capfd.readouterr().err
-    assert "no step for 61 s; what the threads do:" in said
+    assert "no step for 61 s; stacks of all threads:" in said
     assert "test_each_time_that_as_long_has_passed_again" in said
 
 
@@ -135,7 +135,7 @@ def test_it_reaches_an_object_store_from_any_worker(
         directory = RunDirectory.create("s3://bucket/it", SystemClock())
         clock = Patient()
         run: Any = SimpleNamespace(
-            journal=SentJournal(directory.events, clock),
+            journal=Journal(directory.events, clock),
             training=SimpleNamespace(step=120),
             watchdog=SimpleNamespace(waited_seconds=61.4),
         )
@@ -151,7 +151,7 @@ def test_it_reaches_an_object_store_from_any_worker(
 @pytest.mark.parametrize(("waits", "said"), [(0, False), (7, True), (None, None)])
 def test_what_is_noted_of_it(directory: RunDirectory, waits: int | None, said: bool | None) -> None:
     run: Any = SimpleNamespace(
-        journal=SentJournal(directory.events, SystemClock()),
+        journal=Journal(directory.events, SystemClock()),
         training=SimpleNamespace(step=120),
         watchdog=SimpleNamespace(waited_seconds=61.4),
     )

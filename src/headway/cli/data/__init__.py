@@ -1,4 +1,4 @@
-"""headway data: from text to prepared sets, and looking at them."""
+"""headway data: prepares text for training, and inspects it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.cli.data.show import show
 from headway.cli.data.tokenizer import tokenizer
 from headway.cli.data.verify import verify
 
-app = typer.Typer(help="Prepare data for training, and look at it.", no_args_is_help=True)
+app = typer.Typer(help="Prepare data for training, and inspect it.", no_args_is_help=True)
 
 for command in (prepare, join, mix, tokenizer, show, sample, verify):
     app.command()(command)

@@ -1,4 +1,4 @@
-"""headway data join: one set out of parts that were prepared apart."""
+"""headway data join: joins parts that were prepared separately."""
 
 from __future__ import annotations
 
@@ -7,60 +7,61 @@ from typing import Annotated
 import typer
 
 from headway.cli.output import say, short_count
+from headway.state.store import Store
 
 
 def join(
     parts: Annotated[
         list[str],
         typer.Argument(
-            metavar="PART", help="What headway data prepare --part I/N made, every part of it."
+            metavar="PART", help="Every part that headway data prepare --part I/N has written."
         ),
     ],
     into: Annotated[
         str | None,
         typer.Option(
             "--into",
-            help="Where the set goes. Left out: all parts were prepared into the one PART.",
+            help="Where to write the set. Default: PART, if all parts were prepared into it.",
         ),
     ] = None,
 ) -> None:
-    """Join parts that were prepared apart, on one machine or many, into a prepared set.
+    """Join parts that were prepared separately, on one machine or several, into one set.
 
     Nothing is copied: parts in folders of their own must be on the disk of --into.
     """
     from headway.errors import BadInput, needs_train
 
     try:
-        from headway.cli.preparing import tell_what_is_left_out
-        from headway.data.making import join as joining
+        from headway.cli.set_preparation import report_left_out
+        from headway.data.prepare.join import join_parts
     except ImportError as error:
         raise needs_train("headway data join", error) from None
     if into is None:
         if len(parts) > 1:
             raise BadInput(
-                f"{len(parts)} parts, and nothing says where the set goes",
-                "add --into DIR; or, if all parts are in one folder, name that one alone",
+                f"--into is missing: where should the set of {len(parts)} parts go?",
+                "add --into DIR; or, if all parts are in one folder, name only that one",
             )
         into = parts[0]
-    _refuse_another(parts[0], into)
-    made = joining.join(parts, into)
+    store, stores = Store(into), [Store(part) for part in parts]
+    _refuse_another(stores[0], store)
+    made = join_parts(stores, store)
     say(
         f"joined {into}: {short_count(made.num_documents)} documents, "
         f"{short_count(made.num_tokens)} tokens, {len(made.shards)} shards"
     )
-    tell_what_is_left_out(made, into)
+    report_left_out(made, store)
     say(f"next: data: {{train: {into}}} in the run file")
 
 
-def _refuse_another(part: str, into: str) -> None:
-    """Shards of another preparation would stay where the parts' own belong."""
-    from headway.data.making.recipe import read_recipe
+def _refuse_another(part: Store, into: Store) -> None:
+    """Shards of another preparation would be mixed with those of the parts."""
+    from headway.data.prepare.recipe import read_recipe
     from headway.errors import BadInput
-    from headway.state.store import Store
 
-    wanted, there = read_recipe(Store(part)), read_recipe(Store(into))
+    wanted, there = read_recipe(part), read_recipe(into)
     if wanted is not None and there is not None and there.digest != wanted.digest:
         raise BadInput(
-            f"{into} holds a preparation of something else",
-            "delete that folder, or join into another",
+            f"{into.root} holds a different preparation",
+            "delete that folder, or choose another --into",
         )

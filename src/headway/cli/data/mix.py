@@ -12,9 +12,10 @@ import typer
 
 from headway.cli.output import print_table, say, short_count, warn
 from headway.errors import BadInput, needs_train
+from headway.state.store import Store
 
 if TYPE_CHECKING:
-    from headway.data.reading.mixture import MemberShare, Wanted
+    from headway.data.reading.mixture import MemberShare, MemberSpec
 
 NAME = r"[\w.-]+"
 TABLE = ("MEMBER", "WANTED", "SHARE", "SAMPLES", "IN AN EPOCH", "EPOCHS", "SET")
@@ -25,32 +26,34 @@ def mix(
         list[str],
         typer.Argument(
             metavar="[NAME=]DIR",
-            help="Prepared sets: folders, s3:// or gs://. NAME left out: the folder's own.",
+            help="Prepared sets: folders, s3:// or gs://. Default of NAME: the folder's name.",
         ),
     ],
-    into: Annotated[str, typer.Option("--into", help="Where the mixture goes: a folder or s3://.")],
+    into: Annotated[
+        str, typer.Option("--into", help="Where to write the mixture: a folder or s3://.")
+    ],
     weights: Annotated[
         str | None,
-        typer.Option(metavar="A,B,...", help="Shares of the samples, one a set: 0.7,0.3 or 7,3."),
+        typer.Option(metavar="A,B,...", help="Shares of the samples, one per set: 0.7,0.3 or 7,3."),
     ] = None,
     epochs: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", help="How often each set is read in one epoch of all: 1,2."
+            metavar="A,B,...", help="How often each set is read per epoch of the mixture: 1,2."
         ),
     ] = None,
     sequence_length: Annotated[
         int | None,
-        typer.Option(help="For the table: tokens of a sample. Left out: 1024.", min=1),
+        typer.Option(help="For the table: tokens per sample. Default: 1024.", min=1),
     ] = None,
 ) -> None:
-    """Mix prepared sets by weights or epochs, and show what share each one gets.
+    """Mix prepared sets by weights or epochs, and show the share of each.
 
-    Only a description is written: the sets stay where they are, and must stay there.
+    Only a description is written: the sets are not copied and must stay where they are.
     """
     try:
-        from headway.data.reading.look import default_length
-        from headway.data.reading.mixture import MixtureSet, shares, write_mixture
+        from headway.data.reading.inspect import default_length
+        from headway.data.reading.mixture import MixtureSet, member_shares, write_mixture
     except ImportError as error:
         raise needs_train("headway data mix", error) from None
     if (weights is None) == (epochs is None):
@@ -59,11 +62,12 @@ def mix(
             f"--epochs {','.join('1' * len(members))} reads every set once",
         )
     wanted = _wanted(members, into, weights, epochs)
-    write_mixture(into, wanted)
-    mixture = MixtureSet.open(into)
+    store = Store(into)
+    write_mixture(store, wanted)
+    mixture = MixtureSet.open(store)
     try:
         length = sequence_length or default_length(mixture.window_tokens)
-        print_shares(shares(mixture, length), [one.location for one in mixture.sets])
+        print_shares(member_shares(mixture, length), [one.location for one in mixture.sets])
     finally:
         mixture.close()
     say(f"next: data: {{train: {into}}} in the run file")
@@ -90,15 +94,15 @@ def print_shares(found: Sequence[MemberShare], locations: Sequence[str]) -> None
 
 
 def _near(location: str) -> str:
-    """As short as one would type it."""
+    """The location as a user would type it here."""
     here = os.getcwd() + os.sep
     return location.removeprefix(here) if "://" not in location else location
 
 
 def _wanted(
     members: Sequence[str], into: str, weights: str | None, epochs: str | None
-) -> list[Wanted]:
-    from headway.data.reading.mixture import Wanted
+) -> list[MemberSpec]:
+    from headway.data.reading.mixture import MemberSpec
 
     option, text = ("--weights", weights) if weights is not None else ("--epochs", epochs)
     assert text is not None
@@ -106,7 +110,7 @@ def _wanted(
     named = [_named(member) for member in members]
     _refuse_same_names(named)
     return [
-        Wanted(
+        MemberSpec(
             name=name,
             location=_seen_from(into, name, location),
             weight=amount if weights is not None else None,
@@ -120,8 +124,8 @@ def _amounts(option: str, text: str, members: Sequence[str]) -> list[float]:
     parts = text.split(",")
     if len(parts) != len(members):
         raise BadInput(
-            f"{option} {text} are {len(parts)} numbers for {len(members)} sets",
-            f"one for each, in the same order, such as {','.join('1' * len(members))}",
+            f"{option} {text}: {len(parts)} numbers for {len(members)} sets",
+            f"give one per set, in the same order, such as {','.join('1' * len(members))}",
         )
     amounts = []
     for part in parts:
@@ -132,14 +136,14 @@ def _amounts(option: str, text: str, members: Sequence[str]) -> list[float]:
         if not 0 < amount < math.inf:
             raise BadInput(
                 f"{option} {text}: {part.strip() or 'nothing'} is not a number above 0",
-                "numbers with commas between them, such as 0.7,0.3; leave out a set of no weight",
+                "numbers separated by commas, such as 0.7,0.3; leave out a set without weight",
             )
         amounts.append(amount)
     return amounts
 
 
 def _named(member: str) -> tuple[str, str]:
-    """(name, location). A name has no slash: `s3://bucket/lang=en` and `./lang=en` have none."""
+    """(name, location). `s3://bucket/lang=en` and `./lang=en` have no name: it has no slash."""
     match = re.fullmatch(rf"({NAME})=(.+)", member)
     name, location = match.groups() if match is not None else (None, member)
     location = location.rstrip("/") or location
@@ -147,7 +151,8 @@ def _named(member: str) -> tuple[str, str]:
         name = (location if "://" in location else os.path.abspath(location)).rpartition("/")[2]
         if not re.fullmatch(NAME, name):
             raise BadInput(
-                f"{member}: {name!r} is no name for a member", f"give it one: my-name={member}"
+                f"{member}: {name!r} is not a valid name of a member",
+                f"give it one: my-name={member}",
             )
     return name, location
 
@@ -157,17 +162,17 @@ def _refuse_same_names(named: Sequence[tuple[str, str]]) -> None:
     for name, location in named:
         if name in seen:
             raise BadInput(
-                f"{seen[name]} and {location} are both called {name}",
+                f"{seen[name]} and {location} are both named {name}",
                 f"give them names: first={seen[name]} second={location}",
             )
         seen[name] = location
 
 
 def _seen_from(into: str, name: str, location: str) -> str:
-    """A folder is written relative to the mixture's own: both may be moved together."""
+    """A folder is written relative to that of the mixture: both may be moved together."""
     if "://" in location:
         return location
     if "://" in into:
-        warn(f"{name} is on this machine, and so {into} can be read on this one only")
+        warn(f"{name} is on this machine: {into} can be read on this machine only")
         return os.path.abspath(location)
     return os.path.relpath(os.path.abspath(location), os.path.realpath(into))

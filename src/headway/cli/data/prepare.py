@@ -19,99 +19,104 @@ def prepare(
         ),
     ],
     into: Annotated[
-        str, typer.Option("--into", help="Where the prepared set goes: a folder, s3:// or gs://.")
+        str,
+        typer.Option("--into", help="Where to write the prepared set: a folder, s3:// or gs://."),
     ],
     tokenizer: Annotated[
         str | None, typer.Option(help="A hub name, or a folder with tokenizer.json.")
     ] = None,
     train_vocab: Annotated[
-        int | None, typer.Option(help="Train a tokenizer of this size on the text itself.", min=300)
+        int | None,
+        typer.Option(help="Train a tokenizer with this many tokens on the text itself.", min=300),
     ] = None,
-    column: Annotated[str, typer.Option(help="The column that holds the text.")] = "text",
+    column: Annotated[str, typer.Option(help="Column with the text.")] = "text",
     template: Annotated[
-        str | None, typer.Option(help='Text out of several columns: "{question} {answer}".')
+        str | None, typer.Option(help='Text from several columns: "{question} {answer}".')
     ] = None,
     messages: Annotated[
         str | None,
-        typer.Option(help="The column that holds conversations: the loss counts on answers only."),
+        typer.Option(help="Column with conversations: only answers count for the loss."),
     ] = None,
     transform: Annotated[
         str | None, typer.Option(help="Your own function, module:function; see --code.")
     ] = None,
-    code: Annotated[Path | None, typer.Option(help="Folder of your own code.")] = None,
+    code: Annotated[Path | None, typer.Option(help="Folder with your own code.")] = None,
     ids: Annotated[
-        str | None, typer.Option(help="The column that holds token ids, taken over as they are.")
+        str | None, typer.Option(help="Column with token ids, used as they are.")
     ] = None,
     mask: Annotated[
-        str | None, typer.Option(help="With --ids: the column that is 1 where the loss counts.")
+        str | None,
+        typer.Option(help="With --ids: column that is 1 where a token counts for the loss."),
     ] = None,
     windows: Annotated[
         int | None,
         typer.Option(
-            help="For masked models: windows of so many tokens, as sequence_length.", min=3
+            help="For masked models: windows of this many tokens, as sequence_length.", min=3
         ),
     ] = None,
     deduplicate: Annotated[
-        bool, typer.Option("--deduplicate", help="Leave out documents that came before.")
+        bool, typer.Option("--deduplicate", help="Leave out exact duplicates of earlier documents.")
     ] = False,
     hold_out: Annotated[
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Keep this share of the documents for validation: a second set, INTO-held-out.",
+            help="Hold out this share of the documents for validation, as a set INTO-held-out.",
         ),
     ] = None,
     stream: Annotated[
         bool,
         typer.Option(
             "--stream",
-            help="A set that runs can train on while it is being prepared, in the sources' order.",
+            help="Let runs train on the set while it is prepared, in the order of the sources.",
         ),
     ] = False,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Public buckets: ask without credentials.")
+        bool, typer.Option("--anonymous", help="Read public buckets without credentials.")
     ] = False,
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be read.")
     ] = False,
     processes: Annotated[
         int | None,
-        typer.Option(help="Processes that tokenise. Left out: one for each core.", min=1),
+        typer.Option(help="Number of processes that tokenise. Default: one per core.", min=1),
     ] = None,
     part: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Only part I of N, from 1; headway data join joins them."),
+        typer.Option(
+            metavar="I/N", help="Prepare part I of N only, from 1; headway data join joins them."
+        ),
     ] = None,
 ) -> None:
     """Turn text into a prepared set that a run file can name as data.train.
 
-    Stopped or killed, the same command goes on where it was.
+    If it is stopped or killed, the same command resumes it.
     """
     from headway.errors import BadInput, needs_train
-    from headway.spec.units import parse_share
+    from headway.spec.quantities import parse_share
 
     try:
-        from headway.cli.preparing import prepare_showing
-        from headway.cli.sets import tokenizer_folder
-        from headway.data.making.prepare import Job
-        from headway.data.making.recipe import Settings
+        from headway.cli.run_sets import tokenizer_folder
+        from headway.cli.set_preparation import prepare_with_progress
+        from headway.data.prepare.job import PrepareJob
+        from headway.data.prepare.recipe import RecipeSettings
         from headway.data.tokenizer import TokenizerSource
     except ImportError as error:
         raise needs_train("headway data prepare", error) from None
     if (tokenizer is None) == (train_vocab is None):
         raise BadInput("give exactly one of --tokenizer and --train-vocab", "--tokenizer gpt2")
     if hold_out is not None and part is not None:
-        raise BadInput("--hold-out and --part do not go together")
+        raise BadInput("--hold-out and --part cannot be combined")
     try:
         share = None if hold_out is None else parse_share(hold_out)
     except ValueError as error:
         raise BadInput(f"--hold-out: {error}") from None
-    job = Job(
+    job = PrepareJob(
         sources=sources,
         tokenizer=TokenizerSource(load=tokenizer, train_vocab=train_vocab),
         into=into,
         beside=Path.cwd(),
-        settings=Settings(
+        settings=RecipeSettings(
             layout="stream" if windows is None else "windows",
             window_tokens=windows,
             column=column,
@@ -130,16 +135,16 @@ def prepare(
         processes=processes,
         part=None if part is None else _part(part),
     )
-    prepare_showing(job, Path(into).name)
+    prepare_with_progress(job, Path(into).name)
     if part is not None:
-        hint(f"when all parts are there: headway data join {into}")
+        hint(f"once all parts are prepared: headway data join {into}")
         return
     held_out = ""
     if share is not None:
         other = f"{into}-held-out"
         settings = job.settings.model_copy(update={"side": "held_out"})
         shared = TokenizerSource(load=tokenizer_folder(into))
-        prepare_showing(
+        prepare_with_progress(
             replace(job, into=other, settings=settings, tokenizer=shared), Path(other).name
         )
         held_out = f", validation: {{held_out: {other}}}"
@@ -152,5 +157,5 @@ def _part(text: str) -> tuple[int, int]:
 
     number, _, total = text.partition("/")
     if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise BadInput(f"--part {text}: not a part of several", "--part 3/7, from 1/7 to 7/7")
+        raise BadInput(f"--part {text}: not of the form I/N", "--part 3/7, from 1/7 to 7/7")
     return int(number) - 1, int(total)

@@ -11,53 +11,58 @@ import typer
 
 from headway.cli.options import JsonOption, SequenceLengthOption
 from headway.cli.output import print_json
+from headway.state.store import Store
 
 if TYPE_CHECKING:
-    from headway.data.reading.sets import SampleSet
-    from headway.data.reading.tokenset import Rows
+    from headway.data.reading.sample_set import SampleSet
+    from headway.data.reading.token_set import TokenRows
 
 DOCUMENT_TOKENS = 1000
-"""Shown of a document: about a page."""
+"""Tokens that are shown of a document: about a page."""
 OPEN, CLOSE = "[-", "-]"
-"""Around what is outside the loss, as word-diffs mark what is gone: in text they are rare."""
+"""Around text outside the loss, as in word diffs: rare in text itself."""
 
 
 @dataclass(frozen=True)
 class Excerpt:
     title: str
     facts: dict[str, Any]
-    """For programs."""
+    """What `--json` prints of it."""
     ids: list[int]
     counts: list[bool] | None
-    """For the loss; None if all do."""
+    """Whether each token counts for the loss. None: all do."""
     note: str = ""
-    """What there is to say after its text."""
+    """Line after its text."""
 
 
 def sample(
     directory: Annotated[str, typer.Argument(metavar="DIR", help="A prepared set or a mixture.")],
-    num: Annotated[int, typer.Option("--n", "-n", help="How many.", min=1)] = 5,
+    num: Annotated[
+        int, typer.Option("--n", "-n", help="Number of samples or documents.", min=1)
+    ] = 5,
     sequence_length: SequenceLengthOption = None,
     documents: Annotated[
         bool,
-        typer.Option("--documents", help="Documents from all over the set instead of samples."),
+        typer.Option(
+            "--documents", help="Show documents from all over the set instead of samples."
+        ),
     ] = False,
-    seed: Annotated[int, typer.Option(help="The run's seed: it decides the order.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the run, which decides the order.", min=0)] = 0,
     json_: JsonOption = False,
 ) -> None:
-    """Show samples as text, the first that a run of this seed trains on, or whole documents."""
+    """Show samples as text: the first that a run with this seed trains on, or whole documents."""
     from headway.errors import BadInput, needs_train
 
     try:
-        from headway.data.reading.look import default_length
-        from headway.data.reading.sets import open_set
+        from headway.data.reading.inspect import default_length
+        from headway.data.reading.sample_set import open_set
         from headway.data.tokenizer import load_tokenizer
     except ImportError as error:
         raise needs_train("headway data sample", error) from None
     if documents and sequence_length is not None:
-        raise BadInput("--documents shows documents, which --sequence-length does not cut")
+        raise BadInput("--documents and --sequence-length cannot be combined")
     directory = directory.rstrip("/") or directory
-    opened = open_set(directory)
+    opened = open_set(Store(directory))
     try:
         # Absolute: a name without a folder behind it would be looked up on the hub.
         tokenizer = load_tokenizer(str(opened.tokenizer_folder.resolve()), Path.cwd())
@@ -81,15 +86,15 @@ def sample(
 def _samples(
     opened: SampleSet, num: int, seed: int, length: int
 ) -> tuple[list[str], list[Excerpt]]:
-    from headway.data.reading.growing import GrowingSet
+    from headway.data.reading.growing_set import GrowingSet
     from headway.errors import BadInput
 
     if isinstance(opened, GrowingSet):
         num = min(num, opened.num_samples(length))
         if num == 0:
             raise BadInput(
-                f"{opened.location} is being prepared, and has no samples to read yet",
-                f"headway data show {opened.location} says how far it is",
+                f"{opened.location} is being prepared and has no samples yet",
+                f"to see its progress: headway data show {opened.location}",
             )
     epochs, samples = opened.order(seed, length).at(0, num)
     rows = opened.read(samples, length)
@@ -124,9 +129,9 @@ def _member(opened: SampleSet, number: int, length: int) -> tuple[str, int] | No
 
 
 def _documents(opened: SampleSet, num: int, seed: int) -> tuple[list[str], list[Excerpt]]:
-    from headway.data.reading.look import some_documents
+    from headway.data.reading.inspect import sample_documents
     from headway.data.reading.mixture import MixtureSet
-    from headway.data.reading.tokenset import TokenSet
+    from headway.data.reading.token_set import TokenSet
     from headway.errors import BadInput
 
     if isinstance(opened, MixtureSet):
@@ -136,11 +141,11 @@ def _documents(opened: SampleSet, num: int, seed: int) -> tuple[list[str], list[
         )
     if not isinstance(opened, TokenSet):
         raise BadInput(
-            f"{opened.location} is being prepared", "without --documents it shows what there is"
+            f"{opened.location} is being prepared", "without --documents its samples are shown"
         )
     total = opened.manifest.num_documents
     excerpts = []
-    for one in some_documents(opened, num, seed, DOCUMENT_TOKENS):
+    for one in sample_documents(opened, num, seed, DOCUMENT_TOKENS):
         ids, counts = _row(one.rows, 0)
         cut = one.num_tokens - len(ids)
         facts = {
@@ -155,7 +160,7 @@ def _documents(opened: SampleSet, num: int, seed: int) -> tuple[list[str], list[
     return [f"{opened.location}: {len(excerpts)} of {total} documents, by seed {seed}"], excerpts
 
 
-def _row(rows: Rows, number: int) -> tuple[list[int], list[bool] | None]:
+def _row(rows: TokenRows, number: int) -> tuple[list[int], list[bool] | None]:
     counts = None if rows.mask is None else rows.mask[number].tolist()
     return rows.tokens[number].tolist(), counts
 
@@ -168,7 +173,7 @@ def _as_json(excerpt: Excerpt, decode: Callable[[list[int]], str]) -> dict[str, 
 def _print(
     header: Sequence[str], excerpts: Sequence[Excerpt], decode: Callable[[list[int]], str]
 ) -> None:
-    from headway.data.reading.look import spans, visible
+    from headway.data.reading.inspect import loss_spans, visible
 
     for line in header:
         print(line)
@@ -177,7 +182,7 @@ def _print(
     for excerpt in excerpts:
         print(f"\n--- {excerpt.title}")
         counts = excerpt.counts or [True] * len(excerpt.ids)
-        for text, does_count in spans(decode, excerpt.ids, counts):
+        for text, does_count in loss_spans(decode, excerpt.ids, counts):
             shown = visible(text)
             print(shown if does_count or not shown else f"{OPEN}{shown}{CLOSE}", end="")
         print()

@@ -1,4 +1,4 @@
-"""headway data show: what a set is, how far it is, or what a mixture comes to."""
+"""headway data show: a prepared set, a mixture, or how far a preparation is."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from headway.cli.options import JsonOption, SequenceLengthOption
 from headway.cli.output import print_json, short_count, warn
 
 if TYPE_CHECKING:
-    from headway.data.making.recipe import Recipe
-    from headway.data.reading.look import LeftOut, Preparation, SetFacts
+    from headway.data.prepare.recipe import Recipe
+    from headway.data.reading.inspect import LeftOut, PreparationStatus, SetFacts
     from headway.state.store import Store
 
 SHOWN_SOURCES = 3
@@ -25,35 +25,35 @@ def show(
     directory: Annotated[
         str,
         typer.Argument(
-            metavar="DIR", help="A prepared set, a mixture, or a set that is not finished yet."
+            metavar="DIR", help="A prepared set, a mixture, or a set that is still being prepared."
         ),
     ],
     sequence_length: SequenceLengthOption = None,
     json_: JsonOption = False,
 ) -> None:
-    """Show what a prepared set holds and what was left out, the shares of a mixture, or how far
-    a preparation is."""
+    """Show what a prepared set contains and what was left out, the shares of a mixture, or the
+    progress of a preparation."""
     from headway.clock import SystemClock
     from headway.errors import needs_train
 
     try:
-        from headway.data.patience import OPEN_SECONDS, patiently
-        from headway.data.reading.look import preparation
+        from headway.data.reading.inspect import preparation_status
         from headway.data.reading.mixture import is_mixture
-        from headway.data.shards import MANIFEST
+        from headway.data.retry import OPEN_SECONDS, with_retries
+        from headway.data.set_format import MANIFEST
     except ImportError as error:
         raise needs_train("headway data show", error) from None
     from headway.state.store import Store
 
     directory = directory.rstrip("/") or directory
     store, clock = Store(directory), SystemClock()
-    if is_mixture(directory, clock):
-        return _show_mixture(directory, sequence_length, json_)
-    has_manifest = patiently(
+    if is_mixture(store, clock):
+        return _show_mixture(store, sequence_length, json_)
+    has_manifest = with_retries(
         store, MANIFEST, lambda: store.size(MANIFEST) is not None, clock, OPEN_SECONDS
     )
     if not has_manifest:
-        begun = patiently(store, "", lambda: preparation(store), clock, OPEN_SECONDS)
+        begun = with_retries(store, "", lambda: preparation_status(store), clock, OPEN_SECONDS)
         if begun is not None:
             return _show_preparation(directory, begun, json_)
     return _show_set(store, sequence_length, json_)
@@ -61,15 +61,15 @@ def show(
 
 def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
     from headway.clock import SystemClock
-    from headway.data.making.finish import PROBLEMS
-    from headway.data.patience import OPEN_SECONDS, patiently
-    from headway.data.reading.look import default_length, set_facts
-    from headway.data.reading.tokenset import TokenSet
-    from headway.data.shards import MANIFEST, read_manifest
+    from headway.data.prepare.manifest import PROBLEMS
+    from headway.data.reading.inspect import default_length, set_facts
+    from headway.data.reading.token_set import TokenSet
+    from headway.data.retry import OPEN_SECONDS, with_retries
+    from headway.data.set_format import MANIFEST, read_manifest
 
     clock = SystemClock()
-    manifest = patiently(store, MANIFEST, lambda: read_manifest(store.root), clock, OPEN_SECONDS)
-    tokens = TokenSet(store.root, manifest)
+    manifest = with_retries(store, MANIFEST, lambda: read_manifest(store), clock, OPEN_SECONDS)
+    tokens = TokenSet(store, manifest)
     try:
         facts = set_facts(tokens, sequence_length or default_length(manifest.window_tokens))
     finally:
@@ -165,7 +165,7 @@ def _left_out(left_out: LeftOut, listed: str | None) -> Iterator[tuple[str, str]
 
 
 def _print_histogram(facts: SetFacts) -> None:
-    from headway.data.reading.look import bars
+    from headway.data.reading.inspect import histogram_bars
 
     assert facts.lengths is not None
     total = sum(facts.lengths)
@@ -175,7 +175,7 @@ def _print_histogram(facts: SetFacts) -> None:
     begin = "  {:>{}}  {:6.1%}  {:>5}  "
     width = WIDTH - len(begin.format("", columns, 0, ""))
     print("\nlengths of the documents, in tokens: share, number")
-    for bar in bars(facts.lengths, width):
+    for bar in histogram_bars(facts.lengths, width):
         count = short_count(bar.count)
         print(
             (begin.format(_range(bar.low), columns, bar.count / total, count) + bar.drawn).rstrip()
@@ -186,15 +186,15 @@ def _range(low: int) -> str:
     return f"{low} - {2 * low - 1}" if low > 1 else "1"
 
 
-def _show_mixture(directory: str, sequence_length: int | None, json_: bool) -> None:
+def _show_mixture(store: Store, sequence_length: int | None, json_: bool) -> None:
     from headway.cli.data.mix import print_shares
-    from headway.data.reading.look import default_length
-    from headway.data.reading.mixture import MixtureSet, shares
+    from headway.data.reading.inspect import default_length
+    from headway.data.reading.mixture import MixtureSet, member_shares
 
-    mixture = MixtureSet.open(directory)
+    mixture = MixtureSet.open(store)
     try:
         length = sequence_length or default_length(mixture.window_tokens)
-        found = shares(mixture, length)
+        found = member_shares(mixture, length)
         num_samples = mixture.num_samples(length)
     finally:
         mixture.close()
@@ -204,7 +204,7 @@ def _show_mixture(directory: str, sequence_length: int | None, json_: bool) -> N
         print_json(
             {
                 "kind": "mixture",
-                "location": directory,
+                "location": store.root,
                 "num_tokens": num_tokens,
                 "sequence_length": length,
                 "num_samples": num_samples,
@@ -221,7 +221,7 @@ def _show_mixture(directory: str, sequence_length: int | None, json_: bool) -> N
         return
     _print_lines(
         [
-            ("mixture", directory),
+            ("mixture", store.root),
             ("members", f"{len(found)}, with {short_count(num_tokens)} tokens together"),
             ("samples", f"{short_count(num_samples)} an epoch, of {length} tokens"),
         ]
@@ -230,7 +230,7 @@ def _show_mixture(directory: str, sequence_length: int | None, json_: bool) -> N
     print_shares(found, locations)
 
 
-def _show_preparation(directory: str, begun: Preparation, json_: bool) -> None:
+def _show_preparation(directory: str, begun: PreparationStatus, json_: bool) -> None:
     if json_:
         facts = asdict(begun)
         facts.pop("recipe")
@@ -248,7 +248,7 @@ def _show_preparation(directory: str, begun: Preparation, json_: bool) -> None:
         share = f", {begun.finished_bytes / begun.source_bytes:.0%} of their bytes"
     lines = [
         ("set", directory),
-        ("state", "not finished: its preparation goes on, or was interrupted"),
+        ("state", "not finished: it is being prepared, or was interrupted"),
         ("finished", f"{begun.num_finished} of {begun.num_units} pieces of the sources{share}"),
         (
             "so far",
@@ -268,13 +268,13 @@ def _show_preparation(directory: str, begun: Preparation, json_: bool) -> None:
     if begun.num_finished == begun.num_units:
         _print_lines([("next", f"headway data join {directory}")])
     else:
-        words = "the same headway data prepare command goes on where it was;"
+        words = "run the same headway data prepare command to resume;"
         _print_lines([("next", words), ("", f"with --part, then headway data join {directory}")])
 
 
 def _own_recipe(store: Store, digest: str | None) -> Recipe | None:
-    """What the set was made from. A set can be trained on without it, and so be shown."""
-    from headway.data.making.recipe import RECIPE, read_recipe
+    """Recipe of the set. None if it is missing: the set can be used, and shown, without it."""
+    from headway.data.prepare.recipe import RECIPE, read_recipe
     from headway.errors import BadInput
 
     if digest is None:

@@ -1,4 +1,4 @@
-"""headway data tokenizer: a tokenizer of one's own text, without a set."""
+"""headway data tokenizer: trains a tokenizer, without preparing a set."""
 
 from __future__ import annotations
 
@@ -8,42 +8,43 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli.output import hint, say, short_count, warn
+from headway.state.store import Store
 
 if TYPE_CHECKING:
-    from headway.data.making.report import Progress
+    from headway.data.prepare.progress import PrepareProgress
 
 
 def tokenizer(
     sources: Annotated[
         list[str],
-        typer.Argument(help="What it is trained on, named as for headway data prepare."),
+        typer.Argument(help="Text to train on, as for headway data prepare."),
     ],
-    vocab: Annotated[int, typer.Option(help="How many tokens it is to have.", min=300)],
-    into: Annotated[str, typer.Option("--into", help="The folder it goes to, on this machine.")],
+    vocab: Annotated[int, typer.Option(help="Number of tokens in its vocabulary.", min=300)],
+    into: Annotated[str, typer.Option("--into", help="Folder to write it to, on this machine.")],
     masked: Annotated[
         bool,
         typer.Option("--masked", help="For masked models: with [CLS], [SEP], [MASK] and [PAD]."),
     ] = False,
-    column: Annotated[str, typer.Option(help="The column that holds the text.")] = "text",
+    column: Annotated[str, typer.Option(help="Column with the text.")] = "text",
     template: Annotated[
-        str | None, typer.Option(help='Text out of several columns: "{question} {answer}".')
+        str | None, typer.Option(help='Text from several columns: "{question} {answer}".')
     ] = None,
     transform: Annotated[
         str | None, typer.Option(help="Your own function, module:function; see --code.")
     ] = None,
-    code: Annotated[Path | None, typer.Option(help="Folder of your own code.")] = None,
+    code: Annotated[Path | None, typer.Option(help="Folder with your own code.")] = None,
     anonymous: Annotated[
-        bool, typer.Option("--anonymous", help="Public buckets: ask without credentials.")
+        bool, typer.Option("--anonymous", help="Read public buckets without credentials.")
     ] = False,
 ) -> None:
-    """Train a tokenizer on text and save it: for several sets, or for a set made in parts."""
+    """Train a tokenizer on text, to be shared by several sets or by the parts of one."""
     from headway.cli.progress import MovingLine
     from headway.clock import SystemClock
     from headway.errors import BadInput, needs_train
 
     try:
-        from headway.data.making.recipe import Settings
-        from headway.data.making.train_tokenizer_on import train_into
+        from headway.data.prepare.recipe import RecipeSettings
+        from headway.data.prepare.set_tokenizer import train_tokenizer_into
     except ImportError as error:
         raise needs_train("headway data tokenizer", error) from None
     if "://" in into:
@@ -52,21 +53,21 @@ def tokenizer(
             "--into my-tokenizer; each set takes a copy with it",
         )
     if template is not None and transform is not None:
-        raise BadInput("give one of --template and --transform, not both")
+        raise BadInput("--template and --transform cannot be combined")
     line = MovingLine()
     try:
-        made = train_into(
+        made = train_tokenizer_into(
             sources,
             Path.cwd(),
-            Settings(
+            RecipeSettings(
                 layout="windows" if masked else "stream",
                 column=column,
                 template=template,
                 transform=transform,
             ),
             vocab,
-            Path(into),
-            lambda progress: line.show(_words(progress)),
+            Store(into),
+            lambda progress: line.show(_progress_text(progress)),
             SystemClock(),
             code=None if code is None else code.resolve(),
             anonymous=anonymous,
@@ -75,12 +76,12 @@ def tokenizer(
         line.close()
     say(f"trained a tokenizer of {made.vocab_size} tokens, in {into}")
     if made.vocab_size < vocab:
-        warn(f"it has fewer than {vocab} tokens: there is too little text for more")
+        warn(f"it has fewer than {vocab} tokens: the text is too short for more")
     windows = " --windows 128" if masked else ""
     hint(f"headway data prepare SOURCES --tokenizer {into}{windows} --into SET")
 
 
-def _words(progress: Progress) -> str:
+def _progress_text(progress: PrepareProgress) -> str:
     share = "" if progress.share is None else f" {progress.share:4.0%}"
     speed = progress.bytes / 1e6 / max(progress.seconds, 1e-3)
     return (

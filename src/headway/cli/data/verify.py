@@ -1,4 +1,4 @@
-"""headway data verify: whether a set's files are what they were, and mending those that are not."""
+"""headway data verify: are the files of a set intact? Repairs those that are not."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import typer
 from headway.cli.options import JsonOption
 from headway.cli.output import print_json, say, short_count, short_time, warn
 from headway.errors import BadInput, CheckFailed, HeadwayError, needs_train
+from headway.state.store import Store
 
 if TYPE_CHECKING:
     from headway.data.reading.verify import Damage
-    from headway.data.shards import SetManifest
+    from headway.data.set_format import SetManifest
 
 TICK_SECONDS = 1.0
 
@@ -25,18 +26,19 @@ def verify(
         str, typer.Argument(metavar="DIR", help="A prepared set, or a mixture of them.")
     ],
     repair: Annotated[
-        bool, typer.Option("--repair", help="Make damaged shards again from their sources.")
+        bool, typer.Option("--repair", help="Rebuild damaged shards from their sources.")
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Read every file of a set and compare it with its digest. Exit code 4 if there is damage."""
+    """Read every file of a set and compare it with its digest. Exit code 4 if any is damaged."""
     try:
         from headway.data.reading.mixture import is_mixture
     except ImportError as error:
         raise needs_train("headway data verify", error) from None
     directory = directory.rstrip("/") or directory
-    locations = _members(directory) if is_mixture(directory) else [directory]
-    found = [_Checked(location) for location in locations]
+    store = Store(directory)
+    stores = _members(store) if is_mixture(store) else [store]
+    found = [_Checked(one) for one in stores]
     for checked in found:
         checked.look()
         if repair:
@@ -58,10 +60,11 @@ def verify(
 
 
 class _Checked:
-    """One set, and what was found."""
+    """One set, and its damages."""
 
-    def __init__(self, location: str) -> None:
-        self.location = location
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.location = store.root
         self.damages: list[Damage] = []
         self.repaired: list[str] = []
         self.repair_failed = False
@@ -69,44 +72,44 @@ class _Checked:
 
     def look(self) -> None:
         from headway.data.reading.verify import Damage
-        from headway.data.reading.verify import verify as find_damage
+        from headway.data.reading.verify import verify_set as find_damage
 
         try:
-            manifest = _manifest(self.location)
+            manifest = _manifest(self.store)
         except CheckFailed as error:
             self.damages = [Damage(None, error.message)]
             return
         self.size = _size(manifest)
         with _ticking(f"verifying {self.location}: reading {self.size}"):
-            self.damages = find_damage(self.location)
+            self.damages = find_damage(self.store)
 
     @property
     def shards(self) -> list[str]:
-        """The damaged ones, each once."""
+        """Damaged shards, each once."""
         return list(dict.fromkeys(one.shard for one in self.damages if one.shard is not None))
 
     @property
     def is_beyond_repair(self) -> bool:
-        """Shards are made with the tokenizer and compared with the manifest: without these two,
-        what is left would be written over with something else."""
+        """Shards are rebuilt with the tokenizer and compared with the manifest: if one of these is
+        damaged, a repair would overwrite intact shards."""
         return any(one.shard is None for one in self.damages)
 
     def repair(self) -> None:
-        from headway.data.making.repair import repair
+        from headway.data.prepare.repair import repair_shards
 
         if not self.damages or self.is_beyond_repair:
             return
         for one in self.damages:
             say(one.message)
         try:
-            repair(self.location, self.shards, self._tell)
+            repair_shards(self.store, self.shards, self._tell)
         except HeadwayError as error:
             self.repair_failed = True
             warn(str(error))
         self.look()
 
     def _tell(self, shard: str) -> None:
-        say(f"made shard {shard} again from its sources")
+        say(f"rebuilt shard {shard} from its sources")
         self.repaired.append(shard)
 
     def as_json(self) -> dict[str, object]:
@@ -120,8 +123,8 @@ class _Checked:
         where = f"{self.location} is damaged"
         if self.is_beyond_repair:
             return CheckFailed(
-                f"{where}, and its manifest or tokenizer cannot be made again from the sources",
-                "bring that file back from a copy of the set, or prepare the set again elsewhere",
+                f"{where}, and its manifest or tokenizer cannot be rebuilt from the sources",
+                "restore that file from a copy of the set, or prepare the set again elsewhere",
             )
         shards = self.shards
         words = f"{where} in {len(shards)} shard{'s' if len(shards) > 1 else ''}"
@@ -129,42 +132,41 @@ class _Checked:
             return CheckFailed(words, "the warning says why; or fetch an intact copy")
         return CheckFailed(
             words,
-            f"headway data verify {self.location} --repair makes them again from the sources; "
-            "or fetch an intact copy",
+            "fetch an intact copy, or rebuild them from the sources: "
+            f"headway data verify {self.location} --repair",
         )
 
 
-def _manifest(location: str) -> SetManifest:
-    """CheckFailed if it is there and cannot be read."""
+def _manifest(store: Store) -> SetManifest:
+    """Raises CheckFailed if it exists and cannot be read."""
     from headway.clock import SystemClock
-    from headway.data.patience import OPEN_SECONDS, patiently
-    from headway.data.shards import MANIFEST, read_manifest
-    from headway.state.store import Store
+    from headway.data.retry import OPEN_SECONDS, with_retries
+    from headway.data.set_format import MANIFEST, read_manifest
 
     def read() -> SetManifest:
         try:
-            return read_manifest(location)
+            return read_manifest(store)
         except BadInput as error:
             raise CheckFailed(error.message, error.hint) from None
 
-    return patiently(Store(location), MANIFEST, read, SystemClock(), OPEN_SECONDS)
+    return with_retries(store, MANIFEST, read, SystemClock(), OPEN_SECONDS)
 
 
-def _members(directory: str) -> list[str]:
+def _members(store: Store) -> list[Store]:
     from headway.data.reading.mixture import MixtureSet
 
     try:
-        mixture = MixtureSet.open(directory)
+        mixture = MixtureSet.open(store)
     except BadInput as error:
         raise CheckFailed(
             error.message, "verify the mixture's sets one by one: headway data verify SET"
         ) from None
     mixture.close()
-    return [tokens.location for tokens in mixture.sets]
+    return [tokens.store for tokens in mixture.sets]
 
 
 def _size(manifest: SetManifest) -> str:
-    from headway.data.reading.look import set_bytes
+    from headway.data.reading.inspect import set_bytes
 
     num_shards = len(manifest.shards)
     return (
@@ -175,7 +177,7 @@ def _size(manifest: SetManifest) -> str:
 
 @contextmanager
 def _ticking(words: str) -> Iterator[None]:
-    """A line with the time that it takes, once it takes some."""
+    """Shows a line with the elapsed time, once a second has passed."""
     from headway.cli.progress import MovingLine
 
     line, is_over = MovingLine(), Event()

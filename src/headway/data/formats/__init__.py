@@ -1,1 +1,1 @@
-"""One file for each family of formats; `readers.py` knows which reads what."""
+"""One module per family of formats; `readers.py` maps suffixes to readers."""

@@ -1,7 +1,7 @@
-"""Archives: each member is read as the file it is, one after the other; nothing is extracted.
+"""Archives: members are read one after the other, each by its own format; nothing is extracted.
 
-Behind a damaged header reading goes on at the next one that is whole, which its checksum tells.
-Python's tarfile takes a damaged header for the end of the archive, and says nothing.
+After a damaged header, reading continues at the next intact one, recognised by its checksum.
+Python's tarfile silently takes a damaged header for the end of the archive.
 """
 
 from __future__ import annotations
@@ -11,67 +11,71 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
-from headway.data.formats.chunks import DAMAGED, Chunk, Opened, broken
+from headway.data.formats.chunks import DAMAGED, Chunk, OpenedSource, problem_chunk
 
 _ERRORS = (tarfile.TarError, *DAMAGED)
 _tarfile: Any = tarfile
-"""With the kinds of HeaderError, of which type checkers do not know."""
+"""tarfile as Any: type checkers do not know the subclasses of HeaderError."""
 
 
-def tar_chunks(opened: Opened, read_member: Callable[[Opened], Iterator[Chunk]]) -> Iterator[Chunk]:
-    """`read_member` reads a file by its suffix."""
+def tar_chunks(
+    opened: OpenedSource, read_member: Callable[[OpenedSource], Iterator[Chunk]]
+) -> Iterator[Chunk]:
+    """The chunks of all members. `read_member` reads a file by its suffix."""
     if opened.can_seek:
         opened.stream.seek(0)
     last = ""
     try:
-        # As a stream: archives may be larger than memory, and compressed ones cannot go back.
+        # Read as a stream: archives may exceed memory, and compressed ones cannot seek back.
         with _Archive.open(
             fileobj=opened.stream,
             mode="r|",
-            ignore_zeros=True,  # archives may be joined end to end
+            ignore_zeros=True,  # archives may be concatenated
             encoding="utf-8",
             errors="backslashreplace",
         ) as archive:
             assert isinstance(archive, _Archive)
             is_done = False
             while not is_done:
-                # The first was read on opening; asked again where there is none, tarfile goes back.
+                # Opening read the first member. If there was none, next() would seek back.
                 member = archive.next() if last or archive.firstmember else None
                 is_done = member is None
                 if message := archive.problem(last, is_done):
-                    yield broken("damaged archive", opened.file, None, message)
+                    yield problem_chunk("damaged archive", opened.file, None, message)
                 if member is not None:
                     last = member.name
-                    archive.members.clear()  # else it remembers them all
+                    archive.members.clear()  # tarfile keeps every member otherwise
                     yield from _member_chunks(archive, member, opened, read_member)
     except _ERRORS as error:
-        what = f"what comes behind {last} is lost" if last else "nothing can be read"
-        yield broken("damaged archive", opened.file, None, f"{error}; {what}")
+        what = f"everything after {last} is lost" if last else "nothing can be read"
+        yield problem_chunk("damaged archive", opened.file, None, f"{error}; {what}")
 
 
 def _member_chunks(
     archive: tarfile.TarFile,
     member: tarfile.TarInfo,
-    opened: Opened,
-    read_member: Callable[[Opened], Iterator[Chunk]],
+    opened: OpenedSource,
+    read_member: Callable[[OpenedSource], Iterator[Chunk]],
 ) -> Iterator[Chunk]:
     file = f"{opened.file}/{member.name}"
     if member.isdir():
         return
     stream = archive.extractfile(member) if member.isfile() else None
     if stream is None:
-        yield broken("not a file", file, None, "a link or a device inside an archive")
+        yield problem_chunk("not a file", file, None, "a link or a device inside an archive")
     elif any(part.startswith(".") and part.strip(".") for part in member.name.split("/")):
-        yield broken("hidden file", file, None, "its name begins with a dot: it is left out")
+        yield problem_chunk("hidden file", file, None, "its name begins with a dot: it is left out")
     elif member.size == 0:
-        yield broken("empty file", file, None, "there is nothing in it")
+        yield problem_chunk("empty file", file, None, "there is nothing in it")
     else:
         member_stream = cast(BinaryIO, _MemberStream(stream))
-        yield from read_member(Opened(file, member_stream, can_seek=False, columns=opened.columns))
+        yield from read_member(
+            OpenedSource(file, member_stream, can_seek=False, columns=opened.columns)
+        )
 
 
 class _MemberStream(io.RawIOBase):
-    """Raises what readers know, where the archive ends too early."""
+    """A member's bytes. Where the archive ends too early, raises an error that readers handle."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -108,24 +112,24 @@ class _Header(tarfile.TarInfo):
 
 
 class _Archive(tarfile.TarFile):
-    """Keeps account of what tarfile passes over."""
+    """A tar archive that records what tarfile skips."""
 
     tarinfo = _Header
     members: list[tarfile.TarInfo]
     firstmember: tarfile.TarInfo | None
     has_end = False
-    """Whether the last thing that was read is an end mark."""
+    """Whether the last block read was an end-of-archive marker."""
     num_passed = 0
-    """Blocks without a header, where one should have been, since `problem` was asked for."""
+    """Blocks skipped since the last call of `problem`, where a header was expected."""
 
     def problem(self, last: str, is_done: bool) -> str:
-        """What is wrong between the member `last` and the place reached now."""
+        """What is wrong between the member `last` and the current position; empty if nothing is."""
         num_bytes, self.num_passed = self.num_passed * tarfile.BLOCKSIZE, 0
-        after = f"behind {last}" if last else "at its beginning"
+        after = f"after {last}" if last else "at its beginning"
         if num_bytes and is_done and not last:
-            return "it is no tar archive"
+            return "not a tar archive"
         if num_bytes:
-            return f"no header {after}: {num_bytes} bytes are passed over"
+            return f"no header {after}: {num_bytes} bytes are skipped"
         if is_done and not self.has_end:
-            return f"no end mark {after}: members may be missing"
+            return f"no end-of-archive marker {after}: members may be missing"
         return ""

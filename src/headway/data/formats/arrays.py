@@ -1,9 +1,9 @@
-"""Token ids that are there already: NumPy and HDF5 arrays of integers.
+"""Data that is already tokenised: NumPy and HDF5 arrays of token ids.
 
-    two dimensions   a row is a document
-    one dimension    a stream whose documents are not known: all of it is one document
+    two dimensions   each row is a document
+    one dimension    a stream without known document boundaries: one document
 
-A row longer than a chunk is passed on in parts, so that memory does not grow with it.
+A row longer than a chunk is emitted in parts, so that memory use does not grow with its length.
 """
 
 from __future__ import annotations
@@ -15,25 +15,32 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from headway.data.formats.chunks import CHUNK_BYTES, DAMAGED, Chunk, Opened, Record, broken
-from headway.data.formats.lines import Source
+from headway.data.formats.chunks import (
+    CHUNK_BYTES,
+    DAMAGED,
+    Chunk,
+    OpenedSource,
+    SourceRecord,
+    problem_chunk,
+)
+from headway.data.formats.text_and_jsonl import ByteReader
 from headway.errors import BadInput
 
 _H5_CACHE_BYTES = 2**26
-"""Of unpacked blocks of an HDF5 file: they are usually larger than a chunk, and each would be
-unpacked again for every chunk inside it."""
+"""Cache for decompressed HDF5 blocks. Blocks are usually larger than a chunk; without the cache,
+each would be decompressed again for every chunk inside it."""
 _H5_ERRORS = (*DAMAGED, RuntimeError, KeyError, TypeError, MemoryError)
 _LISTED_DATASETS = 50
 
 
 @dataclass(frozen=True)
-class Ids:
-    """Rows of equal length, or a part of one."""
+class IdChunk:
+    """Rows of equal length, or part of a single row."""
 
     file: str
     first_row: int
     values: np.ndarray | Mapping[str, np.ndarray]
-    """Of two dimensions; by name where there are names."""
+    """Two-dimensional arrays: one for .npy, one per dataset name for HDF5."""
     opens: bool = False
     continues: bool = False
 
@@ -47,33 +54,33 @@ class Ids:
             return len(self.values)
         return len(next(iter(self.values.values())))
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[SourceRecord]:
         for number in range(self._num_rows):
             value: Any
             if isinstance(self.values, np.ndarray):
                 value = _native(self.values[number])
             else:
                 value = {name: _native(array[number]) for name, array in self.values.items()}
-            yield Record(value, self.first_row + number)
+            yield SourceRecord(value, self.first_row + number)
 
 
-def npy_chunks(opened: Opened, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+def npy_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
     stream = opened.stream
     if opened.can_seek:
         stream.seek(0)
     try:
         shape, is_fortran, dtype = _npy_header(stream)
     except DAMAGED as error:
-        yield broken("damaged file", opened.file, None, str(error))
+        yield problem_chunk("damaged file", opened.file, None, str(error))
         return
     if message := _no_ids(shape, dtype):
-        yield broken("not token ids", opened.file, None, message)
+        yield problem_chunk("not token ids", opened.file, None, message)
         return
     if is_fortran and min(shape) > 1:
-        message = "its columns are stored one by one: save it with np.ascontiguousarray"
-        yield broken("Fortran order", opened.file, None, message)
+        message = "it is in column-major order: save it with np.ascontiguousarray"
+        yield problem_chunk("Fortran order", opened.file, None, message)
         return
-    source = Source(opened, stream.tell() if opened.can_seek else 1)  # not at the beginning
+    source = ByteReader(opened, stream.tell() if opened.can_seek else 1)  # nonzero: past the header
     for part in _parts(shape, dtype.itemsize, chunk_bytes):
         data = source.read(part.num_rows * part.num_items * dtype.itemsize)
         items = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
@@ -84,32 +91,34 @@ def npy_chunks(opened: Opened, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Ch
             values = items[: len(items) // part.num_items * part.num_items]
             values = values.reshape(-1, part.num_items)
         if values.size or part.opens:
-            yield Ids(opened.file, part.row, values, part.opens, part.continues and is_whole)
+            yield IdChunk(opened.file, part.row, values, part.opens, part.continues and is_whole)
         if not is_whole:
             cut = ("truncated", f"it should hold {' × '.join(map(str, shape))} ids")
             kind, message = source.problem or cut
             row = part.row if part.is_inside else part.row + len(values)
-            yield broken(kind, opened.file, row, message)
+            yield problem_chunk(kind, opened.file, row, message)
             return
     if source.read(1):
-        yield broken("data after the end", opened.file, None, "only the first array is read")
+        yield problem_chunk("data after the end", opened.file, None, "only the first array is read")
     elif source.problem:
-        yield broken(source.problem[0], opened.file, None, source.problem[1])
+        yield problem_chunk(source.problem[0], opened.file, None, source.problem[1])
 
 
-def h5_chunks(opened: Opened, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
+def h5_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
     try:
-        import h5py  # type: ignore[import-untyped]
+        import h5py
     except ImportError:
         raise BadInput(f"{opened.file} needs the h5 extra", "pip install 'headway[h5]'") from None
     if not opened.can_seek:
-        yield broken("cannot seek", opened.file, None, "HDF5 is read from all over: unpack it")
+        yield problem_chunk(
+            "cannot seek", opened.file, None, "HDF5 needs random access: decompress it"
+        )
         return
     opened.stream.seek(0)
     try:
         file = h5py.File(opened.stream, "r", rdcc_nbytes=_H5_CACHE_BYTES)
     except _H5_ERRORS as error:
-        yield broken("damaged file", opened.file, None, str(error))
+        yield problem_chunk("damaged file", opened.file, None, str(error))
         return
     with closing(file):
         names = opened.columns or ()
@@ -118,7 +127,7 @@ def h5_chunks(opened: Opened, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chu
         except _H5_ERRORS as error:
             problem = ("damaged file", str(error))
         if problem is not None:
-            yield broken(problem[0], opened.file, None, problem[1])
+            yield problem_chunk(problem[0], opened.file, None, problem[1])
             return
         datasets = {name: file[name] for name in names}
         yield from _h5_chunks(opened.file, datasets, chunk_bytes)
@@ -135,22 +144,24 @@ def _h5_chunks(file: str, datasets: Mapping[str, Any], chunk_bytes: int) -> Iter
                 for name, dataset in datasets.items()
             }
         except _H5_ERRORS as error:
-            if is_open:  # the document ends where it can no longer be read
+            if is_open:  # end the document where it becomes unreadable
                 nothing = {name: np.empty((1, 0), d.dtype) for name, d in datasets.items()}
-                yield Ids(file, part.row, nothing, opens=True)
+                yield IdChunk(file, part.row, nothing, opens=True)
                 is_open = False
-            yield broken("damaged file", file, part.row, f"{part.num_rows} rows are lost: {error}")
+            yield problem_chunk(
+                "damaged file", file, part.row, f"{part.num_rows} rows are lost: {error}"
+            )
             continue
-        yield Ids(file, part.row, values, is_open, part.continues)
+        yield IdChunk(file, part.row, values, is_open, part.continues)
         is_open = part.continues
 
 
 @dataclass(frozen=True)
 class _Part:
-    """What a chunk takes of an array: rows, or some of the items of one row."""
+    """The part of an array that one chunk covers: whole rows, or some items of a single row."""
 
     row: int
-    """Counted from 1."""
+    """Row number, counted from 1."""
     num_rows: int
     begin: int
     num_items: int
@@ -193,8 +204,8 @@ def _npy_header(stream: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype]:
         return np.lib.format.read_array_header_1_0(stream)
     if version == (2, 0):
         return np.lib.format.read_array_header_2_0(stream)
-    # 3.0 differs only in the names of fields, which ids do not have.
-    raise ValueError(f"version {version[0]}.{version[1]} of the format holds no plain integers")
+    # Version 3.0 differs only in its field names, and arrays of ids have no fields.
+    raise ValueError(f"version {version[0]}.{version[1]} of the format has no plain integers")
 
 
 def _no_ids(shape: tuple[int, ...], dtype: np.dtype) -> str:
@@ -208,7 +219,7 @@ def _h5_problem(file: Any, kind: type[Any], names: tuple[str, ...]) -> tuple[str
     if missing or not names:
         found: list[str] = []
         file.visititems(lambda name, item: found.append(name) if isinstance(item, kind) else None)
-        what = f"no dataset {missing[0]}" if missing else "the dataset of ids has to be named"
+        what = f"no dataset {missing[0]}" if missing else "name the dataset with the token ids"
         return "no column", f"{what}; there are: {', '.join(found[:_LISTED_DATASETS]) or 'none'}"
     ids, *others = (file[name] for name in names)
     if message := _no_ids(ids.shape, ids.dtype):

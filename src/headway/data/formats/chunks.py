@@ -1,11 +1,12 @@
-"""How sources are read: cut into chunks in one process, read and tokenised in many.
+"""How sources are read: one process cuts them into chunks, many processes parse and tokenise these.
 
     piece      a file, a range of its bytes, or one part of a dataset on the hub
     chunk      about a megabyte of a piece: quick to cut, cheap to send to another process
     record     one line, row or document of a chunk
-    problem    what stands in a record's place when it cannot be read: counted, located, never fatal
+    problem    takes the place of a record that cannot be read: counted, located, never fatal
 
-Which documents a chunk holds depends on the source alone, never on who reads it or how many do.
+Which documents a chunk holds depends on the source alone, never on which process reads it or how
+many there are.
 """
 
 from __future__ import annotations
@@ -19,23 +20,22 @@ from typing import Any, BinaryIO, Protocol
 import pydantic
 
 CHUNK_BYTES = 2**20
-"""Some hundred documents: enough to keep a process busy for a quarter of a second, little enough
-that dozens of chunks on their way are no burden."""
+"""Target size of a chunk. It holds a few hundred documents: enough to keep a process busy for a
+quarter of a second, little enough to have dozens of chunks in flight."""
 RECORD_BYTES = 2**26
-"""The longest line or row that is read. Beyond it something is wrong with the file, and memory
-would not be bounded."""
+"""Length limit of a line or row, to bound memory. A longer one means a broken file."""
 
 DAMAGED = (EOFError, OSError, ValueError, zlib.error, lzma.LZMAError)
-"""What reading a damaged file raises. A disk or a store that fails is none of these: `opening.py`
-makes that a HeadwayError, which ends the preparation, to be taken up later."""
+"""Errors raised when reading a damaged file. A failing disk or store is not among them:
+`open_files.py` turns that into a HeadwayError, which stops the preparation until it is resumed."""
 
 
 @dataclass(frozen=True)
-class Record:
+class SourceRecord:
     value: Any
     """A text (`str`), a mapping of columns, or an array of token ids."""
     line: int
-    """Its first line, or its row, counted from 1 at the beginning of the piece."""
+    """First line, or row, of the record, counted from 1 at the beginning of the piece."""
 
 
 @pydantic.dataclasses.dataclass(frozen=True)
@@ -43,12 +43,12 @@ class Problem:
     """Something in a source that could not be read."""
 
     kind: str
-    """A few words, the same for all problems of a kind: `not UTF-8`, `no column`."""
+    """A few words, the same for all problems of one kind: `not UTF-8`, `no column`."""
     file: str
     line: int | None
-    """As in `Record`; None when it concerns the file as a whole."""
+    """Line as in `SourceRecord`; None when the problem concerns the whole file."""
     message: str
-    """What exactly, for the person who mends it."""
+    """Details, for the person who repairs the source."""
 
     @property
     def where(self) -> str:
@@ -56,61 +56,61 @@ class Problem:
 
 
 class Chunk(Protocol):
-    """Pickled and sent to a process that tokenises."""
+    """Part of a source, pickled and sent to a process that tokenises it."""
 
     @property
     def file(self) -> str: ...
 
     @property
     def num_lines(self) -> int:
-        """Lines (or rows) of the piece that this chunk takes up."""
+        """Number of lines (or rows) of the piece that this chunk covers."""
         ...
 
     @property
     def opens(self) -> bool:
-        """Whether its first record goes on with the document of the chunk before."""
+        """Whether its first record continues the last document of the previous chunk."""
         ...
 
     @property
     def continues(self) -> bool:
-        """Whether its last record's document goes on in the next chunk."""
+        """Whether the document of its last record continues in the next chunk."""
         ...
 
-    def records(self) -> Iterator[Record | Problem]: ...
+    def records(self) -> Iterator[SourceRecord | Problem]: ...
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedSource:
     """A piece, open for reading."""
 
     file: str
-    """As messages name it."""
+    """Name shown in messages."""
     stream: BinaryIO
-    """Its bytes, decompressed; positioned anywhere."""
+    """Decompressed bytes, at any position."""
     can_seek: bool
-    """Whether `stream` can: plain files and objects can, compressed ones and members of archives
+    """Whether `stream` can seek: plain files and objects can, compressed ones and archive members
     cannot."""
     begin: int = 0
     end: int | None = None
-    """The range of bytes that the piece covers; None is the end of the file."""
+    """End of the byte range that the piece covers; None is the end of the file."""
     columns: tuple[str, ...] | None = None
-    """The only columns that are needed; None when all may be."""
+    """The only columns needed; None when any may be needed."""
 
 
 @dataclass(frozen=True)
-class Records:
-    """A chunk of records that were read while cutting."""
+class RecordChunk:
+    """A chunk whose records were parsed while cutting."""
 
     file: str
-    items: tuple[Record | Problem, ...]
+    items: tuple[SourceRecord | Problem, ...]
     num_lines: int = 0
     opens: bool = False
     continues: bool = False
 
-    def records(self) -> Iterator[Record | Problem]:
+    def records(self) -> Iterator[SourceRecord | Problem]:
         return iter(self.items)
 
 
-def broken(kind: str, file: str, line: int | None, message: str) -> Records:
-    """A chunk that holds one problem and nothing else."""
-    return Records(file, (Problem(kind, file, line, message),))
+def problem_chunk(kind: str, file: str, line: int | None, message: str) -> RecordChunk:
+    """A chunk that holds a single problem."""
+    return RecordChunk(file, (Problem(kind, file, line, message),))

@@ -1,7 +1,7 @@
-"""Datasets of the Hugging Face hub, streamed: `hub:allenai/c4?config=en&split=train`.
+"""Datasets on the Hugging Face hub, streamed: `hub:allenai/c4?config=en&split=train`.
 
-A part is what the dataset itself can be divided into, usually a file. Its rows come in batches of
-Arrow, and rows are made of them by the processes that tokenise.
+A part is a unit into which the dataset itself can be divided, usually a file. Its rows arrive as
+Arrow batches; the processes that tokenise turn them into records.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from headway.data.formats.chunks import CHUNK_BYTES, Chunk, broken
-from headway.data.formats.columns import column_problem, row_chunks
-from headway.data.hub_away import why_hub_is_away
+from headway.data.formats.chunks import CHUNK_BYTES, Chunk, problem_chunk
+from headway.data.formats.parquet import column_problem, row_chunks
+from headway.data.hub_reachable import why_hub_is_away
 from headway.errors import BadInput, HeadwayError
 
 PREFIX = "hub:"
@@ -26,21 +26,21 @@ _NETWORK = ("aiohttp", "httpcore", "httpx", "huggingface_hub", "requests", "urll
 
 
 @dataclass(frozen=True)
-class Named:
+class HubDataset:
     name: str
     config: str | None = None
     split: str = "train"
     revision: str | None = None
 
 
-def parse(source: str) -> Named:
+def parse_hub_source(source: str) -> HubDataset:
     name, _, options = source.removeprefix(PREFIX).partition("?")
     found = dict(parse_qsl(options, keep_blank_values=True))
     unknown = sorted(found.keys() - set(KEYS))
     if unknown or not name or not all(found.values()):
         what = f"unknown option {unknown[0]}" if unknown else "no name, or an option without value"
         raise BadInput(f"{source}: {what}", "hub:OWNER/NAME?config=en&split=train&revision=main")
-    return Named(name, **found)
+    return HubDataset(name, **found)
 
 
 def num_parts(source: str) -> int:
@@ -63,16 +63,16 @@ def hub_chunks(
     while True:
         try:
             table = next(tables, None)
-        except Exception as error:  # what datasets raises is not said anywhere
+        except Exception as error:  # the errors that datasets raises are undocumented
             if _is_failure(error):
                 raise _unreachable(source, error) from error
             message = f"{_words(error)}; the rest of the part is lost"
-            yield broken("damaged file", file, row, message)
+            yield problem_chunk("damaged file", file, row, message)
             return
         if table is None:
             return
         if problem := column_problem(table.column_names, columns):
-            yield broken(problem[0], file, None, problem[1])
+            yield problem_chunk(problem[0], file, None, problem[1])
             return
         table = table if columns is None else table.select(columns)
         for batch in table.combine_chunks().to_batches():
@@ -82,11 +82,11 @@ def hub_chunks(
 
 @lru_cache(maxsize=4)
 def _load(source: str) -> Any:
-    named = parse(source)
-    # Before the import, which takes over whether the hub's library is offline.
+    named = parse_hub_source(source)
+    # Before the import: datasets then reads whether the hub's library is offline.
     away = None if Path(named.name).exists() else why_hub_is_away()
     try:
-        import datasets  # type: ignore[import-untyped]
+        import datasets
     except ImportError:
         raise BadInput(f"{source} needs the hub extra", "pip install 'headway[hub]'") from None
     try:
@@ -97,7 +97,7 @@ def _load(source: str) -> Any:
             revision=named.revision,
             streaming=True,
         )
-    except Exception as error:  # noqa: BLE001 - the message says what it was
+    except Exception as error:  # noqa: BLE001 - the message includes the error
         why = _words(error)
         if away is not None:
             why += f"; the hub cannot be reached ({away})"
@@ -109,8 +109,8 @@ def _load(source: str) -> Any:
 
 
 def _is_failure(error: BaseException | None) -> bool:
-    """Whether the network or a disk failed, and not what was read. Damaged files too raise OSError,
-    but bare, and without a number."""
+    """Whether the network or a disk failed, rather than the content being damaged. Damaged files
+    also raise OSError, but the bare class without an errno."""
     while error is not None:
         if type(error).__module__.partition(".")[0] in _NETWORK:
             return True
@@ -126,7 +126,7 @@ def _is_failure(error: BaseException | None) -> bool:
 def _unreachable(source: str, error: Exception) -> HeadwayError:
     return HeadwayError(
         f"{source} cannot be read: {_words(error)}",
-        "what is finished is kept: the same command goes on where it stopped",
+        "run the same command to resume",
     )
 
 

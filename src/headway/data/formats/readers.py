@@ -1,4 +1,4 @@
-"""Which format reads what."""
+"""Maps file suffixes to readers."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tokenize import TokenError
 
 from headway.data.formats.archives import tar_chunks
 from headway.data.formats.arrays import h5_chunks, npy_chunks
-from headway.data.formats.chunks import DAMAGED, Chunk, Opened, broken
-from headway.data.formats.columns import arrow_chunks, parquet_chunks
-from headway.data.formats.delimited import csv_chunks, tsv_chunks
-from headway.data.formats.lines import json_line_chunks, text_chunks
-from headway.data.formats.objects import json_chunks
-from headway.data.formats.opening import decompressed, open_raw, seekable_copy, split_suffix
+from headway.data.formats.chunks import DAMAGED, Chunk, OpenedSource, problem_chunk
+from headway.data.formats.csv_files import csv_chunks, tsv_chunks
+from headway.data.formats.json_files import json_chunks
+from headway.data.formats.open_files import decompressed, open_raw, seekable_copy, split_suffix
+from headway.data.formats.parquet import arrow_chunks, parquet_chunks
+from headway.data.formats.text_and_jsonl import json_line_chunks, text_chunks
 
-Reader = Callable[[Opened], Iterator[Chunk]]
+Reader = Callable[[OpenedSource], Iterator[Chunk]]
 
 READERS: dict[str, Reader] = {
     ".txt": text_chunks,
@@ -31,12 +31,12 @@ READERS: dict[str, Reader] = {
     ".hdf5": h5_chunks,
 }
 ARCHIVES = {".tar": "", ".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
-"""Suffixes of archives, and the compression that each stands for."""
+"""Suffixes of archives, and the compression that each implies."""
 NEED_SEEK = (".parquet", ".arrow", ".h5", ".hdf5")
 SPLITTABLE = (".txt", ".jsonl", ".ndjson")
-"""Plain files of these can be read in pieces, side by side."""
+"""Suffixes of formats whose uncompressed files can be read in parts, in parallel."""
 _DAMAGED = (*DAMAGED, TokenError)
-"""NumPy takes the head of an array apart with Python's tokenizer, which has errors of its own."""
+"""NumPy parses array headers with Python's tokenizer, which raises its own errors."""
 
 SUPPORTED = ", ".join([*READERS, ".tar"]) + ", each also as .gz, .zst or .xz"
 
@@ -61,47 +61,49 @@ def file_chunks(
     anonymous: bool = False,
     position: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Chunk]:
-    """The chunks of a file, or of a range of one; `position` is told how far reading has come."""
+    """The chunks of a file or of a byte range of it; reports the offset reached to `position`."""
     with open_raw(name, beside, anonymous) as raw:
         suffix, compression = split_suffix(name)
         packed = compression or ARCHIVES.get(suffix, "")
         is_empty = True
         try:
             stream = decompressed(raw, packed) if packed else raw
-            opened = Opened(name, stream, not packed, begin, end, columns)
+            opened = OpenedSource(name, stream, not packed, begin, end, columns)
             for chunk in _chunks(opened, suffix):
                 is_empty = False
                 position(raw.tell())
                 yield chunk
         except _DAMAGED as error:
             is_empty = False
-            yield broken("damaged file", name, None, f"{error}; the rest of the file is lost")
+            yield problem_chunk(
+                "damaged file", name, None, f"{error}; the rest of the file is lost"
+            )
         if is_empty and begin == 0:
-            yield broken("empty file", name, None, "there is nothing in it")
+            yield problem_chunk("empty file", name, None, "there is nothing in it")
 
 
-def _chunks(opened: Opened, suffix: str) -> Iterator[Chunk]:
+def _chunks(opened: OpenedSource, suffix: str) -> Iterator[Chunk]:
     if suffix in ARCHIVES:
         yield from tar_chunks(opened, _member_chunks)
     elif suffix in NEED_SEEK and not opened.can_seek:
         with seekable_copy(opened.stream) as copy:
             yield from READERS[suffix](
-                Opened(opened.file, copy, can_seek=True, columns=opened.columns)
+                OpenedSource(opened.file, copy, can_seek=True, columns=opened.columns)
             )
     else:
         yield from READERS[suffix](opened)
 
 
-def _member_chunks(opened: Opened) -> Iterator[Chunk]:
-    """A file inside an archive."""
+def _member_chunks(opened: OpenedSource) -> Iterator[Chunk]:
+    """The chunks of a file inside an archive."""
     suffix, compression = split_suffix(opened.file)
     if suffix not in READERS:
-        yield broken("unknown suffix", opened.file, None, f"can be read: {SUPPORTED}")
+        yield problem_chunk("unknown suffix", opened.file, None, f"supported: {SUPPORTED}")
         return
     stream = decompressed(opened.stream, compression) if compression else opened.stream
     try:
         yield from _chunks(
-            Opened(opened.file, stream, can_seek=False, columns=opened.columns), suffix
+            OpenedSource(opened.file, stream, can_seek=False, columns=opened.columns), suffix
         )
     except _DAMAGED as error:
-        yield broken("damaged file", opened.file, None, f"{error}; the rest of it is lost")
+        yield problem_chunk("damaged file", opened.file, None, f"{error}; the rest of it is lost")

@@ -1,4 +1,4 @@
-"""Threads that bring things: what is waited for first, then what will be wanted."""
+"""Threads that fetch items: first those that a reader waits for, then those to prefetch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from threading import Condition, Thread
 from typing import Generic, TypeVar
 
 from headway.clock import Clock
-from headway.data.patience import (
+from headway.data.retry import (
     FIRST_PAUSE_SECONDS,
     LONGEST_PAUSE_SECONDS,
     READ_SECONDS,
@@ -17,26 +17,26 @@ from headway.data.patience import (
 )
 
 NUM_THREADS = 8
-"""Requests at once. One request of 2 MiB takes some 50 ms on S3, so this is about 300 MB/s."""
+"""Number of parallel requests. A request of 2 MiB takes about 50 ms on S3: about 300 MB/s."""
 CLOSE_SECONDS = 5.0
 
 Item = TypeVar("Item", bound=Hashable)
 
 
 class Fetcher(Generic[Item]):
-    """`bring(item, wished)` gets one thing and says whether there was room for it; OSError means
-    that it can be tried again. Threads start with the first item and end with `close`; none of
-    them keeps the process from ending."""
+    """`fetch(item, is_prefetch)` fetches one item and returns whether there was room for it; it
+    raises OSError if a retry may help. Threads start with the first item and end with `close`; they
+    do not keep the process from exiting."""
 
-    def __init__(self, bring: Callable[[Item, bool], bool], clock: Clock) -> None:
-        self._bring = bring
+    def __init__(self, fetch: Callable[[Item, bool], bool], clock: Clock) -> None:
+        self._fetch = fetch
         self._clock = clock
         self._changed = Condition()
-        # Items that are waited for or on their way; the urgent ones have not left yet.
-        self._flights: dict[Item, Future[None]] = {}
+        # Items that are waited for or being fetched; no thread is fetching the urgent ones yet.
+        self._pending: dict[Item, Future[None]] = {}
         self._urgent: deque[Item] = deque()
-        self._wishes: deque[Item] = deque()
-        self._wishes_rest_until = clock.monotonic()
+        self._prefetches: deque[Item] = deque()
+        self._prefetch_after = clock.monotonic()
         self._pause = 0.0
         self._threads: list[Thread] = []
         self._closed = False
@@ -45,50 +45,51 @@ class Fetcher(Generic[Item]):
         return self._closed
 
     def wait_for(self, items: Iterable[Item]) -> None:
-        """Until all have come; an error when one did not, after the others have."""
-        flights = [self._board(item) for item in items]
+        """Returns when all items are fetched; after all have ended, raises the error if one
+        failed."""
+        futures = [self._request(item) for item in items]
         deadline = self._clock.monotonic() + READ_SECONDS
-        troubles = []
-        for flight in flights:
+        errors = []
+        for future in futures:
             try:
-                flight.result(timeout=max(0.0, deadline - self._clock.monotonic()))
+                future.result(timeout=max(0.0, deadline - self._clock.monotonic()))
             except OSError as error:
-                if not flight.done():
-                    raise TimeoutError("it does not answer") from None
-                troubles.append(error)
-        if troubles:
-            raise next((error for error in troubles if is_final(error)), troubles[0])
+                if not future.done():
+                    raise TimeoutError("the store does not answer") from None
+                errors.append(error)
+        if errors:
+            raise next((error for error in errors if is_final(error)), errors[0])
 
-    def wish(self, items: Iterable[Item]) -> None:
-        """In place of what was wished for before."""
+    def prefetch(self, items: Iterable[Item]) -> None:
+        """Replaces the items to prefetch."""
         with self._changed:
-            self._wishes = deque(items)
+            self._prefetches = deque(items)
             self._start_threads()
             self._changed.notify_all()
 
     def close(self) -> None:
         with self._changed:
             self._closed = True
-            self._wishes.clear()
+            self._prefetches.clear()
             for item in self._urgent:
-                self._flights.pop(item).set_exception(OSError("the set was closed"))
+                self._pending.pop(item).set_exception(OSError("the set was closed"))
             self._urgent.clear()
             self._changed.notify_all()
         deadline = self._clock.monotonic() + CLOSE_SECONDS
-        for thread in self._threads:  # a request that hangs is left behind
+        for thread in self._threads:  # a request that hangs is abandoned
             thread.join(max(0.0, deadline - self._clock.monotonic()))
 
-    def _board(self, item: Item) -> Future[None]:
+    def _request(self, item: Item) -> Future[None]:
         with self._changed:
             if self._closed:
                 raise OSError("the set was closed")
-            flight = self._flights.get(item)
-            if flight is None:
-                flight = self._flights[item] = Future()
+            future = self._pending.get(item)
+            if future is None:
+                future = self._pending[item] = Future()
                 self._urgent.append(item)
                 self._start_threads()
                 self._changed.notify()
-            return flight
+            return future
 
     def _start_threads(self) -> None:
         if not self._threads and not self._closed:
@@ -99,55 +100,55 @@ class Fetcher(Generic[Item]):
                 thread.start()
 
     def _work(self) -> None:
-        for item, wished in self._items_to_bring():
+        for item, is_prefetch in self._items_to_fetch():
             has_room, trouble = True, None
             try:
-                has_room = self._bring(item, wished)
+                has_room = self._fetch(item, is_prefetch)
             except Exception as error:  # noqa: BLE001 - raised where the item is waited for
                 trouble = error
             with self._changed:
-                flight = self._flights.pop(item)
-                if wished:
-                    self._wish_ended(item, has_room, trouble)
+                future = self._pending.pop(item)
+                if is_prefetch:
+                    self._prefetch_ended(item, has_room, trouble)
             if trouble is None:
-                flight.set_result(None)
+                future.set_result(None)
             else:
-                flight.set_exception(trouble)
+                future.set_exception(trouble)
 
-    def _items_to_bring(self) -> Iterator[tuple[Item, bool]]:
-        """Each with whether it is only wished for; ends when it is closed."""
+    def _items_to_fetch(self) -> Iterator[tuple[Item, bool]]:
+        """The next items, each with whether it is a prefetch; ends with `close`."""
         while True:
             with self._changed:
-                while not self._closed and not self._urgent and not self._wish_is_due():
+                while not self._closed and not self._urgent and not self._prefetch_is_due():
                     self._changed.wait(self._rest_of_pause())
                 if self._closed:
                     return
-                wished = not self._urgent
-                item = (self._wishes if wished else self._urgent).popleft()
-                if wished and item in self._flights:
+                is_prefetch = not self._urgent
+                item = (self._prefetches if is_prefetch else self._urgent).popleft()
+                if is_prefetch and item in self._pending:
                     continue
-                self._flights.setdefault(item, Future())
-            yield item, wished
+                self._pending.setdefault(item, Future())
+            yield item, is_prefetch
 
-    def _wish_is_due(self) -> bool:
-        return bool(self._wishes) and self._rest_of_pause() is None
+    def _prefetch_is_due(self) -> bool:
+        return bool(self._prefetches) and self._rest_of_pause() is None
 
     def _rest_of_pause(self) -> float | None:
-        left = self._wishes_rest_until - self._clock.monotonic()
+        left = self._prefetch_after - self._clock.monotonic()
         return left if left > 0 else None
 
-    def _wish_ended(self, item: Item, has_room: bool, trouble: Exception | None) -> None:
-        """One that failed is tried again later, and the others wait with it: mostly it is the store
-        that is away. One that will never come fails again, aloud, when it is waited for."""
+    def _prefetch_ended(self, item: Item, has_room: bool, trouble: Exception | None) -> None:
+        """A failed prefetch is retried later, and the others wait too: usually the store is not
+        answering. One that can never succeed raises its error when a reader waits for it."""
         if not has_room:
-            self._wishes.clear()
+            self._prefetches.clear()
         if isinstance(trouble, OSError) and not is_final(trouble):
-            if self._rest_of_pause() is None:  # else it failed together with another one
+            if self._rest_of_pause() is None:  # else another one failed at the same time
                 self._pause = min(max(FIRST_PAUSE_SECONDS, 2 * self._pause), LONGEST_PAUSE_SECONDS)
-                self._wishes_rest_until = self._clock.monotonic() + self._pause
-            self._wishes.append(item)
+                self._prefetch_after = self._clock.monotonic() + self._pause
+            self._prefetches.append(item)
             self._changed.notify_all()
         elif trouble is None and self._pause:
             self._pause = 0.0
-            self._wishes_rest_until = self._clock.monotonic()
+            self._prefetch_after = self._clock.monotonic()
             self._changed.notify_all()

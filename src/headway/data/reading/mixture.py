@@ -1,9 +1,9 @@
-"""Several prepared sets as one: which member's turn it is at which position.
+"""Several prepared sets read as one.
 
-    FOLDER/mixture.json      the members: where they are, which content they must have, their slots
+    FOLDER/mixture.json      the members: location, digest of their content, number of slots
 
-Samples are numbered through: a member's own number plus the samples of the members before it.
-`mixing.py` says whose turn it is at which position.
+Samples are numbered consecutively: a member's own number plus the samples of the members before it.
+`mixture_order.py` decides which member each position belongs to.
 """
 
 from __future__ import annotations
@@ -25,49 +25,56 @@ from pydantic import Field, ValidationError
 
 import headway
 from headway.clock import Clock, SystemClock
-from headway.data.patience import OPEN_SECONDS, patiently
-from headway.data.reading.mixing import NUM_SLOTS, MixtureOrder, Table, divide, groups, member_seed
-from headway.data.reading.tokenset import Reading, Rows, TokenSet
-from headway.data.shards import MANIFEST, Frozen
+from headway.data.reading.mixture_order import (
+    NUM_SLOTS,
+    MixtureOrder,
+    SlotTable,
+    divide_slots,
+    group_by_value,
+    member_seed,
+)
+from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
+from headway.data.retry import OPEN_SECONDS, with_retries
+from headway.data.set_format import MANIFEST, Frozen
 from headway.errors import BadInput, NotFound
 from headway.state.store import Store
 
 MIXTURE = "mixture.json"
 VERSION = 1
 TOLERANCE = Fraction(1, 10)
-"""How far a share may be off by rounding it to slots."""
+"""Relative error of a share that rounding to slots may cause."""
 
 Positive = Field(default=None, gt=0, allow_inf_nan=False)
 
 
-class Wanted(Frozen):
-    """A set to put into a mixture, and how much of it: by `weight` or by `epochs`."""
+class MemberSpec(Frozen):
+    """A set to add to a mixture, and how much of it: by `weight` or by `epochs`."""
 
     name: str = Field(pattern=r"^[\w.-]+$")
     location: str = Field(min_length=1)
-    """A prepared set: a folder relative to the mixture's own, an absolute one, or a URL."""
+    """A prepared set: a folder, relative to the mixture's or absolute, or a URL."""
     weight: float | None = Positive
-    """Its share of the mixture, in any unit: only the ratios count."""
+    """Share of the mixture, in any unit: only the ratios count."""
     epochs: float | None = Positive
     """How often it is read in one epoch of the mixture."""
 
 
-class Member(Wanted):
+class MixtureMember(MemberSpec):
     digest: str
-    """Of the set's content."""
+    """Digest of the set's content."""
     slots: int = Field(ge=1)
-    """Of the table: weight, or epochs times tokens, in whole slots."""
+    """Number of slots in the table: weight, or epochs times tokens, rounded to slots."""
 
 
 class MixtureManifest(Frozen):
     version: Literal[1] = 1
-    members: tuple[Member, ...] = Field(min_length=1)
+    members: tuple[MixtureMember, ...] = Field(min_length=1)
     created_by: str
     """`headway VERSION`."""
 
     @property
     def digest(self) -> str:
-        """The identity of content and order: equal wherever the members are."""
+        """The identity of content and order: the same wherever the members are stored."""
         members = [[member.digest, member.slots, member.epochs] for member in self.members]
         facts = {"mixture": self.version, "members": members}
         return xxhash.xxh3_128_hexdigest(json.dumps(facts, separators=(",", ":")).encode())
@@ -77,26 +84,27 @@ class MixtureManifest(Frozen):
         return tuple(member.slots for member in self.members)
 
 
-def write_mixture(location: str | Path, members: Sequence[Wanted]) -> MixtureManifest:
+def write_mixture(store: Store, members: Sequence[MemberSpec]) -> MixtureManifest:
     """Opens every member, checks that they fit, and writes mixture.json.
 
-    The same mixture may be written again; another one is never written over it.
+    The same mixture may be written again, but never overwritten by a different one.
     """
-    store = Store(location)
     if problem := _problem(members):
-        raise BadInput(f"{location}: {problem}", _ONE_KIND)
+        raise BadInput(f"{store.root}: {problem}", _ONE_KIND)
     if store.size(MANIFEST) is not None:
-        raise BadInput(f"{location} already holds a prepared set", "write the mixture elsewhere")
+        raise BadInput(
+            f"{store.root} already holds a prepared set", "write the mixture into another folder"
+        )
     with ExitStack() as opened:
-        sets = _open_members(opened, store.root, members, Reading())
+        sets = _open_members(opened, store.root, members, ReadOptions())
         _require_fit(members, sets)
         wanted = _wanted(members, [tokens.manifest.num_tokens for tokens in sets])
-        slots = divide(wanted, NUM_SLOTS)
+        slots = divide_slots(wanted, NUM_SLOTS)
         _require_shares([member.name for member in members], wanted, slots)
         manifest = MixtureManifest(
             members=tuple(
-                Member(
-                    **member.model_dump(include=set(Wanted.model_fields)),
+                MixtureMember(
+                    **member.model_dump(include=set(MemberSpec.model_fields)),
                     digest=tokens.digest,
                     slots=num_slots,
                 )
@@ -106,22 +114,22 @@ def write_mixture(location: str | Path, members: Sequence[Wanted]) -> MixtureMan
         )
     content = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
     if not store.create(MIXTURE, content.encode()):
-        there = read_mixture(location)
+        there = read_mixture(store)
         if there.members != manifest.members:
             raise BadInput(
-                f"{location} already holds another mixture", "delete it, or write into another"
+                f"{store.root} already holds another mixture",
+                "delete it, or write into another folder",
             )
         return there
     return manifest
 
 
-def read_mixture(location: str | Path, clock: Clock | None = None) -> MixtureManifest:
-    store = Store(location)
+def read_mixture(store: Store, clock: Clock | None = None) -> MixtureManifest:
     path = store.location(MIXTURE)
     content = _content(store, clock or SystemClock())
     if content is None:
         raise NotFound(
-            f"{location} is not a mixture: it has no {MIXTURE}",
+            f"{store.root} is not a mixture: it has no {MIXTURE}",
             "check the path, or write the mixture",
         )
     try:
@@ -147,20 +155,18 @@ def read_mixture(location: str | Path, clock: Clock | None = None) -> MixtureMan
     return manifest
 
 
-def is_mixture(location: str | Path, clock: Clock | None = None) -> bool:
-    return _content(Store(location), clock or SystemClock()) is not None
+def is_mixture(store: Store, clock: Clock | None = None) -> bool:
+    return _content(store, clock or SystemClock()) is not None
 
 
 class MixtureSet:
-    """A mixture, open for reading; to training it is a set like any other."""
+    """A mixture, open for reading; for training, a set like any other."""
 
-    def __init__(
-        self, location: str | Path, manifest: MixtureManifest, sets: Sequence[TokenSet]
-    ) -> None:
-        self.location = str(location).rstrip("/")
+    def __init__(self, store: Store, manifest: MixtureManifest, sets: Sequence[TokenSet]) -> None:
+        self.location = store.root
         self.manifest = manifest
         self.sets = tuple(sets)
-        self.table = Table(manifest.slots)
+        self.table = SlotTable(manifest.slots)
         self.digest = manifest.digest
         # The same for all members.
         self.layout = sets[0].layout
@@ -171,37 +177,37 @@ class MixtureSet:
         self.in_sequence = False
 
     @classmethod
-    def open(cls, location: str | Path, reading: Reading | None = None) -> MixtureSet:
-        """Opens every member, and refuses one that is not what it was when they were mixed."""
-        reading = reading or Reading()
-        manifest = read_mixture(location, reading.clock)
+    def open(cls, store: Store, reading: ReadOptions | None = None) -> MixtureSet:
+        """Opens every member; refuses one that has changed since the mixture was written."""
+        reading = reading or ReadOptions()
+        manifest = read_mixture(store, reading.clock)
         with ExitStack() as opened:
-            sets = _open_members(opened, str(location), manifest.members, reading)
+            sets = _open_members(opened, store.root, manifest.members, reading)
             for member, tokens in zip(manifest.members, sets, strict=True):
                 if tokens.digest != member.digest:
                     raise BadInput(
                         f"{member.name} ({tokens.location}) is not the set that was put into the "
-                        f"mixture {location}: its digest is {tokens.digest}, not {member.digest}",
-                        "bring that set back, or write the mixture again",
+                        f"mixture {store.root}: its digest is {tokens.digest}, not {member.digest}",
+                        "restore that set, or write the mixture again",
                     )
             _require_fit(manifest.members, sets)
             wanted = _wanted(manifest.members, [tokens.manifest.num_tokens for tokens in sets])
-            if divide(wanted, NUM_SLOTS) != manifest.slots:
+            if divide_slots(wanted, NUM_SLOTS) != manifest.slots:
                 raise BadInput(
-                    f"{Store(location).location(MIXTURE)}: the slots are not what the members' "
-                    "weights or epochs come to",
+                    f"{store.location(MIXTURE)}: the slots do not match the members' weights or "
+                    "epochs",
                     _AGAIN,
                 )
             opened.pop_all()
-        return cls(location, manifest, sets)
+        return cls(store, manifest, sets)
 
     @property
     def tokenizer_folder(self) -> Path:
         return self.sets[0].tokenizer_folder
 
     def num_samples(self, sequence_length: int) -> int:
-        """Positions of one epoch: as many as the members have samples, or, when the members are
-        given in epochs, as those come to. `num_own_samples` counts what there is."""
+        """Positions of one epoch: the members' samples, each member counted once, or as often as
+        its `epochs` says. `num_own_samples` counts the actual samples."""
         epochs = [_exact(member.epochs) for member in self.manifest.members if member.epochs]
         own = self.num_own_samples(sequence_length)
         if not epochs:
@@ -209,14 +215,14 @@ class MixtureSet:
         return sum(round(times * num) for times, num in zip(epochs, own, strict=True))
 
     def wait_for(self, end: int, sequence_length: int) -> None:
-        """Members are finished sets."""
+        """Returns at once: members are finished sets."""
 
     def num_own_samples(self, sequence_length: int) -> list[int]:
-        """Of each member; `read` takes numbers below their sum."""
+        """Number of samples of each member; `read` takes numbers below their sum."""
         return [tokens.num_samples(sequence_length) for tokens in self.sets]
 
     def tail_tokens(self, sequence_length: int) -> int:
-        """Tokens at the members' ends that no sample of this length holds."""
+        """Tokens at the members' ends that are in no sample of this length."""
         return sum(tokens.tail_tokens(sequence_length) for tokens in self.sets)
 
     def order(self, seed: int, sequence_length: int) -> MixtureOrder:
@@ -229,23 +235,23 @@ class MixtureSet:
             tuple(self._offsets(sequence_length)[:-1].tolist()),
         )
 
-    def read(self, samples: np.ndarray, sequence_length: int) -> Rows:
+    def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         offsets = self._offsets(sequence_length)
         assert samples.ndim == 1
         assert samples.size == 0 or (samples.min() >= 0 and samples.max() < offsets[-1])
         width = sequence_length + (1 if self.layout == "stream" else 0)
         tokens = np.empty((len(samples), width), dtype=np.int64)
         mask: np.ndarray | None = None
-        # A member without samples of this length begins where the next one does: take the last.
+        # A member without samples of this length has the offset of the next one: take the last.
         members = np.searchsorted(offsets, samples, side="right") - 1
-        for number, here in groups(members):
+        for number, here in group_by_value(members):
             rows = self.sets[number].read(samples[here] - offsets[number], sequence_length)
             tokens[here] = rows.tokens
             if rows.mask is not None:
                 if mask is None:
                     mask = np.ones((len(samples), width), dtype=np.bool_)
                 mask[here] = rows.mask
-        return Rows(tokens, mask)
+        return TokenRows(tokens, mask)
 
     def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
         """Each member fetches what its own part of these positions needs, and what follows."""
@@ -258,31 +264,31 @@ class MixtureSet:
             tokens.close()
 
     def _offsets(self, sequence_length: int) -> np.ndarray:
-        """Where each member's samples begin, and where the last one's end."""
+        """Where each member's samples start, and where the last one's end."""
         return np.cumsum([0, *self.num_own_samples(sequence_length)], dtype=np.int64)
 
 
 @dataclass(frozen=True)
 class MemberShare:
-    """What a member of a mixture comes to."""
+    """What a member contributes to a mixture."""
 
     name: str
     wanted: float
-    """Its share by weight, or by epochs and tokens."""
+    """Share requested, by weight, or by epochs and tokens."""
     share: float
-    """Its share of the table: of all positions."""
+    """Share of the table, and so of all positions."""
     num_samples: int
-    """That it has."""
+    """Number of samples it has."""
     num_positions: int
-    """That it gets."""
+    """Number of positions it gets."""
     num_epochs: float | None
     """How often it is read; None for a set too short for a sample."""
 
 
-def shares(
+def member_shares(
     mixture: MixtureSet, sequence_length: int, num_positions: int | None = None
 ) -> list[MemberShare]:
-    """What each member comes to in so many positions, or in one epoch of the mixture."""
+    """What each member contributes to this many positions, or to one epoch of the mixture."""
     if num_positions is None:
         num_positions = mixture.num_samples(sequence_length)
     members = mixture.manifest.members
@@ -304,7 +310,7 @@ def shares(
 
 
 _AGAIN = "write the mixture again"
-_ONE_KIND = "give every member a weight, or every member epochs"
+_ONE_KIND = "give every member a weight, or give every member epochs"
 
 _FIT = {
     "tokenizer_digest": "prepare both with the same tokenizer",
@@ -313,11 +319,11 @@ _FIT = {
     "layout": "prepare both with --windows, or both without",
     "window_tokens": "prepare both with the same --windows",
 }
-"""What members must have in common, and what to do when they do not."""
+"""What members must have in common, and what to do if they do not."""
 
 
 def _content(store: Store, clock: Clock) -> bytes | None:
-    """Of mixture.json; None when there is none."""
+    """The content of mixture.json; None if there is none."""
 
     def look() -> bytes | None:
         try:
@@ -325,17 +331,17 @@ def _content(store: Store, clock: Clock) -> bytes | None:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    return patiently(store, MIXTURE, look, clock, OPEN_SECONDS)
+    return with_retries(store, MIXTURE, look, clock, OPEN_SECONDS)
 
 
-def _problem(members: Sequence[Wanted]) -> str | None:
-    """Why these are no members of one mixture."""
+def _problem(members: Sequence[MemberSpec]) -> str | None:
+    """Why these cannot be the members of one mixture; None if they can."""
     if not members:
         return "a mixture needs at least one member"
     names = [member.name for member in members]
     for name in names:
         if names.count(name) > 1:
-            return f"two members are called {name}"
+            return f"two members are named {name}"
     for member in members:
         if (member.weight is None) == (member.epochs is None):
             has = "neither weight nor epochs" if member.weight is None else "both weight and epochs"
@@ -350,24 +356,24 @@ def _problem(members: Sequence[Wanted]) -> str | None:
 
 
 def _open_members(
-    opened: ExitStack, root: str, members: Sequence[Wanted], reading: Reading
+    opened: ExitStack, root: str, members: Sequence[MemberSpec], reading: ReadOptions
 ) -> list[TokenSet]:
-    """The members' sets. They are closed with `opened`."""
+    """The members' sets; `opened` closes them."""
     reading = replace(reading, memory_bytes=reading.memory_bytes // len(members))
     sets: list[TokenSet] = []
     for member in members:
-        place = _place(root, member)
-        if is_mixture(place, reading.clock):
+        store = Store(_location(root, member))
+        if is_mixture(store, reading.clock):
             raise BadInput(
-                f"{member.name} ({place}) is a mixture itself", "name its members one by one"
+                f"{member.name} ({store.root}) is a mixture itself", "list its members instead"
             )
-        tokens = TokenSet.open(place, reading)
+        tokens = TokenSet.open(store, reading)
         opened.callback(tokens.close)
         sets.append(tokens)
     return sets
 
 
-def _require_fit(members: Sequence[Wanted], sets: Sequence[TokenSet]) -> None:
+def _require_fit(members: Sequence[MemberSpec], sets: Sequence[TokenSet]) -> None:
     for member, tokens in zip(members, sets, strict=True):
         for fact, hint in _FIT.items():
             one, other = (getattr(found, fact) for found in (sets[0], tokens))
@@ -379,32 +385,32 @@ def _require_fit(members: Sequence[Wanted], sets: Sequence[TokenSet]) -> None:
                 )
 
 
-def _place(root: str, member: Wanted) -> str:
-    """Where a member's set is, seen from here."""
+def _location(root: str, member: MemberSpec) -> str:
+    """The location of a member's set, with relative ones resolved."""
     if "://" in member.location or Path(member.location).is_absolute():
         return member.location
     scheme, separator, key = root.partition("://")
     if not separator:
-        # By name and not by asking the disk: the mixture's folder may not be there yet.
+        # By name, without asking the disk: the mixture's folder may not exist yet.
         return os.path.normpath(os.path.join(os.path.realpath(root), member.location))
-    # Object stores know no `..`, and the first part is the bucket.
+    # Object stores have no `..`, and the first part is the bucket.
     bucket, _, prefix = key.partition("/")
     inside = posixpath.normpath(posixpath.join(prefix, member.location))
     if inside.split("/")[0] == "..":
         raise BadInput(
-            f"{member.name}: {member.location} leads out of {scheme}://{bucket}",
-            f"give its whole address, {scheme}://...",
+            f"{member.name}: {member.location} is outside of {scheme}://{bucket}",
+            f"give its full address, {scheme}://...",
         )
     return f"{scheme}://{bucket}/{inside}"
 
 
 def _exact(number: float) -> Fraction:
-    """The decimal that was written, not the binary fraction next to it: a tenth is a tenth."""
+    """The decimal number as written, not the nearest binary fraction: a tenth is a tenth."""
     return Fraction(repr(number))
 
 
-def _wanted(members: Sequence[Wanted], num_tokens: Sequence[int]) -> list[Fraction]:
-    """What each member should have, in a common unit."""
+def _wanted(members: Sequence[MemberSpec], num_tokens: Sequence[int]) -> list[Fraction]:
+    """The amount requested for each member, in a common unit."""
     return [
         _exact(member.weight) if member.weight is not None else _exact(member.epochs or 0) * tokens
         for member, tokens in zip(members, num_tokens, strict=True)
@@ -412,12 +418,13 @@ def _wanted(members: Sequence[Wanted], num_tokens: Sequence[int]) -> list[Fracti
 
 
 def _require_shares(names: Sequence[str], wanted: Sequence[Fraction], slots: Sequence[int]) -> None:
-    """Refuses a mixture in which rounding to slots would misstate somebody's share."""
+    """Refuses a mixture in which rounding to slots would distort a member's share."""
     total, size = sum(wanted), sum(slots)
     for name, amount, count in zip(names, wanted, slots, strict=True):
         share = amount / total
         if abs(Fraction(count, size) - share) > share * TOLERANCE:
-            # Largest remainder is off by less than one slot, and a little for those rounded up.
+            # Largest remainder is off by less than one slot, plus a little for those rounded up to
+            # one.
             enough = math.ceil(1 / TOLERANCE) + 1
             raise BadInput(
                 f"{name} cannot have {_percent(share)} of the mixture: rounded to {count} of "

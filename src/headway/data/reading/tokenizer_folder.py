@@ -1,4 +1,4 @@
-"""A set's tokenizer as a folder on this machine, wherever the set is."""
+"""Provides a set's tokenizer as a folder on this machine, wherever the set is."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from uuid import uuid4
 import xxhash
 
 from headway.clock import Clock
-from headway.data.patience import OPEN_SECONDS, patiently
-from headway.data.shards import TOKENIZER
+from headway.data.retry import OPEN_SECONDS, with_retries
+from headway.data.set_format import TOKENIZER
 from headway.errors import BadInput
 from headway.state.store import Store
 
@@ -27,7 +27,7 @@ def local_tokenizer(store: Store, digest: str, cache: Path, clock: Clock) -> Pat
     folder = cache / "tokenizers" / f"{digest}-{where[:12]}"
     if _digest(folder) == digest:
         return folder
-    files = patiently(store, TOKENIZER, lambda: _files(store), clock, OPEN_SECONDS)
+    files = with_retries(store, TOKENIZER, lambda: _files(store), clock, OPEN_SECONDS)
     if xxhash.xxh3_128_hexdigest(files.get(MAIN_FILE, b"")) != digest:
         raise BadInput(
             f"{store.location(TOKENIZER)}/{MAIN_FILE} is missing or is not the set's own",
@@ -36,23 +36,23 @@ def local_tokenizer(store: Store, digest: str, cache: Path, clock: Clock) -> Pat
     try:
         return _placed(files, folder, digest)
     except OSError:
-        # A cache that cannot be written: for this process only.
+        # The cache is not writable: use a folder for this process only.
         return _written(files, Path(tempfile.mkdtemp(prefix="headway-tokenizer-")))
 
 
 def _files(store: Store) -> dict[str, bytes]:
-    # By their last name, wherever a key may point.
+    # Keep the last component only: a key must not point outside the folder.
     return {Path(name).name: store.read(name) for name in store.names(TOKENIZER)}
 
 
 def _placed(files: dict[str, bytes], folder: Path, digest: str) -> Path:
-    """Written beside its place and renamed: another process may be doing the same."""
+    """Writes the folder beside its place and renames it: another process may be doing the same."""
     partial = folder.with_name(f".{folder.name}.{uuid4().hex[:12]}")
     partial.mkdir(parents=True)
     try:
         _written(files, partial)
         if folder.exists() and _digest(folder) != digest:
-            shutil.rmtree(folder, ignore_errors=True)  # a power cut left it half
+            shutil.rmtree(folder, ignore_errors=True)  # left incomplete by a power failure
         with suppress(OSError):  # another process was faster
             partial.rename(folder)
     finally:

@@ -1,4 +1,4 @@
-"""Whether a set's files are what its manifest says."""
+"""Checks that a set's files match its manifest."""
 
 from __future__ import annotations
 
@@ -6,25 +6,24 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
 
 import xxhash
 
 from headway.clock import Clock, SystemClock
-from headway.data.patience import OPEN_SECONDS, READ_SECONDS, patiently
-from headway.data.shards import SHARDS, TOKENIZER, SetManifest, read_manifest, shard_file
+from headway.data.retry import OPEN_SECONDS, READ_SECONDS, with_retries
+from headway.data.set_format import SHARDS, TOKENIZER, SetManifest, read_manifest, shard_file
 from headway.state.store import Store
 
 CHUNK_BYTES = 2**23
-"""Read at once. Over a network the delay of a request is lost in it."""
+"""Bytes per read: large enough that the latency of a network request does not matter."""
 NUM_REQUESTS = 8
-"""At once, over a network. A disk is read by one: it is fastest that way."""
+"""Number of parallel requests over a network. A disk is read by one thread: that is fastest."""
 
 
 @dataclass(frozen=True)
 class Damage:
     shard: str | None
-    """The shard to make again; None where it is the manifest or the tokenizer."""
+    """Shard to rebuild; None if the manifest or the tokenizer is damaged."""
     message: str
 
 
@@ -35,15 +34,14 @@ class _Expected:
     digest: str
 
 
-def verify(location: str | Path, clock: Clock | None = None) -> list[Damage]:
+def verify_set(store: Store, clock: Clock | None = None) -> list[Damage]:
     """What is wrong with a set's files, by reading all of them; empty if nothing is."""
     clock = clock or SystemClock()
-    store = Store(location)
 
     def look() -> tuple[SetManifest, dict[str, int]]:
-        return read_manifest(location), _sizes(store, SHARDS) | _sizes(store, TOKENIZER)
+        return read_manifest(store), _sizes(store, SHARDS) | _sizes(store, TOKENIZER)
 
-    manifest, sizes = patiently(store, "", look, clock, OPEN_SECONDS)
+    manifest, sizes = with_retries(store, "", look, clock, OPEN_SECONDS)
     damages = [Damage(None, problem) for problem in manifest.problems()]
     damages += _wrong_sizes(store, manifest, sizes)
     wrong_content = _damaged(store, manifest, sizes, clock)
@@ -51,7 +49,7 @@ def verify(location: str | Path, clock: Clock | None = None) -> list[Damage]:
 
 
 def size_problems(store: Store, manifest: SetManifest) -> list[Damage]:
-    """Of the shards' files, with one listing: in a store each question is a request."""
+    """Shard files of the wrong size, from one listing: in a store, each query is a request."""
     return _wrong_sizes(store, manifest, _sizes(store, SHARDS))
 
 
@@ -72,7 +70,7 @@ def _wrong_sizes(store: Store, manifest: SetManifest, sizes: dict[str, int]) -> 
 def _damaged(
     store: Store, manifest: SetManifest, sizes: dict[str, int], clock: Clock
 ) -> Iterator[Damage]:
-    """A shard's missing file is among the wrong sizes already."""
+    """Files with wrong content. A shard's missing file is already among the wrong sizes."""
 
     def problem(expected: _Expected) -> str | None:
         where = store.location(expected.file)
@@ -104,12 +102,12 @@ def _digest(store: Store, file: str, size: int, clock: Clock) -> str:
         def read(start: int = start) -> bytes:
             return store.read_range(file, start, min(CHUNK_BYTES, size - start))
 
-        hasher.update(patiently(store, file, read, clock, READ_SECONDS))
+        hasher.update(with_retries(store, file, read, clock, READ_SECONDS))
     return hasher.hexdigest()
 
 
 def _sizes(store: Store, folder: str) -> dict[str, int]:
-    """Bytes of the files in a folder, by name."""
+    """Size of each file in a folder, by name."""
     if not store.is_local:
         return {name: facts.size for name, facts in store.facts(folder).items()}
     try:

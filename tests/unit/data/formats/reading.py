@@ -8,22 +8,22 @@ import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
-from headway.data.formats.chunks import Chunk, Opened, Problem, Record
+from headway.data.formats.chunks import Chunk, OpenedSource, Problem, SourceRecord
 from headway.errors import HeadwayError
 
 Reader = Callable[..., Iterator[Chunk]]
 
 
-def opened(data: bytes | BinaryIO, **how: Any) -> Opened:
+def opened(data: bytes | BinaryIO, **how: Any) -> OpenedSource:
     """A file that can seek, and is positioned somewhere inside."""
     stream = io.BytesIO(data) if isinstance(data, bytes) else data
     if how.setdefault("can_seek", True):
         stream.seek(3)
-    return Opened("a file", cast(BinaryIO, stream), **how)
+    return OpenedSource("a file", cast(BinaryIO, stream), **how)
 
 
-def items(chunks: Iterator[Chunk]) -> list[Record | Problem]:
-    found: list[Record | Problem] = []
+def items(chunks: Iterator[Chunk]) -> list[SourceRecord | Problem]:
+    found: list[SourceRecord | Problem] = []
     for chunk in chunks:
         sent = pickle.loads(pickle.dumps(chunk))
         assert sent.file.startswith("a file")
@@ -36,7 +36,7 @@ def records(chunks: Iterator[Chunk]) -> list[tuple[int, Any]]:
     """Line and value of each; fails if there is any problem."""
     found = items(chunks)
     assert [item for item in found if isinstance(item, Problem)] == []
-    return [(item.line, item.value) for item in found if isinstance(item, Record)]
+    return [(item.line, item.value) for item in found if isinstance(item, SourceRecord)]
 
 
 def outline(chunks: Iterator[Chunk]) -> list[Any]:
@@ -56,7 +56,7 @@ def documents(chunks: Iterator[Chunk]) -> list[list[Any]]:
     found: list[list[Any]] = []
     is_open = False
     for chunk in chunks:
-        values = [item.value for item in chunk.records() if isinstance(item, Record)]
+        values = [item.value for item in chunk.records() if isinstance(item, SourceRecord)]
         if not values:
             assert not chunk.opens
             continue

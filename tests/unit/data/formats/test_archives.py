@@ -15,19 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.data.formats.archives import tar_chunks
-from headway.data.formats.chunks import Chunk, Opened, Problem, broken
-from headway.data.formats.lines import json_line_chunks, text_chunks
+from headway.data.formats.chunks import Chunk, OpenedSource, Problem, problem_chunk
+from headway.data.formats.text_and_jsonl import json_line_chunks, text_chunks
 from headway.errors import HeadwayError
 from unit.data.formats.reading import Failing, items, opened, outline
 
 
-def read_member(member: Opened) -> Iterator[Chunk]:
+def read_member(member: OpenedSource) -> Iterator[Chunk]:
     if member.file.endswith(".jsonl"):
         yield from json_line_chunks(member)
     elif member.file.endswith(".txt"):
         yield from text_chunks(member)
     else:
-        yield broken("unknown suffix", member.file, None, "")
+        yield problem_chunk("unknown suffix", member.file, None, "")
 
 
 def tar(members: dict[str, bytes | bytes], **how: Any) -> bytes:
@@ -58,7 +58,7 @@ def test_members_are_read_back_in_order(texts: list[str], form: int, can_seek: b
     raw = tar(members, format=form)
     seen = []
 
-    def remember(member: Opened) -> Iterator[Chunk]:
+    def remember(member: OpenedSource) -> Iterator[Chunk]:
         seen.append((member.file, member.can_seek, member.columns))
         return read_member(member)
 
@@ -67,7 +67,7 @@ def test_members_are_read_back_in_order(texts: list[str], form: int, can_seek: b
     assert seen == [(f"a file/{name}", False, ("text",)) for name in members]
 
 
-def test_what_is_no_plain_file_is_reported() -> None:
+def test_anything_but_a_plain_file_is_reported() -> None:
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w") as archive:
         for name, kind in {
@@ -103,21 +103,21 @@ def test_what_is_no_plain_file_is_reported() -> None:
 
 
 def test_a_member_that_is_not_read_to_its_end_does_not_disturb_the_next() -> None:
-    def first_only(member: Opened) -> Iterator[Chunk]:
+    def first_only(member: OpenedSource) -> Iterator[Chunk]:
         member.stream.read(10)
-        yield broken("read", member.file, None, "")
+        yield problem_chunk("read", member.file, None, "")
 
     raw = tar({"a": b"x" * 100_000, "b": b"y" * 10})
     found = items(tar_chunks(opened(raw), first_only))
     assert [item.file for item in found] == ["a file/a", "a file/b"]  # type: ignore[union-attr]
 
 
-def test_behind_a_damaged_header_reading_goes_on_at_the_next() -> None:
+def test_after_a_damaged_header_reading_continues_at_the_next() -> None:
     raw = bytearray(tar({"a.jsonl": jsonl(1), "b.jsonl": jsonl(2) * 100, "c.jsonl": jsonl(3)}))
     raw[1024 + 5] ^= 0xFF
     found = items(tar_chunks(opened(bytes(raw)), read_member))
     assert [getattr(item, "value", None) for item in found] == [{"a": 1}, None, {"a": 3}]
-    message = "no header behind a.jsonl: 1536 bytes are passed over"
+    message = "no header after a.jsonl: 1536 bytes are skipped"
     assert found[1] == Problem("damaged archive", "a file", None, message)
 
 
@@ -129,7 +129,7 @@ def test_archives_joined_end_to_end_are_read_whole() -> None:
     raw = tar({"a.jsonl": jsonl(1)}) + tar({"b.jsonl": jsonl(2)})
     assert outline(tar_chunks(opened(raw), read_member)) == [{"a": 1}, {"a": 2}]
     *_, last = items(tar_chunks(opened(raw[: 10240 + 1024]), read_member))
-    assert last.message == "no end mark behind b.jsonl: members may be missing"  # type: ignore[union-attr]
+    assert last.message == "no end-of-archive marker after b.jsonl: members may be missing"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(
@@ -137,11 +137,11 @@ def test_archives_joined_end_to_end_are_read_whole() -> None:
     [
         (b"", "empty file"),
         (b"text", "truncated header; nothing can be read"),
-        (b"text" * 1000, "no tar archive"),
+        (b"text" * 1000, "not a tar archive"),
         (tar({"a.jsonl": jsonl(1)})[:100], "truncated header"),
     ],
 )
-def test_what_is_no_archive_is_one_problem(raw: bytes, words: str) -> None:
+def test_a_file_that_is_not_an_archive_is_one_problem(raw: bytes, words: str) -> None:
     (problem,) = items(tar_chunks(opened(raw), read_member))
     assert problem.kind == "damaged archive"  # type: ignore[union-attr]
     assert words in problem.message  # type: ignore[union-attr]
@@ -158,7 +158,7 @@ def test_a_truncated_archive_keeps_what_is_there_and_says_so() -> None:
         whole = length // 5120 * 500
         assert len(found) - len(kinds) >= whole
     found = items(tar_chunks(opened(raw[:content]), read_member))
-    assert found[-1].message == "no end mark behind 3.jsonl: members may be missing"  # type: ignore[union-attr]
+    assert found[-1].message == "no end-of-archive marker after 3.jsonl: members may be missing"  # type: ignore[union-attr]
 
 
 def test_a_member_cut_off_is_located_inside_it() -> None:

@@ -116,7 +116,7 @@ def test_rows_longer_than_a_chunk_go_in_parts() -> None:
         (np.asfortranarray(np.arange(6).reshape(2, 3)), "Fortran order"),
     ],
 )
-def test_what_holds_no_ids_is_one_problem(array: np.ndarray, kind: str) -> None:
+def test_a_file_without_ids_is_one_problem(array: np.ndarray, kind: str) -> None:
     (problem,) = items(npy_chunks(opened(saved(array, allow_pickle=True))))
     assert isinstance(problem, Problem)
     assert (problem.kind, problem.line) == (kind, None)

@@ -16,20 +16,28 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.order import Order
-from headway.data.reading.mixing import NUM_SLOTS, MixtureOrder, Table, arrange, divide, member_seed
 from headway.data.reading.mixture import (
-    Member,
+    MemberSpec,
     MixtureManifest,
+    MixtureMember,
     MixtureSet,
-    Wanted,
     is_mixture,
+    member_shares,
     read_mixture,
-    shares,
     write_mixture,
 )
-from headway.data.reading.tokenset import TokenSet
-from headway.data.shards import SetManifest, Shard, SpecialIds, file_digest, token_dtype
+from headway.data.reading.mixture_order import (
+    NUM_SLOTS,
+    MixtureOrder,
+    SlotTable,
+    arrange_slots,
+    divide_slots,
+    member_seed,
+)
+from headway.data.reading.token_set import TokenSet
+from headway.data.set_format import SetManifest, Shard, SpecialIds, file_digest, token_dtype
 from headway.errors import BadInput, HeadwayError, NotFound
+from headway.state.store import Store
 from support.s3 import credentials, s3_server
 
 small_slots = st.lists(st.integers(1, 40), min_size=1, max_size=12)
@@ -90,18 +98,18 @@ def write_set(
     return manifest
 
 
-def weighted(**weights: float) -> list[Wanted]:
-    return [Wanted(name=name, location=name, weight=weight) for name, weight in weights.items()]
+def weighted(**weights: float) -> list[MemberSpec]:
+    return [MemberSpec(name=name, location=name, weight=weight) for name, weight in weights.items()]
 
 
-def in_epochs(**epochs: float) -> list[Wanted]:
-    return [Wanted(name=name, location=name, epochs=times) for name, times in epochs.items()]
+def in_epochs(**epochs: float) -> list[MemberSpec]:
+    return [MemberSpec(name=name, location=name, epochs=times) for name, times in epochs.items()]
 
 
 def small_order(slots: Sequence[int], lengths: Sequence[int], seed: int = 5) -> MixtureOrder:
     """Small blocks and windows: every member goes through many of them."""
     return MixtureOrder(
-        Table(slots),
+        SlotTable(slots),
         tuple(Order(member_seed(seed, i), length, 6, 4) for i, length in enumerate(lengths)),
         tuple((np.cumsum(lengths) - lengths).tolist()),
     )
@@ -147,7 +155,7 @@ def require_even(table: np.ndarray, slots: Sequence[int]) -> None:
 @settings(deadline=None, max_examples=150)
 @given(slots=small_slots)
 def test_every_stretch_holds_every_member_by_its_share(slots: list[int]) -> None:
-    require_even(arrange(slots), slots)
+    require_even(arrange_slots(slots), slots)
 
 
 @settings(deadline=None, max_examples=12)
@@ -155,7 +163,7 @@ def test_every_stretch_holds_every_member_by_its_share(slots: list[int]) -> None
 def test_every_stretch_counted_one_by_one(slots: list[int]) -> None:
     """The same as above, by counting and not by an argument."""
     size = sum(slots)
-    members = Table(slots).at(0, 3 * size)[0]
+    members = SlotTable(slots).at(0, 3 * size)[0]
     for start, end in itertools.combinations(range(3 * size + 1), 2):
         for number, count in enumerate(slots):
             found = np.count_nonzero(members[start:end] == number)
@@ -177,11 +185,11 @@ def test_every_stretch_counted_one_by_one(slots: list[int]) -> None:
     ids=lambda slots: f"{len(slots)}-members-{slots[0]}",
 )
 def test_every_stretch_of_a_real_table(slots: tuple[int, ...]) -> None:
-    require_even(arrange(slots), slots)
+    require_even(arrange_slots(slots), slots)
 
 
 def test_many_small_members_do_not_crowd_out_a_large_one() -> None:
-    table = arrange((NUM_SLOTS - 100 * 65, *[65] * 100))
+    table = arrange_slots((NUM_SLOTS - 100 * 65, *[65] * 100))
     large = np.flatnonzero(table == 0)
     assert np.diff(large).max() <= 3  # its share is 90 %
 
@@ -204,7 +212,7 @@ def test_the_table_is_the_one_of_tijdemans_rule(slots: list[int]) -> None:
         )
         given_so_far[chosen] += 1
         expected.append(chosen)
-    assert arrange(slots).tolist() == expected
+    assert arrange_slots(slots).tolist() == expected
 
 
 amounts = st.one_of(
@@ -217,7 +225,7 @@ amounts = st.one_of(
 @given(wanted=st.lists(amounts, min_size=1, max_size=20), spare=st.integers(0, 500))
 def test_slots_are_divided_by_largest_remainder(wanted: list[Fraction], spare: int) -> None:
     num_slots = len(wanted) + spare
-    slots = divide(wanted, num_slots)
+    slots = divide_slots(wanted, num_slots)
     assert sum(slots) == num_slots
     assert min(slots) >= 1
     for one, other in itertools.permutations(range(len(wanted)), 2):
@@ -241,16 +249,20 @@ def test_from_eleven_slots_on_a_share_is_met_within_a_tenth(sizes: list[float]) 
     wanted.append(NUM_SLOTS - sum(wanted))
     if wanted[-1] <= 0:
         return
-    for due, count in zip(wanted, divide(wanted, NUM_SLOTS), strict=True):
+    for due, count in zip(wanted, divide_slots(wanted, NUM_SLOTS), strict=True):
         assert due < 11 or abs(count - due) <= due / 10
 
 
 def test_equal_weights_get_equal_slots_but_for_the_rest(tmp_path: Path) -> None:
     for name in "abc":
         write_set(tmp_path / name, 30)
-    thirds = write_mixture(tmp_path / "thirds", located(tmp_path, weighted(a=0.1, b=0.1, c=0.1)))
+    thirds = write_mixture(
+        Store(tmp_path / "thirds"), located(tmp_path, weighted(a=0.1, b=0.1, c=0.1))
+    )
     assert thirds.slots == (21846, 21845, 21845)
-    written = write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=0.1, b=0.2, c=0.7)))
+    written = write_mixture(
+        Store(tmp_path / "mix"), located(tmp_path, weighted(a=0.1, b=0.2, c=0.7))
+    )
     assert written.slots == (6554, 13107, 45875)  # 6553.6, 13107.2, 45875.2
 
 
@@ -287,9 +299,9 @@ def test_every_member_comes_in_its_own_order(
     count=st.integers(0, 150),
 )
 def test_positions_are_exact_however_far(slots: list[int], first: int, count: int) -> None:
-    table = Table(slots)
+    table = SlotTable(slots)
     members, indices = table.at(first, count)
-    arranged, size = arrange(slots).tolist(), sum(slots)
+    arranged, size = arrange_slots(slots).tolist(), sum(slots)
     for place, (member, index) in enumerate(zip(members.tolist(), indices.tolist(), strict=True)):
         cycle, slot = divmod(first + place, size)
         assert member == arranged[slot]
@@ -303,7 +315,7 @@ def test_positions_are_exact_however_far(slots: list[int], first: int, count: in
 
 @settings(deadline=None, max_examples=60)
 @given(order=small_orders(), position=st.integers(0, 2000))
-def test_a_window_holds_all_that_is_read_in_it(order: MixtureOrder, position: int) -> None:
+def test_a_window_holds_everything_read_in_it(order: MixtureOrder, position: int) -> None:
     window = order.window_at(position)
     assert window.first_position <= position < window.end_position
     _, samples = order.at(window.first_position, window.end_position - window.first_position)
@@ -329,18 +341,18 @@ def test_members_of_equal_length_do_not_march_in_step() -> None:
 
 def test_the_values_are_frozen() -> None:
     """Never update these values: every run that could be resumed would continue with other data."""
-    assert arrange((5, 2, 1)).tolist() == [0, 0, 1, 0, 2, 0, 1, 0]
-    slots = divide([Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)], NUM_SLOTS)
+    assert arrange_slots((5, 2, 1)).tolist() == [0, 0, 1, 0, 2, 0, 1, 0]
+    slots = divide_slots([Fraction(7, 10), Fraction(2, 10), Fraction(1, 10)], NUM_SLOTS)
     assert slots == (45875, 13107, 6554)
     slots = (45875, 13107, 6553, 1)
-    table = arrange(slots).astype("<i4").tobytes()
+    table = arrange_slots(slots).astype("<i4").tobytes()
     assert xxhash.xxh3_128_hexdigest(table) == "efcb00b047a4326410670776b690e995"
     assert [member_seed(17, number) for number in range(3)] == [
         *(1693684129373161234, 2290861396187777516, 12585715842046319184)
     ]
 
     members = tuple(
-        Member(name=name, location=name, weight=1, digest=32 * name, slots=slots)
+        MixtureMember(name=name, location=name, weight=1, digest=32 * name, slots=slots)
         for name, slots in (("a", 49152), ("b", 16384))
     )
     assert (
@@ -350,7 +362,7 @@ def test_the_values_are_frozen() -> None:
 
     sizes = (1000, 1000, 7)
     orders = tuple(Order(member_seed(17, i), size, 16, 4) for i, size in enumerate(sizes))
-    order = MixtureOrder(Table((5, 2, 1)), orders, (0, 1000, 2000))
+    order = MixtureOrder(SlotTable((5, 2, 1)), orders, (0, 1000, 2000))
     assert order.at(0, 8)[1].tolist() == [994, 814, 1309, 999, 2000, 810, 1312, 809]
     epochs, samples = order.at(12345, 8)
     assert epochs.tolist() == [7, 3, 7, 220, 7, 3, 7, 7]
@@ -358,7 +370,7 @@ def test_the_values_are_frozen() -> None:
 
     size = 10**13 // 1024
     large = MixtureOrder(
-        Table(slots),
+        SlotTable(slots),
         tuple(Order(member_seed(17, i), size, 1024, 64) for i in range(4)),
         tuple(i * size for i in range(4)),
     )
@@ -372,7 +384,7 @@ def test_the_values_are_frozen() -> None:
 def test_a_batch_of_ten_trillion_tokens_takes_milliseconds() -> None:
     size = 10**13 // 1024 // 4
     order = MixtureOrder(
-        Table((NUM_SLOTS // 4,) * 4),
+        SlotTable((NUM_SLOTS // 4,) * 4),
         tuple(Order(member_seed(17, i), size, 1024, 64) for i in range(4)),
         tuple(i * size for i in range(4)),
     )
@@ -387,23 +399,23 @@ def test_a_batch_of_ten_trillion_tokens_takes_milliseconds() -> None:
 # Sets
 
 
-def located(folder: Path, members: list[Wanted]) -> list[Wanted]:
+def located(folder: Path, members: list[MemberSpec]) -> list[MemberSpec]:
     return [m.model_copy(update={"location": str(folder / m.location)}) for m in members]
 
 
 def test_a_mixture_reads_as_one_set(tmp_path: Path) -> None:
     one, other = write_set(tmp_path / "a", 101), write_set(tmp_path / "b", 44, first=1000)
     members = [
-        Wanted(name="a", location="../a", weight=3),
-        Wanted(name="b", location=str(tmp_path / "b"), weight=1),
+        MemberSpec(name="a", location="../a", weight=3),
+        MemberSpec(name="b", location=str(tmp_path / "b"), weight=1),
     ]
-    written = write_mixture(tmp_path / "mix", members)
+    written = write_mixture(Store(tmp_path / "mix"), members)
     assert [member.digest for member in written.members] == [one.digest, other.digest]
     assert written.slots == (3 * NUM_SLOTS // 4, NUM_SLOTS // 4)
-    assert is_mixture(tmp_path / "mix")
-    assert not is_mixture(tmp_path / "a")
+    assert is_mixture(Store(tmp_path / "mix"))
+    assert not is_mixture(Store(tmp_path / "a"))
 
-    mixture = MixtureSet.open(tmp_path / "mix")
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
     assert mixture.manifest == written
     assert mixture.location == str(tmp_path / "mix")
     assert mixture.digest == written.digest
@@ -442,9 +454,9 @@ class Watched(TokenSet):
 def test_every_member_fetches_its_own_part_ahead(tmp_path: Path) -> None:
     for name in "abc":
         write_set(tmp_path / name, 101)
-    manifest = write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=90, b=9, c=1)))
-    sets = [Watched.open(tmp_path / name) for name in "abc"]
-    mixture = MixtureSet(tmp_path / "mix", manifest, sets)
+    manifest = write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=90, b=9, c=1)))
+    sets = [Watched.open(Store(tmp_path / name)) for name in "abc"]
+    mixture = MixtureSet(Store(tmp_path / "mix"), manifest, sets)
     first, count = 5 * NUM_SLOTS - 20, 32
     mixture.prefetch(7, 10, first, count)
     members, indices = mixture.table.at(first, count)
@@ -462,8 +474,8 @@ def test_members_may_have_a_loss_mask_or_none(tmp_path: Path) -> None:
     counts = [place % 3 == 0 for place in range(41)]
     write_set(tmp_path / "text", 41)
     write_set(tmp_path / "chat", 41, first=1000, mask=counts)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(text=1, chat=1)))
-    mixture = MixtureSet.open(tmp_path / "mix")
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(text=1, chat=1)))
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
     rows = mixture.read(np.array([5, 0, 7, 3]), 10)
     assert rows.mask is not None
     assert rows.mask.dtype == np.bool_
@@ -476,8 +488,8 @@ def test_members_may_have_a_loss_mask_or_none(tmp_path: Path) -> None:
 def test_windows_can_be_mixed(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 40, window_tokens=4, mask_id=3)
     write_set(tmp_path / "b", 12, first=1000, window_tokens=4, mask_id=3)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=1, b=1)))
-    mixture = MixtureSet.open(tmp_path / "mix")
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=1, b=1)))
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
     assert (mixture.layout, mixture.window_tokens, mixture.num_samples(4)) == ("windows", 4, 13)
     assert mixture.read(np.array([12, 9]), 4).tokens.tolist() == [
         [1008, 1009, 1010, 1011],
@@ -492,12 +504,12 @@ def test_a_member_too_short_for_one_sample_is_named(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 101)
     write_set(tmp_path / "short", 5, first=1000)
     write_set(tmp_path / "c", 101, first=2000)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=1, short=1, c=1)))
-    mixture = MixtureSet.open(tmp_path / "mix")
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=1, short=1, c=1)))
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
     with pytest.raises(BadInput, match=r"short.*too few for one sample"):
         mixture.order(1, 10)
     # `data show` still counts, and numbers still lead to the right member.
-    assert [share.num_epochs for share in shares(mixture, 10)][1] is None
+    assert [share.num_epochs for share in member_shares(mixture, 10)][1] is None
     assert mixture.read(np.array([10, 9]), 10).tokens[:, 0].tolist() == [2000, 90]
     mixture.close()
 
@@ -506,12 +518,12 @@ def test_epochs_say_how_often_each_member_is_read(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 4001)
     write_set(tmp_path / "b", 1201, first=10_000)
     write_set(tmp_path / "c", 8001, first=20_000)
-    write_mixture(tmp_path / "mix", located(tmp_path, in_epochs(a=1, b=2.55, c=0.5)))
-    mixture = MixtureSet.open(tmp_path / "mix")
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, in_epochs(a=1, b=2.55, c=0.5)))
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
     assert mixture.num_own_samples(10) == [400, 120, 800]
     assert mixture.num_samples(10) == 400 + 306 + 400
     assert mixture.num_samples(1000) == 4 + 3 + 4  # 2.55 is rounded
-    found = shares(mixture, 10)
+    found = member_shares(mixture, 10)
     # The table's shares are by tokens, and this epoch ends inside it: within 2 of what was asked.
     assert [share.num_positions for share in found] == pytest.approx([400, 306, 400], abs=2)
     assert [share.num_epochs for share in found] == pytest.approx([1, 2.55, 0.5], abs=0.02)
@@ -523,10 +535,10 @@ def test_epochs_say_how_often_each_member_is_read(tmp_path: Path) -> None:
     mixture.close()
 
 
-def test_epochs_are_the_decimals_that_were_written(tmp_path: Path) -> None:
+def test_epochs_are_the_decimals_as_written(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 101)
-    write_mixture(tmp_path / "mix", located(tmp_path, in_epochs(a=0.15)))
-    mixture = MixtureSet.open(tmp_path / "mix")
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, in_epochs(a=0.15)))
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
     assert mixture.num_samples(10) == 2  # 1.5, rounded to even; the float 0.15 is a little less
     mixture.close()
 
@@ -534,16 +546,16 @@ def test_epochs_are_the_decimals_that_were_written(tmp_path: Path) -> None:
 def test_shares_tell_what_a_mixture_comes_to(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 1001)
     write_set(tmp_path / "b", 201, first=10_000)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=2, b=1)))
-    mixture = MixtureSet.open(tmp_path / "mix")
-    a, b = shares(mixture, 10)
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=2, b=1)))
+    mixture = MixtureSet.open(Store(tmp_path / "mix"))
+    a, b = member_shares(mixture, 10)
     assert (a.name, a.num_samples, b.name, b.num_samples) == ("a", 100, "b", 20)
     assert (a.wanted, b.wanted) == (2 / 3, 1 / 3)
     assert (a.share, b.share) == (43691 / NUM_SLOTS, 21845 / NUM_SLOTS)
     assert (a.num_positions, b.num_positions) == (80, 40)
     assert (a.num_epochs, b.num_epochs) == (0.8, 2.0)
     members = mixture.order(1, 10).table.at(0, 12_345)[0]
-    for number, share in enumerate(shares(mixture, 10, num_positions=12_345)):
+    for number, share in enumerate(member_shares(mixture, 10, num_positions=12_345)):
         assert share.num_positions == np.count_nonzero(members == number)
         assert share.num_epochs == share.num_positions / share.num_samples
     mixture.close()
@@ -554,8 +566,8 @@ def test_identity_is_content_order_and_slots_not_places_or_names(tmp_path: Path)
         write_set(tmp_path / folder / "a", 101)
         write_set(tmp_path / folder / "b", 101, first=1000)
 
-    def digest(name: str, folder: str, members: list[Wanted]) -> str:
-        return write_mixture(tmp_path / name, located(tmp_path / folder, members)).digest
+    def digest(name: str, folder: str, members: list[MemberSpec]) -> str:
+        return write_mixture(Store(tmp_path / name), located(tmp_path / folder, members)).digest
 
     first = digest("1", "here", weighted(a=3, b=1))
     assert digest("2", "there", weighted(a=3, b=1)) == first
@@ -570,21 +582,21 @@ def test_identity_is_content_order_and_slots_not_places_or_names(tmp_path: Path)
 def test_a_mixture_is_written_once(tmp_path: Path) -> None:
     for name in "abc":
         write_set(tmp_path / name, 101)
-    written = write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=3, b=1)))
-    assert read_mixture(tmp_path / "mix") == written
+    written = write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, b=1)))
+    assert read_mixture(Store(tmp_path / "mix")) == written
     content = (tmp_path / "mix" / "mixture.json").read_bytes()
-    assert write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=3, b=1))) == written
+    assert write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, b=1))) == written
     with pytest.raises(BadInput, match="already holds another mixture"):
-        write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=3, c=1)))
+        write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, c=1)))
     assert (tmp_path / "mix" / "mixture.json").read_bytes() == content
     with pytest.raises(BadInput, match="already holds a prepared set"):
-        write_mixture(tmp_path / "a", located(tmp_path, weighted(b=1)))
+        write_mixture(Store(tmp_path / "a"), located(tmp_path, weighted(b=1)))
 
 
-def refused(folder: Path, members: list[Wanted], kind: type[HeadwayError] = BadInput) -> str:
+def refused(folder: Path, members: list[MemberSpec], kind: type[HeadwayError] = BadInput) -> str:
     """What `write_mixture` says; nothing is left behind."""
     with pytest.raises(kind) as caught:
-        write_mixture(folder / "mix", located(folder, members))
+        write_mixture(Store(folder / "mix"), located(folder, members))
     assert not (folder / "mix").exists()
     assert caught.value.hint
     return caught.value.message
@@ -620,11 +632,11 @@ def test_members_are_weighted_or_counted_in_epochs_not_both(tmp_path: Path) -> N
         write_set(tmp_path / name, 100)
     both = [*weighted(a=1), *in_epochs(b=2)]
     assert "a has a weight and b has epochs" in refused(tmp_path, both)
-    said = refused(tmp_path, [Wanted(name="a", location="a", weight=1, epochs=1)])
+    said = refused(tmp_path, [MemberSpec(name="a", location="a", weight=1, epochs=1)])
     assert "a has both weight and epochs" in said
-    said = refused(tmp_path, [*weighted(a=1), Wanted(name="b", location="b")])
+    said = refused(tmp_path, [*weighted(a=1), MemberSpec(name="b", location="b")])
     assert "b has neither weight nor epochs" in said
-    assert "two members are called a" in refused(tmp_path, [*weighted(a=1), *weighted(a=2)])
+    assert "two members are named a" in refused(tmp_path, [*weighted(a=1), *weighted(a=2)])
     assert "at least one member" in refused(tmp_path, [])
 
 
@@ -638,26 +650,26 @@ def test_a_share_that_the_table_would_misstate_is_refused(tmp_path: Path) -> Non
     refused(tmp_path, weighted(a=NUM_SLOTS - 0.9, b=0.9))
     refused(tmp_path, weighted(a=NUM_SLOTS - 1.4, b=1.4))
     near = located(tmp_path, weighted(a=NUM_SLOTS - 0.95, b=0.95))
-    assert write_mixture(tmp_path / "near", near).slots == (NUM_SLOTS - 1, 1)
+    assert write_mixture(Store(tmp_path / "near"), near).slots == (NUM_SLOTS - 1, 1)
     exact = located(tmp_path, weighted(a=NUM_SLOTS - 1, b=1))
-    assert write_mixture(tmp_path / "exact", exact).slots == (NUM_SLOTS - 1, 1)
+    assert write_mixture(Store(tmp_path / "exact"), exact).slots == (NUM_SLOTS - 1, 1)
 
 
 def test_a_member_must_be_a_prepared_set(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 100)
     assert "nowhere is not a prepared set" in refused(tmp_path, weighted(a=1, nowhere=1), NotFound)
-    write_mixture(tmp_path / "inner", located(tmp_path, weighted(a=1)))
+    write_mixture(Store(tmp_path / "inner"), located(tmp_path, weighted(a=1)))
     assert "inner" in refused(tmp_path, weighted(a=1, inner=1))
 
 
-def test_a_member_that_is_another_set_now_is_refused_by_name(tmp_path: Path) -> None:
+def test_a_member_that_is_now_another_set_is_refused_by_name(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 100)
     before = write_set(tmp_path / "b", 100)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=1, b=1)))
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=1, b=1)))
     (tmp_path / "b").rename(tmp_path / "old")
     after = write_set(tmp_path / "b", 100, tokenizer="{ }")
     with pytest.raises(BadInput) as caught:
-        MixtureSet.open(tmp_path / "mix")
+        MixtureSet.open(Store(tmp_path / "mix"))
     assert f"b ({tmp_path}/b) is not the set" in caught.value.message
     assert f"its digest is {after.digest}, not {before.digest}" in caught.value.message
 
@@ -666,7 +678,7 @@ def test_a_folder_without_a_mixture_is_not_found(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 100)
     for name in ("a", "nowhere"):
         with pytest.raises(NotFound, match="is not a mixture"):
-            MixtureSet.open(tmp_path / name)
+            MixtureSet.open(Store(tmp_path / name))
 
 
 @pytest.mark.parametrize(
@@ -677,17 +689,17 @@ def test_a_folder_without_a_mixture_is_not_found(tmp_path: Path) -> None:
         ({"members": []}, "members"),
         ({"slots": 1}, "do not add up to 65536"),
         ({"slots": 0}, r"members\.0\.slots"),
-        ({"weight": 2}, "the slots are not what"),
+        ({"weight": 2}, "the slots do not match"),
         ({"weight": -1}, r"members\.0\.weight"),
         ({"weight": None, "epochs": 3}, "a has epochs"),
     ],
 )
-def test_a_manifest_that_cannot_be_right_is_refused(
+def test_an_impossible_manifest_is_refused(
     tmp_path: Path, change: dict[str, object], says: str
 ) -> None:
     for name in "ab":
         write_set(tmp_path / name, 100)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=1, b=1)))
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=1, b=1)))
     path = tmp_path / "mix" / "mixture.json"
     fields = json.loads(path.read_text())
     (fields if change.keys() & {"version", "colour", "members"} else fields["members"][0]).update(
@@ -695,16 +707,16 @@ def test_a_manifest_that_cannot_be_right_is_refused(
     )
     path.write_text(json.dumps(fields))
     with pytest.raises(BadInput, match=says) as caught:
-        MixtureSet.open(tmp_path / "mix")
+        MixtureSet.open(Store(tmp_path / "mix"))
     assert str(path) in caught.value.message
     path.write_text(path.read_text()[:40])
     with pytest.raises(BadInput, match="not valid JSON"):
-        MixtureSet.open(tmp_path / "mix")
+        MixtureSet.open(Store(tmp_path / "mix"))
 
 
 def test_the_manifest_is_frozen_in_its_fields(tmp_path: Path) -> None:
     write_set(tmp_path / "a", 100)
-    write_mixture(tmp_path / "mix", located(tmp_path, weighted(a=1)))
+    write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=1)))
     fields = json.loads((tmp_path / "mix" / "mixture.json").read_text())
     assert (
         list(fields) == list(MixtureManifest.model_fields) == ["version", "members", "created_by"]
@@ -722,14 +734,14 @@ def test_a_mixture_and_its_members_may_be_in_a_bucket(
         write_set(tmp_path / "s3" / "bucket" / "sets" / "a", 101)
         write_set(tmp_path / "b", 101, first=1000)
         members = [
-            Wanted(name="a", location="../sets/a", weight=1),
-            Wanted(name="b", location=str(tmp_path / "b"), weight=1),
+            MemberSpec(name="a", location="../sets/a", weight=1),
+            MemberSpec(name="b", location=str(tmp_path / "b"), weight=1),
         ]
-        written = write_mixture("s3://bucket/mix", members)
-        mixture = MixtureSet.open("s3://bucket/mix")
+        written = write_mixture(Store("s3://bucket/mix"), members)
+        mixture = MixtureSet.open(Store("s3://bucket/mix"))
         assert mixture.manifest == written
         assert mixture.read(np.array([15, 4]), 10).tokens[:, 0].tolist() == [1050, 40]
         mixture.close()
-        outside = [Wanted(name="a", location="../../other/a", weight=1)]
-        with pytest.raises(BadInput, match="leads out of s3://bucket"):
-            write_mixture("s3://bucket/mix", outside)
+        outside = [MemberSpec(name="a", location="../../other/a", weight=1)]
+        with pytest.raises(BadInput, match="is outside of s3://bucket"):
+            write_mixture(Store("s3://bucket/mix"), outside)

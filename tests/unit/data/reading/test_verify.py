@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from headway.data.reading import verify as verifying
-from headway.data.reading.tokenset import TokenSet
-from headway.data.reading.verify import Damage, verify
+from headway.data.reading.token_set import TokenSet
+from headway.data.reading.verify import Damage, verify_set
 from headway.errors import BadInput
 from headway.state.store import Store
 from support.clock import Patient
@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 
 def test_an_intact_set_has_no_damage(store: Store) -> None:
-    assert verify(store.root) == []
+    assert verify_set(Store(store.root)) == []
 
 
 @pytest.mark.parametrize("part", ["tokens", "documents", "mask"])
@@ -39,12 +39,12 @@ def test_a_file_cut_short_is_noticed_on_opening(store: Store, part: str) -> None
     name = f"shards/00000.{part}"
     store.write(name, store.read(name)[:-1])
     with pytest.raises(BadInput, match=f"00000.{part} has"):
-        TokenSet.open(store.root)
-    assert [damage.shard for damage in verify(store.root)] == ["00000", "00000"]
+        TokenSet.open(Store(store.root))
+    assert [damage.shard for damage in verify_set(Store(store.root))] == ["00000", "00000"]
     store.remove(name)
     with pytest.raises(BadInput, match=f"00000.{part} is missing"):
-        TokenSet.open(store.root)
-    assert verify(store.root) == [Damage("00000", f"{store.location(name)} is missing")]
+        TokenSet.open(Store(store.root))
+    assert verify_set(Store(store.root)) == [Damage("00000", f"{store.location(name)} is missing")]
 
 
 @pytest.mark.parametrize(
@@ -54,25 +54,25 @@ def test_a_single_flipped_bit_is_found(store: Store, name: str) -> None:
     content = bytearray(store.read(name))
     content[-1] ^= 1
     store.write(name, bytes(content))
-    TokenSet.open(store.root)
+    TokenSet.open(Store(store.root))
     words = f"{store.location(name)} is damaged: its content does not have the recorded digest"
-    assert verify(store.root) == [Damage(name[7:12], words)]
+    assert verify_set(Store(store.root)) == [Damage(name[7:12], words)]
 
 
 def test_another_tokenizer_is_noticed(store: Store) -> None:
     store.write("tokenizer/tokenizer.json", b"{ }")
-    (damage,) = verify(store.root)
+    (damage,) = verify_set(Store(store.root))
     assert damage.shard is None
     assert "tokenizer.json is damaged" in damage.message
     store.remove("tokenizer/tokenizer.json")
-    (damage,) = verify(store.root)
+    (damage,) = verify_set(Store(store.root))
     assert "tokenizer.json is missing" in damage.message
 
 
 def test_a_manifest_that_contradicts_itself_is_damage_of_no_shard(store: Store) -> None:
     manifest = store.read("manifest.json")
     store.write("manifest.json", manifest.replace(b'"num_tokens":4', b'"num_tokens":5'))
-    (damage,) = verify(store.root)
+    (damage,) = verify_set(Store(store.root))
     assert damage.shard is None
     assert "do not add up" in damage.message
 
@@ -81,10 +81,10 @@ def test_files_are_hashed_piece_by_piece(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(verifying, "CHUNK_BYTES", 3)
-    assert verify(store.root) == []
+    assert verify_set(Store(store.root)) == []
 
 
-def test_a_store_that_is_away_for_a_moment_is_no_damage(tmp_path: Path) -> None:
+def test_a_store_that_is_unavailable_for_a_moment_is_not_damage(tmp_path: Path) -> None:
     write_set(tmp_path / "set", MASKED, shard_tokens=3)
     with fake_s3() as s3:
         location = copy_to("s3://bucket/set", tmp_path / "set")
@@ -98,5 +98,5 @@ def test_a_store_that_is_away_for_a_moment_is_no_damage(tmp_path: Path) -> None:
 
         s3.cat_file = fail_at_first  # type: ignore[method-assign, assignment]
         clock = Patient()
-        assert verify(location, clock) == []
+        assert verify_set(Store(location), clock) == []
         assert clock.passed > 0

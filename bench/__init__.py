@@ -1,0 +1,1 @@
+"""Measurements: each module is a `make` target and ends with one line of JSON."""

@@ -1,0 +1,117 @@
+"""What `check` and `run` refuse because of the devices, here and on a target, before anything is
+prepared, uploaded or started."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from headway.cli.preflight import parameters_of
+from headway.errors import BadInput, SpecError
+from headway.plan.accelerators import ON_CPU
+from headway.plan.device_refusals import (
+    DeviceRefusal,
+    Key,
+    missing_bf16,
+    state_too_large,
+    unsupported_accelerators,
+)
+from headway.plan.memory_need import least_parameters
+from headway.plan.unsupported_accelerators import family_of_resource
+from headway.spec.load import PRESET
+from headway.spec.resolve import Hardware, resolve
+from headway.spec.target_file import with_defaults
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded, LoadedTarget
+    from headway.spec.located_yaml import Mark
+    from headway.spec.resolve import Resolved
+
+
+def require_named_devices(loaded: Loaded) -> None:
+    """Raises if devices of the kind that the run file names cannot run it, on any machine."""
+    wanted = loaded.run.resources.accelerators
+    if wanted is not None and not wanted.is_cpu:
+        machine = Hardware(cores=1, cuda_devices=wanted.count)
+        _refuse(unsupported_accelerators(loaded.run, machine), loaded)
+        _require_room(loaded, machine, nodes=1)
+
+
+def require_devices_here(loaded: Loaded, machine: Hardware, nodes: int) -> None:
+    """Raises if this machine cannot run it with that number of nodes."""
+    require_named_devices(loaded)
+    _refuse(unsupported_accelerators(loaded.run, machine), loaded)
+    _require_room(loaded, machine, nodes)
+
+
+def require_supported_on(loaded: Loaded, found: LoadedTarget) -> None:
+    """Raises if the run or the target asks for an accelerator that Headway cannot use."""
+    run = with_defaults(loaded.run, found.target)
+    _refuse(unsupported_accelerators(run, Hardware(cores=1, cuda_devices=0)), loaded, found)
+    wanted, device = run.resources.accelerators, found.target.pod.device
+    family = family_of_resource(device)
+    if wanted is not None and not wanted.is_cpu and family is not None:
+        problem = f"{found.name}.pod.device: {device} requests {family.name}"
+        refusal = DeviceRefusal(
+            (("pod", "device"),), f"{problem}, and Headway does not run on them", ON_CPU
+        )
+        _refuse(refusal, loaded, found)
+
+
+def require_room_on(loaded: Loaded, resolved: Resolved, found: LoadedTarget) -> None:
+    """Raises if the nodes of the target cannot run it."""
+    from headway.kube.placement import amount_in_bytes
+
+    memory = amount_in_bytes(found.target.pod.resources["memory"])
+    node = Hardware(cores=1, cuda_devices=resolved.ranks_per_node, memory_bytes=memory)
+    one = resolved.model_copy(update={"nodes": 1})
+    parameters = least_parameters_of(loaded)
+    _refuse(missing_bf16(one, node) or state_too_large(one, node, parameters), loaded, found)
+
+
+def _require_room(loaded: Loaded, machine: Hardware, nodes: int) -> None:
+    resolved = resolve(
+        loaded,
+        machine,
+        nodes=nodes,
+        parameters=parameters_of(loaded.run),
+        train_set="",
+        validation_sets={},
+    )
+    parameters = least_parameters_of(loaded)
+    _refuse(
+        missing_bf16(resolved, machine) or state_too_large(resolved, machine, parameters), loaded
+    )
+
+
+def least_parameters_of(loaded: Loaded) -> int | None:
+    """From the run file, or from the config of a model in a folder of this machine."""
+    model = loaded.run.model
+    if model is None or model.from_ is None:
+        return least_parameters(loaded.run)
+    # Else a name on the hub, another run, or a folder that is refused elsewhere.
+    with suppress(OSError, ValueError, BadInput):
+        config = json.loads((loaded.folder / model.from_ / "config.json").read_text("utf-8"))
+        return least_parameters(loaded.run, config) if isinstance(config, dict) else None
+    return None
+
+
+def _refuse(
+    refusal: DeviceRefusal | None, loaded: Loaded, found: LoadedTarget | None = None
+) -> None:
+    if refusal is not None:
+        where = _where(refusal.keys, loaded, found)
+        raise SpecError(refusal.problem, str(where), refusal.hint)
+
+
+def _where(keys: tuple[Key, ...], loaded: Loaded, found: LoadedTarget | None) -> Mark:
+    """Position of the first of these keys that the user has written: presets are not theirs."""
+    of_run = [loaded.located.keys[key] for key in keys if key in loaded.located.keys]
+    of_target = [
+        found.located.keys[(found.name, *key)]
+        for key in keys
+        if found is not None and (found.name, *key) in found.located.keys
+    ]
+    written = [mark for mark in [*of_run, *of_target] if not mark.file.endswith(PRESET)]
+    return written[0] if written else loaded.located.mark(())

@@ -1,0 +1,82 @@
+"""What `run` and `check` refuse or warn of, from the run file alone and before any preparation."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from typing import TYPE_CHECKING
+
+from headway.cli.output import hint, warn
+from headway.errors import BadInput, SpecError, needs_train
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded
+    from headway.spec.run_file import RunFile
+
+
+def warn_of_run_file(loaded: Loaded) -> None:
+    _warn_of_later_keys(loaded)
+    _warn_of_long_warmup(loaded)
+
+
+def require_trainable_here(loaded: Loaded) -> None:
+    """Raises if this machine lacks packages or secrets that the run needs."""
+    if "wandb" in loaded.run.track and importlib.util.find_spec("wandb") is None:
+        raise BadInput("track: wandb needs the wandb extra", "pip install 'headway[wandb]'")
+    for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
+        if importlib.util.find_spec(module) is None:
+            raise needs_train("headway run", ImportError(module, name=module))
+    missing = [name for name in loaded.run.secrets if not os.environ.get(name)]
+    if missing:
+        raise SpecError(
+            f"secrets: {', '.join(missing)} not set in the environment",
+            str(loaded.located.mark(("secrets",))),
+            f"export {missing[0]}=...",
+        )
+
+
+def steps_of(run: RunFile) -> int | None:
+    """Number of steps. None if it depends on the data, as for epochs."""
+    from headway.plan.train_length import num_steps
+
+    if run.train_for.unit == "epochs" or run.batch is None:
+        return None
+    length = run.data.sequence_length
+    batch = run.batch.global_.sequences(length)
+    return num_steps(run.train_for.unit, run.train_for.amount, batch, length, None)
+
+
+def parameters_of(run: RunFile) -> int | None:
+    """Number of parameters. None if the run file alone does not determine it. Raises if the model's
+    config is not a valid size."""
+    from headway.plan.model_size import model_size
+
+    if run.model is None or run.model.type is None:
+        return None
+    size = model_size(run.model.type, run.model.config)
+    return size.parameters if size and "vocab_size" in run.model.config else None
+
+
+def _warn_of_later_keys(loaded: Loaded) -> None:
+    """Keys that are accepted but have no effect yet."""
+    from headway.spec.key_suggestions import later_keys
+    from headway.spec.load import PRESET
+    from headway.spec.run_file import RunFile
+
+    for key in later_keys(RunFile):
+        path = tuple(key.split("."))
+        if path in loaded.located.keys:
+            mark = loaded.located.mark(path)
+            if not mark.file.endswith(PRESET):
+                warn(f"{mark}: {key} is accepted, but this version does not act on it yet")
+
+
+def _warn_of_long_warmup(loaded: Loaded) -> None:
+    """The warm-up of a preset may be longer than a short trial. That is allowed, with a warning."""
+    total, warmup = steps_of(loaded.run), loaded.run.schedule.warmup
+    if total is not None and warmup.unit == "steps" and warmup.amount >= total:
+        warn(
+            f"{loaded.located.mark(('schedule', 'warmup'))}: schedule.warmup is {warmup.amount} "
+            f"steps and the whole run has {total}: the learning rate never reaches its peak"
+        )
+        hint("--set schedule.warmup=5%")

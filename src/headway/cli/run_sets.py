@@ -1,0 +1,245 @@
+"""The sets that a run file names, prepared if they are not prepared yet."""
+
+from __future__ import annotations
+
+import json
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import xxhash
+
+from headway.errors import BadInput, needs_train
+from headway.state.store import Store
+
+if TYPE_CHECKING:
+    from headway.data.prepare.job import PrepareJob
+    from headway.data.tokenizer import TokenizerSource
+    from headway.spec.data_config import DataSetConfig, SourceConfig, TokenizerConfig
+    from headway.spec.load import Loaded
+
+PREPARED = "prepared"
+"""Folder beside the run file for what `run` prepares by itself."""
+HELD_OUT = "held_out"
+
+
+@dataclass(frozen=True)
+class Sets:
+    """Locations of the sets of a run."""
+
+    train: str
+    validation: dict[str, str]
+
+
+def trainable_sets(loaded: Loaded, background: ExitStack) -> Sets:
+    """Sets that fit the run's objective and sequence length. Workers would find out too, but only
+    after their imports."""
+    sets = sets_of(loaded, background)
+    from headway.cli.set_preparation import wait_for_first_samples
+    from headway.data.reading.compatibility import require_fit
+    from headway.data.reading.sample_set import open_set
+
+    objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
+    for location in (sets.train, *sets.validation.values()):
+        with closing(open_set(Store(location))) as samples:
+            wait_for_first_samples(samples, length)
+            require_fit(samples, objective, length)
+    return sets
+
+
+def sets_of(loaded: Loaded, background: ExitStack) -> Sets:
+    """Prepares what is not prepared; with `stream`, in the background until that is closed."""
+    data = loaded.run.data
+    assert data.train is not None
+    if data.train.hold_out is not None and HELD_OUT in data.validation:
+        raise BadInput(
+            f"data.validation has a set {HELD_OUT}, the name of the one that hold_out makes",
+            "rename that set, or remove hold_out",
+        )
+    if data.train.stream:
+        train = _streamed("train", data.train, loaded, background)
+    else:
+        train = ready_set("train", data.train, loaded, tokenizer_of=None)
+    validation = {
+        name: ready_set(name, dataset, loaded, tokenizer_of=train)
+        for name, dataset in data.validation.items()
+    }
+    if data.train.hold_out is not None:
+        # With the tokenizer that the training set now has: training another reads all the text.
+        other = data.train.model_copy(update={"tokenizer": None})
+        validation[HELD_OUT] = ready_set(HELD_OUT, other, loaded, tokenizer_of=train, side=HELD_OUT)
+    return Sets(train, validation)
+
+
+def _streamed(name: str, dataset: DataSetConfig, loaded: Loaded, background: ExitStack) -> str:
+    """Location of a set that is prepared in the background, unless it is complete."""
+    job = job_of(dataset, loaded, tokenizer_of=None)
+    from headway.cli.set_preparation import BackgroundPreparation
+    from headway.data.set_format import MANIFEST
+
+    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}-stream"
+    if not (into / MANIFEST).is_file():
+        preparation = background.enter_context(BackgroundPreparation(replace(job, into=str(into))))
+        preparation.wait_until_begun()
+    return str(into)
+
+
+def ready_set(
+    name: str, dataset: DataSetConfig, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+) -> str:
+    """Location of the set, once it is prepared."""
+    if dataset.mixture is not None:
+        return _ready_mixture(name, dataset, loaded, tokenizer_of)
+    if dataset.path is not None:
+        return located(dataset.path, loaded.folder)
+    return _prepared(name, dataset, loaded, tokenizer_of, side)
+
+
+def located(path: str, folder: Path) -> str:
+    """Resolves a path from the folder of the run file; an address stays as it is."""
+    return path if "://" in path else str(folder / path)
+
+
+def job_of(
+    source: SourceConfig, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+) -> PrepareJob:
+    """The preparation that `source` describes, without its destination."""
+    try:
+        from headway.data.prepare.job import PrepareJob
+        from headway.data.prepare.recipe import RecipeSettings
+    except ImportError as error:
+        raise needs_train("preparing data", error) from None
+
+    masked = loaded.run.objective.type == "masked"
+    share = getattr(source, "hold_out", None)
+    assert source.sources is not None
+    return PrepareJob(
+        sources=source.sources,
+        tokenizer=_tokenizer_source(source.tokenizer, tokenizer_of),
+        into="",
+        beside=loaded.folder,
+        settings=RecipeSettings(
+            layout="windows" if masked else "stream",
+            window_tokens=loaded.run.data.sequence_length if masked else None,
+            column=source.column,
+            template=source.template,
+            messages=source.messages,
+            transform=source.transform,
+            ids=source.ids,
+            mask=source.mask,
+            deduplicate=source.deduplicate,
+            hold_out=share,
+            side="held_out" if side == HELD_OUT else "train",
+        ),
+        code=loaded.folder / loaded.run.code.path if loaded.run.code else None,
+        anonymous=source.anonymous,
+    )
+
+
+def _prepared(
+    name: str, source: SourceConfig, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+) -> str:
+    """Each state of the sources has its own folder: edited text or settings are prepared again, and
+    an existing set is never overwritten."""
+    from headway.cli.set_preparation import prepare_with_progress
+    from headway.data.set_format import MANIFEST
+
+    job = job_of(source, loaded, tokenizer_of, side)
+    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}"
+    if not (into / MANIFEST).is_file():
+        prepare_with_progress(replace(job, into=str(into)), name)
+    return str(into)
+
+
+def state_of(job: PrepareJob) -> str:
+    """Twelve hexadecimal digits that identify what the set is made from."""
+    from headway.data.prepare.sources import find_sources
+    from headway.state.user_code import code_digest_1
+
+    found = find_sources(job.sources, job.beside, job.anonymous)
+    state = {
+        "files": [file.model_dump() for file in found.files],
+        "changed": [_changed(job.beside / file.name) for file in found.files],
+        "settings": job.settings.model_dump(),
+        "code": code_digest_1(job.code) if job.settings.transform and job.code else None,
+        "tokenizer": _tokenizer_state(job.tokenizer, job.beside),
+    }
+    return xxhash.xxh3_64_hexdigest(json.dumps(state, sort_keys=True).encode())[:12]
+
+
+def _changed(path: Path) -> int | None:
+    """Time of the last change of a large file, of which not all content is hashed."""
+    from headway.data.prepare.sources import WHOLE_BYTES
+
+    if not path.is_file() or path.stat().st_size <= WHOLE_BYTES:
+        return None
+    return path.stat().st_mtime_ns
+
+
+def _ready_mixture(
+    name: str, dataset: DataSetConfig, loaded: Loaded, tokenizer_of: str | None
+) -> str:
+    try:
+        from headway.data.reading.mixture import MIXTURE, MemberSpec, write_mixture
+        from headway.data.reading.sample_set import open_set
+    except ImportError as error:
+        raise needs_train("preparing data", error) from None
+
+    assert dataset.mixture is not None
+    wanted = []
+    shared = tokenizer_of
+    for member_name, member in dataset.mixture.items():
+        if member.path is not None:
+            location = located(member.path, loaded.folder)
+        else:
+            # The first member gets the tokenizer of the mixture, the others take it from there.
+            if member.tokenizer is None and shared is None:
+                member = member.model_copy(update={"tokenizer": dataset.tokenizer})
+            location = _prepared(f"{name}-{member_name}", member, loaded, shared)
+        shared = shared or location
+        wanted.append(
+            MemberSpec(
+                name=member_name, location=location, weight=member.weight, epochs=member.epochs
+            )
+        )
+    # By content too: another set may have been prepared in the same place.
+    digests = []
+    for one in wanted:
+        with closing(open_set(Store(one.location))) as member_set:
+            digests.append(member_set.digest)
+    text = json.dumps([[one.model_dump() for one in wanted], digests])
+    into = loaded.folder / PREPARED / f"{name}-{xxhash.xxh3_64_hexdigest(text.encode())[:12]}"
+    if not (into / MIXTURE).is_file():
+        write_mixture(Store(into), wanted)
+    return str(into)
+
+
+def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[object]:
+    """A tokenizer in a folder is identified by its content: the folder may keep its name."""
+    if source.load is not None and (folder / source.load / "tokenizer.json").is_file():
+        content = (folder / source.load / "tokenizer.json").read_bytes()
+        return [xxhash.xxh3_64_hexdigest(content), None]
+    return [source.load, source.train_vocab]
+
+
+def _tokenizer_source(
+    tokenizer: TokenizerConfig | None, tokenizer_of: str | None
+) -> TokenizerSource:
+    """The tokenizer that is given, else that of the set at `tokenizer_of`."""
+    from headway.data.tokenizer import TokenizerSource
+
+    if tokenizer is None:
+        assert tokenizer_of is not None, "require_complete has seen to it"
+        return TokenizerSource(load=tokenizer_folder(tokenizer_of) if tokenizer_of else "")
+    if tokenizer.train is not None:
+        return TokenizerSource(train_vocab=tokenizer.train.vocab)
+    return TokenizerSource(load=tokenizer.from_)
+
+
+def tokenizer_folder(location: str) -> str:
+    """Folder on this machine with the tokenizer of a set or mixture, wherever that is."""
+    from headway.data.reading.sample_set import open_set
+
+    with closing(open_set(Store(location))) as samples:
+        return str(samples.tokenizer_folder)

@@ -1,0 +1,212 @@
+"""headway run --on TARGET: uploads what the run needs, creates its objects, and waits until it is
+training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+import typer
+
+from headway.cli.output import hint, say, warn
+from headway.cli.preflight import warn_of_run_file
+from headway.cli.target_render import target_plan
+from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
+from headway.clock import SystemClock
+from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
+from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
+from headway.launch.upload import is_uploaded, upload
+from headway.member.protocol.keys import new_key
+from headway.spec.load import load_target
+from headway.spec.resolve import run_name
+from headway.state.file_listing import listing_of
+from headway.state.store import Store
+from headway.state.user_code import code_files
+
+if TYPE_CHECKING:
+    from headway.cli.run_sets import Sets
+    from headway.launch.upload import Files
+    from headway.spec.load import Loaded, LoadedTarget
+
+
+def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
+    with TemporaryDirectory(prefix="headway-") as scratch:
+        run = _launch(loaded, on, nodes, extend, Path(scratch))
+    end_claim_pods()
+    if run is not None:
+        wait_until_training(run)
+
+
+def _launch(
+    loaded: Loaded, on: str, nodes: int | None, extend: bool, scratch: Path
+) -> TargetRun | None:
+    """None if it has already finished."""
+    from headway.cli.restart_check import is_left_to_train
+    from headway.cli.run_sets import trainable_sets
+
+    found = load_target(on, loaded.folder)
+    run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
+    _refuse_active(run)
+    warn_of_run_file(loaded)
+    # What is missing or does not fit is refused before anything is prepared.
+    plan = target_plan(loaded, found, nodes)
+    plan.warn()
+    _warn_of_one_machine(run, found)
+    with ExitStack() as nothing_in_the_background:
+        sets = trainable_sets(loaded, nothing_in_the_background)
+    plan = plan.with_sets(_set_folders(sets, scratch))
+    storage = Store(run.storage)
+    if not is_left_to_train(run.location, plan.resolved.run, extend, on):
+        return None
+    _upload(storage, plan.folders, plan.digests)
+    cluster = run.cluster
+    if cluster.job() is not None:
+        cluster.delete(say)  # stopped or ended: its pods may not change, so it is made anew
+    cluster.launch(plan.objects(new_key()))
+    note_started_on(loaded.folder, run.name, on, run.bucket)
+    return run
+
+
+def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
+    """Only a warning: all pods may be on one machine, because there is only one or by luck."""
+    claim = run.target.storage.claim if run.target.storage is not None else None
+    modes = run.kube.claim_modes(claim) if claim is not None else None
+    if modes and "ReadWriteMany" not in modes:
+        warn(
+            f"{found.mark(('storage', 'claim'))}: claim {claim} is {' and '.join(modes)}: only one "
+            "machine at a time can write to it, and pods on any other machine wait"
+        )
+        hint("use a claim with accessModes: [ReadWriteMany], or storage: s3://BUCKET/PREFIX")
+
+
+def _refuse_active(run: TargetRun) -> None:
+    job = run.cluster.job()
+    shape = run.cluster.job_status(job) if job is not None else None
+    if shape is None or not shape.is_running_or_queued:
+        return
+    if not run.cluster.has_coordinator():
+        return  # a launch that was cut off
+    if shape.state == "queued":
+        raise StillRunning(
+            f"run {run.name} is already waiting on {run.on}, {shape.why}",
+            f"to take it out of the queue: headway delete {run.name}",
+        )
+    raise StillRunning(f"run {run.name} is already running on {run.on}", "headway status")
+
+
+def _set_folders(sets: Sets, scratch: Path) -> list[LocalFolder]:
+    """Sets on this machine. A mixture is uploaded with its members, and finds them beside it."""
+    named: dict[Key, str] = {TRAIN: sets.train}
+    named |= {("data", "validation", name): path for name, path in sets.validation.items()}
+    here = {key: Path(path) for key, path in named.items() if "://" not in path}
+    return [folder for key, path in here.items() for folder in _with_members(key, path, scratch)]
+
+
+def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
+    from headway.data.reading.mixture import MIXTURE, read_mixture
+
+    if not (path / MIXTURE).is_file():
+        return [LocalFolder(key, "sets", path)]
+    mixture = read_mixture(Store(path))
+    folders, members = [], []
+    for member in mixture.members:
+        if "://" not in member.location:
+            folders.append(
+                LocalFolder((*key, "mixture", member.name), "sets", path / member.location)
+            )
+            member = member.model_copy(update={"location": f"../{member.digest}"})
+        members.append(member)
+    there = scratch / "-".join(key)
+    there.mkdir()
+    moved = mixture.model_copy(update={"members": tuple(members)})
+    (there / MIXTURE).write_text(moved.model_dump_json(indent=2, exclude_none=True) + "\n")
+    return [*folders, LocalFolder(key, "sets", there)]
+
+
+def _upload(storage: Store, folders: Sequence[LocalFolder], digests: Mapping[Key, str]) -> None:
+    for folder in folders:
+        if folder.kind == "tokenizers":
+            continue
+        name = f"{folder.kind}/{digests[folder.key]}"
+        if is_uploaded(storage, name):
+            continue
+        what = f"{'.'.join(folder.key)} to {storage.location(name)}"
+        shown, files = _Progress(what), _files(folder)
+        listing = _listing(folder, files, digests[folder.key])
+        upload(storage, name, files, listing, shown, say, SystemClock())
+        say(f"uploaded {what}")
+
+
+class _Progress:
+    """Prints a line per tenth of an upload."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._tenths = 0
+
+    def __call__(self, sent: int, total: int) -> None:
+        tenths = 10 * sent // total if total else 10
+        if tenths > self._tenths and tenths < 10:
+            self._tenths = tenths
+            say(f"uploading {self._what}: {tenths}0 %")
+
+
+def _listing(folder: LocalFolder, files: Files, digest: str) -> bytes:
+    if folder.kind == "sets":
+        sizes = {name: path.stat().st_size for name, path in sorted(files.items())}
+        return json.dumps(sizes, indent=2).encode() + b"\n"
+    listing = listing_of(files)
+    if listing.digest != digest:
+        raise BadInput(
+            f"{'.'.join(folder.key)}: {folder.path} changed while it was being read",
+            "run the same command again",
+        )
+    return listing.content
+
+
+def _files(folder: LocalFolder) -> Files:
+    match folder.kind:
+        case "code":
+            paths = code_files(folder.path)
+        case "models":
+            paths = model_files(folder.path)
+        case _:
+            paths = [path for path in folder.path.rglob("*") if path.is_file()]
+    return {path.relative_to(folder.path).as_posix(): path for path in paths}
+
+
+def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
+    try:
+        status = run.cluster.wait_until_training(say)
+    except KeyboardInterrupt:
+        say(f"no longer waiting; run {run.name} continues on {run.on}")
+        hint("headway status", "headway stop")
+        raise typer.Exit(130) from None
+    except RunFailed as error:
+        if is_new:
+            _clean_up(run)
+        left = "its objects are deleted; what it had saved is kept" if is_new else None
+        raise RunFailed(error.message, error.hint or left) from None
+    if status.get("state") != "running":
+        job = run.cluster.job()
+        if job is not None and run.cluster.job_status(job).state == "suspended":
+            say(f"run {run.name} was stopped on {run.on} before its first step")
+            hint("is its budget used up? headway status", "headway resume")
+            return
+        say(f"run {run.name} has finished on {run.on}")
+        hint("headway status", "headway export")
+        return
+    say(f"run {run.name} is training on {run.on}: step {status['step']}")
+    hint("headway status", "headway logs -f", "headway stop")
+
+
+def _clean_up(run: TargetRun) -> None:
+    """Deletes the objects of a run that cannot start."""
+    try:
+        run.cluster.delete(say)
+    except HeadwayError as error:
+        say(str(error))

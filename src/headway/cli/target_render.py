@@ -1,0 +1,241 @@
+"""headway run --on TARGET: does the run fit there, and which objects does it need?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from headway.cli.device_check import require_room_on, require_supported_on
+from headway.cli.output import hint, print_json, say, warn
+from headway.cli.preflight import parameters_of, warn_of_run_file
+from headway.errors import BadInput, NotFound, SpecError, needs_train
+from headway.kube.manifests import NOT_SHOWN, manifests, without_key
+from headway.kube.names import Object
+from headway.kube.placement import resolve_on_target
+from headway.kube.pod_overrides import TargetMismatch
+from headway.kube.storage_layout import (
+    Key,
+    LocalFolder,
+    StorageLayout,
+    digest_placeholder,
+    local_folders,
+    model_digest,
+    set_addresses,
+)
+from headway.member.protocol.keys import new_key
+from headway.spec.load import load_target
+from headway.state.store import Store
+from headway.state.user_code import code_digest
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded, LoadedTarget
+    from headway.spec.resolve import Resolved
+
+
+def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: str | None) -> None:
+    """`headway run --dry-run`."""
+    if name is None:
+        raise BadInput(
+            "--dry-run needs --on: it shows what would be created on a target",
+            "for a run on this machine: headway check",
+        )
+    warn_of_run_file(loaded)
+    shown = without_key(rendered(loaded, name, nodes, new_key()))
+    if output == "json":
+        print_json({"apiVersion": "v1", "kind": "List", "items": shown})
+    else:
+        print(as_yaml(shown), end="")
+
+
+def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Object]:
+    """All objects of the run on this target. Says what would be uploaded, and what is not known
+    yet."""
+    plan = target_plan(loaded, load_target(name, loaded.folder), nodes)
+    plan.warn()
+    for folder in plan.folders:
+        if folder.kind != "tokenizers":
+            kept = plan.layout.stored_path(folder.kind, plan.digests[folder.key])
+            say(f"{'.'.join(folder.key)}: {folder.path} is uploaded to {kept}")
+    for name_of_set, address in set_addresses(loaded.run).items():
+        if address is None and name_of_set not in plan.digests:
+            say(
+                f"{'.'.join(name_of_set)}: its digest is known once it is prepared; until then it "
+                f"is shown as {digest_placeholder(name_of_set)}"
+            )
+    return plan.objects(key)
+
+
+def require_fit_on(loaded: Loaded, found: LoadedTarget) -> None:
+    """Raises if the run does not fit on the target. Reads no folders, and asks no cluster."""
+    with _errors_located(found):
+        layout = StorageLayout.of(loaded.run, found.target)
+    folders = local_folders(loaded, lambda path: path.is_dir())
+    _plan(loaded, found, None, layout, folders, {})
+
+
+def target_plan(loaded: Loaded, found: LoadedTarget, nodes: int | None) -> TargetPlan:
+    """Raises if the run does not fit on the target, or if a folder that it needs is missing."""
+    with _errors_located(found):
+        layout = StorageLayout.of(loaded.run, found.target)
+    folders = local_folders(loaded, lambda path: path.is_dir())
+    return _plan(loaded, found, nodes, layout, folders, _digests(loaded, folders))
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """A run as it will be on a target, with what is uploaded for it."""
+
+    loaded: Loaded
+    found: LoadedTarget
+    nodes: int | None
+    """Number of nodes that the user asked for; None: as the run file says."""
+    layout: StorageLayout
+    folders: Sequence[LocalFolder]
+    """Folders on this machine that are uploaded."""
+    digests: Mapping[Key, str]
+    """Digests of those folders."""
+    resolved: Resolved
+    """The run on the target."""
+
+    def with_sets(self, sets_here: Sequence[LocalFolder]) -> TargetPlan:
+        """The same, once its sets are prepared."""
+        folders = [*(folder for folder in self.folders if folder.kind != "sets"), *sets_here]
+        digests = {**self.digests, **_digests(self.loaded, sets_here)}
+        return _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
+
+    def objects(self, key: str) -> list[Object]:
+        return manifests(self.resolved, self.found.target, key)
+
+    def warn(self) -> None:
+        """Warns of what is possible but perhaps not intended."""
+        resources = self.resolved.run.resources
+        is_written = "spot" in resources.model_fields_set
+        if is_written and resources.spot == "none" and not self.found.target.spot_label:
+            key = ("resources", "spot")
+            is_of_run = "spot" in self.loaded.run.resources.model_fields_set
+            where = self.loaded.located.mark(key) if is_of_run else self.found.mark(key)
+            warn(
+                f"{where}: `spot: none` has no effect: {self.found.name} has no spot_label that "
+                "marks spot machines"
+            )
+            hint(
+                "spot_label: {karpenter.sh/capacity-type: spot}, or the label of such machines here"
+            )
+
+
+def _plan(
+    loaded: Loaded,
+    found: LoadedTarget,
+    nodes: int | None,
+    layout: StorageLayout,
+    folders: Sequence[LocalFolder],
+    digests: Mapping[Key, str],
+) -> TargetPlan:
+    _refuse_stream(loaded)
+    require_supported_on(loaded, found)
+    with _errors_located(found):
+        resolved = resolve_on_target(
+            loaded,
+            found.target,
+            nodes=nodes,
+            parameters=parameters_of(loaded.run),
+            layout=layout,
+            folders=folders,
+            digests=digests,
+        )
+        plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved)
+        plan.objects(NOT_SHOWN)  # raises what is wrong with the target
+    require_room_on(loaded, resolved, found)
+    return plan
+
+
+@contextmanager
+def _errors_located(found: LoadedTarget) -> Iterator[None]:
+    """Errors name their position in the target file."""
+    try:
+        yield
+    except TargetMismatch as unfit:
+        keys = ".".join(map(str, (found.name, *unfit.path)))
+        where = str(found.mark(unfit.path))
+        raise SpecError(f"{keys}: {unfit.message}", where, unfit.hint) from None
+
+
+def _digests(loaded: Loaded, folders: Sequence[LocalFolder]) -> dict[Key, str]:
+    """Digests of what is uploaded, as far as it needs no preparation."""
+    digests: dict[Key, str] = {}
+    for folder in folders:
+        where = str(loaded.located.mark(folder.key))
+        if not folder.path.is_dir():
+            raise SpecError(
+                f"{'.'.join(folder.key)}: there is no folder {folder.path}",
+                where,
+                "paths are relative to the folder of the run file",
+            )
+        match folder.kind:
+            case "code":
+                digests[folder.key] = code_digest(folder.path)
+            case "models":
+                digests[folder.key] = model_digest(folder.path)
+            case "sets":
+                digests[folder.key] = _set_digest(folder, where)
+    return digests
+
+
+def as_yaml(objects: Sequence[Object]) -> str:
+    """One YAML document per object."""
+    return str(
+        yaml.dump_all(
+            objects,
+            Dumper=_Dumper,
+            sort_keys=False,
+            explicit_start=True,
+            allow_unicode=True,
+            width=1000,
+        )
+    )
+
+
+class _Dumper(yaml.SafeDumper):
+    """Output for people: no anchors, files as blocks, and quotes around all text that some version
+    of YAML could read as another type."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.ScalarNode:
+        style = None
+        if "\n" in text:
+            style = "|"
+        elif len(text) < 2 or not (text[0].isalpha() or text[0] == "/"):
+            style = '"'
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _set_digest(folder: LocalFolder, where: str) -> str:
+    try:
+        from headway.data.reading.mixture import MIXTURE, read_mixture
+        from headway.data.set_format import read_manifest
+    except ImportError as error:
+        raise needs_train("reading a prepared set", error) from None
+    read = read_mixture if (folder.path / MIXTURE).is_file() else read_manifest
+    try:
+        return read(Store(folder.path)).digest
+    except NotFound as error:
+        raise SpecError(f"{'.'.join(folder.key)}: {error.message}", where, error.hint) from None
+
+
+def _refuse_stream(loaded: Loaded) -> None:
+    assert loaded.run.data.train is not None
+    if loaded.run.data.train.stream:
+        raise SpecError(
+            "data.train.stream: pods cannot read a set that is still being prepared here",
+            str(loaded.located.mark(("data", "train", "stream"))),
+            "remove it: the set is then prepared first",
+        )

@@ -1,0 +1,173 @@
+"""Opens sources: on this machine or in an object store, plain or compressed.
+
+A failing disk or store is not bad input: its errors become a HeadwayError here, which ends the
+preparation; the next attempt resumes it. Errors in the content itself stay as the decompressors
+raise them, and are counted and skipped.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from headway.errors import HeadwayError
+from headway.state.store import Store
+
+COMPRESSIONS = (".gz", ".zst", ".xz")
+
+
+def split_suffix(name: str) -> tuple[str, str]:
+    """`a.jsonl.gz` is (".jsonl", ".gz"), `a.txt` is (".txt", ""); in lower case."""
+    path = Path(name.lower())
+    if path.suffix in COMPRESSIONS:
+        return Path(path.stem).suffix, path.suffix
+    return path.suffix, ""
+
+
+def open_raw(name: str, beside: Path, anonymous: bool) -> BinaryIO:
+    """A seekable stream of the bytes as stored."""
+    location = name if "://" in name else beside / name
+    try:
+        stream = Store(location, anonymous=anonymous).reading()
+    except OSError as error:
+        raise failure(name, error) from error
+    return cast(BinaryIO, io.BufferedReader(_Guarded(stream, name), io.DEFAULT_BUFFER_SIZE))
+
+
+def decompressed(stream: BinaryIO, compression: str) -> BinaryIO:
+    """A stream that only reads forward. If the content is damaged, raises an error of
+    chunks.DAMAGED after returning everything that could be read."""
+    if compression == ".gz":
+        return cast(BinaryIO, _OnePiece(gzip.GzipFile(fileobj=stream)))
+    if compression == ".xz":
+        return cast(BinaryIO, _OnePiece(lzma.LZMAFile(stream)))
+    assert compression == ".zst"
+    return cast(BinaryIO, _Zstandard(stream))
+
+
+def seekable_copy(stream: BinaryIO) -> BinaryIO:
+    """A temporary copy on disk, for formats that are read from the end; deleted when closed."""
+    copy = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    while data := stream.read(2**20):
+        try:
+            copy.write(data)
+        except OSError as error:
+            copy.close()
+            raise HeadwayError(
+                f"no space for a decompressed copy in {tempfile.gettempdir()}: {error}",
+                "decompress the file, or set TMPDIR to a folder with more space",
+            ) from error
+    copy.seek(0)
+    return cast(BinaryIO, copy)
+
+
+class _ReadingOn(io.RawIOBase):
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self.read(len(buffer))
+        assert data is not None
+        buffer[: len(data)] = data
+        return len(data)
+
+
+class _OnePiece(_ReadingOn):
+    """Returns the output of a single decompression step per read: if several were combined, a
+    failure of the last would lose them all."""
+
+    def __init__(self, stream: gzip.GzipFile | lzma.LZMAFile) -> None:
+        self._stream = stream
+
+    def read(self, size: int = -1) -> bytes:
+        return self._stream.read1(size)
+
+
+class _Zstandard(_ReadingOn):
+    """Decompresses with Arrow, which loses what a failed read had already decompressed. That part
+    is decompressed once more, from the beginning of the file."""
+
+    def __init__(self, compressed: BinaryIO) -> None:
+        self._compressed = compressed
+        self._stream = self._again = _arrow_stream(compressed)
+        self._position = 0
+        self._failure: OSError | None = None
+
+    def read(self, size: int = -1) -> bytes:
+        if self._failure is not None:
+            raise self._failure
+        try:
+            data = bytes(self._stream.read(size if size >= 0 else io.DEFAULT_BUFFER_SIZE))
+        except OSError as error:
+            self._failure = error
+            data = self._before_failure()
+            if not data:
+                raise
+        self._position += len(data)
+        return data
+
+    def _before_failure(self) -> bytes:
+        if not self._compressed.seekable():
+            return b""
+        self._compressed.seek(0)
+        # Keep a reference: an Arrow stream closes its source when it is garbage-collected.
+        stream = self._again = _arrow_stream(self._compressed)
+        passed = 0
+        while passed < self._position:
+            passed += len(stream.read(min(2**20, self._position - passed)))
+        data = b""
+        with suppress(OSError):
+            while byte := stream.read(1):
+                data += byte
+        return data
+
+
+def _arrow_stream(compressed: BinaryIO) -> Any:
+    import pyarrow as pa
+
+    return pa.CompressedInputStream(pa.PythonFile(compressed, mode="r"), "zstd")
+
+
+class _Guarded(io.RawIOBase):
+    """A stream whose I/O errors are reported as ours instead of being taken for damaged content."""
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self._stream = stream
+        self._name = name
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            return int(cast(Any, self._stream).readinto(buffer))
+        except OSError as error:
+            raise failure(self._name, error) from error
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        # Not guarded: seeking touches neither disk nor store, and fails only when damaged content
+        # names an impossible offset.
+        return self._stream.seek(offset, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
+
+    def close(self) -> None:
+        if not self.closed:
+            self._stream.close()
+        super().close()
+
+
+def failure(name: str, error: OSError) -> HeadwayError:
+    return HeadwayError(
+        f"{name} cannot be read: {error}",
+        "run the same command to resume",
+    )

@@ -1,0 +1,251 @@
+"""Prepares a set from its sources: reads, tokenises on all cores, writes. It can be killed at any
+moment; the same command resumes it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from headway.clock import Clock
+from headway.data.prepare.build_shards import ShardBuilder
+from headway.data.prepare.extract import Extractor
+from headway.data.prepare.manifest import write_set_manifest
+from headway.data.prepare.progress import PrepareProgress, ProgressReporter
+from headway.data.prepare.recipe import (
+    Recipe,
+    RecipeSettings,
+    SourceUnit,
+    TokenizerFacts,
+    differences,
+    read_recipe,
+    source_units,
+    units_of_part,
+)
+from headway.data.prepare.set_tokenizer import (
+    NO_TOKENIZER,
+    companions_digest,
+    fetched_tokenizer,
+    load_set_tokenizer,
+    train_set_tokenizer,
+    write_tokenizer,
+)
+from headway.data.prepare.shard_writer import read_records
+from headway.data.prepare.sources import HUB, FoundSources, find_sources
+from headway.data.set_format import MANIFEST, SetManifest, read_manifest
+from headway.data.tokenizer import TokenizerSource
+from headway.errors import BadInput, StillRunning
+from headway.state.store import Store
+from headway.state.user_code import code_digest, has_code
+
+SMALL_BYTES = 2**23
+"""Sources up to this size are encoded before other processes would have started."""
+LOCK = ".preparing"
+
+
+@dataclass(frozen=True)
+class PrepareJob:
+    """What to prepare, and how."""
+
+    sources: Sequence[str]
+    tokenizer: TokenizerSource
+    into: str
+    """Location of the set."""
+    beside: Path
+    """Folder that relative paths start from."""
+    settings: RecipeSettings = field(default_factory=RecipeSettings)
+    code: Path | None = None
+    """Folder of the user's code, for `settings.transform`."""
+    anonymous: bool = False
+    strict: bool = False
+    """Whether the first problem stops the preparation."""
+    processes: int | None = None
+    """Number of processes. None: one per core, or a single one for small sources."""
+    part: tuple[int, int] | None = None
+    """(i, n): prepare only the i-th of n parts, counted from 0; `join_parts` joins them."""
+
+
+@dataclass(frozen=True)
+class PreparedPart:
+    """Result of preparing one of several parts."""
+
+    num_units: int
+    num_tokens: int
+
+
+def prepare(
+    job: PrepareJob, progress: Callable[[PrepareProgress], None], clock: Clock
+) -> SetManifest | PreparedPart:
+    """Prepares the set at `job.into`, or resumes preparing it; a finished one is left unchanged.
+
+    Layout stream: an end-of-text token follows every document. Layout windows: see windows.py. Text
+    is never encoded as special tokens, even where it spells one.
+    """
+    job = replace(job, settings=_complete(job))
+    store = Store(job.into)
+    with _alone(store, job.part):
+        job = replace(job, settings=_with_code(job, read_recipe(store)))
+        found = find_sources(job.sources, job.beside, job.anonymous)
+        if job.strict and found.problems:
+            first = found.problems[0]
+            raise BadInput(f"{first.where}: {first.kind}", first.message)
+        reporter = ProgressReporter(progress, clock)
+        recipe = _begin(job, store, found, reporter)
+        if store.size(MANIFEST) is not None:
+            return read_manifest(store)
+        units = source_units(recipe)
+        chosen = units if job.part is None else units_of_part(units, *job.part)
+        records = {
+            key: record
+            for key, record in read_records(store).items()
+            if record.recipe_digest == recipe.digest
+        }
+        with fetched_tokenizer(store) as folder:
+            builder = ShardBuilder(store, recipe, folder, reporter, job.strict)
+            builder.build(chosen, records, _processes(job, chosen))
+        if job.part is not None:
+            mine = {unit.number for unit in chosen}
+            made = [record.shard for (unit, _), record in records.items() if unit in mine]
+            return PreparedPart(len(chosen), sum(shard.num_tokens for shard in made if shard))
+        # Before the manifest: a set that has one is not opened here again.
+        builder.clear()
+        return write_set_manifest(store, recipe, units, records)
+
+
+def refuse_finished(store: Store) -> None:
+    """A finished set is never overwritten: runs may be reading it."""
+    if store.size(MANIFEST) is not None:
+        raise BadInput(
+            f"{store.root} already holds a prepared set",
+            "delete the folder, or prepare into another",
+        )
+
+
+def _complete(job: PrepareJob) -> RecipeSettings:
+    """The settings completed from the job; refuses contradictory ones."""
+    settings = job.settings
+    if settings.layout == "windows" and (settings.window_tokens or 0) < 3:
+        raise BadInput(
+            f"windows of {settings.window_tokens} tokens have no room for text",
+            "[CLS] and [SEP] take two tokens: use longer windows",
+        )
+    ways = {"template", "messages", "transform", "ids"}
+    given = sorted(way for way in ways if getattr(settings, way) is not None)
+    if len(given) > 1:
+        raise BadInput(f"give only one of {' and '.join(given)}")
+    if settings.mask is not None and settings.ids is None:
+        raise BadInput("mask needs ids", "it says which of the ids count for the loss")
+    if settings.ids is not None and settings.layout == "windows":
+        raise BadInput("ids cannot be prepared as windows: they are used as they are")
+    train_vocab = job.tokenizer.train_vocab
+    if train_vocab is not None and job.part is not None:
+        raise BadInput(
+            "a tokenizer cannot be trained on one part of the sources",
+            "train it first: headway data tokenizer SOURCES --vocab N --into FOLDER",
+        )
+    if train_vocab is not None and (settings.ids or settings.messages):
+        raise BadInput("token ids and conversations need an existing tokenizer")
+    if settings.deduplicate and (job.part is not None or "://" in job.into):
+        raise BadInput(
+            "deduplicate needs all sources in one preparation, into a local folder",
+            "prepare without --part, or without deduplicate",
+        )
+    return settings.model_copy(update={"train_vocab": train_vocab})
+
+
+def _with_code(job: PrepareJob, begun: Recipe | None) -> RecipeSettings:
+    """The settings with the digest of the user's code: the recipe's, if unchanged."""
+    if job.settings.transform is None or job.code is None:
+        return job.settings
+    known = begun.settings.code_digest if begun is not None else None
+    digest = known if known is not None and has_code(job.code, known) else code_digest(job.code)
+    return job.settings.model_copy(update={"code_digest": digest})
+
+
+def _begin(
+    job: PrepareJob, store: Store, found: FoundSources, reporter: ProgressReporter
+) -> Recipe:
+    """The recipe, new or from an earlier attempt; stored together with the tokenizer."""
+    begun = read_recipe(store)
+    if begun is None:
+        refuse_finished(store)
+    recipe = Recipe(
+        settings=job.settings,
+        tokens=NO_TOKENIZER,
+        files=tuple(found.files),
+        beside=str(job.beside),
+        code=None if job.code is None else str(job.code),
+        anonymous=job.anonymous,
+        left_out=tuple(found.problems),
+    )
+    if begun is not None and job.tokenizer.train_vocab is not None:
+        # An earlier attempt has trained it: do not train again.
+        recipe = recipe.model_copy(update={"tokens": begun.tokens})
+    else:
+        with tempfile.TemporaryDirectory() as temporary:
+            tokens = _make_tokens(job, recipe, Path(temporary), reporter)
+            recipe = recipe.model_copy(update={"tokens": tokens})
+            if begun is None:
+                write_tokenizer(Path(temporary), store)
+    if begun is None:
+        recipe.save(store)
+    elif begun.digest != recipe.digest:
+        changes = "\n  ".join(differences(begun, recipe)[:10])
+        raise BadInput(
+            f"{store.root} holds a different preparation:\n  {changes}",
+            "delete the folder, or prepare into another",
+        )
+    return recipe
+
+
+def _make_tokens(
+    job: PrepareJob, recipe: Recipe, folder: Path, reporter: ProgressReporter
+) -> TokenizerFacts:
+    settings = job.settings
+    if job.tokenizer.load is not None:
+        tokens = load_set_tokenizer(job.tokenizer.load, job.beside, settings.layout, folder)
+        # Errors in a template or the user's function are raised before anything is written.
+        called = f"tokenizer `{job.tokenizer.load}`"
+        Extractor(settings, tokens.vocab_size, folder, job.code, called)
+        if settings.messages is None and settings.transform is None:
+            return tokens
+        return tokens.model_copy(update={"chat_digest": companions_digest(folder)})
+    assert job.tokenizer.train_vocab is not None
+    return train_set_tokenizer(recipe, job.sources, job.tokenizer.train_vocab, folder, reporter)
+
+
+def _processes(job: PrepareJob, units: Sequence[SourceUnit]) -> int:
+    if job.processes is not None:
+        return job.processes
+    if sum(unit.num_bytes for unit in units) <= SMALL_BYTES and not any(
+        source.file.startswith(HUB) for unit in units for source in unit.ranges
+    ):
+        return 1
+    return len(os.sched_getaffinity(0))
+
+
+@contextmanager
+def _alone(store: Store, part: tuple[int, int] | None) -> Iterator[None]:
+    """Locks a local folder against a second preparation. Object stores have no lock: two
+    preparations write the same bytes under the same names."""
+    if not store.is_local:
+        yield
+        return
+    store.path().mkdir(parents=True, exist_ok=True)
+    path = store.path(LOCK if part is None else f"{LOCK}-{part[0]}-of-{part[1]}")
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StillRunning(
+                f"{store.root} is being prepared by another process",
+                "wait until it has finished, or stop it",
+            ) from None
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,140 @@
+"""Completes a set from its finished shards: manifest, and list of unreadable records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import headway
+from headway.data.formats.chunks import Problem
+from headway.data.prepare.progress import nothing_readable
+from headway.data.prepare.recipe import Recipe, SourceUnit
+from headway.data.prepare.shard_writer import ShardRecord
+from headway.data.set_format import MANIFEST, SHARDS, SetManifest, token_dtype
+from headway.data.statistics import Statistics
+from headway.errors import BadInput
+from headway.state.store import Store
+
+PROBLEMS = "problems.jsonl"
+
+ShardRecords = dict[tuple[int, int], ShardRecord]
+
+
+def records_of_unit(records: ShardRecords, unit: int) -> list[ShardRecord]:
+    """Consecutive finished shards of the unit, starting with its first."""
+    found: list[ShardRecord] = []
+    while (unit, len(found)) in records:
+        found.append(records[unit, len(found)])
+        if found[-1].is_last:
+            break
+    return found
+
+
+def is_finished(records: ShardRecords, unit: int) -> bool:
+    found = records_of_unit(records, unit)
+    return bool(found) and found[-1].is_last
+
+
+def write_set_manifest(
+    store: Store,
+    recipe: Recipe,
+    units: Sequence[SourceUnit],
+    records: ShardRecords,
+) -> SetManifest:
+    """Writes problems.jsonl and, last, the manifest. All units must be finished."""
+    ordered = [record for unit in units for record in records_of_unit(records, unit.number)]
+    shards = tuple(record.shard for record in ordered if record.shard is not None)
+    located = [*recipe.left_out, *located_problems(units, records)]
+    statistics = Statistics(problems=_counts(recipe.left_out))
+    for record in ordered:
+        statistics += record.statistics
+    if located:
+        lines = (json.dumps(asdict(problem), ensure_ascii=False) for problem in located)
+        store.write(PROBLEMS, ("\n".join(lines) + "\n").encode())
+    left_out = sum(record.num_tokens_left_out for record in ordered)
+    if not shards:
+        raise _empty(recipe, statistics, left_out, located)
+    settings = recipe.settings
+    manifest = SetManifest(
+        layout=settings.layout,
+        window_tokens=settings.window_tokens,
+        vocab_size=recipe.tokens.vocab_size,
+        token_dtype=token_dtype(recipe.tokens.vocab_size),
+        num_tokens=sum(shard.num_tokens for shard in shards),
+        num_documents=sum(shard.num_documents for shard in shards),
+        num_bytes=sum(record.num_bytes for record in ordered),
+        num_tokens_left_out=left_out,
+        block_tokens=settings.block_tokens,
+        window_blocks=settings.window_blocks,
+        in_sequence=settings.in_sequence,
+        special_ids=recipe.tokens.special_ids,
+        tokenizer_digest=recipe.tokens.digest,
+        recipe_digest=recipe.digest,
+        statistics=statistics,
+        shards=shards,
+        created_by=f"headway {headway.__version__}",
+    )
+    store.remove_partial(SHARDS)
+    store.write(MANIFEST, manifest.model_dump_json(indent=2).encode() + b"\n")
+    return manifest
+
+
+def located_problems(units: Sequence[SourceUnit], records: ShardRecords) -> list[Problem]:
+    """Problems, with lines counted from the beginning of their files, not of their ranges."""
+    found = []
+    read: dict[str, int] = {}  # lines of each file in the units so far
+    for unit in units:
+        unit_read: dict[str, int] = {}
+        first_lines: dict[str, int] = {}
+        begins = {source.file for source in unit.ranges if source.begin > 0}
+        for record in records_of_unit(records, unit.number):
+            first_lines = record.first_lines | first_lines
+            for problem in record.problems:
+                line = problem.line
+                if line is not None and problem.file in begins:
+                    line += read.get(problem.file, 0) + 1 - first_lines[problem.file]
+                found.append(replace(problem, line=line))
+            for file, lines in record.lines.items():
+                unit_read[file] = unit_read.get(file, 0) + lines
+        for file, lines in unit_read.items():
+            read[file] = read.get(file, 0) + lines
+    return found
+
+
+def read_problems(store: Store) -> list[Problem]:
+    try:
+        content = store.read(PROBLEMS)
+    except FileNotFoundError:
+        return []
+    return [Problem(**json.loads(line)) for line in content.splitlines()]
+
+
+def _counts(problems: Sequence[Problem]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for problem in problems:
+        counts[problem.kind] = counts.get(problem.kind, 0) + 1
+    return counts
+
+
+def _empty(
+    recipe: Recipe, statistics: Statistics, num_left_out: int, problems: Sequence[Problem]
+) -> BadInput:
+    names = ", ".join(file.name for file in recipe.files[:3])
+    if len(recipe.files) > 3:
+        names += f" and {len(recipe.files) - 3} more"
+    if num_left_out:
+        return BadInput(
+            f"{names}: {num_left_out} tokens of text are too few for one window of "
+            f"{recipe.settings.window_tokens}",
+            "use more text or a shorter sequence_length",
+        )
+    if problems:
+        return nothing_readable(names, statistics.num_problems, problems[0])
+    if statistics.num_duplicates or statistics.num_held_out or statistics.num_dropped:
+        return BadInput(
+            f"no documents of {names} remain: {statistics.num_held_out} are on the other side of "
+            f"the hold_out split, {statistics.num_duplicates} are duplicates, and the transform "
+            f"dropped {statistics.num_dropped}"
+        )
+    return BadInput(f"no text in {names}", "the files are empty or contain only whitespace")

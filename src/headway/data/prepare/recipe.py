@@ -1,0 +1,244 @@
+"""What a set is made from, and how: everything that determines its content, and nothing else.
+
+    recipe    sources and settings, in recipe.json: the same recipe makes the same bytes
+    unit      a fixed amount of source text, however the work is divided; makes one shard
+              (more if it is compressed text or very large)
+    piece     the part of a file that belongs to a unit
+
+Because units depend on the sources alone, shards do not depend on the number of processes, on when
+a process was killed, or on how the work is divided into parts.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Literal
+
+import xxhash
+from pydantic import ValidationError
+
+from headway.data.formats.chunks import Problem
+from headway.data.formats.readers import is_splittable
+from headway.data.prepare.sources import SourceFile
+from headway.data.set_format import BLOCK_TOKENS, WINDOW_BLOCKS, Frozen, Layout, SpecialIds
+from headway.errors import BadInput
+from headway.state.store import Store
+
+RECIPE = "recipe.json"
+
+UNIT_BYTES = 2**27
+"""Source text per unit. 128 MiB make a shard of about 64 MiB: few files, each quick to rebuild."""
+
+
+class RecipeSettings(Frozen):
+    """How records become tokens."""
+
+    layout: Layout = "stream"
+    window_tokens: int | None = None
+    column: str = "text"
+    """Column that holds the text."""
+    template: str | None = None
+    """Text composed of several columns: `{question} {answer}`."""
+    messages: str | None = None
+    """Column that holds a conversation; only the answers count for the loss."""
+    transform: str | None = None
+    """The user's own function, `module:function`."""
+    code_digest: str | None = None
+    """Digest of the folder that contains `transform`."""
+    ids: str | None = None
+    """Column that holds token ids, which are used unchanged."""
+    mask: str | None = None
+    """With `ids`: column that says which of them count for the loss."""
+    train_vocab: int | None = None
+    """Vocabulary size of the tokenizer trained on the text itself, if any."""
+    deduplicate: bool = False
+    hold_out: float | None = None
+    """Fraction of the documents that is held out."""
+    side: Literal["train", "held_out"] = "train"
+    in_sequence: bool = False
+    """Whether windows of blocks keep the order of the sources: see growing_set.py."""
+    unit_bytes: int = UNIT_BYTES
+    block_tokens: int = BLOCK_TOKENS
+    window_blocks: int = WINDOW_BLOCKS
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """The only columns needed; None if any may be needed."""
+        if self.transform is not None:
+            return None
+        if self.ids is not None:
+            return (self.ids,) if self.mask is None else (self.ids, self.mask)
+        if self.template is not None:
+            return template_columns(self.template)
+        return (self.messages or self.column,)
+
+
+class TokenizerFacts(Frozen):
+    """The tokenizer in the set's folder, and the ids of its special tokens."""
+
+    digest: str
+    """xxh3_128 of tokenizer/tokenizer.json."""
+    vocab_size: int
+    special_ids: SpecialIds
+    start: int | None
+    """Id of [CLS], for windows."""
+    separator: int | None
+    """Id of [SEP], for windows."""
+    unknown: int | None
+    """Id of the token for text that the tokenizer does not know."""
+    chat_digest: str | None = None
+    """Digest of the files beside tokenizer.json, if conversations are rendered with them."""
+
+
+class Recipe(Frozen):
+    version: Literal[1] = 1
+    settings: RecipeSettings
+    tokens: TokenizerFacts
+    files: tuple[SourceFile, ...]
+    beside: str
+    """Folder that relative names start from. Not part of the digest: sources may move."""
+    code: str | None = None
+    """Folder of the user's own code. Not part of the digest: `settings.code_digest` is."""
+    anonymous: bool = False
+    """Whether stores are accessed without credentials. Not part of the digest."""
+    left_out: tuple[Problem, ...] = ()
+    """Files in the sources' folders that cannot be read. Not part of the digest."""
+
+    @property
+    def digest(self) -> str:
+        facts = self.model_dump(mode="json", include={"version", "settings", "tokens", "files"})
+        text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
+        return xxhash.xxh3_128_hexdigest(text.encode())
+
+    def save(self, store: Store) -> None:
+        store.write(RECIPE, self.model_dump_json(indent=2).encode() + b"\n")
+
+
+def read_recipe(store: Store) -> Recipe | None:
+    """The recipe; None if no preparation was started there, or by a version that kept no recipe."""
+    try:
+        return Recipe.model_validate_json(store.read(RECIPE))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise BadInput(
+            f"{store.location(RECIPE)}: {where}: {first['msg']}",
+            "another version of Headway wrote it: prepare into a new folder",
+        ) from None
+
+
+def differences(old: Recipe, new: Recipe) -> list[str]:
+    """The differences that would make a different set, in words."""
+    found = []
+    for name in RecipeSettings.model_fields:
+        before, now = getattr(old.settings, name), getattr(new.settings, name)
+        if before != now:
+            found.append(f"{name}: {now}, was {before}")
+    if old.tokens != new.tokens:
+        found.append("the tokenizer has changed")
+    files, known = ({file.name: file for file in recipe.files} for recipe in (new, old))
+    found += [f"{name}: is new" for name in sorted(files.keys() - known.keys())]
+    found += [f"{name}: is missing" for name in sorted(known.keys() - files.keys())]
+    found += [
+        f"{name}: has changed"
+        for name in sorted(files.keys() & known.keys())
+        if files[name] != known[name]
+    ]
+    if not found and old.digest != new.digest:
+        found.append("the order of the files has changed")
+    return found
+
+
+@dataclass(frozen=True)
+class SourceRange:
+    file: str
+    begin: int
+    end: int | None
+    """End of the byte range; None is the end of the file."""
+    part: int | None = None
+    """Number of the part, for a dataset on the hub."""
+
+
+@dataclass(frozen=True)
+class SourceUnit:
+    number: int
+    ranges: tuple[SourceRange, ...]
+    num_bytes: int
+    """Size of the source, as stored."""
+
+    @property
+    def name(self) -> str:
+        """Name shown to people."""
+        first = self.ranges[0]
+        more = f" and {len(self.ranges) - 1} more" if len(self.ranges) > 1 else ""
+        if first.part is not None:
+            return f"{first.file}, part {first.part}{more}"
+        place = f" from byte {first.begin}" if first.begin else ""
+        return f"{first.file}{place}{more}"
+
+
+def source_units(recipe: Recipe) -> list[SourceUnit]:
+    """The units of a recipe: small files combined, large ones split if their format allows."""
+    size = recipe.settings.unit_bytes
+    units: list[SourceUnit] = []
+    held: list[SourceRange] = []
+    held_bytes = 0
+
+    def close() -> None:
+        nonlocal held, held_bytes
+        if held:
+            units.append(SourceUnit(len(units), tuple(held), held_bytes))
+        held, held_bytes = [], 0
+
+    for file in recipe.files:
+        for source, num_bytes in _ranges(file, size):
+            if held_bytes + num_bytes > size or source.part is not None:
+                close()
+            held.append(source)
+            held_bytes += num_bytes
+    close()
+    return units
+
+
+def units_of_part(units: list[SourceUnit], part: int, num_parts: int) -> list[SourceUnit]:
+    """The units whose middle lies in part `part` of `num_parts` equal amounts of source."""
+    total = sum(max(1, unit.num_bytes) for unit in units)
+    chosen, before = [], 0
+    for unit in units:
+        weight = max(1, unit.num_bytes)
+        if (2 * before + weight) * num_parts // (2 * total) == part:
+            chosen.append(unit)
+        before += weight
+    return chosen
+
+
+def _ranges(file: SourceFile, unit_bytes: int) -> list[tuple[SourceRange, int]]:
+    if file.num_parts > 1:
+        return [(SourceRange(file.name, 0, None, part), 0) for part in range(file.num_parts)]
+    num_ranges = max(1, round(file.size / unit_bytes)) if is_splittable(file.name) else 1
+    bounds = [file.size * number // num_ranges for number in range(num_ranges + 1)]
+    return [
+        (
+            SourceRange(
+                file.name, bounds[number], None if number + 1 == num_ranges else bounds[number + 1]
+            ),
+            bounds[number + 1] - bounds[number],
+        )
+        for number in range(num_ranges)
+    ]
+
+
+def template_columns(template: str) -> tuple[str, ...]:
+    """The columns that a template names, without repetition."""
+    from string import Formatter
+
+    try:
+        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
+    except ValueError as error:
+        raise BadInput(f"template {template!r}: {error}", "write {{ and }} for braces") from None
+    if not fields or "" in fields:
+        raise BadInput(f"template {template!r} names no column", 'such as "{question} {answer}"')
+    return tuple(dict.fromkeys(fields))

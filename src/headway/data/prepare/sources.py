@@ -1,0 +1,202 @@
+"""The files that the sources of a set name, with size and fingerprint."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import xxhash
+from pydantic import BaseModel, ConfigDict
+
+from headway.data.formats.chunks import Problem
+from headway.data.formats.open_files import failure
+from headway.data.formats.readers import SUPPORTED, is_readable
+from headway.data.retry import is_final
+from headway.errors import BadInput, HeadwayError, NotFound
+from headway.state.store import Store
+
+HUB = "hub:"
+WHOLE_BYTES = 2**26
+"""Files up to this size are fingerprinted by their whole content."""
+SAMPLES = 16
+SAMPLE_BYTES = 2**16
+"""Larger files are fingerprinted by their size and samples: terabytes are not read twice."""
+
+
+class SourceFile(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    """Path relative to the run file's folder, if it is inside; a URL; or `hub:NAME`."""
+    size: int
+    """Size in bytes, as stored; 0 for datasets on the hub, whose size is unknown."""
+    fingerprint: str
+    """Digest of the content: a preparation is not resumed with changed files."""
+    num_parts: int = 1
+    """Number of parts it can be divided into; more than one only for a dataset on the hub."""
+
+
+@dataclass(frozen=True)
+class FoundSources:
+    files: list[SourceFile]
+    problems: list[Problem]
+    """Files in folders and globs that cannot be read."""
+
+
+def find_sources(sources: Sequence[str], beside: Path, anonymous: bool = False) -> FoundSources:
+    """The files that `sources` (files, folders, globs, URLs, hub:NAME) name.
+
+    Sources stay in the order given; the files of one glob or folder are sorted by name, so that the
+    same files make the same set everywhere. No file is left out silently.
+    """
+    files: list[SourceFile] = []
+    problems: list[Problem] = []
+    seen: set[str] = set()
+    for source in sources:
+        for file in _files_of(source, beside, anonymous):
+            if isinstance(file, Problem):
+                problems.append(file)
+                continue
+            if file.name in seen:
+                raise BadInput(
+                    f"{file.name} is named by more than one source",
+                    "its text would be in the set twice",
+                )
+            seen.add(file.name)
+            if file.name.startswith(HUB) or is_readable(file.name):
+                files.append(file)
+            elif file.name == _name(source, beside):
+                raise BadInput(
+                    f"{file.name} has an unsupported suffix",
+                    f"supported: {SUPPORTED}",
+                )
+            else:
+                problems.append(
+                    Problem("unknown suffix", file.name, None, f"supported: {SUPPORTED}")
+                )
+    if not files:
+        raise BadInput(f"no supported file in {', '.join(sources)}", f"supported: {SUPPORTED}")
+    return FoundSources(files, problems)
+
+
+def _files_of(source: str, beside: Path, anonymous: bool) -> Iterator[SourceFile | Problem]:
+    if source.startswith(HUB):
+        from headway.data.formats.hub import num_parts
+
+        yield SourceFile(name=source, size=0, fingerprint="", num_parts=num_parts(source))
+    elif "://" in source:
+        yield from _remote_files(source, anonymous)
+    else:
+        for path in _local_files(source, beside):
+            yield _local_file(path, beside)
+
+
+def _local_file(path: Path, beside: Path) -> SourceFile | Problem:
+    name = _name(str(path), beside)
+    spelled = os.fsencode(name).decode(errors="backslashreplace")
+    if spelled != name:
+        return Problem("name not UTF-8", spelled, None, "rename the file; it is left out")
+    if not path.is_file():
+        link = "a link to a folder: add that folder as a source"
+        what = link if path.is_dir() else "a broken link, or a device"
+        return Problem("not a file", name, None, what)
+    try:
+        return SourceFile(name=name, size=path.stat().st_size, fingerprint=fingerprint(path))
+    except OSError as error:
+        raise failure(name, error) from error
+
+
+def _remote_files(source: str, anonymous: bool) -> Iterator[SourceFile]:
+    fixed = source
+    if glob.has_magic(source):
+        # List from the folder before the first wildcard.
+        start = next(i for i, character in enumerate(source) if character in "*?[")
+        fixed = source[: source.rindex("/", 0, start)]
+    try:
+        found = Store(fixed, anonymous=anonymous).facts()
+    except OSError as error:
+        kind = BadInput if is_final(error) else HeadwayError
+        raise kind(
+            f"{source} cannot be listed: {error}",
+            "check the address, the credentials and the endpoint; a public bucket needs anonymous",
+        ) from error
+    names = {f"{fixed.rstrip('/')}/{name}".rstrip("/"): facts for name, facts in found.items()}
+    wanted = {
+        name: facts
+        for name, facts in names.items()
+        if fixed == source or _matches(name.split("/"), source.split("/"))
+    }
+    if not wanted:
+        raise NotFound(f"nothing found at {source}", "check the address")
+    # By folder, as paths are sorted: the same files in a store and on a disk make the same set.
+    for name, facts in sorted(wanted.items(), key=lambda item: item[0].split("/")):
+        if not any(part.startswith(".") for part in name.removeprefix(fixed).split("/")):
+            yield SourceFile(name=name, size=facts.size, fingerprint=facts.tag)
+
+
+def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
+    """As on a disk: * stays within a folder, ** crosses folders."""
+    if not pattern:
+        return not parts
+    if pattern[0] == "**":
+        rest = pattern[1:] or ("*",)
+        return any(_matches(parts[begin:], rest) for begin in range(len(parts)))
+    return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
+
+
+def _local_files(source: str, beside: Path) -> list[Path]:
+    path = beside / Path(source).expanduser()
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [
+            file
+            for file in path.rglob("*")
+            if _is_no_folder(file)
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        ]
+        if not found:
+            raise BadInput(f"the folder {path} is empty", f"supported: {SUPPORTED}")
+        return sorted(found)
+    if glob.has_magic(source):
+        # root_dir, so that brackets in the name of `beside` itself are not taken for a pattern.
+        pattern = str(Path(source).expanduser())
+        found = [beside / name for name in glob.glob(pattern, root_dir=beside, recursive=True)]
+        found = [file for file in found if _is_no_folder(file)]
+        if not found:
+            raise NotFound(f"no file matches {path}", "check the pattern; ** crosses folders")
+        return sorted(found)
+    raise NotFound(f"{path} does not exist", "check the path; it is relative to the run file")
+
+
+def _is_no_folder(path: Path) -> bool:
+    """Whether it is not a folder. Symlinks count as files: those to a folder may form a cycle."""
+    return path.is_symlink() or not path.is_dir()
+
+
+def _name(source: str, beside: Path) -> str:
+    """A local file's name, the same for every spelling of its path."""
+    if "://" in source or source.startswith(HUB):
+        return source
+    path = beside / Path(source).expanduser()
+    # Resolve the folder only: caches link names with a suffix to names without one.
+    path, folder = path.parent.resolve() / path.name, beside.resolve()
+    return str(path.relative_to(folder) if path.is_relative_to(folder) else path)
+
+
+def fingerprint(path: Path) -> str:
+    digest = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        if size <= WHOLE_BYTES:
+            while data := file.read(2**20):
+                digest.update(data)
+        else:
+            for number in range(SAMPLES):
+                file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
+                digest.update(file.read(SAMPLE_BYTES))
+    return digest.hexdigest()

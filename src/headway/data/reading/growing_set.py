@@ -1,0 +1,214 @@
+"""A set that is still being prepared: training starts on what is finished.
+
+Such a set is read in sequence: in sections of one mixing window each, in the order of the sources,
+with the samples of each section mixed among themselves. A full section does not depend on what
+follows it, so the sample at a position never depends on how far the preparation had come when it
+was requested, and neither does anything derived from it: at most, a reader has to wait.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+import headway
+from headway.data.order import Order, Window
+from headway.data.prepare.recipe import Recipe, read_recipe, source_units
+from headway.data.prepare.shard_writer import ShardRecord, record_file
+from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
+from headway.data.reading.tokenizer_folder import local_tokenizer
+from headway.data.retry import READ_SECONDS, with_retries
+from headway.data.set_format import MANIFEST, Layout, SetManifest, Shard, token_dtype
+from headway.errors import RunFailed
+from headway.state.store import Store
+
+FAILED = "failed.txt"
+"""File with the reason why the preparation failed."""
+STALL_SECONDS = 1800.0
+"""Time without a new shard after which the preparation counts as dead."""
+POLL_SECONDS = 0.5
+
+
+class GrowingSet:
+    """A set like any other, except that reads wait for samples that are not prepared yet."""
+
+    def __init__(self, store: Store, recipe: Recipe, reading: ReadOptions) -> None:
+        assert recipe.settings.in_sequence
+        self.location = store.root
+        self.in_sequence = True
+        self.digest = recipe.digest
+        self.layout: Layout = recipe.settings.layout
+        self.window_tokens = recipe.settings.window_tokens
+        self.vocab_size = recipe.tokens.vocab_size
+        self.special_ids = recipe.tokens.special_ids
+        self.tokenizer_digest = recipe.tokens.digest
+        self._recipe = recipe
+        self._reading = reading
+        self._store = store
+        self._lock = threading.Lock()
+        self._shards: list[Shard] = []
+        self._next = (0, 0)  # unit and index of the next shard
+        self._num_units = len(source_units(recipe))
+        self._known: TokenSet | None = None
+        self._is_finished = False
+        self._is_closed = False
+
+    @classmethod
+    def open(cls, store: Store, reading: ReadOptions | None = None) -> GrowingSet | None:
+        """Opens the set; None if no set in sequence is being prepared there."""
+        recipe = read_recipe(store)
+        if recipe is None or not recipe.settings.in_sequence:
+            return None
+        return cls(store, recipe, reading or ReadOptions())
+
+    @cached_property
+    def tokenizer_folder(self) -> Path:
+        return local_tokenizer(
+            self._store, self.tokenizer_digest, self._reading.cache, self._reading.clock
+        )
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Number of finished units, and total number of units."""
+        self._look()
+        return self._num_units if self._is_finished else self._next[0], self._num_units
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens prepared so far."""
+        return sum(shard.num_tokens for shard in self._shards)
+
+    @property
+    def section_tokens(self) -> int:
+        return self._recipe.settings.block_tokens * self._recipe.settings.window_blocks
+
+    def num_samples(self, sequence_length: int) -> int:
+        """Number of samples that can be read now."""
+        known = self._look()
+        if known is None:
+            return 0
+        found = known.num_samples(sequence_length)
+        section = known.samples_per_section(sequence_length)
+        return found if self._is_finished else found // section * section
+
+    def tail_tokens(self, sequence_length: int) -> int:
+        known = self._look()
+        return known.tail_tokens(sequence_length) if known and self._is_finished else 0
+
+    def order(self, seed: int, sequence_length: int) -> GrowingOrder:
+        return GrowingOrder(self, seed, sequence_length)
+
+    def wait_for(
+        self, end: int, sequence_length: int, show: Callable[[], None] = lambda: None
+    ) -> None:
+        """Returns when the positions before `end` can be read, or the set is finished."""
+        clock = self._reading.clock
+        last, since = self._next, clock.monotonic()
+        while self.num_samples(sequence_length) < end and not self._is_finished:
+            if self._is_closed:
+                raise RunFailed(f"{self.location} was closed")
+            if self._next != last:
+                last, since = self._next, clock.monotonic()
+            if self._store.size(FAILED) is not None:
+                raise RunFailed(
+                    f"preparing {self.location} failed: {self._store.read(FAILED).decode()}",
+                    "fix the problem, then run the same command to resume",
+                )
+            if clock.monotonic() - since > STALL_SECONDS:
+                raise RunFailed(
+                    f"{self.location}: no new shard for {STALL_SECONDS / 60:.0f} minutes",
+                    f"is it still being prepared? headway data show {self.location}",
+                )
+            show()
+            clock.sleep(POLL_SECONDS)
+
+    def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
+        return self.known.read(samples, sequence_length)
+
+    def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
+        if self._known is not None and first + count <= self.num_samples(sequence_length):
+            self._known.prefetch(seed, sequence_length, first, count)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._known is not None:
+            self._known.close()
+
+    def _look(self) -> TokenSet | None:
+        """The finished part of the set, refreshed."""
+        with self._lock:
+            if not self._is_finished:
+                with_retries(self._store, "", self._look_again, self._reading.clock, READ_SECONDS)
+            return self._known
+
+    def _look_again(self) -> None:
+        if self._store.size(MANIFEST) is not None:
+            self._known = TokenSet.open(self._store, self._reading)
+            self._is_finished = True
+            return
+        found = len(self._shards)
+        while (record := self._record()) is not None:
+            if record.shard is not None:
+                self._shards.append(record.shard)
+            unit, index = self._next
+            self._next = (unit + 1, 0) if record.is_last else (unit, index + 1)
+        if len(self._shards) > found:
+            self._known = TokenSet(self._store, self._manifest(), self._reading)
+
+    def _record(self) -> ShardRecord | None:
+        try:
+            content = self._store.read(record_file(*self._next))
+        except FileNotFoundError:
+            return None
+        return ShardRecord.model_validate_json(content)
+
+    @property
+    def known(self) -> TokenSet:
+        """The finished part of the set, as of the last refresh."""
+        assert self._known is not None, "positions are given out only when they are there"
+        return self._known
+
+    def _manifest(self) -> SetManifest:
+        """The manifest as if the set ended here."""
+        settings, tokens = self._recipe.settings, self._recipe.tokens
+        return SetManifest(
+            layout=settings.layout,
+            window_tokens=settings.window_tokens,
+            vocab_size=tokens.vocab_size,
+            token_dtype=token_dtype(tokens.vocab_size),
+            num_tokens=sum(shard.num_tokens for shard in self._shards),
+            num_documents=sum(shard.num_documents for shard in self._shards),
+            num_bytes=0,
+            block_tokens=settings.block_tokens,
+            window_blocks=settings.window_blocks,
+            in_sequence=True,
+            special_ids=tokens.special_ids,
+            tokenizer_digest=tokens.digest,
+            recipe_digest=self._recipe.digest,
+            shards=tuple(self._shards),
+            created_by=f"headway {headway.__version__}",
+        )
+
+
+@dataclass(frozen=True)
+class GrowingOrder:
+    """The order of a set in sequence, as far as the set is prepared."""
+
+    set: GrowingSet
+    seed: int
+    sequence_length: int
+
+    def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
+        return self._until(first + count).at(first, count)
+
+    def window_at(self, position: int) -> Window:
+        return self._until(position + 1).window_at(position)
+
+    def _until(self, end: int) -> Order:
+        self.set.wait_for(end, self.sequence_length)
+        return self.set.known.order(self.seed, self.sequence_length)

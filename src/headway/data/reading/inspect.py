@@ -1,0 +1,297 @@
+"""Facts about a prepared set, the progress of a preparation, and tokens as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from headway.data.order import Permutation
+from headway.data.prepare.manifest import is_finished
+from headway.data.prepare.recipe import Recipe, read_recipe, source_units
+from headway.data.prepare.shard_writer import read_records
+from headway.data.reading.growing_set import FAILED
+from headway.data.reading.token_set import TokenRows, TokenSet
+from headway.data.set_format import Layout, SetManifest
+from headway.data.statistics import Statistics
+from headway.errors import BadInput
+from headway.state.store import Store
+
+LENGTH = 1024
+"""Default length of a sample, in tokens."""
+HALF = "\ufffd"
+"""Replacement that decoding gives for incomplete characters."""
+
+
+def default_length(window_tokens: int | None) -> int:
+    """The default sample length; windows have only one."""
+    return window_tokens or LENGTH
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Counts of what was in the sources and is not in the set."""
+
+    blank: int
+    duplicates: int
+    dropped: int
+    held_out: int
+    tokens: int
+    """Tokens at the ends of shards that do not fill a window."""
+    problems: dict[str, int]
+    """Number of records that could not be read, by kind."""
+
+
+@dataclass(frozen=True)
+class SetFacts:
+    """Facts about a set. None: not recorded, as in sets of version 1."""
+
+    layout: Layout
+    window_tokens: int | None
+    num_tokens: int
+    num_documents: int
+    num_text_bytes: int
+    vocab_size: int
+    token_dtype: str
+    num_unknown_tokens: int | None
+    num_masked_tokens: int | None
+    """Number of tokens that do not count for the loss."""
+    num_shards: int
+    num_bytes: int
+    """Size of the shards' files."""
+    block_tokens: int
+    window_blocks: int
+    in_sequence: bool
+    """Whether it can be read while it is being prepared: mixed in the order of the sources."""
+    sequence_length: int
+    num_samples: int
+    """Number of samples of that length in one epoch."""
+    tail_tokens: int
+    """Number of tokens in no sample of that length."""
+    left_out: LeftOut | None
+    lengths: tuple[int, ...] | None
+    """Number of documents with 2^k to 2^(k+1)-1 tokens, for k = 0, 1, 2, ..."""
+    digest: str
+    tokenizer_digest: str
+    created_by: str
+
+
+def set_facts(tokens: TokenSet, sequence_length: int) -> SetFacts:
+    manifest = tokens.manifest
+    statistics = manifest.statistics
+    return SetFacts(
+        layout=manifest.layout,
+        window_tokens=manifest.window_tokens,
+        num_tokens=manifest.num_tokens,
+        num_documents=manifest.num_documents,
+        num_text_bytes=manifest.num_bytes,
+        vocab_size=manifest.vocab_size,
+        token_dtype=manifest.token_dtype,
+        num_unknown_tokens=None if statistics is None else statistics.num_unknown,
+        num_masked_tokens=None if statistics is None else statistics.num_masked,
+        num_shards=len(manifest.shards),
+        num_bytes=set_bytes(manifest),
+        block_tokens=manifest.block_tokens,
+        window_blocks=manifest.window_blocks,
+        in_sequence=manifest.in_sequence,
+        sequence_length=sequence_length,
+        num_samples=tokens.num_samples(sequence_length),
+        tail_tokens=tokens.tail_tokens(sequence_length),
+        left_out=None if statistics is None else _left_out(manifest, statistics),
+        lengths=None if statistics is None else statistics.lengths,
+        digest=manifest.digest,
+        tokenizer_digest=manifest.tokenizer_digest,
+        created_by=manifest.created_by,
+    )
+
+
+def _left_out(manifest: SetManifest, statistics: Statistics) -> LeftOut:
+    return LeftOut(
+        blank=statistics.num_blank,
+        duplicates=statistics.num_duplicates,
+        dropped=statistics.num_dropped,
+        held_out=statistics.num_held_out,
+        tokens=manifest.num_tokens_left_out,
+        problems=statistics.problems,
+    )
+
+
+def set_bytes(manifest: SetManifest) -> int:
+    """Size of all files of the shards."""
+    return sum(sum(shard.sizes(manifest.token_bytes).values()) for shard in manifest.shards)
+
+
+@dataclass(frozen=True)
+class PreparationStatus:
+    """Progress of a set that has no manifest yet."""
+
+    recipe: Recipe
+    num_units: int
+    """Number of units that the sources are divided into; each makes about one shard."""
+    num_finished: int
+    source_bytes: int
+    finished_bytes: int
+    num_shards: int
+    num_tokens: int
+    num_documents: int
+    num_problems: int
+    failure: str | None
+    """Reason why preparation in the background failed, if it did."""
+
+
+def preparation_status(store: Store) -> PreparationStatus | None:
+    """The progress; None if no preparation was started there."""
+    recipe = read_recipe(store)
+    if recipe is None:
+        return None
+    units = source_units(recipe)
+    records = {
+        key: record
+        for key, record in read_records(store).items()
+        if record.recipe_digest == recipe.digest
+    }
+    finished = [unit for unit in units if is_finished(records, unit.number)]
+    shards = [record.shard for record in records.values() if record.shard is not None]
+    return PreparationStatus(
+        recipe=recipe,
+        num_units=len(units),
+        num_finished=len(finished),
+        source_bytes=sum(unit.num_bytes for unit in units),
+        finished_bytes=sum(unit.num_bytes for unit in finished),
+        num_shards=len(shards),
+        num_tokens=sum(shard.num_tokens for shard in shards),
+        num_documents=sum(shard.num_documents for shard in shards),
+        num_problems=sum(len(record.problems) for record in records.values()),
+        failure=store.read(FAILED).decode() if store.size(FAILED) is not None else None,
+    )
+
+
+@dataclass(frozen=True)
+class HistogramBar:
+    """A row of a histogram: documents of `low` to 2 low - 1 tokens."""
+
+    low: int
+    count: int
+    drawn: str
+
+
+def histogram_bars(counts: Sequence[int], width: int) -> list[HistogramBar]:
+    """One bar per power of two from the shortest to the longest document. The largest count is
+    `width` characters; a count below half a character is drawn as a dot, not as nothing."""
+    there = [power for power, count in enumerate(counts) if count]
+    if not there:
+        return []
+    largest = max(counts)
+    found = []
+    for power in range(there[0], there[-1] + 1):
+        drawn = "#" * round(width * counts[power] / largest)
+        if counts[power] and not drawn:
+            drawn = "."
+        found.append(HistogramBar(2**power, counts[power], drawn))
+    return found
+
+
+@dataclass(frozen=True)
+class SampledDocument:
+    number: int
+    """Number of the document in the set, from 0."""
+    shard: str
+    num_tokens: int
+    rows: TokenRows
+    """First tokens of the document, as one row."""
+
+
+def sample_documents(
+    tokens: TokenSet, count: int, seed: int, most_tokens: int
+) -> Iterator[SampledDocument]:
+    """Different documents from all over the set, each cut to at most `most_tokens` tokens."""
+    total = tokens.manifest.num_documents
+    if total == 0 or tokens.manifest.num_tokens < 2:
+        raise BadInput(
+            f"{tokens.location} has no documents", "leave out --documents to show samples"
+        )
+    chosen = Permutation(total, "look/documents", seed).forward(np.arange(min(count, total)))
+    for number in chosen.tolist():
+        shard, begin, end = _document_range(tokens, number)
+        rows = _token_range(tokens, begin, min(end, begin + most_tokens))
+        yield SampledDocument(number, tokens.manifest.shards[shard].name, end - begin, rows)
+
+
+def _document_range(tokens: TokenSet, number: int) -> tuple[int, int, int]:
+    """(shard, begin, end) of a document, as tokens of the set. It ends where the next one starts,
+    which may be in another shard."""
+    shards = tokens.manifest.shards
+    firsts = np.cumsum([0, *(shard.num_tokens for shard in shards)]).tolist()
+    before = np.cumsum([0, *(shard.num_documents for shard in shards)])
+    # Of shards that start at the same document number, only the last has any documents.
+    shard = int(np.searchsorted(before, number, side="right")) - 1
+    inside = number - int(before[shard])
+    starts = tokens.document_starts(shard) + firsts[shard]
+    begin = int(starts[inside])
+    if inside + 1 < len(starts):
+        return shard, begin, int(starts[inside + 1])
+    for other in range(shard + 1, len(shards)):
+        if shards[other].num_documents:
+            return shard, begin, int(tokens.document_starts(other)[0]) + firsts[other]
+    return shard, begin, tokens.manifest.num_tokens
+
+
+def _token_range(tokens: TokenSet, begin: int, end: int) -> TokenRows:
+    """The tokens [begin, end) of a set, regardless of its samples."""
+    window = tokens.window_tokens
+    parts: list[np.ndarray | None]
+    if window is not None:
+        first = begin // window * window
+        rows = tokens.read(np.arange(first // window, -(-end // window)), window)
+        parts = [None if part is None else part.reshape(-1) for part in (rows.tokens, rows.mask)]
+    else:
+        # Samples of one token and its successor; there is one fewer of these than tokens.
+        first = max(begin - 1, 0)
+        rows = tokens.read(np.arange(first, max(end - 1, first + 1)), 1)
+        parts = [
+            None if part is None else np.concatenate([part[:1, 0], part[:, 1]])
+            for part in (rows.tokens, rows.mask)
+        ]
+    ids, mask = (
+        None if part is None else part[None, begin - first : end - first] for part in parts
+    )
+    assert ids is not None
+    return TokenRows(ids, mask)
+
+
+def loss_spans(
+    decode: Callable[[list[int]], str], ids: Sequence[int], counts: Sequence[bool]
+) -> list[tuple[str, bool]]:
+    """The text of each run of tokens that count for the loss, or do not, and whether they do.
+
+    Joined, they give the whole text: each is what its tokens add to the text before them, since a
+    single token may be half a character, or lose the space before it.
+    """
+    ids = list(ids)
+    changes = np.flatnonzero(np.diff(np.asarray(counts, dtype=np.int8))) + 1
+    runs = list(pairwise([0, *changes.tolist(), len(ids)]))
+    whole = decode(ids)
+    found, done = [], ""
+    for begin, end in runs:
+        # A character that is split here belongs to the run that completes it.
+        until = whole if end == len(ids) else decode(ids[:end]).rstrip(HALF)
+        if not (until.startswith(done) and whole.startswith(until)):
+            # The decoder changes text that it has already returned.
+            return [(decode(ids[begin:end]), bool(counts[begin])) for begin, end in runs]
+        found.append((until[len(done) :], bool(counts[begin])))
+        done = until
+    return found
+
+
+def visible(text: str) -> str:
+    """The text with characters escaped that would control a terminal's cursor or colours."""
+    return text.translate(_ESCAPED)
+
+
+_ESCAPED = {
+    code: chr(code).encode("unicode_escape").decode()
+    for code in (*range(0x20), *range(0x7F, 0xA0))
+    if chr(code) not in "\n\t"
+}

@@ -1,0 +1,185 @@
+"""The status of a run's pods in words: why they wait, how they ended. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from lightkube.models.batch_v1 import JobCondition
+from lightkube.models.core_v1 import ContainerStateTerminated, ContainerStatus, PodStatus
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Pod
+
+from headway.kube.names import COMPONENTS, GATE
+
+HOPELESS = {
+    "ErrImagePull": "the image cannot be pulled",
+    "ImagePullBackOff": "the image cannot be pulled",
+    "InvalidImageName": "the image name is invalid",
+    "ErrImageNeverPull": "the image is not on the node, and imagePullPolicy is Never",
+    "CreateContainerConfigError": "the container cannot be created",
+    "CreateContainerError": "the container cannot be created",
+}
+"""Reasons of a waiting container that do not go away by themselves, however often Kubernetes
+retries."""
+HOPELESS_RESTARTS = 3
+LACKS = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
+QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)")
+WHICH_POD = re.compile(r'^pods "[^"]+" is forbidden: ')
+"""A different pod at each attempt, with the same reason."""
+
+
+@dataclass(frozen=True)
+class WaitReason:
+    """Why pods do not start."""
+
+    words: str
+    pods: int
+    """Number of pods that wait for this reason."""
+    is_hopeless: bool = False
+    """Whether it will not change by itself."""
+
+
+def wait_reasons(
+    job: Job, pods: Sequence[Pod], events: Sequence[Event], num_ready: int = 0
+) -> list[WaitReason]:
+    """Why pods do not run, the most frequent reason first. `pods` are those that wait, `events`
+    those of the Job."""
+    found = [*_of_job(job, len(pods) + num_ready, events)]
+    reasons = Counter(reason for pod in pods if (reason := _of_pod(pod)) is not None)
+    found += [WaitReason(words, count, hopeless) for (words, hopeless), count in reasons.items()]
+    return sorted(found, key=lambda one: (not one.is_hopeless, -one.pods))
+
+
+def _of_job(job: Job, num_made: int, events: Sequence[Event]) -> Iterable[WaitReason]:
+    assert job.spec is not None
+    missing = (job.spec.parallelism or 0) - num_made
+    if job.spec.suspend:
+        yield WaitReason("suspended: stopped, or waiting in a queue", missing)
+        return
+    if missing <= 0:
+        return
+    for event in reversed(events):
+        if event.reason == "FailedCreate" and event.message:
+            yield _not_made(event.message, missing)
+            return
+
+
+def _not_made(message: str, pods: int) -> WaitReason:
+    if quota := QUOTA.search(message):
+        return WaitReason(f"quota {quota[1]} is exceeded: {quota[2]}", pods)
+    _, _, why = message.partition("Error creating: ")
+    is_policy = "violates PodSecurity" in message or "denied the request" in message
+    words = WHICH_POD.sub("", why or message)
+    return WaitReason(f"rejected by policy: {words}" if is_policy else words, pods, is_policy)
+
+
+def _of_pod(pod: Pod) -> tuple[str, bool] | None:
+    """The reason, and whether it is hopeless; None if the pod runs or has ended."""
+    status = pod.status
+    if status is None or status.phase not in ("Pending", "Running"):
+        return None
+    assert pod.spec is not None
+    if status.phase == "Running":
+        return next(filter(None, map(_crashing, status.containerStatuses or ())), None)
+    if any(gate.name == GATE for gate in pod.spec.schedulingGates or ()):
+        return "waiting for the coordinator to place it", False
+    for container in status.containerStatuses or ():
+        if words := _of_container(container):
+            return words
+    for condition in status.conditions or ():
+        if condition.type == "PodScheduled" and condition.status == "False":
+            return _unplaced(condition.message or condition.reason or "not scheduled yet"), False
+    return ("pulling the image" if _is_placed(status) else "not scheduled yet"), False
+
+
+def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
+    """A container that Kubernetes keeps restarting."""
+    waits = container.state.waiting if container.state is not None else None
+    if waits is None or waits.reason != "CrashLoopBackOff":
+        return None
+    ended = container.lastState.terminated if container.lastState is not None else None
+    code = f"exit code {ended.exitCode}" if ended is not None else "no reason given"
+    words = f": {ended.message.strip()}" if ended is not None and ended.message else ""
+    return f"it keeps crashing ({code}){words}", container.restartCount >= HOPELESS_RESTARTS
+
+
+def _is_placed(status: PodStatus) -> bool:
+    conditions = status.conditions or ()
+    return any(one.type == "PodScheduled" and one.status == "True" for one in conditions)
+
+
+def _of_container(container: ContainerStatus) -> tuple[str, bool] | None:
+    waits = container.state.waiting if container.state is not None else None
+    if waits is None or waits.reason in (None, "PodInitializing"):
+        return None
+    if waits.reason == "ContainerCreating":
+        return "pulling the image or mounting volumes", False
+    if waits.reason in HOPELESS:
+        return f"{HOPELESS[waits.reason]}: {waits.message or container.image}", True
+    return f"{waits.reason}: {waits.message or ''}".rstrip(": "), False
+
+
+def _unplaced(message: str) -> str:
+    """The scheduler counts nodes by what each lacks."""
+    lacks = [what for _, what in LACKS.findall(message)]
+    if lacks:
+        return f"no capacity: not enough {', '.join(sorted(set(lacks)))} ({message})"
+    return f"no node fits: {message}"
+
+
+def end_condition(job: Job) -> JobCondition | None:
+    """Complete or Failed, if it has ended."""
+    assert job.status is not None
+    for condition in job.status.conditions or ():
+        if condition.status == "True" and condition.type in ("Complete", "Failed"):
+            return condition
+    return None
+
+
+def creation_time(pod: Pod) -> str:
+    """Creation time, to sort pods by."""
+    assert pod.metadata is not None
+    return str(pod.metadata.creationTimestamp)
+
+
+def termination_message(pod: Pod) -> str | None:
+    """Content of its termination log."""
+    ended = _end_of(pod)
+    return ended.message or None if ended is not None else None
+
+
+def exit_code(pod: Pod) -> int | None:
+    """Exit code of our container; None while it runs, or if it ended without one."""
+    ended = _end_of(pod)
+    return ended.exitCode if ended is not None else None
+
+
+def is_unreachable(pod: Pod) -> bool:
+    """Whether Kubernetes evicts the pod because its node has been unreachable for too long."""
+    found = {one.type: one for one in (pod.status.conditions if pod.status else None) or ()}
+    told, ready = found.get("DisruptionTarget"), found.get("Ready")
+    is_told = told is not None and told.reason == "DeletionByTaintManager"
+    return is_told and ready is not None and ready.status != "True"
+
+
+def describe_pod_exit(pod: Pod) -> str:
+    """For a pod that has ended."""
+    ended = _end_of(pod)
+    if ended is None:
+        assert pod.status is not None
+        return f"was ended: {pod.status.message or pod.status.reason or 'no reason given'}"
+    memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
+    return f"ended with exit code {ended.exitCode}{memory}"
+
+
+def _end_of(pod: Pod) -> ContainerStateTerminated | None:
+    """The end of our container: the cluster may have injected others."""
+    for container in (pod.status.containerStatuses if pod.status else None) or ():
+        if container.name not in COMPONENTS:
+            continue
+        if container.state is not None and container.state.terminated is not None:
+            return container.state.terminated
+    return None

@@ -1,0 +1,122 @@
+"""The files of a claim over HTTP, for the API server's proxy. Every request needs the key.
+
+GET     /files/PATH   a file; a Range gives part of it
+GET     /find/PATH    every file below, as {name: size}
+PUT     /files/PATH   a file; with `?create` only if there is none (409), with `?at=N` a part of
+                      a large one, which appears after `?size=N` without content
+DELETE  /files/PATH   it, or everything below
+"""
+
+from __future__ import annotations
+
+import hmac
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from urllib.parse import unquote
+
+from headway.http_server import JSON, TEXT, Answer, HttpError, HttpRequest, Resource
+from headway.state.store import Store
+
+KEY_HEADER = "X-Headway-Key"
+"""The API server takes Authorization for itself."""
+MAX_PART_BYTES = 2**26
+BYTES = "application/octet-stream"
+RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+
+
+class ServedClaim:
+    """`root` is the folder that is served, for those who show the key."""
+
+    def __init__(self, root: Path, key: str) -> None:
+        self._root = root
+        self._store = Store(root)
+        self._key = key.encode()
+
+    @property
+    def resources(self) -> Mapping[str, Resource]:
+        return {"files": self._files, "find": self._find}
+
+    def _files(self, request: HttpRequest) -> Answer:
+        name = self._require(request)
+        if request.method in ("GET", "HEAD"):
+            return BYTES, self._read(name, request.headers.get("Range"))
+        if request.method == "PUT":
+            self._write(name, request.content(MAX_PART_BYTES), request.query)
+        elif request.method == "DELETE":
+            self._remove(name)
+        else:
+            raise HttpError(405, "this answers GET, PUT and DELETE", "GET, HEAD, PUT, DELETE")
+        return TEXT, b""
+
+    def _find(self, request: HttpRequest) -> Answer:
+        name = self._require(request)
+        if request.method not in ("GET", "HEAD"):
+            raise HttpError(405, "this answers GET and HEAD", "GET, HEAD")
+        if (size := self._store.size(name)) is not None and (self._root / name).is_file():
+            return JSON, json.dumps({name: size}).encode()
+        if not (self._root / name).is_dir():
+            raise HttpError(404, f"no folder {name}")
+        facts = self._store.facts(name)
+        return JSON, json.dumps({each: one.size for each, one in facts.items()}).encode()
+
+    def _require(self, request: HttpRequest) -> str:
+        """The name of a file inside the root, whatever the path is; requires the key."""
+        key = request.headers.get(KEY_HEADER)
+        if key is None or not hmac.compare_digest(key.encode(), self._key):
+            raise HttpError(403, "this needs the key")
+        request.trust()
+        name = unquote(request.path).strip("/")
+        if ".." in PurePosixPath(name).parts or not (self._root / name).resolve().is_relative_to(
+            self._root.resolve()
+        ):
+            raise HttpError(400, f"{name} is not in the claim")
+        return name
+
+    def _read(self, name: str, wanted: str | None) -> bytes:
+        try:
+            if wanted is None:
+                return self._store.read(name)
+            if (found := RANGE.fullmatch(wanted)) is None:
+                raise HttpError(416, "one range, with both ends")
+            start, end = int(found[1]), int(found[2]) + 1
+            return self._store.read_range(name, start, end - start)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            raise HttpError(404, f"no file {name}") from None
+
+    def _write(self, name: str, content: bytes, options: Mapping[str, list[str]]) -> None:
+        if "create" in options:
+            if not self._store.create(name, content):
+                raise HttpError(409, f"{name} exists already")
+        elif "at" in options:
+            self._write_part(name, content, int(options["at"][0]))
+        elif "size" in options:
+            self._finish(name, int(options["size"][0]))
+        else:
+            self._store.write(name, content)
+
+    def _write_part(self, name: str, content: bytes, at: int) -> None:
+        """Possibly twice, if the answer was lost."""
+        partial = self._partial(name)
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        with partial.open("r+b" if at else "wb") as file:
+            file.seek(at)
+            file.write(content)
+
+    def _finish(self, name: str, size: int) -> None:
+        partial = self._partial(name)
+        if not partial.exists() and self._store.size(name) == size:
+            return
+        if not partial.exists() or partial.stat().st_size != size:
+            raise HttpError(409, f"{name} is incomplete")
+        self._store.adopt(partial, name)
+
+    def _partial(self, name: str) -> Path:
+        path = self._root / name
+        return path.with_name(f".{path.name}.partial-sent")
+
+    def _remove(self, name: str) -> None:
+        if not name:
+            raise HttpError(400, "the whole claim cannot be deleted")
+        self._store.remove(name)

@@ -1,0 +1,417 @@
+"""A run on Kubernetes, from the user's machine: launch, wait, scale, stop, delete. The run does not
+depend on this process; each of these is a few calls, whatever the run's size.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Pod
+
+from headway.clock import Clock, stamp
+from headway.errors import NotFound, RunFailed, StillRunning
+from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.kueue import num_ahead, queue_of, start_job, stop_job, was_stopped
+from headway.kube.manifests import owned_by
+from headway.kube.names import (
+    HTTP_PORT,
+    INDEX,
+    INSTANCE,
+    Component,
+    Object,
+    coordinator_object,
+    labels,
+    run_object,
+    selector,
+)
+from headway.kube.pod_status import (
+    WaitReason,
+    creation_time,
+    end_condition,
+    exit_code,
+    termination_message,
+    wait_reasons,
+)
+from headway.kube.worker_job import OWN_ERRORS
+
+LOOK_SECONDS = 1.0
+HOPELESS_SECONDS = 10.0
+"""An image that cannot be pulled is retried once or twice before the run fails."""
+STOP_SECONDS = 400.0
+"""Time for a save, longer than the grace period of pods."""
+ASK_AGAIN_SECONDS = (0.6, 1.0, 2.0, 4.0)
+"""Retries when the coordinator shows a page from before the end: it caches pages for half a second
+or more."""
+GONE_SECONDS = 150.0
+AWAY_SECONDS = 120.0
+"""How long an API server that does not answer is retried."""
+LOOKED_AT = 50
+"""Pods that are checked for why they wait: of thousands, the others wait for the same reason."""
+
+Found = TypeVar("Found")
+JobState = Literal["active", "queued", "suspended", "finished", "failed"]
+
+
+@dataclass(frozen=True)
+class ClusterRunStatus:
+    """A run, from its Job."""
+
+    name: str
+    state: JobState
+    nodes: int
+    ready: int
+    """Pods that are ready."""
+    why: str | None = None
+    """The cause of a failure, or the queue it waits in."""
+
+    @property
+    def is_running_or_queued(self) -> bool:
+        """Running, or waiting for its queue: nobody has to do anything."""
+        return self.state in ("active", "queued")
+
+
+class ClusterRun:
+    def __init__(self, kube: KubeClient, name: str, clock: Clock) -> None:
+        self.kube = kube
+        self.name = name
+        self.clock = clock
+        self._coordinator = ""
+
+    # Making it
+
+    def launch(self, objects: Sequence[Object]) -> None:
+        """The owner first: the next launch completes one that was interrupted."""
+        owner = self.kube.apply(objects[0])
+        for one in owned_by(objects, owner.metadata.uid)[1:]:
+            self.kube.apply(one)
+
+    def has_coordinator(self) -> bool:
+        return self.kube.job(coordinator_object(self.name)) is not None
+
+    def wait_until_training(self, say: Callable[[str], None]) -> dict[str, Any]:
+        """Its status once a step is committed, or it has finished or was stopped. Raises if
+        something blocks it that will not go away by itself."""
+        hopeless_since: float | None = None
+        said = ""
+        while True:
+            status, job, reasons, loss = self._patiently(self._seen, say)
+            if job is None:
+                return status or {}
+            words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
+            if loss:
+                words = f"{loss}; {words}"
+            if words != said:
+                said = words
+                say(words)
+            now = self.clock.monotonic()
+            # Where some pods are up, others may be on machines that have trouble of their own.
+            is_hopeless = any(reason.is_hopeless for reason in reasons)
+            if not is_hopeless or (status is not None and self._ready(job)):
+                hopeless_since = None
+            elif hopeless_since is None:
+                hopeless_since = now
+            elif now - hopeless_since > HOPELESS_SECONDS:
+                raise RunFailed(reasons[0].words)
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _seen(self) -> tuple[dict[str, Any] | None, Job | None, list[WaitReason], str | None]:
+        """Its status; and until it trains, its Job and what blocks it."""
+        known = self.known()
+        status = known["status"] if known is not None else None
+        if status is not None and status["step"] > 0 and status["state"] == "running":
+            return status, None, [], None
+        job = self.require_job()
+        has_finished = self._has_finished(job)
+        if status is not None and status["state"] == "failed":
+            raise RunFailed(status["failure"], f"headway logs {self.name}")
+        if has_finished or self.job_status(job).state == "suspended":
+            return status, None, [], None
+        loss = known.get("loss") if known is not None else None
+        return status, job, self.reasons(job, is_kept=status is not None), loss
+
+    def reasons(self, job: Job, is_kept: bool) -> list[WaitReason]:
+        """Why pods do not run. `is_kept`: the coordinator runs, and is not checked; nor are workers
+        if all are ready: to find those that wait, the API server reads all of them."""
+        assert job.spec is not None
+        if (queue := _queue(job)) is not None:
+            return [WaitReason(self._in_queue(queue, job), 1)]
+        found = [] if is_kept else self._reasons_of_coordinator()
+        if self._ready(job) < (job.spec.parallelism or 0):
+            waits = {"status.phase": "Pending"}
+            pods = self.kube.first_pods(labels(self.name, "worker"), LOOKED_AT, waits)
+            found += self._waiting(job, "worker", pods)
+        return sorted(found, key=lambda each: not each.is_hopeless)
+
+    def _in_queue(self, queue: str, job: Job) -> str:
+        place = num_ahead(self.kube, job, queue)
+        if place is None:
+            return f"in queue {queue}"
+        return f"in queue {queue}, {f'behind {place} others' if place else 'the next one'}"
+
+    def _reasons_of_coordinator(self) -> list[WaitReason]:
+        job = self.kube.job(coordinator_object(self.name))
+        if job is None:
+            return []
+        # One that crashes is running, for Kubernetes.
+        return self._waiting(job, "coordinator", self._coordinators())
+
+    def _waiting(self, job: Job, component: Component, pods: Sequence[Pod]) -> list[WaitReason]:
+        assert job.metadata is not None
+        assert job.metadata.uid is not None
+        events = self.kube.events_of(job.metadata.uid)
+        return [
+            WaitReason(f"{component}: {each.words}", each.pods, each.is_hopeless)
+            for each in wait_reasons(job, pods, events, self._ready(job))
+        ]
+
+    def _has_finished(self, job: Job) -> bool:
+        end = end_condition(job)
+        if end is not None and end.type == "Failed":
+            raise RunFailed(self._why_it_failed(end.message or end.reason or "no reason given"))
+        return end is not None
+
+    def _why_it_failed(self, message: str) -> str:
+        """The termination message of a pod that failed, if it still exists."""
+        words = next(
+            (said for pod in self._failed_pods() if (said := termination_message(pod))), None
+        )
+        return f"{words}\n{message}" if words else message
+
+    def _failed_pods(self) -> list[Pod]:
+        """Pods that ended with an error of the run itself, the newest first: others were
+        replaced."""
+        failed = self.kube.first_pods(
+            labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
+        )
+        to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
+        return sorted(to_blame, key=creation_time, reverse=True)
+
+    # Looking at it
+
+    def job(self) -> Job | None:
+        return self.kube.job(run_object(self.name))
+
+    def require_job(self) -> Job:
+        job = self.job()
+        if job is None:
+            raise NotFound(
+                f"run {self.name} is not in namespace {self.kube.namespace}",
+                "to list its runs: headway list --on TARGET",
+            )
+        return job
+
+    def job_status(self, job: Job) -> ClusterRunStatus:
+        assert job.spec is not None
+        end, queue = end_condition(job), _queue(job)
+        state: JobState = "suspended" if job.spec.suspend else "active"
+        why = None
+        if end is not None:
+            state = "finished" if end.type == "Complete" else "failed"
+            why = (end.message or end.reason) if state == "failed" else None
+        elif queue is not None:
+            state, why = "queued", f"in queue {queue}"
+        return ClusterRunStatus(self.name, state, job.spec.parallelism or 0, self._ready(job), why)
+
+    def _ready(self, job: Job) -> int:
+        return (job.status.ready or 0) if job.status is not None else 0
+
+    def known(self) -> dict[str, Any] | None:
+        """The coordinator's `/status`: status, events, and the loss of a worker that the run has
+        not recovered from yet. None while no coordinator answers."""
+        answer = self.ask("/status")
+        return None if answer is None else dict(json.loads(answer))
+
+    def ask(self, path: str) -> bytes | None:
+        """A page of the coordinator, through the API server's proxy; None if it does not answer."""
+        for _ in range(2):
+            if not self._coordinator and not self._find_coordinator():
+                return None
+            try:
+                return self.kube.request_to_pod(self._coordinator, HTTP_PORT, path)
+            except (ClusterUnreachable, NotFound):
+                self._coordinator = ""  # it may have been replaced
+        return None
+
+    def _find_coordinator(self) -> bool:
+        for pod in self._coordinators():
+            assert pod.metadata is not None
+            is_running = pod.status is not None and pod.status.phase == "Running"
+            if is_running and pod.metadata.deletionTimestamp is None:
+                self._coordinator = pod.metadata.name or ""
+                return True
+        return False
+
+    def _coordinators(self) -> list[Pod]:
+        """The coordinator's pod, and those before it that still exist."""
+        return self.kube.cached_pods(selector(self.name, "coordinator"))
+
+    def events(self) -> list[dict[str, Any]]:
+        """Kubernetes events of its Jobs, and of pods that wait or have failed."""
+        uids = []
+        for name in (run_object(self.name), coordinator_object(self.name)):
+            job = self.kube.job(name)
+            if job is not None and job.metadata is not None:
+                uids.append(job.metadata.uid)
+        for phase in ("Pending", "Failed"):
+            found = self.kube.first_pods(labels(self.name), LOOKED_AT, {"status.phase": phase})
+            uids += [pod.metadata.uid for pod in found if pod.metadata is not None]
+        return [
+            {
+                "time": stamp(_time(event)),
+                "event": event.reason or "",
+                "about": event.involvedObject.name or "",
+                "words": event.message or "",
+            }
+            for uid in uids
+            if uid is not None
+            for event in self.kube.events_of(uid)
+        ]
+
+    # Changing it
+
+    def scale(self, nodes: int) -> int:
+        """One call. Returns the number of nodes before."""
+        job = self.require_job()
+        shape = self.job_status(job)
+        if shape.state != "active":
+            raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to scale")
+        self.kube.patch_job(
+            run_object(self.name), {"spec": {"parallelism": nodes, "completions": nodes}}
+        )
+        return shape.nodes
+
+    def failed_node(self) -> int | None:
+        """The node whose pod has failed, if one has."""
+        for pod in self._failed_pods():
+            assert pod.metadata is not None
+            return int((pod.metadata.labels or {}).get(INDEX, 0))
+        return None
+
+    def stop(self, say: Callable[[str], None]) -> int | None:
+        """One call. Kubernetes ends the pods, so workers leave one after the other, and the last
+        ones save; the coordinator exits after them. Returns the newest saved step, if the
+        coordinator still answers."""
+        job = self.require_job()
+        shape = self.job_status(job)
+        if shape.state in ("finished", "failed"):
+            raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to stop")
+        if shape.state == "queued":
+            raise StillRunning(
+                f"run {self.name} is waiting {shape.why}: there is nothing to stop",
+                f"to take it out of the queue: headway delete {self.name}",
+            )
+        if shape.state == "active":
+            stop_job(self.kube, job)
+        # The coordinator exits soon after the last of them: ask it while it answers.
+        known: dict[str, Any] | None = None
+
+        def have_gone() -> bool:
+            nonlocal known
+            known = self.known() or known
+            if not self._has_no_workers():
+                return False
+            # The page may have been made before they saved.
+            newest = self.known()
+            for seconds in ASK_AGAIN_SECONDS:
+                if newest is None or newest["status"]["state"] != "running":
+                    break
+                self.clock.sleep(seconds)
+                newest = self.known()
+            known = newest or known
+            return True
+
+        self._wait_for("its pods to save and exit", have_gone, STOP_SECONDS, say)
+        if known is None or known["status"]["state"] == "running":
+            return None  # what was heard last is from before the save
+        step: int | None = known["status"]["checkpoint_step"]
+        return step
+
+    def resume(self) -> None:
+        # In this order: the coordinator tells one start of the workers from the next.
+        start_job(self.kube, self.require_job())
+        self.kube.suspend_job(coordinator_object(self.name), suspended=False)
+
+    def delete(self, say: Callable[[str], None]) -> bool:
+        """Deletes all of its objects, by one call. Returns whether there were any."""
+        there = self.kube.delete_job(run_object(self.name))
+        self._wait_for("its objects to be deleted", self._has_nothing, GONE_SECONDS, say)
+        return there
+
+    def _has_no_workers(self) -> bool:
+        """Whether all worker pods have ended."""
+        return not any(
+            self.kube.first_pods(labels(self.name, "worker"), 1, {"status.phase": phase})
+            for phase in ("Pending", "Running")
+        )
+
+    def _has_nothing(self) -> bool:
+        return not self.kube.jobs(labels(self.name)) and not self.kube.first_pods(
+            labels(self.name), 1
+        )
+
+    def _wait_for(
+        self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]
+    ) -> None:
+        deadline, said = self.clock.monotonic() + seconds, False
+        while not self._patiently(is_so, say):
+            if not said:
+                said = True
+                say(f"waiting for {what}")
+            if self.clock.monotonic() > deadline:
+                raise RunFailed(
+                    f"waited {seconds:.0f} s for {what}",
+                    f"kubectl get pods -n {self.kube.namespace}",
+                )
+            self.clock.sleep(LOOK_SECONDS)
+
+    def _patiently(self, look: Callable[[], Found], say: Callable[[str], None]) -> Found:
+        """Retries while the API server does not answer."""
+        deadline: float | None = None
+        while True:
+            try:
+                return look()
+            except ClusterUnreachable as error:
+                now = self.clock.monotonic()
+                if deadline is None:
+                    deadline = now + AWAY_SECONDS
+                    say(f"{error.message}; retrying")
+                elif now > deadline:
+                    raise
+                self.clock.sleep(LOOK_SECONDS)
+
+
+def cluster_runs(kube: KubeClient, clock: Clock) -> Iterator[ClusterRunStatus]:
+    """All runs of the namespace."""
+    for job in kube.jobs({key: value for key, value in labels("", "worker").items() if value}):
+        assert job.metadata is not None
+        name = (job.metadata.labels or {}).get(INSTANCE)
+        if name:
+            yield ClusterRun(kube, name, clock).job_status(job)
+
+
+def _queue(job: Job) -> str | None:
+    """The queue in which it waits to be started."""
+    assert job.spec is not None
+    return queue_of(job) if job.spec.suspend and not was_stopped(job) else None
+
+
+def _time(event: Event) -> float:
+    time = event.lastTimestamp or event.eventTime or event.firstTimestamp
+    return time.timestamp() if time is not None else 0.0
+
+
+def _counted(reason: WaitReason) -> str:
+    return f"{reason.words} ({reason.pods} pods)" if reason.pods > 1 else reason.words
+
+
+def _stage(status: dict[str, Any] | None, job: Job) -> str:
+    assert job.spec is not None
+    ready = (job.status.ready or 0) if job.status is not None else 0
+    up = f"{ready} of {job.spec.parallelism} pods are ready"
+    if status is None:
+        return f"{up}; the coordinator is starting"
+    return f"{up}; workers are starting"

@@ -1,0 +1,112 @@
+"""Failure domains: worker processes that are started and lost together, and counts of losses."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.launch.worker_exit import is_loss
+from headway.spec.resolve import Resolved
+from headway.state.rewinds import step_after
+from headway.state.run_directory import RunDirectory
+
+MOST_LOSSES = 3
+"""Losses of one domain without a new step of the run in between."""
+SEEN_SECONDS = 120.0
+"""Time after which a new step is certainly visible from another machine: object stores receive the
+metrics once a minute. Losses closer together than this are no reason to give up there."""
+
+
+@dataclass
+class WorkerProcess:
+    name: str
+    node: int
+    local_rank: int
+    log: Path
+    log_start: int
+    """Bytes of the log written by earlier starts of this run."""
+    started_at: float
+    pid: int | None = None
+    exit_code: int | None = None
+    """Exit code, negative for a signal; None while it runs."""
+    last_words: str = ""
+    """Cause of the exit, if the worker reported one."""
+    out_of_memory: bool | None = None
+    """Whether the kernel killed it for lack of memory; None if unknown."""
+
+    def signal(self, number: int) -> None:
+        if self.pid is not None and self.exit_code is None:
+            with suppress(ProcessLookupError):  # it has exited, and the report is on its way
+                os.kill(self.pid, number)
+
+
+@dataclass
+class Losses:
+    """Losses in a row, without a new step of the run in between."""
+
+    count: int = 0
+    step: int = 0
+    """Highest step of the run at the newest loss."""
+    since: float = 0.0
+    """Time of the first loss."""
+
+    def add(self, step: int, now: float) -> int:
+        """The new count."""
+        self.count = 1 if step > self.step else self.count + 1
+        self.step = max(step, self.step)
+        self.since = now if self.count == 1 else self.since
+        return self.count
+
+    def are_too_many(self, now: float) -> bool:
+        """For a place where steps are seen late."""
+        return self.count >= MOST_LOSSES and now - self.since > SEEN_SECONDS
+
+
+@dataclass(eq=False)
+class FailureDomain:
+    """Workers that are started and lost together."""
+
+    ranks: list[tuple[int, int]]
+    """(node, local rank) of each worker."""
+    workers: list[WorkerProcess] = field(default_factory=list)
+    starts: int = 0
+    losses: Losses = field(default_factory=Losses)
+    lost_at: float | None = None
+    left_at: float | None = None
+    """Time at which all workers had left without a request from this launcher."""
+    is_leaving: bool = False
+    """Whether this launcher has asked it to leave."""
+
+    @property
+    def has_exited(self) -> bool:
+        return all(worker.exit_code is not None for worker in self.workers)
+
+    @property
+    def lost(self) -> WorkerProcess | None:
+        """A worker that was lost. One that was killed explains more than one that lost a peer."""
+        lost = [worker for worker in self.workers if is_loss(worker.exit_code)]
+        return min(lost, key=lambda worker: worker.exit_code or 0, default=None)
+
+    def signal(self, number: int) -> None:
+        for worker in self.workers:
+            worker.signal(number)
+
+
+def step_seen(directory: RunDirectory) -> int:
+    """The newest step of the run visible from this machine."""
+    try:
+        return step_after(directory.metrics.last() or {"rewind": 0})
+    except OSError:
+        return 0  # the store cannot be reached
+
+
+def failure_domains(resolved: Resolved, nodes: range) -> list[FailureDomain]:
+    """The failure domains of these nodes."""
+    ranks = range(resolved.ranks_per_node)
+    if not resolved.is_live:
+        return [FailureDomain([(node, rank) for node in nodes for rank in ranks])]
+    if resolved.sharded:
+        return [FailureDomain([(node, rank) for rank in ranks]) for node in nodes]
+    return [FailureDomain([(node, rank)]) for node in nodes for rank in ranks]

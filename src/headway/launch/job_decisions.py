@@ -1,0 +1,176 @@
+"""What to do about the Job of a run's workers, and when the keeper's own pod ends. Pure: facts in,
+decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.kube.kueue import queue_of, was_stopped
+from headway.kube.pod_status import end_condition
+from headway.launch.pod_decisions import PodFacts
+
+
+@dataclass(frozen=True)
+class JobFacts:
+    """What Kubernetes says about the workers' Job."""
+
+    nodes: int
+    """Number of pods it should run."""
+    is_suspended: bool
+    queue: str | None
+    """Kueue's queue that it is in."""
+    was_stopped: bool
+    """In a queue: stopped by a person or by us, not by the queue."""
+    has_ended: bool
+    failure: str | None
+    """Why it has failed, if it has."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.is_suspended and (self.queue is None or self.was_stopped)
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """All that is known at a look at the Job."""
+
+    job: JobFacts | None
+    """None: it was deleted."""
+    pods: Sequence[PodFacts] | None
+    """None: not listed yet."""
+    is_released: bool
+    """The keeper's own pod was taken from its Job."""
+    is_hopeless: bool
+    """Some node's pods keep failing, and the run makes no step in between."""
+    spent_seconds: float | None
+    """Time used, if it was read at this look and there is a budget."""
+
+
+@dataclass(frozen=True)
+class ReleaseOwnPod:
+    """Take this pod from its own Job, which would wait longer for each pod it lost before it
+    creates another."""
+
+
+@dataclass(frozen=True)
+class NoteScaling:
+    before: int
+    nodes: int
+
+
+@dataclass(frozen=True)
+class NoteBudget:
+    spent_seconds: float
+
+
+@dataclass(frozen=True)
+class StopRun:
+    """Suspend the workers' Job: workers save and leave."""
+
+
+@dataclass(frozen=True)
+class SuspendOwnJob:
+    """The run was stopped and its pods have ended: there is nothing to keep until it is resumed.
+    Kubernetes then ends this pod."""
+
+
+@dataclass(frozen=True)
+class NoteFailure:
+    node: int
+    last_words: str | None
+    why: str
+
+
+@dataclass(frozen=True)
+class EndKeeper:
+    """Give this pod back to its own Job, which completes when it sees the pod succeed, and end."""
+
+
+JobDecision = (
+    ReleaseOwnPod | NoteScaling | NoteBudget | StopRun | SuspendOwnJob | NoteFailure | EndKeeper
+)
+
+
+@dataclass
+class JobTracker:
+    """Remembers what earlier looks saw."""
+
+    budget_seconds: float | None
+    nodes: int | None = None
+
+    def look(self, facts: RunFacts) -> list[JobDecision]:
+        """Decisions for this look, in the order in which to carry them out."""
+        job = facts.job
+        if job is None:
+            return [EndKeeper()]
+        made: list[JobDecision] = [] if facts.is_released else [ReleaseOwnPod()]
+        if self.nodes is not None and job.nodes != self.nodes:
+            made.append(NoteScaling(self.nodes, job.nodes))
+        self.nodes = job.nodes
+        if not job.is_suspended:
+            made += self._to_stop(facts)
+        elif job.is_stopped and facts.pods is not None and _have_ended(facts.pods):
+            # A queue suspends and resumes workers as it likes, and knows nothing of this pod: a run
+            # that is suspended by its queue keeps its coordinator.
+            made.append(SuspendOwnJob())
+        if job.failure is not None:
+            made.append(_failure(job.failure, facts.pods or ()))
+        if job.has_ended:
+            made.append(EndKeeper())
+        return made
+
+    def _to_stop(self, facts: RunFacts) -> list[JobDecision]:
+        if facts.is_hopeless:
+            return [StopRun()]
+        spent = facts.spent_seconds
+        if spent is None or self.budget_seconds is None or spent < self.budget_seconds:
+            return []
+        return [NoteBudget(spent), StopRun()]
+
+
+def job_facts(job: Job) -> JobFacts:
+    assert job.spec is not None
+    end = end_condition(job)
+    has_failed = end is not None and end.type == "Failed"
+    return JobFacts(
+        nodes=job.spec.parallelism or 0,
+        is_suspended=bool(job.spec.suspend),
+        queue=queue_of(job),
+        was_stopped=was_stopped(job),
+        has_ended=end is not None,
+        failure=(end.message or end.reason or "no reason given") if end and has_failed else None,
+    )
+
+
+def launch_id(job: Job) -> str | None:
+    """Names one start of the workers; None: they have not been started. A stopped run that is
+    resumed is another launch."""
+    if job.status is None or job.status.startTime is None:
+        return None
+    assert job.metadata is not None
+    return f"{job.metadata.uid} {job.status.startTime}"
+
+
+def is_noted(launch: str, events: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether the newest launch in the launcher's journal is this one: then the run continues, and
+    only the coordinator's pod is new."""
+    launched = [event for event in events if event["event"] == "launched"]
+    return bool(launched) and launched[-1].get("launch") == launch
+
+
+def _have_ended(pods: Sequence[PodFacts]) -> bool:
+    return all(pod.has_ended for pod in pods)
+
+
+def _failure(why: str, pods: Sequence[PodFacts]) -> NoteFailure:
+    """Of the node whose pod failed by an error of the run itself, if there is one."""
+    failed = next((pod for pod in pods if pod.is_to_blame), None)
+    return (
+        NoteFailure(0, None, why)
+        if failed is None
+        else NoteFailure(failed.index, failed.last_words, why)
+    )

@@ -1,0 +1,288 @@
+"""A run on this machine: its worker processes, and its coordinator if the run is live.
+
+The launcher and the workers share the run directory, the coordinator and exit codes, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+from headway.clock import Clock
+from headway.errors import Exit, RunFailed
+from headway.launch.coordinator_process import CoordinatorProcess
+from headway.launch.failure_domains import (
+    MOST_LOSSES,
+    FailureDomain,
+    WorkerProcess,
+    failure_domains,
+)
+from headway.launch.fork_server import COMMAND, ForkServerLost
+from headway.launch.supervise import DEFAULTS, Supervisor
+from headway.launch.worker_exit import describe_exit, exit_message
+from headway.member.protocol.messages import MAX_WORKERS
+from headway.memory_limits import Memory
+from headway.plan.memory_need import HINT, needed_and_present
+from headway.spec.resolve import Resolved
+from headway.state.generations import next_generation
+from headway.state.rewinds import step_after
+from headway.state.run_directory import Journal, RunDirectory
+from headway.state.user_code import code_digest
+
+NEW_SECONDS = 0.9
+"""Less than the coordinator waits before it lets somebody join those who have the run's state."""
+LEFT_SECONDS = 2.0
+"""Wait, after a worker has left, for the others to leave as well."""
+STOP_SECONDS = 300.0
+"""Time to save after Ctrl-C. A second Ctrl-C does not wait."""
+# Workers on one machine meet on the loopback, whatever its host name resolves to.
+LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
+
+
+class LocalRun(Supervisor):
+    """Starts and supervises the workers of one run."""
+
+    environment_defaults = DEFAULTS | LOOPBACK
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        directory: RunDirectory,
+        clock: Clock,
+        fork_server: Sequence[str] = COMMAND,
+        memory: Memory | None = None,
+    ) -> None:
+        super().__init__(resolved, directory, clock, _node_name, fork_server, memory or Memory())
+        self.journal = Journal(directory.launcher, clock)
+        self.stop_asked_at: float | None = None
+        self.stop_at_once = False
+        self._watch: Callable[[], None] = lambda: None
+        self._coordinator: CoordinatorProcess | None = None
+        self._nodes = resolved.nodes
+        self._metrics_start = 0
+        """Position in the metrics log at launch: what follows was written by this start."""
+
+    def run(self, watch: Callable[[], None]) -> Exit:
+        """Until the run has ended: DONE or STOPPED. Raises RunFailed with the first cause.
+        `watch` is called several times a second."""
+        resolved, directory = self.resolved, self.directory
+        self._watch = watch
+        with ExitStack() as stack:
+            lock = stack.enter_context(directory.held())
+            scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-"))
+            self.workers.scratch = Path(scratch)
+            directory.write_spec(resolved)
+            if directory.wanted_nodes() != resolved.nodes:  # else the next start is to find it, too
+                directory.forget_wanted_nodes()
+            self.generation = next_generation(directory)
+            self._metrics_start = directory.here().metrics.read()[1]
+            self.journal.note(
+                "launched",
+                generation=self.generation,
+                nodes=resolved.nodes,
+                workers=resolved.num_workers,
+                device=resolved.device,
+                mode="live" if resolved.is_live else "restart",
+                pid=os.getpid(),
+                code_digest=self._code_digest(),
+            )
+            with suppress(OSError):  # visible elsewhere while the run is running
+                directory.launcher.flush()
+            stack.callback(self._send_logs)
+            self._enter_fork_server(stack, directory.local / "logs" / "parent.log", lock)
+            if resolved.is_live:
+                self._coordinator = stack.enter_context(self._make_coordinator())
+                self._coordinator.wait()
+            stack.callback(self.workers.end_all)
+            for domain in failure_domains(resolved, range(resolved.nodes)):
+                self.workers.start(domain)
+            try:
+                return self._supervise()
+            except ForkServerLost as lost:
+                self._note_failed(0, 0, how="lost its fork server", words=lost.message)
+                raise
+
+    def ask_to_stop(self) -> None:
+        """From a signal handler: the first time to stop and save, the second time at once."""
+        if self.stop_asked_at is None:
+            self.stop_asked_at = self.clock.monotonic()
+            self.workers.signal(signal.SIGINT)
+        else:
+            self.stop_at_once = True
+            self.workers.signal(signal.SIGKILL)
+
+    # Starting
+
+    def _make_coordinator(self) -> CoordinatorProcess:
+        resolved = self.resolved
+        ranks = resolved.domain_ranks
+        domains = resolved.num_workers // ranks
+        options = ["--domain-pods", str(ranks), "--node-pods", str(ranks)]
+        coordinator = CoordinatorProcess(
+            self.directory.name,
+            self.directory.store.location("members"),
+            self.workers.scratch,
+            [*options, "--max", str(MAX_WORKERS // ranks), "--first", str(domains)],
+            self.clock,
+        )
+        return coordinator.start("--after", str(self.generation - 1))
+
+    def _coordinator_address(self) -> tuple[str, Path] | None:
+        started = self._coordinator
+        return None if started is None else (started.address, started.key)
+
+    def _device(self, worker: WorkerProcess) -> int:
+        """Nodes that are simulated here share this machine's devices."""
+        return self._rank(worker)
+
+    # Supervising
+
+    @property
+    def _is_asked_to_end(self) -> bool:
+        return self.stop_asked_at is not None
+
+    def _on_started(self, worker: WorkerProcess) -> None:
+        rank = {"node": worker.node, "local_rank": worker.local_rank}
+        self.journal.note("worker", **rank, pid=worker.pid, name=worker.name)
+        if self.stop_asked_at is not None:
+            self.workers.signal(signal.SIGINT)  # it was not running yet when all were asked
+        elif any(domain.is_leaving and worker in domain.workers for domain in self.workers.domains):
+            worker.signal(signal.SIGTERM)
+
+    def _on_poll(self) -> None:
+        self._watch()
+        if self._coordinator is not None and (how := self._coordinator.keep_alive()):
+            self.journal.note("coordinator_lost", how=how)
+        is_ending = self._is_asked_to_end or Exit.DONE in self.workers.exit_codes
+        if not is_ending and not self.workers.have_exited:
+            self._follow_wanted_nodes()
+        if not self.workers.have_exited:
+            self._require_stop_in_time()
+
+    def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
+        self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
+        if lost.out_of_memory and not self._has_made_a_step():
+            self._fail_for_memory(lost)
+        if domain.losses.add(self._step(), self.clock.monotonic()) >= MOST_LOSSES:
+            raise self._run_failed(lost, f", {MOST_LOSSES} times in a row without a new step")
+        if self._coordinator is not None and not self._has_state_somewhere():
+            self._coordinator.restart_without_members()  # it would wait for them to come back
+
+    def _has_state_somewhere(self) -> bool:
+        """Whether a worker has the run's state: one that was started a moment ago has not."""
+        workers = [one for domain in self.workers.domains for one in domain.workers]
+        latest = self.clock.monotonic() - NEW_SECONDS
+        return any(one.exit_code is None and one.started_at < latest for one in workers)
+
+    def _on_left(self, domain: FailureDomain) -> None:
+        """Something else asked it to leave, as when a machine is reclaimed: it is replaced. Unless
+        all stop: then the others are about to exit as well."""
+        now = self.clock.monotonic()
+        if domain.left_at is None:
+            domain.left_at = now
+        if now - domain.left_at > LEFT_SECONDS:
+            self.journal.note("left", node=domain.ranks[0][0])
+            self.workers.start(domain)
+
+    def _follow_wanted_nodes(self) -> None:
+        """`headway scale`: new nodes are started, and those with the highest numbers leave."""
+        wanted = self.directory.wanted_nodes()
+        if wanted is None or wanted == self._nodes or self._coordinator is None:
+            return
+        self.journal.note("scaled", nodes=wanted, before=self._nodes)
+        for domain in failure_domains(self.resolved, range(self._nodes, wanted)):
+            self.workers.start(domain)
+        for domain in self.workers.domains:
+            if domain.ranks[0][0] >= wanted and not domain.is_leaving:
+                domain.is_leaving = True
+                domain.signal(signal.SIGTERM)
+        self._nodes = wanted
+
+    def _require_stop_in_time(self) -> None:
+        asked = self.stop_asked_at
+        if asked is not None and self.clock.monotonic() - asked > STOP_SECONDS:
+            how = f"did not save and stop within {STOP_SECONDS:.0f} s"
+            self._note_failed(0, 0, how=how, words=f"the workers {how}")
+            raise RunFailed(f"the workers {how}", f"their logs: {self.directory.local / 'logs'}")
+
+    # Ending
+
+    def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
+        is_stopped = self._is_asked_to_end and Exit.STOPPED in exit_codes
+        return Exit.DONE in exit_codes or is_stopped
+
+    def _early_outcome(self, exit_codes: Sequence[int | None]) -> Exit | None:
+        """Without elastic workers, the others cannot save without one that was stopped unsaved."""
+        if not self.resolved.is_live and any(map(self._was_stopped_unsaved, exit_codes)):
+            return self._stopped_unsaved()
+        return None
+
+    def _outcome(self, exit_codes: Sequence[int | None]) -> Exit:
+        if Exit.DONE in exit_codes:
+            return Exit.DONE
+        if Exit.STOPPED in exit_codes:
+            return Exit.STOPPED
+        if all(map(self._was_stopped_unsaved, exit_codes)):
+            return self._stopped_unsaved()
+        raise self._run_failed(self.workers.to_blame())
+
+    def _stopped_unsaved(self) -> Exit:
+        self.journal.note("stopped", saved=False)
+        return Exit.STOPPED
+
+    def _was_stopped_unsaved(self, exit_code: int | None) -> bool:
+        """By our own signal: before the worker could listen for it, or the second time."""
+        asked = self.stop_asked_at is not None
+        return (asked and exit_code in (-signal.SIGINT, -signal.SIGTERM)) or (
+            self.stop_at_once and exit_code == -signal.SIGKILL
+        )
+
+    def _step(self) -> int:
+        """The newest that was committed."""
+        return step_after(self.directory.here().metrics.last() or {"rewind": 0})
+
+    def _has_made_a_step(self) -> bool:
+        """Since launch. The log may show later steps of an earlier start, which are done again."""
+        records, _ = self.directory.here().metrics.read(self._metrics_start)
+        return any("step" in record for record in records)
+
+    def _fail_for_memory(self, worker: WorkerProcess) -> None:
+        """Before the first step: it would happen again."""
+        figures = needed_and_present(self.resolved, self._nodes, self.memory.limit_bytes())
+        words = f"out of memory before the first step: {figures}"
+        how = describe_exit(-signal.SIGKILL, out_of_memory=True)
+        self._note_failed(worker.node, worker.local_rank, how, words)
+        raise RunFailed(exit_message(self._rank(worker), how, words), HINT)
+
+    def _failure(self, worker: WorkerProcess, how: str, cause: str, hint: str | None) -> RunFailed:
+        self._note_failed(worker.node, worker.local_rank, how, cause or how)
+        message = exit_message(self._rank(worker), how, cause)
+        return RunFailed(message, hint or f"its full log: {worker.log}")
+
+    def _note_failed(self, node: int, local_rank: int, how: str, words: str) -> None:
+        rank = node * self.resolved.ranks_per_node + local_rank
+        self.journal.note(
+            "failed", rank=rank, node=node, local_rank=local_rank, how=how, words=words
+        )
+
+    def _send_logs(self) -> None:
+        """Where the run directory is far away: what was printed and noted here."""
+        with suppress(OSError):
+            self.directory.launcher.flush()
+            if not self.directory.store.is_local:
+                folders = (self.directory.local / "logs", self.directory.tensorboard)
+                for path in (p for folder in folders for p in folder.rglob("*") if p.is_file()):
+                    name = str(path.relative_to(self.directory.local))
+                    self.directory.store.write(name, path.read_bytes())
+
+    def _code_digest(self) -> str | None:
+        code = self.resolved.run.code
+        return code_digest(Path(self.resolved.folder, code.path)) if code else None
+
+
+def _node_name(node: int) -> str:
+    return f"node-{node}"

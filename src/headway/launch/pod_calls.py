@@ -1,0 +1,84 @@
+"""Calls to the API server that carry out decisions about pods, several at a time. A call that
+fails is not repeated here: the next look decides again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Set
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+
+from headway.kube.client import KubeClient
+from headway.launch.pod_decisions import PlacePod, PodCall, ReleasePod, RemovePod, ReplacePod
+
+CALLS_AT_ONCE = 8
+"""Thousands of pods are placed at the start of a run, by one call each."""
+
+CallKey = tuple[type[PodCall], str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A call that has returned."""
+
+    call: PodCall
+    error: BaseException | None
+    step: int = 0
+    """For a failed pod that was released: the newest step of the run."""
+
+
+class PodCalls:
+    def __init__(
+        self, kube: KubeClient, spot_label: tuple[str, str] | None, newest_step: Callable[[], int]
+    ) -> None:
+        """`spot_label`: label of spot machines. `newest_step` may take long: a store is read."""
+        self._kube = kube
+        self._spot_label = spot_label
+        self._newest_step = newest_step
+        self._threads = ThreadPoolExecutor(CALLS_AT_ONCE)
+        self._running: dict[CallKey, tuple[PodCall, Future[int]]] = {}
+        self._done: set[CallKey] = set()
+        """Calls that succeeded, until their pod is gone: the watch may still show it as before."""
+
+    def start(self, call: PodCall) -> None:
+        """Once for each pod, unless it fails."""
+        key = (type(call), call.pod)
+        if key not in self._running and key not in self._done:
+            self._running[key] = (call, self._threads.submit(self._perform, call))
+
+    def outcomes(self) -> list[Outcome]:
+        """Calls that have returned since they were last asked for."""
+        returned = {key: one for key, one in self._running.items() if one[1].done()}
+        found = []
+        for key, (call, future) in returned.items():
+            del self._running[key]
+            error = future.exception()
+            if error is None:
+                self._done.add(key)
+            found.append(Outcome(call, error, future.result() if error is None else 0))
+        return found
+
+    def forget(self, known: Set[str]) -> None:
+        """Forget pods that are gone."""
+        self._done = {key for key in self._done if key[1] in known}
+
+    def wait(self) -> None:
+        """Until no call is running."""
+        wait([future for _, future in self._running.values()])
+
+    def _perform(self, call: PodCall) -> int:
+        match call:
+            case PlacePod():
+                not_labelled = self._spot_label if call.is_off_spot else None
+                self._kube.lift_gate(call.pod, call.not_on, not_labelled)
+            case ReplacePod():
+                # The Job waits for its own finalizer before it creates another pod, and the API
+                # server waits for a kubelet that will not answer.
+                self._kube.release_pod(call.pod)
+                self._kube.delete_pod(call.pod, grace_seconds=0)
+            case ReleasePod():
+                self._kube.release_pod(call.pod)
+                if call.how is not None:
+                    return self._newest_step()
+            case RemovePod():
+                self._kube.delete_pod(call.pod, grace_seconds=0)
+        return 0

@@ -1,0 +1,217 @@
+"""Which pods of a run to place, replace, release, remove or dismiss. Pure: facts in, decisions out.
+
+Kubernetes keeps a pod of a machine without power for minutes, and puts its successor on the same
+machine. The coordinator knows within seconds, because the pod's sessions are gone. But they are
+also gone while a worker restarts, and a cut network may be repaired. So a pod is lost only when the
+coordinator continues without it, it had a session before, it has had none for a while, and others
+have one.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import Any
+
+from headway.launch.failure_domains import Losses
+from headway.member.protocol.identity import parse
+
+SILENT_SECONDS = 2.5
+"""Silence after which a worker does not count as connected. It sends a heartbeat each second."""
+LOST_SECONDS = 3.0
+"""Time without a session after which a pod is lost. A killed worker is back within two."""
+ALONE_SECONDS = 90.0
+"""The same while no pod has a session: the coordinator itself may be cut off."""
+SUSPECT_SECONDS = 90.0
+"""Time without new pods for a machine that lost one without a goodbye. Kubernetes knows after 50 s
+whether the machine is gone; one that is back should be used again."""
+START_SECONDS = 60.0
+"""Time for a new pod on such a machine to open its first session."""
+LATE_SECONDS = 5.0
+"""Time beyond its grace period for a pod that is being deleted."""
+KEPT = 20
+"""Number of failed pods kept so that their logs can be read. A run of months has many."""
+
+
+@dataclass(frozen=True)
+class PodFacts:
+    """What Kubernetes says about one pod."""
+
+    name: str
+    index: int
+    """Node of the run."""
+    machine: str | None
+    """None: not scheduled yet."""
+    created: float
+    """Time, in seconds since 1970."""
+    is_gated: bool
+    """Waits for us to lift its scheduling gate."""
+    delete_by: float | None
+    """End of its grace period, if it is being deleted."""
+    has_ended: bool
+    is_cut_off: bool = False
+    """Deleted by Kubernetes because its machine does not answer Kubernetes either."""
+    has_failed: bool = False
+    """Failed, but not by an error of the run itself."""
+    is_uncounted: bool = False
+    """Failed, and its Job has not counted that yet."""
+    is_to_blame: bool = False
+    """Failed by an error of the run itself."""
+    last_words: str | None = None
+    """Last words of a pod that is to blame."""
+    how: str | None = None
+    """How it failed; None: it left when it was asked to."""
+
+
+@dataclass(frozen=True)
+class PlacePod:
+    """Let Kubernetes schedule it, but on none of these machines."""
+
+    pod: str
+    not_on: tuple[str, ...]
+    is_off_spot: bool
+    """Also on no spot machine: the run's minimum of nodes should not be preempted."""
+
+
+@dataclass(frozen=True)
+class ReplacePod:
+    """It is lost: dismiss its workers and delete it, so that a new pod takes its index."""
+
+    pod: str
+    index: int
+    machine: str | None
+
+
+@dataclass(frozen=True)
+class ReleasePod:
+    """It has failed: take it from its Job. A Job waits longer for each failure it has counted
+    before it creates the next pod; a pod that is released first is not counted, and is replaced at
+    once."""
+
+    pod: str
+    index: int
+    how: str | None
+
+
+@dataclass(frozen=True)
+class RemovePod:
+    """It failed long ago, and enough newer failed pods are kept."""
+
+    pod: str
+
+
+@dataclass(frozen=True)
+class DismissPod:
+    """Kubernetes has ended or replaced it, or wants none: let no worker of it into the run."""
+
+    pod: str
+
+
+PodCall = PlacePod | ReplacePod | ReleasePod | RemovePod
+"""Decisions that take a call to the API server."""
+PodDecision = PodCall | DismissPod
+
+
+@dataclass
+class PodTracker:
+    """Remembers what earlier looks saw. All times are from one clock."""
+
+    minimum_nodes: int = 0
+    heard: dict[str, float] = field(default_factory=dict)
+    """When each pod last had a session."""
+    suspects: dict[str, float] = field(default_factory=dict)
+    """Until when nothing is placed on a machine."""
+    _has_looked: bool = False
+
+    def look(
+        self, pods: Sequence[PodFacts], connected: Set[str], members: Set[str], now: float
+    ) -> list[PodDecision]:
+        """Decisions for this look, at least one a second. `connected`: pods with a session;
+        `members`: pods of the current generation."""
+        if not self._has_looked:
+            # A new coordinator finds them in its record: they are expected to come back.
+            self._has_looked = True
+            self.heard = dict.fromkeys(members, now)
+        self.heard.update(dict.fromkeys(connected, now))
+        self.suspects = {machine: until for machine, until in self.suspects.items() if until > now}
+        names = {pod.name for pod in pods}
+        self.heard = {name: time for name, time in self.heard.items() if name in names}
+        lost = [pod for pod in pods if self._is_lost(pod, connected, members, now)]
+        for pod in lost:
+            if pod.machine is not None:
+                self.suspects[pod.machine] = now + SUSPECT_SECONDS
+            self.heard.pop(pod.name, None)
+        suspects = tuple(sorted(self.suspects))
+        dismissed = (connected | members) - {pod.name for pod in pods if not pod.has_ended}
+        return [
+            *(ReplacePod(pod.name, pod.index, pod.machine) for pod in lost),
+            *(ReleasePod(pod.name, pod.index, pod.how) for pod in pods if pod.is_uncounted),
+            *(RemovePod(pod.name) for pod in _failed(pods)[:-KEPT]),
+            *(
+                PlacePod(pod.name, suspects, is_off_spot=pod.index < self.minimum_nodes)
+                for pod in pods
+                if pod.is_gated
+            ),
+            *(DismissPod(name) for name in sorted(dismissed)),
+        ]
+
+    def _is_lost(self, pod: PodFacts, connected: Set[str], members: Set[str], now: float) -> bool:
+        if pod.has_ended or pod.is_gated or pod.machine is None or pod.name in connected:
+            return False
+        is_suspect = pod.machine in self.suspects
+        if pod.delete_by is not None:
+            return is_suspect or pod.is_cut_off or now > pod.delete_by + LATE_SECONDS
+        if pod.name in members:
+            return False  # still training, for all we know: it may not have found the coordinator
+        heard = self.heard.get(pod.name)
+        if heard is None:
+            return is_suspect and now > pod.created + START_SECONDS
+        return now > heard + (LOST_SECONDS if connected else ALONE_SECONDS)
+
+
+@dataclass
+class CrashCounter:
+    """Failed pods of each node. A pod that ran out of memory will run out again: do not retry it
+    forever."""
+
+    losses: defaultdict[int, Losses] = field(default_factory=lambda: defaultdict(Losses))
+    """By node."""
+    is_hopeless: bool = False
+    """Some node's pods keep failing, and the run makes no step in between."""
+
+    def add(self, node: int, how: str, step: int, now: float) -> str | None:
+        """Why the run should stop, once. `step`: the newest that the run has committed."""
+        losses = self.losses[node]
+        count = losses.add(step, now)
+        if self.is_hopeless or not losses.are_too_many(now):
+            return None
+        self.is_hopeless = True
+        return f"its pod {how}, {count} times in a row without a new step"
+
+
+def connected_pods(state: Mapping[str, Any]) -> set[str]:
+    """Pods with a worker that sends heartbeats. A session may stay open for long after its machine
+    is gone: nobody is left to close it."""
+    return _pods_of(
+        name
+        for name, worker in state["pods"].items()
+        if worker["session"] is not None and (worker["silent_seconds"] or 0.0) < SILENT_SECONDS
+    )
+
+
+def member_pods(state: Mapping[str, Any]) -> set[str]:
+    """Pods of the current generation."""
+    return _pods_of(name for domain in state["generation"]["domains"] for name in domain["pods"])
+
+
+def _pods_of(workers: Iterable[str]) -> set[str]:
+    return {parse(worker).node for worker in workers}
+
+
+def _failed(pods: Sequence[PodFacts]) -> list[PodFacts]:
+    """Failed pods that stay until somebody removes them, oldest first."""
+    failed = [
+        pod for pod in pods if pod.has_failed and not pod.is_uncounted and pod.delete_by is None
+    ]
+    return sorted(failed, key=lambda pod: pod.created)

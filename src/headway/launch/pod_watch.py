@@ -1,0 +1,130 @@
+"""The run's pods, as the API server knows them: listed once in pages, then watched in a thread.
+While the API server is away, the pods are as last known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from threading import Event, Lock, Thread
+
+from lightkube.resources.core_v1 import Pod
+
+from headway.errors import Exit, HeadwayError
+from headway.kube.client import ClusterUnreachable, KubeClient, StaleVersion
+from headway.kube.names import FINALIZER, GATE, INDEX, labels
+from headway.kube.pod_status import (
+    describe_pod_exit,
+    exit_code,
+    is_unreachable,
+    termination_message,
+)
+from headway.kube.worker_job import OWN_ERRORS
+from headway.launch.pod_decisions import PodFacts
+
+RETRY_SECONDS = 1.0
+
+
+class PodWatch:
+    def __init__(
+        self,
+        kube: KubeClient,
+        run: str,
+        say: Callable[[str], None],
+        retry_seconds: float = RETRY_SECONDS,
+    ) -> None:
+        self._kube = kube
+        self._retry_seconds = retry_seconds
+        self._labels = labels(run, "worker")
+        self._say = say
+        self._pods: dict[str, PodFacts] | None = None
+        self._lock = Lock()
+        self._stop = Event()
+
+    def start(self) -> None:
+        Thread(target=self._follow, name="pods", daemon=True).start()
+
+    def stop(self) -> None:
+        self._stop.set()
+
+    def pods(self) -> list[PodFacts] | None:
+        """As last known; None: not listed yet."""
+        with self._lock:
+            return None if self._pods is None else list(self._pods.values())
+
+    def forget(self, name: str) -> None:
+        """We deleted it: do not wait for the watch to say so."""
+        with self._lock:
+            if self._pods is not None:
+                self._pods.pop(name, None)
+
+    def _follow(self) -> None:
+        version, said = "", ""
+        while not self._stop.is_set():
+            try:
+                if not version:
+                    version = self._list()
+                    said = ""
+                for what, pod in self._kube.watch_pods(self._labels, version):
+                    assert pod.metadata is not None
+                    assert pod.metadata.resourceVersion is not None
+                    version = pod.metadata.resourceVersion
+                    self._update(what, pod_facts(pod))
+            except StaleVersion:
+                version = ""
+            except ClusterUnreachable as error:
+                if error.message != said:
+                    said = error.message
+                    self._say(f"pods cannot be watched: {said}")
+                self._stop.wait(self._retry_seconds)
+            except HeadwayError as error:  # a right that was taken away may be given back
+                self._say(f"pods cannot be watched: {error}")
+                version = ""
+                self._stop.wait(10 * self._retry_seconds)
+
+    def _list(self) -> str:
+        """The version from which to watch."""
+        pods, version = self._kube.pods(self._labels, pod_facts)
+        with self._lock:
+            self._pods = {facts.name: facts for facts in pods}
+        return version
+
+    def _update(self, what: str, facts: PodFacts) -> None:
+        with self._lock:
+            assert self._pods is not None
+            if what == "DELETED":
+                self._pods.pop(facts.name, None)
+            elif what in ("ADDED", "MODIFIED"):
+                self._pods[facts.name] = facts
+
+
+def pod_facts(pod: Pod) -> PodFacts:
+    """From its object. A pod with one of OWN_ERRORS fails the whole run; after any other failure
+    another pod takes its place."""
+    metadata, spec, status = pod.metadata, pod.spec, pod.status
+    assert metadata is not None
+    assert spec is not None
+    assert metadata.name is not None
+    created, deleted = metadata.creationTimestamp, metadata.deletionTimestamp
+    code = exit_code(pod)
+    is_failed = status is not None and status.phase == "Failed"
+    is_to_blame = is_failed and code in OWN_ERRORS
+    has_failed = is_failed and not is_to_blame
+    return PodFacts(
+        name=metadata.name,
+        index=int((metadata.annotations or {}).get(INDEX, 0)),
+        machine=spec.nodeName,
+        created=_seconds(created),
+        is_gated=any(gate.name == GATE for gate in spec.schedulingGates or ()),
+        delete_by=_seconds(deleted) if deleted is not None else None,
+        has_ended=status is not None and status.phase in ("Succeeded", "Failed"),
+        is_cut_off=is_unreachable(pod),
+        has_failed=has_failed,
+        is_to_blame=is_to_blame,
+        last_words=termination_message(pod) if is_to_blame else None,
+        is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),
+        how=describe_pod_exit(pod) if has_failed and code != Exit.STOPPED else None,
+    )
+
+
+def _seconds(time: datetime | None) -> float:
+    return time.timestamp() if time is not None else 0.0

@@ -1,0 +1,100 @@
+"""Pages of a run in the coordinator's pod: status, events, and those of the coordinator itself."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from threading import Lock
+from typing import Any
+
+from headway.clock import Clock
+from headway.http_server import JSON, Answer, Page, Pages
+from headway.launch.coordinator_process import CoordinatorProcess
+from headway.state.run_directory import RunDirectory
+from headway.state.status import read_status
+
+OF_THE_COORDINATOR = ("/state", "/history", "/metrics", "/healthz")
+SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
+"""Events that `headway status` shows..."""
+MOST_EVENTS = 200
+"""... and how many of them at most."""
+MOST_HISTORY = 5000
+KEPT_SECONDS = 0.5
+"""How long a page is cached..."""
+MADE_SHARE = 10
+"""... or so many times as long as it took to make, which is a tenth of a core for each page..."""
+MOST_KEPT_SECONDS = 30.0
+"""... but never longer than this."""
+
+
+def run_pages(coordinator: CoordinatorProcess, directory: RunDirectory, clock: Clock) -> Pages:
+    """`directory` is from `watched`: it is read often."""
+
+    def status() -> Answer:
+        history = directory.history()
+        events = [event for event in history if event["event"] in SHOWN]
+        known = {
+            "status": read_status(directory, clock.now()).as_json(),
+            "events": events[-MOST_EVENTS:],
+            "loss": newest_loss(history),
+        }
+        return _json(known)
+
+    def events() -> Answer:
+        return _json(directory.history()[-MOST_HISTORY:])
+
+    def page(path: str) -> Page:
+        return lambda: coordinator.page(path)
+
+    theirs = {path: page(path) for path in OF_THE_COORDINATOR}
+    made = {"/status": status, "/events": events, **theirs}
+    return {path: cached(make, clock) for path, make in made.items()}
+
+
+def cached(make: Page, clock: Clock) -> Page:
+    """A page that is made once for all requests within a while; so is its error. Anyone in the
+    cluster may ask, as often as they like."""
+    lock = Lock()
+    until = -math.inf
+    found: Answer | None = None
+    failure: tuple[type[OSError], str] = (OSError, "")
+
+    def page() -> Answer:
+        nonlocal until, found, failure
+        with lock:
+            began = clock.monotonic()
+            if began >= until:
+                try:
+                    found = make()
+                except OSError as error:
+                    found = None
+                    is_refused = isinstance(error, PermissionError)
+                    failure = PermissionError if is_refused else OSError, str(error)
+                ended = clock.monotonic()
+                until = ended + _keeping(ended - began if found is not None else 0.0)
+            answer, (kind, words) = found, failure
+        if answer is None:
+            raise kind(words)  # a new one: each raise makes an exception's traceback longer
+        return answer
+
+    return page
+
+
+def _keeping(made_seconds: float) -> float:
+    return min(max(KEPT_SECONDS, MADE_SHARE * made_seconds), MOST_KEPT_SECONDS)
+
+
+def newest_loss(events: Sequence[Mapping[str, Any]]) -> str | None:
+    """The newest loss that the run has not recovered from."""
+    ends = ("launched", "started", "changed")
+    for event in reversed(events):
+        if event["event"] in ends:
+            return None
+        if event["event"] == "lost":
+            return f"node {event['node']} was lost: its pod {event['how']}"
+    return None
+
+
+def _json(found: object) -> Answer:
+    return JSON, json.dumps(found).encode() + b"\n"

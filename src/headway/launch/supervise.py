@@ -1,0 +1,200 @@
+"""What every launcher of worker processes does until they have exited: restart a failure domain
+that was lost, kill the rest of one that lost a worker, end stragglers, find the one to blame.
+
+A worker that ends with an error of its own would do so again: it ends the run within seconds, and
+its last words are what the user sees first.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from headway.clock import Clock
+from headway.errors import Exit, RunFailed
+from headway.launch.failure_domains import FailureDomain, WorkerProcess
+from headway.launch.fork_server import ForkServerProcess
+from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
+from headway.launch.worker_processes import WorkerProcesses
+from headway.memory_limits import Memory
+from headway.spec.resolve import Resolved
+from headway.state.generations import next_generation
+from headway.state.run_directory import RunDirectory
+
+STRAGGLER_SECONDS = 10.0
+"""Grace between the first worker that finishes and the last."""
+DEFAULTS = {
+    "PYTHONUNBUFFERED": "1",
+    # OpenMP threads that spin while they wait make a step ten times slower when anything else wants
+    # the cores, and a fifth faster when nothing does. A laptop has a browser open.
+    "GOMP_SPINCOUNT": "1000",
+}
+
+
+class Supervisor(ABC):
+    """`fork_server` is the command of the process that forks workers."""
+
+    environment_defaults = DEFAULTS
+
+    def __init__(
+        self,
+        resolved: Resolved,
+        directory: RunDirectory,
+        clock: Clock,
+        node_name: Callable[[int], str],
+        fork_server: Sequence[str],
+        memory: Memory,
+    ) -> None:
+        self.resolved = resolved
+        self.directory = directory
+        self.clock = clock
+        self.memory = memory
+        self.generation = 0
+        self.workers = WorkerProcesses(
+            directory, clock, self._worker_environment, node_name, memory
+        )
+        self._fork_server = fork_server
+        self._over_at: float | None = None
+
+    # What a launcher decides for itself
+
+    @property
+    @abstractmethod
+    def _is_asked_to_end(self) -> bool:
+        """Whether workers were asked to exit: none is restarted."""
+
+    @abstractmethod
+    def _coordinator_address(self) -> tuple[str, Path] | None:
+        """Address and key file; None if the run is not live."""
+
+    @abstractmethod
+    def _device(self, worker: WorkerProcess) -> int: ...
+
+    @abstractmethod
+    def _on_started(self, worker: WorkerProcess) -> None: ...
+
+    @abstractmethod
+    def _on_poll(self) -> None:
+        """Several times a second."""
+
+    @abstractmethod
+    def _on_left(self, domain: FailureDomain) -> None:
+        """All of it stopped without a request from this launcher."""
+
+    @abstractmethod
+    def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
+        """Before it is restarted. Raises, if it is not to be."""
+
+    @abstractmethod
+    def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
+        """Whether all is saved: a worker that still runs some time after that hangs."""
+
+    @abstractmethod
+    def _outcome(self, exit_codes: Sequence[int | None]) -> Exit:
+        """DONE or STOPPED, when all workers have exited."""
+
+    @abstractmethod
+    def _failure(
+        self, worker: WorkerProcess, how: str, cause: str, hint: str | None
+    ) -> RunFailed: ...
+
+    def _early_outcome(self, exit_codes: Sequence[int | None]) -> Exit | None:
+        """The outcome, if the workers that still run cannot change it."""
+        return None
+
+    # What is the same for all
+
+    def _enter_fork_server(self, stack: ExitStack, log: Path, lock: int | None) -> None:
+        self.workers.fork_server = stack.enter_context(
+            ForkServerProcess(
+                self.directory.location, self._environment(), log, lock, self._fork_server
+            )
+        )
+
+    def _worker_environment(self, worker: WorkerProcess, store: Path) -> dict[str, str]:
+        environment = {
+            **self._environment(),
+            "HEADWAY_RANK": str(self._rank(worker)),
+            "HEADWAY_DEVICE": str(self._device(worker)),
+        }
+        if (coordinator := self._coordinator_address()) is None:
+            environment["HEADWAY_GENERATION"] = str(self.generation)
+        else:
+            address, key = coordinator
+            environment["HEADWAY_COORDINATOR"] = address
+            environment["HEADWAY_KEY"] = str(key)
+            environment["HEADWAY_RUN"] = self.directory.name
+            environment["HEADWAY_POD"] = worker.name
+        if coordinator is None or self.resolved.sharded:
+            environment["HEADWAY_STORE"] = str(store)
+        return environment
+
+    def _environment(self) -> dict[str, str]:
+        """Environment of the fork server, and of workers before their own variables."""
+        threads = str(self.resolved.threads)
+        return {**self.environment_defaults, **os.environ, "OMP_NUM_THREADS": threads}
+
+    def _supervise(self) -> Exit:
+        """Until the workers have exited. Raises RunFailed with the first cause."""
+        while True:
+            for worker in self.workers.poll():
+                self._on_started(worker)
+            self._on_poll()
+            exit_codes = self.workers.exit_codes
+            if (outcome := self._early_outcome(exit_codes)) is not None:
+                return outcome
+            if any(is_failure(code) for code in exit_codes):
+                raise self._run_failed(self.workers.to_blame())
+            is_ending = self._is_asked_to_end or Exit.DONE in exit_codes
+            for domain in list(self.workers.domains):
+                self._look_after(domain, is_ending)
+            if self.workers.have_exited:
+                return self._outcome(exit_codes)
+            if self._is_over(exit_codes):
+                self._end_stragglers()
+
+    def _look_after(self, domain: FailureDomain, is_ending: bool) -> None:
+        lost = domain.lost
+        if not domain.has_exited:
+            if lost is not None:
+                self.workers.kill_peers(domain, lost)
+            elif not is_ending and any(one.exit_code is not None for one in domain.workers):
+                domain.signal(signal.SIGTERM)  # one has left, the others cannot work without it
+        elif domain.is_leaving and not (lost is not None and is_ending):
+            self.workers.domains.remove(domain)
+        elif is_ending:
+            return
+        elif lost is None:
+            self._on_left(domain)
+        else:
+            self._restart(domain, lost)
+
+    def _restart(self, domain: FailureDomain, lost: WorkerProcess) -> None:
+        assert lost.exit_code is not None
+        self._on_lost(domain, lost, describe_exit(lost.exit_code, lost.out_of_memory))
+        if not self.resolved.is_live:
+            self.generation = next_generation(self.directory)
+        self.workers.start(domain)
+
+    def _end_stragglers(self) -> None:
+        """Workers exit well only when all is saved. One that still runs long after that hangs: the
+        others have continued without it, and it must not continue by itself one day."""
+        now = self.clock.monotonic()
+        if self._over_at is None:
+            self._over_at = now
+        if now - self._over_at > STRAGGLER_SECONDS:
+            self.workers.signal(signal.SIGKILL)
+
+    def _run_failed(self, worker: WorkerProcess, times: str = "") -> RunFailed:
+        """The error that ends the run, with the last words of this worker."""
+        assert worker.exit_code is not None
+        cause, hint = exit_cause(worker.last_words, worker.log, worker.log_start)
+        how = describe_exit(worker.exit_code, worker.out_of_memory) + times
+        return self._failure(worker, how, cause, hint)
+
+    def _rank(self, worker: WorkerProcess) -> int:
+        return worker.node * self.resolved.ranks_per_node + worker.local_rank

@@ -1,0 +1,218 @@
+"""What the coordinator shows of itself: state, history, metrics. Plain facts, no secrets."""
+
+from __future__ import annotations
+
+from asyncio import AbstractEventLoop, run_coroutine_threadsafe
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from typing import TYPE_CHECKING
+
+import msgspec
+from msgspec import Struct, field
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from headway.http_server import JSON, TEXT, Answer, Page
+from headway.member.coordinator.history import GenerationFacts, Refusal, SessionEvent
+from headway.member.protocol.generation import Generation
+
+if TYPE_CHECKING:
+    from headway.member.coordinator.server import CoordinatorServer
+
+PAGE_SECONDS = 10.0
+"""For the event loop to make a page."""
+
+
+class WorkerView(Struct, frozen=True, omit_defaults=True):
+    is_member: bool
+    session: int | None
+    """Number of its session; None: it has none now."""
+    silent_seconds: float | None
+    """Time since it was last heard; None: not since this coordinator started."""
+    seen: int
+    entered: int
+    went: int
+    healed: int
+    ready: bool
+    leaving: bool = False
+    trouble: int = 0
+    peers: tuple[str, ...] = ()
+    waits: int = 0
+
+
+class StateView(Struct, frozen=True):
+    run: str
+    incarnation: int
+    uptime_seconds: float
+    generation: Generation
+    went: bool
+    """Whether all of its members have entered it..."""
+    established: bool
+    """... and have the run's state."""
+    waiting: list[str]
+    """Workers that are ready, and not in it."""
+    workers: dict[str, WorkerView] = field(name="pods")
+
+
+class HistoryView(Struct, frozen=True):
+    """The newest last; only since this coordinator started."""
+
+    generations: list[GenerationFacts]
+    sessions: list[SessionEvent]
+    refusals: list[Refusal]
+
+
+def pages(server: CoordinatorServer, loop: AbstractEventLoop) -> dict[str, Page]:
+    """They are made on the thread of `loop`, so that each shows one state."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Metrics(server))
+    made: dict[str, Page] = {
+        "/state": lambda: (JSON, _json(state(server))),
+        "/history": lambda: (JSON, _json(history(server))),
+        "/metrics": lambda: (CONTENT_TYPE_LATEST, generate_latest(registry)),
+        "/healthz": lambda: (TEXT, b"ok\n"),
+    }
+    return {path: _made_on(loop, page) for path, page in made.items()}
+
+
+def _made_on(loop: AbstractEventLoop, page: Page) -> Page:
+    async def make() -> Answer:
+        return page()
+
+    def answer() -> Answer:
+        making = make()
+        try:
+            waiting = run_coroutine_threadsafe(making, loop)
+        except RuntimeError:  # the loop has ended
+            making.close()
+            raise OSError("the coordinator is stopping") from None
+        try:
+            return waiting.result(PAGE_SECONDS)
+        except TimeoutError:
+            waiting.cancel()
+            raise OSError("the coordinator is busy") from None
+        except CancelledError:
+            raise OSError("the coordinator is stopping") from None
+
+    return answer
+
+
+def state(server: CoordinatorServer) -> StateView:
+    membership, now = server.membership, server.clock.monotonic()
+    members = frozenset(membership.current.workers())
+    workers = {}
+    for name, worker in membership.workers.items():
+        status = worker.status
+        is_known = worker.session is not None or worker.heard > server.began
+        workers[name] = WorkerView(
+            is_member=name in members,
+            session=worker.session,
+            silent_seconds=round(now - worker.heard, 3) if is_known else None,
+            seen=status.seen,
+            entered=status.entered,
+            went=status.went,
+            healed=status.healed,
+            ready=status.ready,
+            leaving=status.leaving,
+            trouble=status.trouble,
+            peers=status.peers,
+            waits=status.waits,
+        )
+    return StateView(
+        run=server.run,
+        incarnation=membership.incarnation,
+        uptime_seconds=round(now - server.began, 3),
+        generation=membership.current,
+        went=membership.went,
+        established=membership.established,
+        waiting=[name for name, worker in workers.items() if not worker.is_member and worker.ready],
+        workers=workers,
+    )
+
+
+def history(server: CoordinatorServer) -> HistoryView:
+    kept = server.history
+    return HistoryView(list(kept.generations), list(kept.events), list(kept.refusals))
+
+
+def _json(view: Struct) -> bytes:
+    return msgspec.json.encode(view) + b"\n"
+
+
+class _Metrics(Collector):
+    """Made when they are asked for: what is counted thousands of times a second is a plain number
+    until then."""
+
+    def __init__(self, server: CoordinatorServer) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        server = self._server
+        membership, counts = server.membership, server.counts
+        info = GaugeMetricFamily("headway_coordinator_info", "Name of the run.", labels=["run"])
+        info.add_metric([server.run], 1)
+        yield info
+        num_members = sum(len(domain.workers) for domain in membership.current.domains)
+        acceptor = server.sessions.acceptor
+        for name, meaning, value in (
+            ("incarnation", "Incarnation of this coordinator.", membership.incarnation),
+            ("generation", "Newest published generation.", membership.current.number),
+            ("domains", "Failure domains in the generation.", len(membership.current.domains)),
+            ("members", "Workers in the generation.", num_members),
+            (
+                "paused",
+                "1 while there are fewer domains than the minimum.",
+                membership.current.paused,
+            ),
+            ("went", "1 when all members have entered the generation.", membership.went),
+            ("established", "1 when all members have the run's state.", membership.established),
+            ("sessions", "Open sessions.", len(server.sessions)),
+            (
+                "unproven",
+                "Connections that have not proven the key yet.",
+                acceptor.num_unproven if acceptor else 0,
+            ),
+            (
+                "store_keys",
+                "Keys in the store for process groups.",
+                server.sessions.rendezvous.num_keys,
+            ),
+            (
+                "store_bytes",
+                "Bytes of keys and values in it.",
+                server.sessions.rendezvous.num_bytes,
+            ),
+            (
+                "write_seconds",
+                "Time from decision to record, newest generation.",
+                server.record.write_seconds,
+            ),
+            (
+                "announce_seconds",
+                "Time from record to the last session, newest generation.",
+                server.sessions.broadcast.announce_seconds,
+            ),
+            ("lag_seconds", "Longest recent delay of the event loop.", server.lag_seconds),
+            ("uptime_seconds", "Time since the start.", server.clock.monotonic() - server.began),
+        ):
+            yield GaugeMetricFamily(f"headway_coordinator_{name}", meaning, float(value))
+        for name, meaning, value in (
+            ("beats", "Heartbeats accepted.", counts["beats"]),
+            ("goodbyes", "Goodbyes accepted.", counts["goodbyes"]),
+            ("requests", "Requests to the store for process groups.", counts["requests"]),
+            ("opened", "Sessions opened.", counts["opened"]),
+            ("closed", "Sessions closed.", counts["closed"]),
+            ("refused", "Connections that violated the protocol.", counts["refused"]),
+            ("connections", "Connections accepted.", acceptor.num_accepted if acceptor else 0),
+            (
+                "dropped",
+                "Connections dropped: not proven in time, or too many.",
+                acceptor.num_dropped if acceptor else 0,
+            ),
+            ("generations", "Generations published.", counts["generations"]),
+            ("record_failures", "Failed calls to the record.", counts["record failures"]),
+            ("defects", "Connections closed by a defect of the coordinator.", counts["defects"]),
+        ):
+            yield CounterMetricFamily(f"headway_coordinator_{name}", meaning, float(value))

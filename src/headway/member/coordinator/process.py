@@ -1,0 +1,152 @@
+"""Runs a coordinator from its settings until it is told to stop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import signal
+import socket
+import ssl
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from headway.clock import SystemClock
+from headway.errors import BadInput, NotFound
+from headway.member.coordinator.nodes import GONE
+from headway.member.coordinator.record import GenerationRecord
+from headway.member.coordinator.record_keeper import claim
+from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.server import CoordinatorServer
+from headway.member.protocol.handshake import certificate_binding
+from headway.member.protocol.sockets import bound_to, join_address, split_address
+
+
+@dataclass(frozen=True)
+class CoordinatorSettings:
+    run: str
+    key: bytes
+    record: GenerationRecord
+    rules: Rules
+    tls: tuple[Path, Path] | None
+    """Files of the certificate and of its key."""
+    after: int | None = None
+    """If given, the earlier members have ended, and generations continue behind this number."""
+    until_eof: bool = False
+    """Whether to stop when stdin ends."""
+
+
+class Orders:
+    """Lines on stdin, from the launcher: `gone NODE`. When stdin ends, the coordinator stops."""
+
+    def __init__(self, ended: Callable[[], None], source: int = 0) -> None:
+        self._ended = ended
+        self._source = source
+        self._dismiss: Callable[[str], None] | None = None
+        self._rest = b""
+
+    def obey(self, dismiss: Callable[[str], None]) -> None:
+        """Calls `dismiss` for each order, those from before included."""
+        self._dismiss = dismiss
+        self._act()
+
+    def read(self) -> None:
+        data = os.read(self._source, 4096)
+        if not data:
+            self._ended()
+        self._rest += data
+        self._act()
+
+    def _act(self) -> None:
+        if self._dismiss is None:
+            return
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            order, _, place = line.decode().partition(" ")
+            if order == GONE and place:
+                self._dismiss(place)
+
+
+async def run_coordinator(
+    settings: CoordinatorSettings,
+    listening: socket.socket,
+    watching: socket.socket | None,
+    started: Callable[[int], None],
+    log: Callable[[str], None],
+) -> None:
+    """Until SIGTERM or SIGINT. `started` gets the incarnation when sessions can be opened."""
+    _raise_file_limit()
+    tls, binding = (None, b"") if settings.tls is None else _tls(*settings.tls)
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    orders = Orders(stop.set)
+    if settings.until_eof:
+        loop.add_reader(0, orders.read)
+    clock = SystemClock()
+    record = settings.record
+    claiming = loop.create_task(claim(record, clock, log, settings.after))
+    stopping = loop.create_task(stop.wait())
+    waits: list[asyncio.Future[Any]] = [claiming, stopping]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not claiming.done():
+        claiming.cancel()
+        return
+    claimed = claiming.result()
+    server = CoordinatorServer(
+        settings.run, settings.key, settings.rules, record, claimed, clock, log, binding
+    )
+    orders.obey(server.dismiss)
+    with ExitStack() as stack:
+        if watching is not None:
+            # Imported where it is used: 0.1 s of the start, and 3 MB.
+            from headway.http_server import HttpServer
+            from headway.member.coordinator.pages import pages
+
+            stack.enter_context(HttpServer(watching, pages(server, loop), clock))
+        listening.listen()
+        started(claimed.incarnation)
+        await server.serve(listening, tls, stop)
+
+
+def bound(address: str) -> socket.socket:
+    """A socket at HOST:PORT that does not listen yet."""
+    host, port = split_address(address)
+    try:
+        made = bound_to(host, port)
+    except OSError as error:
+        raise BadInput(f"{address}: {error.strerror}") from None
+    made.setblocking(False)
+    return made
+
+
+def address_of(made: socket.socket) -> str:
+    return join_address(*made.getsockname()[:2])
+
+
+def _tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, bytes]:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(certificate, key)
+        # The first one of the file is the one that clients see.
+        first, end, _ = certificate.read_text().partition("-----END CERTIFICATE-----")
+        shown = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN CERTIFICATE") :] + end)
+    except FileNotFoundError as error:
+        raise NotFound(f"{error.filename or certificate}: no such file") from None
+    except (OSError, ValueError) as error:
+        raise BadInput(
+            f"{certificate}, {key}: cannot load the certificate and its key: {error}"
+        ) from None
+    return context, certificate_binding(shown)
+
+
+def _raise_file_limit() -> None:
+    """A session is an open file; the usual limit of 1,024 would limit the number of members."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))

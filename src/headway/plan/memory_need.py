@@ -1,0 +1,62 @@
+"""The minimum memory that a run needs, compared with what is available."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from headway.memory_limits import in_gib
+from headway.plan.model_size import model_size
+from headway.spec.resolve import Resolved
+from headway.spec.run_file import RunFile
+
+STATE_BYTES = 16
+"""Bytes per parameter: the weight, its gradient and both of the optimizer's averages, in fp32."""
+COPY_BYTES = 2
+"""Bytes per parameter of the bf16 or fp16 copy that a whole model computes with. A sharded one
+gathers its blocks one by one."""
+HINT = "use a smaller model, a smaller batch.micro, fewer --nodes, or a machine with more memory"
+
+
+def least_parameters(run: RunFile, saved_config: Mapping[str, Any] | None = None) -> int | None:
+    """Number of parameters, from the run file or, with `model.from`, from the saved model's config.
+    Excludes the embedding table if only the data determines the vocabulary size. None if they do
+    not give the model's shape."""
+    if run.model is None:
+        return None
+    type = run.model.type or (saved_config or {}).get("model_type")
+    config = {"vocab_size": 1, **(saved_config or {}), **run.model.config}
+    size = model_size(type, config) if isinstance(type, str) else None
+    return None if size is None else size.parameters
+
+
+def state_bytes(parameters: int, precision: str, num_shards: int = 1) -> int:
+    """Weights, gradients and optimizer state of one of `num_shards` equal shards."""
+    is_copied = num_shards == 1 and precision != "fp32"
+    return -(-parameters * (STATE_BYTES + COPY_BYTES * is_copied) // num_shards)
+
+
+def least_bytes_of_worker(resolved: Resolved, parameters: int) -> int:
+    """Minimum for one worker, without activations."""
+    shards = resolved.ranks_per_node if resolved.sharded else 1
+    return state_bytes(parameters, resolved.run.precision, shards)
+
+
+def least_bytes(resolved: Resolved, nodes: int, parameters: int) -> int:
+    """Minimum for all workers of `nodes` nodes on one machine."""
+    return least_bytes_of_worker(resolved, parameters) * nodes * resolved.ranks_per_node
+
+
+def needed_and_present(
+    resolved: Resolved, nodes: int, present_bytes: int, parameters: int | None = None
+) -> str:
+    """A phrase for messages, for a machine with this much memory that runs `nodes` nodes. Without
+    `parameters` their number is what the run file gives."""
+    parameters = parameters or least_parameters(resolved.run)
+    present = f"{in_gib(present_bytes)} is available"
+    if parameters is None:
+        return present
+    workers = nodes * resolved.ranks_per_node
+    several = f" of all {workers} workers" if workers > 1 else ""
+    needed = in_gib(least_bytes(resolved, nodes, parameters))
+    return f"weights, gradients and optimizer state{several} need at least {needed}; {present}"

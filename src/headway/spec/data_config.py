@@ -1,0 +1,165 @@
+"""The `data` section of the run file: prepared sets, sources to prepare, and mixtures of them."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import Field, field_validator, model_validator
+
+from headway.spec.quantities import ShareField
+from headway.spec.section import Call, Flag, Section, Shorthand, exactly_one
+
+
+class TokenizerTrainingConfig(Section):
+    """A byte-level BPE tokenizer, trained on the set's own text."""
+
+    vocab: int = Field(ge=300, le=2**20)
+    """Size of the vocabulary."""
+
+
+class TokenizerConfig(Section):
+    """`gpt2`, a folder, or `{train: {vocab: 8192}}`."""
+
+    from_: str | None = Field(default=None, alias="from")
+    """Hub name, or a folder with `tokenizer.json`."""
+    train: TokenizerTrainingConfig | None = None
+    """Tokenizer to train on the set's own text."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> TokenizerConfig:
+        exactly_one(self, {"from_": "from", "train": "train"})
+        return self
+
+
+class SourceConfig(Section):
+    """A prepared set, or sources that `run` prepares if they are not prepared yet."""
+
+    path: str | None = None
+    """Set made by `headway data prepare`: a folder, s3:// or gs://. A bare string means this."""
+    sources: list[str] | None = Field(default=None, min_length=1)
+    """Files, folders, globs, s3:// and gs:// addresses of .txt, .jsonl, .json, .csv, .parquet,
+    .arrow, .npy, .h5 and .tar, each also as .gz, .zst or .xz; or `hub:NAME?split=train`."""
+    column: str = "text"
+    """The column that holds the text."""
+    template: str | None = None
+    """Text made of several columns: `"{question} {answer}"`."""
+    messages: str | None = None
+    """The column that holds a conversation. It goes through the tokenizer's chat template, and the
+    loss counts on the answers only."""
+    transform: Call | None = None
+    """Function of your own, `module:function`, from a record to its text, to messages, to
+    (ids, mask), or to None to drop the record."""
+    ids: str | None = None
+    """Column with token ids, used as they are. (In .npy: any name.)"""
+    mask: str | None = None
+    """With `ids`: column that is 1 where a token counts for the loss, and 0 elsewhere."""
+    tokenizer: Annotated[TokenizerConfig, Shorthand("from")] | None = None
+    """Tokenizer for the sources. Left out in a validation set: the training set's."""
+    deduplicate: Flag = False
+    """Whether documents with exactly the same text as an earlier one are left out."""
+    anonymous: Flag = False
+    """Whether s3:// and gs:// are read without credentials, for public buckets."""
+
+    def _given(self, names: frozenset[str]) -> list[str]:
+        """The fields among `names` that differ from their default."""
+        fields = type(self).model_fields
+        return [
+            name for name in fields if name in names and getattr(self, name) != fields[name].default
+        ]
+
+    def _consistent(self) -> None:
+        if self.path is not None:
+            given = self._given(SOURCES_ONLY)
+            if given == ["tokenizer"]:
+                raise ValueError("a prepared set has its own tokenizer; remove `tokenizer`")
+            if given:
+                raise ValueError(f"`{given[0]}` needs `sources`: a prepared set is used as it is")
+        ways = [way for way in WAYS if getattr(self, way) is not None]
+        if len(ways) > 1:
+            raise ValueError(f"give only one of {' and '.join(ways)}")
+        if self.mask is not None and self.ids is None:
+            raise ValueError("`mask` needs `ids`")
+
+
+WAYS = ("template", "messages", "transform", "ids")
+"""Keys that say how a record becomes tokens, other than `column`."""
+SOURCES_ONLY = frozenset({"column", *WAYS, "mask", "tokenizer", "deduplicate", "hold_out"})
+
+
+class MixtureMemberConfig(SourceConfig):
+    """One set of a mixture."""
+
+    weight: float | None = Field(default=None, gt=0)
+    """Share of the samples, relative to the other weights."""
+    epochs: float | None = Field(default=None, gt=0)
+    """Number of passes over this set in one epoch of the mixture."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> MixtureMemberConfig:
+        exactly_one(self, {"path": "path", "sources": "sources"})
+        exactly_one(self, {"weight": "weight", "epochs": "epochs"})
+        self._consistent()
+        return self
+
+
+class DataSetConfig(SourceConfig):
+    """A prepared set, sources to prepare, or a mixture of them."""
+
+    mixture: dict[str, MixtureMemberConfig] | None = Field(default=None, min_length=1)
+    """Sets by name, all with a `weight` or all with `epochs`."""
+    hold_out: ShareField | None = None
+    """Fraction of the documents that is kept out of training and becomes the validation set
+    `held_out`. Documents are chosen by their content, so the choice never changes."""
+    stream: Flag = False
+    """Whether training starts while the sources are still being prepared: in their order, shuffled
+    within windows of 64 Mi tokens."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> DataSetConfig:
+        exactly_one(self, {"path": "path", "sources": "sources", "mixture": "mixture"})
+        self._consistent()
+        if self.mixture is not None:
+            kinds = {member.weight is None for member in self.mixture.values()}
+            if len(kinds) > 1:
+                raise ValueError("give every member a weight, or give every member epochs")
+            ways = (*WAYS, "mask", "hold_out", "deduplicate")
+            given = self._given(frozenset(ways))
+            if given:
+                raise ValueError(f"`{given[0]}` belongs in a member of the mixture")
+        if self.stream and self.sources is None:
+            raise ValueError("`stream` needs `sources`")
+        if self.stream and (self.deduplicate or self.hold_out is not None):
+            raise ValueError(
+                "`stream` starts before all documents are known: remove `deduplicate` and "
+                "`hold_out`"
+            )
+        return self
+
+
+DataSetField = Annotated[DataSetConfig, Shorthand("path")]
+
+
+class DataConfig(Section):
+    """Training and validation sets."""
+
+    train: DataSetField | None = None
+    """Training set."""
+    validation: dict[str, DataSetField] = {}
+    """Validation sets by name; each gets its own loss at every evaluation."""
+    sequence_length: int = Field(default=1024, ge=2)
+    """Tokens per sample."""
+
+    @field_validator("validation")
+    @classmethod
+    def _plain_names(cls, sets: dict[str, DataSetConfig]) -> dict[str, DataSetConfig]:
+        for name, dataset in sets.items():
+            if not re.match(r"^[\w.-]+$", name):
+                raise ValueError(
+                    f"{name!r}: use only letters, digits, dots, dashes and underscores"
+                )
+            if dataset.mixture or dataset.stream or dataset.hold_out is not None:
+                raise ValueError(
+                    f"{name!r}: only the training set can have `mixture`, `stream` or `hold_out`"
+                )
+        return sets

@@ -1,0 +1,340 @@
+"""The run file: what to train. Every key, its type, its default, and a line on what it does.
+
+The reference page and the JSON Schema are generated from this file and data_config.py (`make
+generate`), so a docstring here is documentation. A field made with `later(...)` is accepted and
+validated, but nothing acts on it yet; `headway check` and `headway run` say so.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from headway.spec.data_config import DataConfig
+from headway.spec.quantities import (
+    AcceleratorsField,
+    BatchSizeField,
+    Interval,
+    IntervalField,
+    Length,
+    LengthField,
+    NodeRange,
+    NodeRangeField,
+    Warmup,
+    WarmupField,
+)
+from headway.spec.section import (
+    NAME_PATTERN,
+    VARIABLE_PATTERN,
+    Call,
+    Count,
+    Flag,
+    Section,
+    Shorthand,
+    exactly_one,
+    later,
+)
+
+
+class ModelConfig(Section):
+    """The network: `{from: gpt2}`, `{type: llama, config: {...}}` or `{call: "mine:build"}`."""
+
+    from_: str | None = Field(default=None, alias="from")
+    """Weights to start from: a hub name, a folder in the HF format, or `RUN@step`."""
+    type: str | None = None
+    """Model type of transformers, to start from scratch (`gpt2`, `llama`, `bert`, `qwen3`, ...)."""
+    call: Call | None = None
+    """Function of your own, `module:function`, that returns a module, or a module and its list of
+    blocks."""
+    config: dict[str, Any] = {}
+    """Fields of the transformers config, with `type` (`vocab_size` defaults to the tokenizer's).
+    Fields to override, with `from`. Keyword arguments, with `call`."""
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> ModelConfig:
+        exactly_one(self, {"from_": "from", "type": "type", "call": "call"})
+        return self
+
+
+class DistillWeightsConfig(Section):
+    """Weights of the three losses of distillation."""
+
+    soft: float = Field(default=5.0, ge=0)
+    """Cross-entropy with the teacher's softened distribution, times temperature squared."""
+    hard: float = Field(default=2.0, ge=0)
+    """The ordinary language-modelling loss."""
+    hidden: float = Field(default=1.0, ge=0)
+    """One minus the cosine between the last hidden states (needs equal widths)."""
+
+
+class ObjectiveConfig(Section):
+    """What is minimised: `causal`, `masked`, `{type: distill, ...}` or `{call: "mine:loss"}`."""
+
+    type: Literal["causal", "masked", "distill"] | None = None
+    """Built-in objective. `causal`: next token. `masked`: masked tokens, as in BERT. `distill`:
+    causal, with a teacher."""
+    call: Call | None = None
+    """Loss of your own, `module:function`: `loss(model, batch) -> Loss(sum, count, extras)`."""
+    teacher: Annotated[ModelConfig, Shorthand("from")] | None = None
+    """distill: the teacher, written like `model`, or just its name."""
+    temperature: float = Field(default=2.0, gt=0)
+    """distill: temperature that softens both distributions."""
+    weights: DistillWeightsConfig = DistillWeightsConfig()
+    """distill: weights of the three losses."""
+    mask_probability: float = Field(default=0.15, gt=0, lt=1)
+    """masked: fraction of the tokens to predict."""
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ObjectiveConfig:
+        exactly_one(self, {"type": "type", "call": "call"})
+        if (self.type == "distill") != (self.teacher is not None):
+            raise ValueError("`teacher` and `type: distill` must be given together")
+        return self
+
+
+class BatchConfig(Section):
+    """Batch sizes. The global batch is the same at any number of nodes, divisible or not."""
+
+    global_: BatchSizeField = Field(alias="global")
+    """Sequences per step over all workers, or tokens: `0.5M tokens`."""
+    micro: int | Literal["auto"] = Field(default="auto")
+    """Sequences per micro-batch: the most a device computes at once. `auto`: about 8192 tokens."""
+
+    @field_validator("micro")
+    @classmethod
+    def _positive(cls, micro: int | str) -> int | str:
+        if isinstance(micro, int) and micro < 1:
+            raise ValueError(f"{micro} is not a positive number of sequences")
+        return micro
+
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+class OptimizerConfig(Section):
+    """Optimizer and its settings."""
+
+    type: Literal["adamw", "lamb"] = "adamw"
+    """Algorithm: `adamw` (fused where torch supports it) or `lamb` (for large batches)."""
+    lr: float = Field(default=3e-4, gt=0)
+    """Peak learning rate."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay rates of the running mean and of the running square."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Constant added to the denominator."""
+    weight_decay: float = Field(default=0.1, ge=0)
+    """Weight decay of matrices; biases and norms have none."""
+    max_grad_norm: float | Literal["off"] = 1.0
+    """Global norm that gradients are clipped to, or `off`."""
+
+    @field_validator("max_grad_norm")
+    @classmethod
+    def _positive(cls, norm: float | str) -> float | str:
+        if not isinstance(norm, str) and norm <= 0:
+            raise ValueError("a norm must be above zero; `off` disables clipping")
+        return norm
+
+
+class ScheduleConfig(Section):
+    """Learning rate over the run."""
+
+    type: Literal["cosine", "linear", "constant", "wsd"] = "cosine"
+    """Shape of the schedule. `wsd`: warm up, hold, then decay linearly over the last `decay`."""
+    warmup: WarmupField = Warmup(0.01, "share")
+    """Length of the linear rise from zero: `5%` of the run, or `2000 steps`."""
+    min_lr_ratio: float = Field(default=0.1, ge=0, le=1)
+    """Final learning rate, as a fraction of the peak."""
+    decay: WarmupField = Warmup(0.1, "share")
+    """wsd: length of the final decay."""
+
+
+class MemoryConfig(Section):
+    """Options that trade time for memory."""
+
+    checkpoint_activations: Flag | Literal["auto"] = "auto"
+    """Whether blocks are recomputed in the backward pass. `auto`: from a billion parameters on."""
+    offload: Literal["none"] = later("none")
+    """Device that optimizer state and parameters are offloaded to."""
+    compile: Flag = False
+    """Whether every block is compiled with torch.compile."""
+
+
+class KeepConfig(Section):
+    """Retention of checkpoints."""
+
+    last: int = Field(default=3, ge=1)
+    """Number of newest checkpoints to keep."""
+    best: int = Field(default=1, ge=0)
+    """Number of best checkpoints to keep, by the mean loss of the validation sets. Only steps that
+    were evaluated count: choose `checkpoint.every` and `evaluation.every` so that they coincide."""
+    every: IntervalField | None = None
+    """Interval of the checkpoints that are kept forever: `10k steps`."""
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> KeepConfig:
+        if self.every is not None and self.every.unit != "steps":
+            raise ValueError("`every` must be in steps here, for example 10k steps")
+        return self
+
+
+class CheckpointConfig(Section):
+    """When checkpoints are saved. One is always saved at the end and on Ctrl-C."""
+
+    every: IntervalField = Interval(600, "seconds")
+    """Steps or time between two checkpoints."""
+    keep: KeepConfig = KeepConfig()
+    """Retention of checkpoints."""
+
+
+class MetricsConfig(Section):
+    """Metrics of your own."""
+
+    call: Call
+    """Function of your own, `module:function`: `metrics(model, batch) -> {name: (sum, count)}`.
+    Sums and counts are added up over the whole set, then divided."""
+
+
+class EvaluationConfig(Section):
+    """Evaluation on the validation sets; one is always done at the end of the run."""
+
+    every: IntervalField = Interval(500, "steps")
+    """Steps between two evaluations."""
+    sequences: Count | Literal["all"] = 512
+    """Most sequences of each set: a sample fixed by the seed, the same every time."""
+    metrics: MetricsConfig | None = None
+    """Metrics besides the loss."""
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> EvaluationConfig:
+        # By time, evaluations would fall on other steps in every run: no two could be compared.
+        if self.every.unit != "steps":
+            raise ValueError("`every` must be in steps here, for example 500 steps")
+        return self
+
+
+class ActivationsConfig(Section):
+    """Statistics of every block's output, from an extra forward pass over one micro-batch."""
+
+    every: IntervalField = Interval(100, "steps")
+    """Steps between two such passes."""
+
+    @model_validator(mode="after")
+    def _by_steps(self) -> ActivationsConfig:
+        # All workers of a shard group take part, and no two clocks are equal.
+        if self.every.unit != "steps":
+            raise ValueError("`every` must be in steps here, for example 100 steps")
+        return self
+
+
+class WatchConfig(Section):
+    """What to record besides losses. Nothing here changes training."""
+
+    activations: ActivationsConfig | None = None
+    """Mean, standard deviation, largest absolute value and fraction of zeros of each block's
+    output, and how spread out its attention is; `{}`: every 100 steps. Left out: none."""
+
+
+class GuardConfig(Section):
+    """Protection against loss spikes. The data of a skipped step is consumed and recorded, but the
+    weights are not updated."""
+
+    loss_spike: Annotated[float, Field(gt=0)] | Literal["off"] = 6.0
+    """Threshold for skipping a step: its loss, in standard deviations above the mean of the last
+    128 steps. A loss that stays high without rising is accepted after 7 to 9 skipped steps."""
+    stop_after: int = Field(default=10, ge=1)
+    """Number of consecutive skipped steps after which the run fails."""
+
+
+class CodeConfig(Section):
+    """Code of your own, for the `call`s."""
+
+    path: str
+    """Folder that is added to the Python path of every worker; its digest is recorded."""
+    requirements: str | None = later()
+    """Requirements file to install on a cluster."""
+
+
+class ResourcesConfig(Section):
+    """Nodes and devices of the run. On this machine, `run --nodes N` simulates N nodes."""
+
+    accelerators: AcceleratorsField | None = None
+    """Device and number of devices per node: `H100:8`; a machine with fewer is refused. `cpu:2`
+    runs two workers per node on the CPU. Left out: the devices of the machine."""
+    nodes: NodeRangeField = NodeRange(1, 1)
+    """On a target: number of nodes, or the range of an elastic run: `2..16`."""
+    spot: Literal["all", "above_min", "none"] = "none"
+    """On a target: nodes that may be spot machines."""
+
+
+class BudgetConfig(Section):
+    """Limits at which the run saves a checkpoint and stops."""
+
+    usd: float | None = Field(default=None, gt=0, json_schema_extra={"not_yet": True})
+    """Dollars."""
+    hours: float | None = Field(default=None, gt=0)
+    """On a target: hours of wall-clock time over all restarts."""
+
+
+class RunFile(Section):
+    """A run file: what to train."""
+
+    version: Literal[1]
+    """Version of this format."""
+    name: str | None = Field(default=None, pattern=NAME_PATTERN)
+    """Name of the run and its folder. Left out: the name of the folder the file is in."""
+    extends: str | None = None
+    """Preset or another run file, whose keys this file overrides."""
+    model: ModelConfig | None = None
+    """Network."""
+    objective: Annotated[ObjectiveConfig, Shorthand("type")] = ObjectiveConfig(type="causal")
+    """Objective that is minimised."""
+    data: DataConfig = DataConfig()
+    """Training and validation sets."""
+    batch: BatchConfig | None = None
+    """Global batch and micro-batches."""
+    train_for: LengthField = Length(1, "epochs")
+    """Length of the run: `10B tokens`, `500 steps` or `3 epochs`."""
+    optimizer: OptimizerConfig = OptimizerConfig()
+    """Optimizer and its settings."""
+    schedule: ScheduleConfig = ScheduleConfig()
+    """Learning rate over the run."""
+    precision: Literal["bf16", "fp16", "fp32"] = "bf16"
+    """Precision of the computation; weights and optimizer state are kept in fp32."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of the data order, the initial weights, dropout and masking."""
+    threads: Count | Literal["auto"] = "auto"
+    """CPU threads per worker; results are bit-identical only with the same number. `auto`: the
+    machine's cores divided by its workers."""
+    shard: Literal["auto", "none", "node"] = "auto"
+    """Sharding of weights, gradients and optimizer state. `node`: over the devices of a node
+    (FSDP2). `none`: every worker holds all of it. `auto`: `node` from a billion parameters on."""
+    elastic: Literal["auto", "live", "restart"] = "auto"
+    """What happens when a node is lost. `live`: the other nodes continue without it. `restart`: all
+    nodes restart from the newest checkpoint. `auto`: `live` on the CPU if several nodes or workers
+    hold a copy of the model, else `restart`. `live` is refused with GPUs."""
+    memory: MemoryConfig = MemoryConfig()
+    """Options that trade time for memory."""
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    """When checkpoints are saved, and which are kept."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Evaluation on the validation sets."""
+    guard: GuardConfig = GuardConfig()
+    """Protection against loss spikes and non-finite losses."""
+    track: list[Literal["tensorboard", "wandb"]] = ["tensorboard"]
+    """Trackers that get metrics besides the run directory. `wandb` (`pip install
+    'headway[wandb]'`): one W&B run over all restarts."""
+    watch: WatchConfig = WatchConfig()
+    """What to record besides losses."""
+    code: CodeConfig | None = None
+    """Code of your own."""
+    resources: ResourcesConfig = ResourcesConfig()
+    """Nodes and devices."""
+    budget: BudgetConfig = BudgetConfig()
+    """Limits at which the run stops."""
+    secrets: list[Annotated[str, Field(pattern=VARIABLE_PATTERN)]] = []
+    """Names of environment variables that the run needs; never their values."""
+    storage: str = "runs"
+    """Parent of the run directory: a folder relative to the run file, or an s3:// or gs:// URL."""
+    notify: str | None = later()
+    """Address that is notified when the run fails, finishes, stalls or uses up its budget."""

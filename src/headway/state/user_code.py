@@ -1,0 +1,75 @@
+"""The user's own code: which version of it, and its functions by the names in the run file
+(`module:function`)."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import xxhash
+
+from headway.errors import BadInput
+from headway.state.file_listing import VERSION_2, listing_of
+
+
+def code_files(folder: Path) -> list[Path]:
+    """Every Python file below `folder`. Not others: data, prepared sets and runs may lie beside
+    the code, and change."""
+    return [
+        path
+        for path in sorted(folder.rglob("*.py"))
+        if path.is_file()
+        and not any(
+            part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts
+        )
+    ]
+
+
+def code_digest(folder: Path) -> str:
+    """Of these files, by name and content."""
+    files = {path.relative_to(folder).as_posix(): path for path in code_files(folder)}
+    return listing_of(files).digest
+
+
+def has_code(folder: Path, digest: str) -> bool:
+    """Whether it is the code that had this digest, of either version."""
+    version = code_digest if digest.startswith(VERSION_2) else code_digest_1
+    return version(folder) == digest
+
+
+def code_digest_1(folder: Path) -> str:
+    """As it was before: in recipes of prepared sets, and in the names of their folders, which would
+    all be prepared anew with another one."""
+    digest = xxhash.xxh3_128()
+    for path in code_files(folder):
+        digest.update(str(path.relative_to(folder)).encode() + b"\0")
+        digest.update(path.read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def make_importable(folder: Path | None) -> None:
+    """Puts the run's code folder first on the Python path."""
+    if folder is not None and str(folder) not in sys.path:
+        if not folder.is_dir():
+            raise BadInput(f"code.path: no folder {folder}", "paths start at the run file's folder")
+        sys.path.insert(0, str(folder))
+
+
+def find_function(call: str) -> Callable[..., Any]:
+    module_name, _, function_name = call.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0]:
+            raise  # the module is there; something it imports is not, and its traceback says what
+        raise BadInput(
+            f"{call}: no module {module_name!r}",
+            "code: {path: FOLDER} in the run file says where your modules are",
+        ) from None
+    function: Callable[..., Any] | None = getattr(module, function_name, None)
+    if not callable(function):
+        raise BadInput(f"{call}: {module.__file__} has no function {function_name!r}")
+    return function

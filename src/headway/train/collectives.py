@@ -1,0 +1,176 @@
+"""Collectives over one process group: all_reduce, all_gather, broadcast. A lost peer raises
+PeerLost, wherever torch notices it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from headway.errors import PeerLost
+
+LOST_PEER_SIGNS = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Socket closed",
+    "[enforce fail at",
+    "gloo/transport",
+    "remote process exited",
+    "NCCL communicator was aborted",
+    "Store::get",
+    "wait timeout",
+    "Application timeout caused pair closure",  # other all-reduces, after one timed out
+)
+NO_MEMORY = "DefaultCPUAllocator"
+"""Marks errors of this process that look like gloo's."""
+POLL_TIMEOUT = timedelta(seconds=0.5)
+"""Time between two checks whether the group is over. Work in a group whose connections were shut
+fails within milliseconds."""
+_abandoned: list[tuple[Any, ...]] = []
+"""Work that nobody waits for any longer, with its group and tensors. gloo sometimes misses that the
+connections were shut, and such work ends only with its timeout, after minutes; freeing the group
+earlier would block until then."""
+
+
+class GroupMonitor(Protocol):
+    """Is told when this worker waits in a collective, and knows when the group is over."""
+
+    @property
+    def is_over(self) -> bool: ...
+    def wait_begins(self) -> None: ...
+    def wait_ends(self) -> None: ...
+
+
+class Unmonitored:
+    is_over = False
+
+    def wait_begins(self) -> None:
+        pass
+
+    def wait_ends(self) -> None:
+        pass
+
+
+class PendingAllReduce:
+    """An all-reduce in flight. The tensor must not be read or written before `wait` returns."""
+
+    def __init__(
+        self, wait: Callable[[], None], abandon: Callable[[], None] = lambda: None
+    ) -> None:
+        self._wait: Callable[[], None] | None = wait
+        self.abandon = abandon
+        """Instead of `wait`: the group is lost, and nobody will use the sum."""
+
+    def wait(self) -> None:
+        wait, self._wait = self._wait, None
+        assert wait is not None
+        wait()
+
+
+class WorkerGroup:
+    """The workers of one process group, and their collectives."""
+
+    def __init__(self, group: dist.ProcessGroup, monitor: GroupMonitor | None = None) -> None:
+        self._group = group
+        self._monitor = monitor or Unmonitored()
+        self.rank, self.size = group.rank(), group.size()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the group's generation is broken: no collective can succeed any more."""
+        return self._monitor.is_over
+
+    def start_all_reduce(self, tensor: torch.Tensor) -> PendingAllReduce:
+        """COLLECTIVE. Starts to replace the tensor by its sum over the group."""
+        _free_abandoned()
+        with raising_peer_lost(self._monitor):
+            work = self._group.allreduce([tensor])
+        return PendingAllReduce(
+            lambda: self._wait(work, tensor), lambda: _abandon(self._group, work, tensor)
+        )
+
+    def all_reduce(self, tensor: torch.Tensor) -> None:
+        """COLLECTIVE. The tensor becomes its sum over the group."""
+        self.start_all_reduce(tensor).wait()
+
+    def all_gather(self, tensor: torch.Tensor) -> list[torch.Tensor]:
+        """COLLECTIVE. The tensors of all workers, by rank."""
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        with raising_peer_lost(self._monitor):
+            work = self._group.allgather([parts], [tensor])
+        self._wait(work, tensor, *parts)
+        return parts
+
+    def broadcast(self, tensor: torch.Tensor, source: int) -> None:
+        """COLLECTIVE. The tensor becomes that of rank `source`."""
+        with raising_peer_lost(self._monitor):
+            work = self._group.broadcast(tensor, source)
+        self._wait(work, tensor)
+
+    def _wait(self, work: Any, *tensors: torch.Tensor) -> None:
+        monitor = self._monitor
+        monitor.wait_begins()
+        try:
+            with raising_peer_lost(monitor):
+                if isinstance(monitor, Unmonitored):
+                    work.wait()  # without a timeout: with one, NCCL would block the host
+                    return
+                was_over = monitor.is_over
+                while not _completes_soon(work):
+                    if was_over:
+                        _abandon(self._group, work, *tensors)
+                        raise PeerLost("the generation is over")
+                    was_over = monitor.is_over
+        finally:
+            monitor.wait_ends()
+
+
+def _abandon(group: dist.ProcessGroup, work: Any, *tensors: torch.Tensor) -> None:
+    _abandoned.append((group, work, tensors))
+
+
+def _free_abandoned() -> None:
+    """Frees the work that has completed meanwhile: usually all of it, after milliseconds."""
+    if _abandoned:
+        _abandoned[:] = [one for one in _abandoned if not one[1].is_completed()]
+
+
+def _completes_soon(work: Any) -> bool:
+    try:
+        work.wait(POLL_TIMEOUT)
+    except RuntimeError as error:
+        if "Operation timed out" not in str(error):
+            raise
+        if not work.is_completed():
+            return False
+        work.wait()  # completed just now: raises if it failed
+    return True
+
+
+def is_lost_peer(error: BaseException) -> bool:
+    """Whether an error means that another worker was lost, wherever it was raised."""
+    if not isinstance(error, RuntimeError | PeerLost) or NO_MEMORY in str(error):
+        return False
+    return isinstance(error, PeerLost | dist.DistError) or any(
+        sign in str(error) for sign in LOST_PEER_SIGNS
+    )
+
+
+@contextmanager
+def raising_peer_lost(monitor: GroupMonitor | None = None) -> Iterator[None]:
+    """Turns torch's errors for a lost peer into PeerLost; in a group that is over, any error."""
+    words = None
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost_peer(error) and not (monitor is not None and monitor.is_over):
+            raise
+        words = str(error)
+    if words is not None:
+        # Outside `except`, so that no traceback keeps the group and its work alive.
+        raise PeerLost(f"another worker was lost: {words}")

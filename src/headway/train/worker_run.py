@@ -1,0 +1,287 @@
+"""One worker's part of a run: everything that the loop needs, opened once and closed at the end,
+and the beginning of each world."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from headway.clock import Clock
+from headway.data.reading.token_set import ReadOptions
+from headway.errors import BadInput, Exit, PeerLost
+from headway.member.worker.state_choice import NO_STATE, Name
+from headway.spec.resolve import Resolved
+from headway.state.generations import begin_generation
+from headway.state.run_directory import Journal, RunDirectory, send_logs
+from headway.state.user_code import code_digest
+from headway.train.activations import ActivationWatch
+from headway.train.build import build
+from headway.train.evaluate import Evaluator, note_new_sample
+from headway.train.export import describe_model
+from headway.train.heal import broadcast_state, choose_state, held_state
+from headway.train.models import BuiltModel
+from headway.train.recorder import Recorder
+from headway.train.restore import restore_newest
+from headway.train.save import CheckpointSaver, SaveSchedule
+from headway.train.step import Training
+from headway.train.stop_request import StopRequest
+from headway.train.throughput import ThroughputMeter
+from headway.train.watchdog import Watchdog
+from headway.train.weight_copies import note_new_arithmetic
+from headway.train.weight_fingerprint import Diverged
+from headway.train.worker_log import WorkerLog
+from headway.train.world import RankPlacement, World, WorldSource
+
+RECORD_SECONDS = 600.0
+"""How long to retry when the store cannot be reached while the members change; a run that starts
+does not wait."""
+
+
+@dataclass(kw_only=True)
+class WorkerRun:
+    """One worker's part of a run, from start to end."""
+
+    training: Training
+    built: BuiltModel
+    stop: StopRequest
+    directory: RunDirectory
+    journal: Journal
+    evaluator: Evaluator
+    meter: ThroughputMeter
+    saver: CheckpointSaver
+    save_schedule: SaveSchedule
+    recorder: Recorder
+    worker_log: WorkerLog
+    activations: ActivationWatch
+    clock: Clock
+    watchdog: Watchdog
+    start_seconds: dict[str, float] = field(default_factory=dict)
+    evaluated: tuple[Name, float] | None = None
+    """Newest state that was evaluated, and its mean loss."""
+    committed_at: float | None = None
+    """When this worker last committed a step."""
+    has_discarded: bool = False
+    """Whether a step was started since then, and discarded because a peer was lost."""
+
+    @property
+    def is_over(self) -> bool:
+        return self.training.step >= self.training.total_steps
+
+    @property
+    def validation_loss(self) -> float | None:
+        """Mean loss of the state that this worker has now, if it was evaluated."""
+        name = (self.training.step, self.training.committed_in)
+        if self.evaluated is None or self.evaluated[0] != name:
+            return None
+        return self.evaluated[1] if math.isfinite(self.evaluated[1]) else None
+
+
+def open_run(
+    resolved: Resolved,
+    placement: RankPlacement,
+    *,
+    worker_number: int,
+    stop: StopRequest,
+    clock: Clock,
+    import_seconds: float = 0.0,
+    on_hang: Callable[[int], None] = lambda times: None,
+) -> WorkerRun:
+    """Builds everything. COLLECTIVE in the domain when the model is sharded. `worker_number`:
+    number of this worker on its machine. `on_hang` is called when no step is committed for long."""
+    directory = RunDirectory.open(resolved.run_directory)
+    journal = Journal(directory.events, clock)
+    began = clock.monotonic()
+    reading = ReadOptions(
+        rank=worker_number, trusted=True, warn=_warning(worker_number, journal), clock=clock
+    )
+    training, built = build(resolved, placement, reading)
+    evaluator = Evaluator(resolved, placement, stop, reading)
+    return WorkerRun(
+        training=training,
+        built=built,
+        stop=stop,
+        directory=directory,
+        journal=journal,
+        evaluator=evaluator,
+        meter=ThroughputMeter(resolved, built.size, placement, clock),
+        saver=CheckpointSaver(directory, journal, clock, evaluator.sample),
+        save_schedule=SaveSchedule(resolved.run.checkpoint, clock),
+        recorder=Recorder(directory, resolved, _ledger_facts(training), clock),
+        worker_log=WorkerLog(training.total_steps, resolved.tokens_per_step, clock),
+        activations=ActivationWatch(training, built),
+        clock=clock,
+        watchdog=Watchdog(clock, on_hang),
+        start_seconds={"import": import_seconds, "build": clock.monotonic() - began},
+    )
+
+
+def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
+    """COLLECTIVE. When this returns, all members of a new world have the same state, and continue
+    from it."""
+    training, began = run.training, run.clock.monotonic()
+    was_healed, resumed_from = False, None
+    if not _heal(run, world, worlds):
+        resumed_from = _restore(run, world)
+    else:
+        was_healed = True
+    # COLLECTIVE: all workers that reach this have the step, so it is settled.
+    world.barrier()
+    worlds.report_state()
+    training.optimizer.zero_grad(set_to_none=True)
+    run.meter.num_devices = world.num_workers
+    if run.saver.tried is not None and run.saver.tried[0] > training.step:
+        run.save_schedule.owed = True  # a save beyond it does not count
+    run.saver.begin(world)
+    run.saver.settled(training.step)
+    if not run.is_over:
+        training.feed.prefetch(training.step, world.share(training.feed.num_micro_batches))
+    run.recorder.begin(world, training.step)
+    run.worker_log.begin(world, training.step)
+    if world.is_leader:
+        _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
+    if world.is_leader and not was_healed:
+        describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
+        run.start_seconds["load"] = run.clock.monotonic() - began
+        run.journal.note(
+            "started",
+            generation=world.generation,
+            resumed_from=resumed_from,
+            seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
+            **_facts(training, run.built, run.meter),
+        )
+    elif world.is_leader:
+        run.journal.note(
+            "changed",
+            generation=world.generation,
+            step=training.step,
+            workers=world.num_workers,
+            reason=worlds.reason,
+            discarded=run.has_discarded,
+            seconds=round(run.clock.monotonic() - (run.committed_at or began), 3),
+        )
+
+
+def _record_generation(run: WorkerRun, world: World, now: float, seconds: float) -> None:
+    """Records that the generation has begun, and the lines that earlier leaders could not write.
+    Retries for `seconds` if the store cannot be reached; the others wait in the next step
+    meanwhile."""
+    deadline, pause = run.clock.monotonic() + seconds, 0.5
+    while True:
+        try:
+            step, workers = run.training.step, world.num_workers
+            begin_generation(run.directory, world.generation, step, workers, now)
+            run.recorder.catch_up(step)
+            return
+        except OSError:
+            if run.clock.monotonic() + pause > deadline:
+                raise
+            world.require_all_alive()
+            run.clock.sleep(pause)
+            pause = min(2 * pause, 10.0)
+
+
+def _heal(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
+    """COLLECTIVE. Whether any member has the run's state. If so, all have that of most members
+    now."""
+    training, lost = run.training, None
+    held = held_state(training, world.domain, worlds.has_state)
+    is_held = held != NO_STATE
+    if world.replicas is not None:
+        try:
+            choice = choose_state(training, world.replicas, held)
+            is_held = choice is not None
+            if choice is not None:
+                run.recorder.settle(upto=choice.step)
+                training.evaluated_step = choice.evaluated_step
+                if choice.receivers:
+                    is_receiver = world.replicas.rank in choice.receivers
+                    records = broadcast_state(
+                        training, world.replicas, choice, run.recorder.kept_records()
+                    )
+                    if is_receiver:
+                        run.recorder.replace_kept_records(records)
+        except PeerLost as error:
+            lost = error
+    world.raise_if_any_lost(lost)
+    return is_held
+
+
+def _restore(run: WorkerRun, world: World) -> int | None:
+    """COLLECTIVE. Loads the newest checkpoint, and returns its step; None if the run starts at
+    0."""
+    training = run.training
+    was_at = training.step
+    resumed = restore_newest(training, run.directory, world, run.journal)
+    if resumed is None and was_at != 0:
+        raise Diverged("no worker has the run's state and nothing was saved: the run starts over")
+    if training.step > training.total_steps:
+        raise BadInput(
+            f"train_for is {training.total_steps} steps, but the run is already at step "
+            f"{training.step}",
+            "a run can be extended, not shortened",
+        )
+    training.evaluated_step = training.step
+    run.saver.saved = None
+    if resumed is None:
+        return None
+    if world.is_leader:
+        note_new_sample(run.journal, resumed, run.evaluator.sample)
+        note_new_arithmetic(run.journal, resumed, training.resolved.run.precision)
+    run.saver.saved = (training.step, training.committed_in)
+    return resumed.step
+
+
+def _warning(number: int, journal: Journal) -> Callable[[str], None]:
+    """Handles problems with reading data that do not stop training: the first worker records an
+    event, the others write to their log."""
+
+    def note(words: str) -> None:
+        if number == 0:
+            journal.note("data_warning", reason=words)
+        else:
+            logging.getLogger("headway").warning(words)
+
+    return note
+
+
+def close_run(run: WorkerRun) -> Exit:
+    is_leader = run.recorder.is_leader
+    run.recorder.close()
+    if is_leader:
+        run.journal.note("finished" if run.is_over else "stopped", step=run.training.step)
+        send_logs(run.directory)
+    else:
+        run.journal.close()
+    run.training.feed.close()
+    run.evaluator.close()
+    return Exit.DONE if run.is_over else Exit.STOPPED
+
+
+def _facts(training: Training, built: BuiltModel, meter: ThroughputMeter) -> dict[str, object]:
+    """Facts about the run, for `status` and the events."""
+    return {
+        "step": training.step,
+        "total_steps": training.total_steps,
+        "tokens_per_step": meter.tokens_per_step,
+        "parameters": sum(parameter.numel() for parameter in built.module.parameters()),
+        "samples": training.feed.epoch_samples,
+        "tokens_left_out": training.feed.set.tail_tokens(training.feed.sequence_length),
+        "workers": meter.num_devices,
+        "device": meter.device_name,
+        "no_mfu": meter.no_mfu_because(),
+    }
+
+
+def _ledger_facts(training: Training) -> dict[str, object]:
+    resolved = training.resolved
+    code = resolved.run.code
+    return {
+        "batch": resolved.global_batch,
+        "samples": training.feed.epoch_samples,
+        "length": resolved.run.data.sequence_length,
+        "data": training.feed.set.digest,
+        "code": code_digest(Path(resolved.folder, code.path)) if code else None,
+    }

@@ -1,0 +1,304 @@
+"""A run that a real keeper keeps, look by look: over the fake API server, with a coordinator that
+says what a test tells it to, and a clock that only looks move."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, cast
+
+from lightkube.resources.core_v1 import Pod
+
+from headway.clock import SystemClock, stamp
+from headway.kube.client import KubeClient
+from headway.kube.names import FINALIZER, GATE, INDEX, labels
+from headway.launch import keeper as keeper_module
+from headway.launch import pod_watch as watch_module
+from headway.spec.load import load_run
+from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.state.run_directory import Journal, RunDirectory
+from support.fake_kube import FakeKube, fake_kube
+from support.fake_pods import PODS
+
+JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+START = 1_800_000_000.0
+SYNC_SECONDS = 5.0
+"""For the watch to show what the API server has."""
+OWN_POD = "headway-it-coordinator-x"
+SPOT = ("cloud/spot", "true")
+RUN_FILE = """\
+version: 1
+name: it
+model: {type: gpt2}
+batch: {global: 4}
+resources: {nodes: 1..8}
+"""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What is tested, or the same with a defect in it."""
+
+    keeper: ModuleType = keeper_module
+    pod_watch: ModuleType = watch_module
+
+
+class TestClock(SystemClock):
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.passed = 0.0
+
+    def now(self) -> float:
+        return START + self.passed
+
+    def monotonic(self) -> float:
+        return self.passed
+
+    def sleep(self, seconds: float) -> None:
+        self.passed += seconds
+
+
+class FakeCoordinator:
+    def __init__(self) -> None:
+        self.connected: set[str] = set()
+        """Pods whose worker has a session and sends heartbeats."""
+        self.members: set[str] = set()
+        """Pods of the current generation."""
+        self.dismissed: set[str] = set()
+        self.died: str | None = None
+        self.answers = True
+
+    def keep_alive(self) -> str | None:
+        how, self.died = self.died, None
+        return how
+
+    def state(self) -> dict[str, Any] | None:
+        if not self.answers:
+            return None
+        heard = {"session": 1, "silent_seconds": 0.2}
+        members = [{"pods": [f"{pod}.1/0.aaaa"]} for pod in sorted(self.members)]
+        return {
+            "pods": {f"{pod}.1/0.aaaa": heard for pod in self.connected},
+            "generation": {"domains": members},
+        }
+
+    def dismiss(self, place: str) -> None:
+        self.dismissed.add(place)
+        self.connected.discard(place)
+        self.members.discard(place)
+
+
+class KeptRun:
+    def __init__(self, kube: FakeKube, folder: Path, code: Code, *settings: str) -> None:
+        self.kube = kube
+        self.code = code
+        self.clock = TestClock()
+        self.coordinator = FakeCoordinator()
+        self.said: list[str] = []
+        self.resolved = _resolved(folder, settings)
+        self.directory = RunDirectory.create(folder / "it", self.clock)
+        self.journal = Journal(self.directory.events, self.clock)
+        self.keeper: Any = self.new_keeper()
+        kube.job("it", startTime="2026-11-16T09:00:00Z")
+        kube.job("it-coordinator")
+        self._put(OWN_POD, {"finalizers": [FINALIZER]}, {}, {"phase": "Running"})
+
+    def new_keeper(self) -> Any:
+        return self.code.keeper.Keeper(
+            KubeClient.from_kubeconfig(None, "ml"),
+            self.resolved,
+            self.directory,
+            key=Path("/headway/key/key"),
+            pod=OWN_POD,
+            spot_label=SPOT,
+            clock=self.clock,
+            say=self.said.append,
+        )
+
+    # What Kubernetes does
+
+    @property
+    def job(self) -> dict[str, Any]:
+        """The workers'."""
+        return self.kube.objects[f"{JOBS}/headway-it"]
+
+    @property
+    def own_job(self) -> dict[str, Any]:
+        return self.kube.objects[f"{JOBS}/headway-it-coordinator"]
+
+    def pod(self, name: str) -> dict[str, Any]:
+        return self.kube.objects[f"{PODS}/{name}"]
+
+    def has_pod(self, name: str) -> bool:
+        return f"{PODS}/{name}" in self.kube.objects
+
+    def is_released(self, name: str) -> bool:
+        """Whether its Job does not count it."""
+        return FINALIZER not in self.pod(name)["metadata"]["finalizers"]
+
+    def create_pod(self, index: int, name: str, age_seconds: float = 0.0) -> None:
+        """As the Job does: it is scheduled once its gate is lifted."""
+        metadata = {
+            "labels": labels("it", "worker"),
+            "annotations": {INDEX: str(index)},
+            "finalizers": [FINALIZER],
+            "creationTimestamp": stamp(self.clock.now() - age_seconds),
+        }
+        terms: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": []}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        spec = {"schedulingGates": [{"name": GATE}], "affinity": {"nodeAffinity": required}}
+        self._put(name, metadata, spec, {"phase": "Pending"})
+
+    def start_pod(self, name: str, machine: str) -> None:
+        """It is scheduled, and its worker is let into the run."""
+        pod = self.pod(name)
+        pod["spec"] |= {"nodeName": machine, "schedulingGates": []}
+        self._update(pod, {"phase": "Running"})
+        self.coordinator.connected.add(name)
+        self.coordinator.members.add(name)
+
+    def lose_power(self, *names: str) -> None:
+        """Their sessions are silent; the coordinator continues without them."""
+        self.coordinator.connected -= set(names)
+        self.coordinator.members -= set(names)
+
+    def end_pod(self, name: str, code: int, words: str = "", reason: str = "Error") -> None:
+        """The coordinator still counts on it."""
+        self.coordinator.connected.discard(name)
+        ended = {"exitCode": code, "message": words, "reason": reason}
+        container = {"image": "", "imageID": "", "ready": False, "restartCount": 0}
+        container |= {"name": "worker", "state": {"terminated": ended}}
+        phase = "Failed" if code else "Succeeded"
+        self._update(self.pod(name), {"phase": phase, "containerStatuses": [container]})
+
+    def stop(self, grace_seconds: float = 120.0) -> None:
+        """As the user does: the Job deletes its pods, which have so long to save and end."""
+        self.job["spec"]["suspend"] = True
+        for name in sorted(self.coordinator.members):
+            pod = self.pod(name)
+            pod["metadata"]["deletionTimestamp"] = stamp(self.clock.now() + grace_seconds)
+            self._update(pod, pod["status"])
+
+    def end_job(self, kind: str, message: str = "") -> None:
+        self.job["status"]["conditions"] = [{"type": kind, "status": "True", "message": message}]
+
+    def delete_job(self) -> None:
+        del self.kube.objects[f"{JOBS}/headway-it"]
+
+    def train(self, step: int) -> None:
+        """The run has committed this step."""
+        record = {"step": step, "generation": 1, "writer": "w", "seconds": 1.0, "data_seconds": 0.0}
+        record |= {"loss": 1.0, "tokens_per_second": 1.0, "time": stamp(self.clock.now())}
+        self.directory.metrics.append(record)
+
+    # What the keeper does
+
+    def begin(self, *machines: str) -> list[str]:
+        """One pod on each of these machines is training."""
+        self.keeper.note_launch(self.keeper.started_job())
+        self.keeper.watch.start()
+        names = [f"it-{index}-first" for index in range(len(machines))]
+        for index, (name, machine) in enumerate(zip(names, machines, strict=True)):
+            self.create_pod(index, name)
+            self.start_pod(name, machine)
+        assert not self.look()
+        return names
+
+    def look(self, seconds: float = 0.0) -> bool:
+        """Looks for so long, and at least once. Whether the keeper has ended."""
+        end = self.clock.passed + seconds
+        while True:
+            self.sync()
+            has_ended: bool = self.keeper.look(self.coordinator)
+            self.keeper.calls.wait()
+            self.clock.passed += keeper_module.LOOK_SECONDS
+            if has_ended or self.clock.passed > end:
+                return has_ended
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        """From the launcher's journal."""
+        return [one for one in self.directory.launcher.read()[0] if one["event"] == kind]
+
+    def not_on(self, name: str) -> list[str]:
+        """Machines on which a pod must not be scheduled."""
+        (term,) = self._term(name)
+        return [one["values"][0] for one in term.get("matchFields", ())]
+
+    def is_off_spot(self, name: str) -> bool:
+        (term,) = self._term(name)
+        return any(one["key"] == SPOT[0] for one in term["matchExpressions"])
+
+    def is_placed(self, name: str) -> bool:
+        return not self.pod(name)["spec"]["schedulingGates"]
+
+    def calls(self, method: str, name: str) -> int:
+        """How often a pod or Job was asked for so."""
+        return sum(
+            call.startswith(f"{method} ") and call.endswith(f"/{name}") for call in self.kube.calls
+        )
+
+    def _term(self, name: str) -> list[dict[str, Any]]:
+        affinity = self.pod(name)["spec"]["affinity"]["nodeAffinity"]
+        terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+        return cast(list[dict[str, Any]], terms)
+
+    def _put(self, name: str, metadata: dict[str, Any], spec: Any, status: Any) -> None:
+        metadata = {"name": name, "namespace": "ml", **metadata}
+        spec = {"containers": [], **spec}
+        self.kube.put(f"{PODS}/{name}", {"metadata": metadata, "spec": spec, "status": status})
+
+    def _update(self, pod: dict[str, Any], status: dict[str, Any]) -> None:
+        pod["status"] = status
+        self.kube.put(f"{PODS}/{pod['metadata']['name']}", pod)
+
+    def sync(self) -> None:
+        """Waits until the watch has caught up."""
+        if self.kube.is_away or self.kube.pods.is_held:
+            return
+        deadline = time.monotonic() + SYNC_SECONDS
+        while not self._is_synced():
+            assert time.monotonic() < deadline, "the watch does not show what is there"
+            time.sleep(0.002)
+
+    def _is_synced(self) -> bool:
+        """The keeper may have forgotten pods that it has deleted."""
+        pods, there = self.keeper.watch.pods(), self._there()
+        if pods is None or set(pods) - there:
+            return False
+        return all(pod.delete_by is not None for pod in there - set(pods))
+
+    def _there(self) -> set[Any]:
+        pod_facts = self.code.pod_watch.pod_facts
+        worker = labels("it", "worker").items()
+        return {
+            pod_facts(Pod.from_dict(one))
+            for path, one in list(self.kube.objects.items())
+            if path.startswith(f"{PODS}/") and worker <= one["metadata"].get("labels", {}).items()
+        }
+
+
+@contextmanager
+def kept_run(folder: Path, code: Code, *settings: str) -> Iterator[KeptRun]:
+    """KUBECONFIG is `folder/kubeconfig`."""
+    with fake_kube(folder) as kube:
+        run = KeptRun(kube, folder, code, *settings)
+        yield run
+        run.keeper.watch.stop()
+
+
+def _resolved(folder: Path, settings: tuple[str, ...]) -> Resolved:
+    file = folder / "run.yaml"
+    file.write_text(RUN_FILE)
+    return resolve(
+        load_run(file, ["data.train=prepared", "elastic=live", *settings]),
+        Hardware(cores=2, cuda_devices=0),
+        nodes=3,
+        parameters=None,
+        train_set=folder,
+        validation_sets={},
+    )

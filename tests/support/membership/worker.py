@@ -1,0 +1,379 @@
+"""A worker: the product's own follower, a session that is opened again, and a model of training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from headway.member.protocol.generation import Generation
+from headway.member.protocol.status import WorkerStatus
+from headway.member.worker.follower import Follower
+from support.membership.checks import Checks
+from support.membership.network import BROKEN_SECONDS, Network, Session
+from support.membership.training import (
+    EXCHANGE,
+    FIRST_STEP,
+    FORM,
+    HEAL,
+    Given,
+    Group,
+    Held,
+)
+from support.membership.world import Action, World
+
+HEARTBEAT_SECONDS = 1.0
+WELCOME_SECONDS = 2.0
+FORM_SECONDS = 2.0
+WAITS_SECONDS = 0.5
+"""In a collective: then it says so, and does nothing else."""
+HANG_SECONDS = 10.0
+"""In a collective: then its watchdog takes it for one that will not end."""
+HANG_STEPS = 5
+"""The same, where steps are long."""
+GO_SECONDS = 10.0
+SHORT_SECONDS = 1.0
+"""A longer step cannot be left early, as that of a sharded domain."""
+LONGEST_BACK_OFF_SECONDS = 1.0
+
+
+class Worker:
+    def __init__(
+        self,
+        world: World,
+        network: Network,
+        checks: Checks,
+        groups: Callable[[Generation], Group],
+        make_follower: Callable[[str], Follower],
+        name: str,
+        step_seconds: float,
+    ) -> None:
+        self.world, self.network, self.checks, self.name = world, network, checks, name
+        self._groups = groups
+        self._step_seconds = step_seconds
+        self._step_began: float | None = None
+        """When it began the one that it computes, which it cannot leave early."""
+        self.follower = make_follower(name)
+        self.is_dead = self.is_stuck = False
+        self.held: Held | None = Held()
+        """None: it is about to get another state, and has no whole one."""
+        self.group: Group | None = None
+        self._collective: int | None = None
+        """The one it waits in."""
+        self.session: Session | None = None
+        self._said = WorkerStatus()
+        self._back_off = 0.05
+        self._cut_since: float | None = None
+        self._backlog: list[Action] | None = None
+        self._picked = Held()
+        self._failed_in = 0
+        self._is_built = False
+        world.soon(lambda: self.do(self._connect), 0.5)
+        world.soon(lambda: self.do(self._heartbeat), HEARTBEAT_SECONDS)
+        world.after(1 + world.random.random() * 2, lambda: self.do(self._be_ready))
+
+    # The process
+
+    def do(self, action: Action) -> None:
+        if self.is_dead:
+            return
+        if self._backlog is not None:
+            self._backlog.append(action)
+        else:
+            action()
+
+    @property
+    def is_well(self) -> bool:
+        return not self.is_dead and not self.is_stuck and self._backlog is None
+
+    def stop(self) -> None:
+        if self._backlog is None and not self.is_dead:
+            self._backlog = []
+
+    def resume(self) -> None:
+        backlog, self._backlog = self._backlog, None
+        for action in backlog or ():
+            self.do(action)
+
+    def die(self, silently: bool) -> None:
+        if self.is_dead:
+            return
+        self.world.tell(self.name, "vanishes" if silently else "dies")
+        self.is_dead = True
+        self.checks.has_left(self.name)
+        if self.group is not None:
+            self.group.leave(self, silently)
+        if self.session is not None:
+            self.session.close_by_worker(silently)
+
+    def unstick(self) -> None:
+        self.is_stuck = False
+        self._poll()
+
+    # The session
+
+    def _connect(self) -> None:
+        if self.session is not None:
+            return
+        living = self.network.living()
+        if not living or self.network.is_cut(self):
+            self._connect_later()
+            return
+        # Mostly the newest; a name may still lead to one that another has replaced.
+        coordinator = living[-1] if self.world.random.random() < 0.9 else living[0]
+        session = self.session = Session(self.network, self, coordinator)
+        status = self._said = self.follower.status
+        session.up(lambda: coordinator.accept(session, status))
+        self.world.after(WELCOME_SECONDS, lambda: self.do(lambda: self._give_up(session)))
+
+    def _connect_later(self) -> None:
+        wait = self._back_off * (0.5 + self.world.random.random() / 2)
+        self._back_off = min(2 * self._back_off, LONGEST_BACK_OFF_SECONDS)
+        self.world.after(wait, lambda: self.do(self._connect))
+
+    def _give_up(self, session: Session) -> None:
+        if not session.welcomed and session is self.session:
+            session.close_by_worker()
+            self.lost_session(session)
+
+    def lost_session(self, session: Session) -> None:
+        session.worker_open = False
+        if session is self.session:
+            self.session = None
+            self._connect_later()
+
+    def welcome(
+        self, session: Session, incarnation: int, generation: Generation, went: bool
+    ) -> None:
+        if not self.follower.meet(incarnation):
+            session.close_by_worker()
+            self.lost_session(session)
+            return
+        session.welcomed = True
+        self._back_off = 0.05
+        self.hear(generation, went)
+
+    def hear(self, generation: Generation, went: bool) -> None:
+        before = self.follower.newest.number
+        self.follower.hear(generation, went)
+        self.checks.seen(self.name, before, self.follower.newest.number)
+        self._poll()
+        self._say()
+
+    def hear_go(self, number: int) -> None:
+        self.follower.hear_go(number)
+        self._poll()
+        self._say()
+
+    def _say(self) -> None:
+        if self.follower.status != self._said:
+            self._send()
+
+    def _send(self) -> None:
+        session, status = self.session, self.follower.status
+        if session is not None and session.worker_open:
+            self._said = status
+            session.up(lambda: session.coordinator.told(session, status))
+
+    def _heartbeat(self) -> None:
+        self.world.after(HEARTBEAT_SECONDS, lambda: self.do(self._heartbeat))
+        self._send()
+        if not self.network.is_cut(self):
+            self._cut_since = None
+        elif self._cut_since is None:
+            self._cut_since = self.world.now
+        elif self.world.now - self._cut_since >= BROKEN_SECONDS and self.session is not None:
+            session = self.session
+            session.close_by_worker()
+            self.lost_session(session)
+
+    # Training
+
+    def _be_ready(self) -> None:
+        self._is_built = True
+        self.follower.be_ready()
+        self._say()
+
+    def leave(self) -> None:
+        self.world.tell(self.name, "is asked to leave")
+        self.checks.is_leaving(self.name)
+        self.follower.leave()
+        self._say()
+        if self.group is None:
+            self._go_away()
+        else:
+            self._poll()
+
+    def _go_away(self) -> None:
+        session = self.session
+        if session is not None:
+            session.up(lambda: session.coordinator.goodbye(session))
+        self.checks.is_leaving(self.name)
+        self.die(silently=False)
+
+    def _poll(self) -> None:
+        """What a trainer does between two looks at its collective."""
+        follower = self.follower
+        if self.is_stuck or self.is_dead:
+            return
+        newer = follower.newest.number > follower.status.entered
+        if self.group is None:
+            # Out, or waiting for the others, or failed: nothing holds it.
+            if newer and follower.domain is not None:
+                self._enter()
+            elif newer and follower.status.entered and follower.status.leaving:
+                self._go_away()
+            elif newer and self._is_built:
+                follower.be_ready()
+            elif follower.may_form and self._failed_in != follower.status.entered:
+                self._form()
+        elif newer and self._step_began is None and follower.must_drop():
+            self._go_over()
+        elif newer and self._collective is None and self._is_paused():
+            self._go_over()
+        elif self._collective is None and self._is_paused() and follower.status.leaving:
+            self._go_away()  # it has saved
+
+    def _is_paused(self) -> bool:
+        return self.group is not None and self.group.generation.paused
+
+    def _go_over(self) -> None:
+        self._step_began = None
+        if self.group is not None:
+            self.group.leave(self)
+            self.group = None
+            self._collective_ends()
+        self._poll()
+
+    def _enter(self) -> None:
+        generation = self.follower.enter()
+        self.checks.entered(self.name, generation.number)
+        self._say()
+        if self.follower.may_form:
+            self._form()
+        else:
+            number = generation.number
+            self.world.after(GO_SECONDS, lambda: self.do(lambda: self._nobody_comes(number)))
+
+    def _nobody_comes(self, number: int) -> None:
+        if self.group is None and self.follower.status.entered == number:
+            self.follower.complain()
+            self.checks.complained(number, ())
+            self._say()
+
+    def _form(self) -> None:
+        generation = self.follower.newest
+        if generation.number != self.follower.status.entered:
+            return
+        if self.follower.status.trouble:
+            self.follower.withdraw()
+            self._say()
+        self.group = group = self._groups(generation)
+        self._join(FORM)
+        self.world.after(
+            FORM_SECONDS, lambda: self.do(lambda: self._hangs(group, FORM, is_fatal=True))
+        )
+
+    def _join(self, index: int, held: Held | None = None) -> None:
+        group = self.group
+        assert group is not None
+        self._collective = index
+        status = self.follower.status
+        group.join(self, index, Given(status.seen, status.healed, held))
+        self.world.after(WAITS_SECONDS, lambda: self.do(lambda: self._waits(group, index)))
+        seconds = max(HANG_SECONDS, HANG_STEPS * self._step_seconds)
+        self.world.after(seconds, lambda: self.do(lambda: self._hangs(group, index)))
+
+    def _waits(self, group: Group, index: int) -> None:
+        """A thread says so that looks after the collective: also for a trainer that is stuck."""
+        if group is self.group and self._collective == index:
+            self.follower.start_waiting()
+            self._say()
+
+    def _collective_ends(self) -> None:
+        self._collective = None
+        if self.follower.status.waits:
+            self.follower.stop_waiting()
+
+    def _hangs(self, group: Group, index: int, is_fatal: bool = False) -> None:
+        if group is not self.group or self._collective != index:
+            return
+        if is_fatal:
+            self.failed(group)
+        elif self.is_stuck:
+            self.world.after(1, lambda: self.do(lambda: self._hangs(group, index)))
+        else:
+            if self.follower.newest.number > self.follower.status.entered:
+                self._go_over()
+            else:
+                self._complain(group)
+                self._say()
+
+    def _complain(self, group: Group) -> None:
+        peers = group.unreachable(self) if self.world.random.random() < 0.8 else ()
+        self.follower.complain(peers)
+        self.checks.complained(group.generation.number, peers)
+
+    def failed(self, group: Group) -> None:
+        if group is not self.group or self.is_dead:
+            return
+        self._failed_in = group.generation.number
+        self.checks.failed(self.name, group.generation.number)
+        self._complain(group)
+        self._go_over()
+        self._say()
+
+    def completed(self, group: Group, index: int, given: dict[str, Given]) -> None:
+        if group is not self.group:
+            return
+        if self.follower.status.trouble:
+            self.follower.withdraw()
+        self._collective_ends()
+        self._say()
+        if index == FORM:
+            self._join(EXCHANGE, self.held)
+        elif index == EXCHANGE:
+            self._picked = self.checks.picked(group.generation, given)
+            if self.held != self._picked:
+                self.held = None
+            self._join(HEAL)
+        elif index == HEAL:
+            self.held = self._picked
+            self.follower.healed()
+            self.checks.healed(self.name, group.generation.number)
+            self._say()
+            self._step(FIRST_STEP)
+        else:
+            assert self.held is not None
+            self.checks.settled(self.name, group.generation, self.held)
+            self.held = self.held.learn(group.generation.number)
+            self.follower.set_step_seconds(ceil(self._step_seconds))
+            seen = [one.seen for one in given.values()]
+            if self.follower.can_enter_next(min(seen), max(seen)):
+                self._go_over()
+            else:
+                self._step(index + 1)
+
+    def _step(self, index: int) -> None:
+        group = self.group
+        if self._is_paused():
+            self._poll()
+            return
+
+        began = self.world.now
+        if self._step_seconds > SHORT_SECONDS:
+            self._step_began = began
+
+        def compute() -> None:
+            if self._step_began not in (None, began) or group is not self.group:
+                return
+            if self.is_stuck:
+                self.world.after(0.5, lambda: self.do(compute))
+                return
+            self._step_began = None
+            if self.follower.must_drop():
+                self._go_over()
+            else:
+                self._join(index)
+
+        seconds = self._step_seconds * (0.5 + self.world.random.random())
+        self.world.after(seconds, lambda: self.do(compute))

@@ -1,0 +1,331 @@
+"""Bad input neither stops a preparation nor vanishes: it is left out, counted, and listed with file
+and line, and everything around it is in the set."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import lzma
+import os
+import resource
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import numpy as np
+import pytest
+
+from headway.cli.main import main
+from headway.clock import SystemClock
+from headway.data.formats.open_files import decompressed, seekable_copy
+from headway.data.formats.readers import file_chunks
+from headway.data.prepare.job import PrepareJob, prepare
+from headway.data.prepare.manifest import read_problems
+from headway.data.prepare.recipe import RecipeSettings
+from headway.data.reading.verify import verify_set
+from headway.data.set_format import SetManifest
+from headway.data.tokenizer import TokenizerSource
+from headway.errors import BadInput, Exit, HeadwayError
+from headway.state.store import Store
+from support.bad_case import (
+    SETTINGS,
+    Case,
+    Way,
+    build,
+    documents_in,
+    write_tokenizer,
+    write_transform,
+)
+from support.bad_corpus import CASES
+from support.contents import PLANTED, json_lines, lines_of, texts, words, zst
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bad")
+    write_tokenizer(folder / "tokenizer")
+    write_transform(folder / "code")
+    build(folder / "corpus", CASES)
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the tokenizer; a pickle that is unpickled would leave a file here."""
+    shutil.copytree(made / "tokenizer", tmp_path / "tokenizer")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def prepared(
+    beside: Path, sources: list[str], into: Path, strict: bool = False, **how: Any
+) -> SetManifest:
+    processes = how.pop("processes", 1)
+    job = PrepareJob(
+        sources,
+        TokenizerSource(load="tokenizer"),
+        str(into),
+        beside,
+        RecipeSettings(**how),
+        code=beside / "code" if "transform" in how else None,
+        strict=strict,
+        processes=processes,
+    )
+    made = prepare(job, lambda _: None, SystemClock())
+    assert isinstance(made, SetManifest)
+    return made
+
+
+def places(into: Path) -> list[tuple[str, str, int | None]]:
+    found = read_problems(Store(into))
+    assert all(problem.message for problem in found)
+    return [(problem.kind, problem.file, problem.line) for problem in found]
+
+
+def kinds_of(places: list[tuple[str, str, int | None]]) -> dict[str, int]:
+    return dict(Counter(kind for kind, _, _ in places))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_each_kind_of_damage_is_located_and_loses_nothing_else(
+    made: Path, here: Path, case: Case
+) -> None:
+    sources, into, settings = [f"corpus/{case.name}"], here / "set", SETTINGS[case.way]
+    manifest = prepared(made, sources, into, **settings)
+    expected = case.places("corpus")
+    assert places(into) == expected
+    assert documents_in(into, case.way) == case.all_documents
+    assert manifest.num_documents == len(case.all_documents)
+    assert manifest.statistics is not None
+    assert manifest.statistics.problems == kinds_of(expected)
+    assert manifest.statistics.num_blank == case.num_blank
+    assert verify_set(Store(into)) == []
+    if expected:
+        kind, file, line = expected[0]
+        with pytest.raises(BadInput) as refused:
+            prepared(made, sources, here / "strict", strict=True, **settings)
+        assert refused.value.message.startswith(f"{file}:{line}: {kind}" if line else f"{file}: ")
+        assert kind in refused.value.message
+        assert refused.value.exit_code == Exit.BAD_INPUT
+    assert not (here / PLANTED).exists()
+
+
+@pytest.mark.parametrize(
+    ("way", "processes", "settings"),
+    [
+        ("text", 2, {}),
+        # Plain files in pieces of a few lines: places are still those in the whole file.
+        ("text", 1, {"unit_bytes": 300}),
+        ("ids", 1, {}),
+        ("messages", 1, {}),
+    ],
+)
+def test_all_kinds_together_are_located(
+    made: Path, here: Path, way: Way, processes: int, settings: dict[str, Any]
+) -> None:
+    cases = sorted((case for case in CASES if case.way == way), key=lambda case: case.name)
+    sources = [f"corpus/{case.name}" for case in cases]
+    how = {**SETTINGS[way], **settings}
+    manifest = prepared(made, sources, here / "set", processes=processes, **how)
+    expected = [place for case in cases for place in case.places("corpus")]
+    assert sorted(places(here / "set"), key=repr) == sorted(expected, key=repr)
+    assert documents_in(here / "set", way) == [doc for case in cases for doc in case.all_documents]
+    assert manifest.statistics is not None
+    assert manifest.statistics.problems == kinds_of(expected)
+    assert verify_set(Store(here / "set")) == []
+
+
+def test_the_corpus_has_many_kinds() -> None:
+    assert len({case.name for case in CASES}) == len(CASES) >= 100
+    assert len({kind for case in CASES for kind, _, _ in case.problems}) >= 25
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("jsonl-not-json", []),
+        ("gz-truncated", []),
+        ("ids-negative", ["--ids", "ids"]),
+    ],
+)
+def test_the_command_says_where(
+    made: Path,
+    here: Path,
+    name: str,
+    options: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def command(*arguments: str) -> tuple[int, str]:
+        words = ["headway", "data", "prepare", "bad", "--tokenizer", "tokenizer", *arguments]
+        monkeypatch.setattr(sys, "argv", [*words, *options])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return int(ended.value.code or 0), capsys.readouterr().err
+
+    (case,) = (case for case in CASES if case.name == name)
+    shutil.copytree(made / "corpus" / name, here / "bad")
+    ((kind, file, line),) = case.problems
+    code, said = command("--into", "set")
+    assert code == Exit.DONE
+    assert f"left out what could not be read: 1 {kind}" in said
+    assert f"  bad/{file}:{line}: {kind}: " in said
+    assert "hint: all of them are listed in set/problems.jsonl" in said
+    code, said = command("--into", "strict", "--strict")
+    assert code == Exit.BAD_INPUT
+    assert f"bad/{file}:{line}: {kind}: " in said
+    assert "hint: without --strict such records are left out" in said
+    assert not (here / "strict" / "manifest.json").exists()
+
+
+def test_strict_refuses_what_an_earlier_attempt_let_through(made: Path, here: Path) -> None:
+    """The attempt before had no --strict, and was stopped before its end."""
+    sources = ["corpus/jsonl-not-json", "corpus/jsonl-null"]
+    prepared(made, sources, here / "set", unit_bytes=100)
+    for file in ("manifest.json", "problems.jsonl"):
+        (here / "set" / file).unlink()
+    with pytest.raises(BadInput, match=r"bad\.jsonl:2: not JSON"):
+        prepared(made, sources, here / "set", strict=True, unit_bytes=100)
+
+
+def test_what_is_quoted_of_the_source_cannot_do_harm(here: Path) -> None:
+    column = "\x1b[2J\ud800\n" * 1000
+    (here / "a.jsonl").write_bytes(json_lines({column: "a"}, {"text": "good"}))
+    prepared(here, ["a.jsonl"], here / "set")
+    (problem,) = read_problems(Store(here / "set"))
+    assert problem.message.startswith(r"no column `text`; there are: \x1b[2J\ud800\n")
+    assert problem.message.isprintable()
+    assert len(problem.message) < 5000
+
+
+def test_broken_links_pipes_and_invalid_names(here: Path) -> None:
+    (here / "data").mkdir()
+    (here / "data" / "good.jsonl").write_bytes(lines_of(1))
+    (here / "elsewhere").mkdir()
+    (here / "elsewhere" / "other.jsonl").write_bytes(lines_of(2))
+    (here / "data" / "broken.jsonl").symlink_to("nowhere.jsonl")
+    (here / "data" / "folder").symlink_to(here / "elsewhere")
+    os.mkfifo(here / "data" / "pipe.txt")
+    Path(os.fsdecode(os.fsencode(here / "data") + b"/\xff.jsonl")).write_bytes(lines_of(3))
+    # As caches have it: only the name of the link says what it is.
+    (here / "blob").write_bytes(lines_of(4))
+    (here / "data" / "link.jsonl").symlink_to("../blob")
+    manifest = prepared(here, ["data"], here / "set")
+    assert documents_in(here / "set", "text") == list(texts(1, 4))
+    expected = [
+        ("not a file", "data/broken.jsonl", None),
+        ("not a file", "data/folder", None),
+        ("not a file", "data/pipe.txt", None),
+        ("name not UTF-8", "data/\\xff.jsonl", None),
+    ]
+    assert places(here / "set") == expected
+    assert manifest.statistics is not None
+    assert manifest.statistics.problems == kinds_of(expected)
+    with pytest.raises(BadInput, match=r"data/broken\.jsonl: not a file"):
+        prepared(here, ["data"], here / "strict", strict=True)
+
+
+def test_a_failing_disk_is_not_bad_input(here: Path) -> None:
+    (here / "data").mkdir()
+    (here / "data" / "good.jsonl").write_bytes(lines_of(1))
+    (here / "data" / "bad.txt").symlink_to("/proc/self/mem")  # reading its first byte is an error
+    with pytest.raises(
+        HeadwayError, match=r"data/bad\.txt cannot be read: .*Input/output"
+    ) as ended:
+        prepared(here, ["data"], here / "set")
+    assert ended.value.exit_code == Exit.RUN_FAILED
+    with pytest.raises(HeadwayError, match=r"bad\.txt cannot be read"):
+        list(file_chunks("data/bad.txt", here))
+
+
+def test_a_disk_without_space_for_a_decompressed_copy_is_not_bad_input() -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2**16, before[1]))
+    try:
+        with pytest.raises(HeadwayError, match=f"no space .* in {tempfile.gettempdir()}"):
+            seekable_copy(io.BytesIO(bytes(2**18)))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(
+    ("compression", "pack"), [(".gz", gzip.compress), (".xz", lzma.compress), (".zst", zst)]
+)
+def test_a_store_that_fails_below_the_decompressor_is_not_damage(
+    compression: str, pack: Callable[[bytes], bytes]
+) -> None:
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= 100:
+                raise HeadwayError("the store is gone")
+            return super().read(min(size or 0, 100 - self.tell()))
+
+    packed = pack(np.random.default_rng(1).bytes(1000))
+    stream = decompressed(cast(BinaryIO, Failing(packed)), compression)
+    with pytest.raises(HeadwayError, match="the store is gone"):
+        list(iter(lambda: stream.read(10), b""))
+
+
+def test_strict_counts_lines_from_the_beginning_of_the_file(here: Path) -> None:
+    lines = [{"text": words(number)} for number in range(1, 61)]
+    (here / "a.jsonl").write_bytes(json_lines(*lines[:46], b"{", *lines[47:]))
+    for unit_bytes in (300, 1000, 2**27):
+        with pytest.raises(BadInput, match=r"^a\.jsonl:47: not JSON"):
+            prepared(here, ["a.jsonl"], here / f"{unit_bytes}", True, unit_bytes=unit_bytes)
+
+
+def test_templates_name_columns_as_they_are_called(here: Path) -> None:
+    record = {"meta.title": "One", "0": "two", "a b": "three", "list[1]": "four"}
+    (here / "a.jsonl").write_bytes(json_lines(record))
+    template = "{{ {meta.title}, {0}, {a b}, {list[1]}. }}"
+    prepared(here, ["a.jsonl"], here / "set", template=template)
+    assert documents_in(here / "set", "text") == ["{ One, two, three, four. }"]
+    (here / "b.txt").write_text("A plain text.")
+    prepared(here, ["b.txt"], here / "plain", template="Read: {text}")
+    assert documents_in(here / "plain", "text") == ["Read: A plain text."]
+    for wrong in ("{a:>10}", "{a!r}", "{a", "none", "{}"):
+        with pytest.raises(BadInput, match="template"):
+            prepared(here, ["a.jsonl"], here / "wrong", template=wrong)
+
+
+def test_nothing_but_bad_input_is_refused_and_listed(here: Path) -> None:
+    (here / "a.jsonl").write_bytes(json_lines(b"{", {"content": words(1)}))
+    with pytest.raises(BadInput, match=r"none of 2 records could be read. The first: a\.jsonl:1"):
+        prepared(here, ["a.jsonl"], here / "set")
+    assert [line for _, _, line in places(here / "set")] == [1, 2]
+
+
+@pytest.mark.parametrize("tokenizer", [{"load": "tokenizer"}, {"train_vocab": 400}])
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        (
+            "a.jsonl",
+            b'{"body": "Once"}\n{"body": "upon"}\n',
+            "a.jsonl:1: no column `text`; there are: body",
+        ),
+        ("a.txt", "été à la mer\n".encode("latin-1"), "a.txt:1: "),
+    ],
+)
+def test_where_nothing_can_be_read_the_first_problem_is_the_cause(
+    here: Path, tokenizer: dict[str, Any], name: str, content: bytes, says: str
+) -> None:
+    (here / name).write_bytes(content)
+    job = PrepareJob([name], TokenizerSource(**tokenizer), str(here / "set"), here, processes=1)
+    with pytest.raises(BadInput) as caught:
+        prepare(job, lambda _: None, SystemClock())
+    assert f"no text in {name}: none of " in caught.value.message
+    assert f"The first: {says}" in caught.value.message
+    assert "empty" not in str(caught.value)
+
+
+def test_a_tokenizer_without_a_chat_template_is_named_as_written(here: Path) -> None:
+    (here / "tokenizer" / "chat_template.jinja").unlink()
+    (here / "a.jsonl").write_text('{"messages": []}\n')
+    with pytest.raises(BadInput) as caught:
+        prepared(here, ["a.jsonl"], here / "set", messages="messages")
+    assert caught.value.message == "tokenizer `tokenizer` has no chat template"

@@ -1,0 +1,260 @@
+"""Reading a set that is being prepared gives what reading the finished one gives, or waits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from headway.data.prepare.recipe import read_recipe
+from headway.data.reading.growing_set import POLL_SECONDS, STALL_SECONDS, GrowingSet
+from headway.data.reading.sample_set import open_set
+from headway.data.reading.token_set import ReadOptions, TokenSet
+from headway.data.tiny_stories import stories
+from headway.errors import RunFailed
+from headway.state.store import Store
+from support.clock import Patient
+from support.prepared import folder_in_memory, job_for, run, run_part, write_lines
+
+SEED = 3
+SECTION = 4 * 64
+
+
+@pytest.fixture(scope="module")
+def whole(tokenizer: Path) -> Iterator[Path]:
+    """About 40 shards and 20 sections of 256 tokens; one unit of which nothing is left."""
+    with folder_in_memory() as folder:
+        told = list(stories(12_000, 4))
+        lines = [{"text": one} for one in told]
+        write_lines(folder / "text.jsonl", [*lines[:9], *["{bad"] * 200, *lines[9:]])
+        run(
+            job_for(
+                ["text.jsonl"],
+                folder / "set",
+                tokenizer,
+                in_sequence=True,
+                unit_bytes=350,
+                block_tokens=64,
+                window_blocks=4,
+            )
+        )
+        yield folder / "set"
+
+
+def records(folder: Path) -> list[Path]:
+    return sorted((folder / "shards").glob("*.json"))
+
+
+def begin(whole: Path, folder: Path) -> None:
+    """All but the records and the manifest: shards that nobody has finished yet."""
+    (folder / "shards").mkdir(parents=True)
+    for path in whole.rglob("*"):
+        if path.is_file() and path.name != "manifest.json" and path not in records(whole):
+            (folder / path.relative_to(whole)).parent.mkdir(exist_ok=True)
+            shutil.copy(path, folder / path.relative_to(whole))
+
+
+def finish_shards(whole: Path, folder: Path, count: int) -> None:
+    for path in records(whole)[:count]:
+        shutil.copy(path, folder / "shards" / path.name)
+
+
+def finish_set(whole: Path, folder: Path) -> None:
+    finish_shards(whole, folder, 10**9)
+    shutil.copy(whole / "manifest.json", folder)
+
+
+def opened(folder: Path, meanwhile: Callable[[], None] = lambda: None) -> GrowingSet:
+    found = GrowingSet.open(Store(folder), ReadOptions(clock=Patient(meanwhile)))
+    assert found is not None
+    return found
+
+
+@settings(max_examples=12)
+@given(
+    steps=st.lists(st.integers(0, 45), min_size=1, max_size=4).map(sorted),
+    length=st.integers(1, 90),
+    data=st.data(),
+)
+def test_every_position_there_is_holds_what_the_finished_set_has_there(
+    whole: Path, steps: list[int], length: int, data: st.DataObject
+) -> None:
+    finished = TokenSet.open(Store(whole))
+    order = finished.order(SEED, length)
+    with folder_in_memory() as place:
+        folder = place / "set"
+        begin(whole, folder)
+        growing = opened(folder)
+        growing_order = growing.order(SEED, length)
+        seen = 0
+        for step in steps:
+            finish_shards(whole, folder, step)
+            there = growing.num_samples(length)
+            assert seen <= there <= finished.num_samples(length)
+            assert there % finished.samples_per_section(length) == 0
+            seen = there
+            if there:
+                first = data.draw(st.integers(0, there - 1))
+                count = data.draw(st.integers(0, there - first))
+                epochs, samples = growing_order.at(first, count)
+                assert not epochs.any()
+                wanted = order.at(first, count)[1]
+                assert samples.tolist() == wanted.tolist()
+                rows = growing.read(samples[:3], length).tokens
+                assert rows.tolist() == finished.read(wanted[:3], length).tokens.tolist()
+                assert growing_order.window_at(first) == order.window_at(first)
+        finish_set(whole, folder)
+        total = growing.num_samples(length)
+        assert total == finished.num_samples(length)
+        assert growing.tail_tokens(length) == finished.tail_tokens(length)
+        # Into the next epoch: that is known only now.
+        for found, wanted in zip(
+            growing_order.at(0, total + 9), order.at(0, total + 9), strict=True
+        ):
+            assert found.tolist() == wanted.tolist()
+
+
+def test_all_positions_are_there_before_the_end(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    finish_shards(whole, folder / "set", 10**9)
+    growing, finished = opened(folder / "set"), TokenSet.open(Store(whole))
+    assert finished.num_samples(16) - growing.num_samples(16) < SECTION // 16
+    assert growing.num_tokens == finished.manifest.num_tokens
+    done, units = growing.progress
+    assert done == units > 30
+
+
+def test_it_is_the_same_set_before_and_after(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    growing, finished = open_set(Store(folder / "set")), open_set(Store(whole))
+    assert isinstance(growing, GrowingSet)
+    assert isinstance(finished, TokenSet)
+    names = ("digest", "layout", "window_tokens", "vocab_size", "special_ids", "tokenizer_digest")
+    for name in (*names, "in_sequence"):
+        assert getattr(growing, name) == getattr(finished, name), name
+    loaded = (growing.tokenizer_folder / "tokenizer.json").read_bytes()
+    assert loaded == (finished.tokenizer_folder / "tokenizer.json").read_bytes()
+    recipe = read_recipe(Store(whole))
+    assert recipe is not None
+    assert growing.digest == recipe.digest
+
+
+def test_windows_grow_too(folder: Path, masked_tokenizer: Path) -> None:
+    write_lines(folder / "text.jsonl", [{"text": one} for one in stories(6_000, 4)])
+    job = job_for(
+        ["text.jsonl"],
+        folder / "set",
+        masked_tokenizer,
+        in_sequence=True,
+        unit_bytes=700,
+        window_tokens=16,
+        block_tokens=64,
+        window_blocks=2,
+    )
+    run(job)
+    begin(folder / "set", folder / "again")
+    growing, finished = opened(folder / "again"), TokenSet.open(Store(folder / "set"))
+    finish_shards(folder / "set", folder / "again", 6)
+    there = growing.num_samples(16)
+    assert 0 < there < finished.num_samples(16)
+    assert there % 8 == 0
+    found, wanted = growing.order(1, 16).at(0, there), finished.order(1, 16).at(0, there)
+    assert found[1].tolist() == wanted[1].tolist()
+
+
+def test_only_sets_in_sequence_can_be_read_before_the_end(folder: Path, tokenizer: Path) -> None:
+    (folder / "text.txt").write_text("Once upon a time.")
+    run_part(job_for(["text.txt"], folder / "set", tokenizer, part=(0, 2)))
+    assert GrowingSet.open(Store(folder / "set")) is None
+    assert GrowingSet.open(Store(folder / "nowhere")) is None
+
+
+# --- waiting
+
+
+def test_it_waits_until_there_is_enough(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    finished = []
+
+    def prepare_on() -> None:
+        finished.append(True)
+        finish_shards(whole, folder / "set", len(finished))
+
+    growing = opened(folder / "set", prepare_on)
+    shown = []
+    growing.wait_for(40, 16, lambda: shown.append(growing.num_tokens))
+    assert growing.num_samples(16) >= 40
+    assert growing.num_samples(16) - SECTION // 16 < 40, "and not longer"
+    assert shown == sorted(shown)
+    assert shown[0] == 0
+    assert len(shown) == len(finished)
+
+
+def test_a_position_that_is_asked_for_is_waited_for(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    growing = opened(folder / "set", lambda: finish_shards(whole, folder / "set", 20))
+    found = growing.order(SEED, 16).at(20, 5)[1]
+    assert found.tolist() == TokenSet.open(Store(whole)).order(SEED, 16).at(20, 5)[1].tolist()
+
+
+def test_the_end_of_the_set_ends_the_waiting(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    growing = opened(folder / "set", lambda: finish_set(whole, folder / "set"))
+    growing.wait_for(10**9, 16)
+    total = TokenSet.open(Store(whole)).num_samples(16)
+    assert growing.num_samples(16) == total
+    assert np.unique(growing.order(SEED, 16).at(0, total)[1]).size == total
+
+
+def test_it_gives_up_when_nothing_comes(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    finish_shards(whole, folder / "set", 2)
+    clock = Patient()
+    growing = GrowingSet.open(Store(folder / "set"), ReadOptions(clock=clock))
+    assert growing is not None
+    with pytest.raises(RunFailed, match="no new shard for 30 minutes") as caught:
+        growing.wait_for(1000, 16)
+    assert f"headway data show {folder / 'set'}" in (caught.value.hint or "")
+    assert STALL_SECONDS <= clock.passed <= STALL_SECONDS + 2 * POLL_SECONDS
+
+
+def test_it_does_not_give_up_as_long_as_shards_come(whole: Path, folder: Path) -> None:
+    """A section may take longer than anybody waits for a shard."""
+    begin(whole, folder / "set")
+    clock = Patient()
+    growing = GrowingSet.open(Store(folder / "set"), ReadOptions(clock=clock))
+    assert growing is not None
+
+    def prepare_slowly() -> None:
+        finish_shards(whole, folder / "set", int(clock.passed // (0.9 * STALL_SECONDS)))
+
+    growing.wait_for(1, 300, prepare_slowly)
+    assert growing.num_samples(300) >= 1
+    assert clock.passed > 1.5 * STALL_SECONDS
+
+
+def test_it_fails_at_once_when_the_preparation_has(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    finish_shards(whole, folder / "set", 10)
+    (folder / "set" / "failed.txt").write_text("the disk is full")
+    clock = Patient()
+    growing = GrowingSet.open(Store(folder / "set"), ReadOptions(clock=clock))
+    assert growing is not None
+    there = growing.num_samples(16)
+    assert there > 0
+    growing.order(SEED, 16).at(0, there)  # what is there is there
+    with pytest.raises(RunFailed, match="failed: the disk is full"):
+        growing.order(SEED, 16).at(there, 1)
+    assert clock.passed == 0
+
+
+def test_closing_ends_the_waiting(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    growing = opened(folder / "set", lambda: growing.close())
+    with pytest.raises(RunFailed, match="was closed"):
+        growing.wait_for(1, 16)

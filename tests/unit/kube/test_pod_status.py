@@ -1,0 +1,201 @@
+"""Why a run waits, in words: from what Kubernetes says of its pods, as it was seen to say it."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from lightkube.models.batch_v1 import JobSpec
+from lightkube.models.core_v1 import PodTemplateSpec
+from lightkube.models.meta_v1 import LabelSelector
+from lightkube.resources.batch_v1 import Job
+from lightkube.resources.core_v1 import Event, Pod
+
+from headway.kube.pod_status import (
+    WaitReason,
+    describe_pod_exit,
+    end_condition,
+    exit_code,
+    termination_message,
+    wait_reasons,
+)
+
+
+def pod(status: dict[str, Any], spec: dict[str, Any] | None = None) -> Pod:
+    made = {"metadata": {"name": "it-0-x"}, "spec": {"containers": [], **(spec or {})}}
+    return cast(Pod, Pod.from_dict({**made, "status": status}))
+
+
+def job(parallelism: int = 1, suspend: bool = False, conditions: Any = None) -> Job:
+    template = cast(PodTemplateSpec, PodTemplateSpec.from_dict({}))
+    spec = JobSpec(
+        template=template, parallelism=parallelism, suspend=suspend, selector=LabelSelector()
+    )
+    made = cast(Job, Job.from_dict({"status": {"conditions": conditions or []}}))
+    made.spec = spec
+    return made
+
+
+def container(reason: str, message: str | None = None) -> dict[str, Any]:
+    waits = {"reason": reason, **({"message": message} if message else {})}
+    return {
+        "name": "worker",
+        "image": "registry/headway@sha256:0",
+        "imageID": "",
+        "ready": False,
+        "restartCount": 0,
+        "state": {"waiting": waits},
+    }
+
+
+def pending(**more: Any) -> dict[str, Any]:
+    return {"phase": "Pending", **more}
+
+
+def event(message: str) -> Event:
+    known = {"involvedObject": {}, "metadata": {"name": "e"}, "reason": "FailedCreate"}
+    return cast(Event, Event.from_dict({**known, "message": message}))
+
+
+UNSCHEDULABLE = (
+    "0/3 nodes are available: 1 node(s) had untolerated taint {dedicated: db}, 2 Insufficient "
+    "nvidia.com/gpu. preemption: 0/3 nodes are available"
+)
+
+
+@pytest.mark.parametrize(
+    ("status", "says", "is_hopeless"),
+    [
+        (pending(containerStatuses=[container("ContainerCreating")]), "pulling the image", False),
+        (
+            pending(containerStatuses=[container("ImagePullBackOff", "not found")]),
+            "the image cannot be pulled: not found",
+            True,
+        ),
+        (
+            pending(containerStatuses=[container("ErrImagePull")]),
+            "the image cannot be pulled: registry/headway@sha256:0",
+            True,
+        ),
+        (
+            pending(containerStatuses=[container("CreateContainerConfigError", 'secret "x"')]),
+            'the container cannot be created: secret "x"',
+            True,
+        ),
+        (
+            pending(
+                conditions=[
+                    {"type": "PodScheduled", "status": "False", "message": UNSCHEDULABLE},
+                ]
+            ),
+            "no capacity: not enough nvidia.com/gpu (",
+            False,
+        ),
+        (
+            pending(
+                conditions=[
+                    {"type": "PodScheduled", "status": "False", "message": "0/3 match affinity"}
+                ]
+            ),
+            "no node fits: 0/3 match affinity",
+            False,
+        ),
+        (pending(conditions=[{"type": "PodScheduled", "status": "True"}]), "pulling", False),
+        (pending(), "not scheduled yet", False),
+    ],
+)
+def test_what_a_pod_waits_for(status: dict[str, Any], says: str, is_hopeless: bool) -> None:
+    (reason,) = wait_reasons(job(), [pod(status)], [])
+    assert says in reason.words
+    assert (reason.pods, reason.is_hopeless) == (1, is_hopeless)
+
+
+def test_a_pod_with_its_gate_waits_for_us() -> None:
+    gated = pod(pending(), {"schedulingGates": [{"name": "headway/placed"}]})
+    assert wait_reasons(job(), [gated], [])[0].words == "waiting for the coordinator to place it"
+
+
+@pytest.mark.parametrize("phase", ["Running", "Succeeded", "Failed"])
+def test_pods_that_do_not_wait(phase: str) -> None:
+    assert wait_reasons(job(), [pod({"phase": phase})], []) == []
+
+
+QUOTA = (
+    'Error creating: pods "it-0-x" is forbidden: exceeded quota: team, requested: '
+    "requests.cpu=2, used: requests.cpu=9, limited: requests.cpu=10"
+)
+POLICY = (
+    'Error creating: pods "it-0-x" is forbidden: violates PodSecurity "restricted:latest": '
+    "hostPath volumes"
+)
+
+
+@pytest.mark.parametrize(
+    ("message", "says", "is_hopeless"),
+    [
+        (QUOTA, "quota team is exceeded: requested: requests.cpu=2, used", False),
+        (POLICY, "rejected by policy: violates PodSecurity", True),
+        ("Error creating: something else", "something else", False),
+    ],
+)
+def test_pods_that_cannot_be_made(message: str, says: str, is_hopeless: bool) -> None:
+    (reason,) = wait_reasons(job(parallelism=3), [], [event("older"), event(message)])
+    assert reason.words.startswith(says)
+    assert (reason.pods, reason.is_hopeless) == (3, is_hopeless)
+
+
+def test_those_that_are_up_are_not_missing() -> None:
+    assert wait_reasons(job(parallelism=3), [], [event(QUOTA)], num_ready=3) == []
+
+
+def test_the_same_reason_is_counted_and_the_hopeless_come_first() -> None:
+    placed = pending(conditions=[{"type": "PodScheduled", "status": "True"}])
+    broken = pending(containerStatuses=[container("InvalidImageName", "no")])
+    reasons = wait_reasons(job(3), [pod(placed), pod(placed), pod(broken)], [])
+    assert reasons == [
+        WaitReason("the image name is invalid: no", 1, is_hopeless=True),
+        WaitReason("pulling the image", 2),
+    ]
+
+
+def test_a_suspended_run() -> None:
+    assert "suspended" in wait_reasons(job(suspend=True), [], [])[0].words
+
+
+def test_how_a_job_ended() -> None:
+    complete = {"type": "Complete", "status": "True"}
+    assert end_condition(job()) is None
+    assert end_condition(job(conditions=[{"type": "SuccessCriteriaMet", "status": "True"}])) is None
+    found = end_condition(job(conditions=[complete]))
+    assert found is not None
+    assert found.type == "Complete"
+
+
+def test_how_a_pod_ended() -> None:
+    state = {"terminated": {"exitCode": 137, "reason": "OOMKilled", "message": "KeyError: x"}}
+    ended = pod({"phase": "Failed", "containerStatuses": [{**container("x"), "state": state}]})
+    assert describe_pod_exit(ended) == "ended with exit code 137 (out of memory)"
+    assert (exit_code(ended), termination_message(ended)) == (137, "KeyError: x")
+    running = pod({"phase": "Running", "containerStatuses": [container("x")]})
+    assert (exit_code(running), termination_message(running)) == (None, None)
+
+
+@pytest.mark.parametrize("component", ["worker", "coordinator", "storage"])
+def test_how_a_sidecar_ended_is_not_how_the_pod_did(component: str) -> None:
+    def ended(name: str, code: int, words: str) -> dict[str, Any]:
+        state = {"terminated": {"exitCode": code, "message": words}}
+        return {**container("x"), "name": name, "state": state}
+
+    first, second = ended("mesh-proxy", 0, "drained"), ended(component, 1, "KeyError: x")
+    found = pod({"phase": "Failed", "containerStatuses": [first, second]})
+    assert (exit_code(found), termination_message(found)) == (1, "KeyError: x")
+    assert describe_pod_exit(found) == "ended with exit code 1"
+    alone = pod({"phase": "Failed", "message": "Evicted", "containerStatuses": [first]})
+    assert (exit_code(alone), termination_message(alone)) == (None, None)
+
+
+def test_a_pod_that_its_machine_has_ended() -> None:
+    words = "The node was low on resource: memory."
+    evicted = pod({"phase": "Failed", "reason": "Evicted", "message": words})
+    assert exit_code(evicted) is None
+    assert describe_pod_exit(evicted) == f"was ended: {words}"

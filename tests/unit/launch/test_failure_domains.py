@@ -1,0 +1,30 @@
+"""When losses are no accident any more."""
+
+from __future__ import annotations
+
+from headway.launch.failure_domains import MOST_LOSSES, SEEN_SECONDS, Losses
+
+
+def test_a_new_step_resets_the_count() -> None:
+    losses = Losses()
+    assert [losses.add(step, 0.0) for step in (0, 0, 5, 5, 5, 6)] == [1, 2, 1, 2, 3, 1]
+
+
+def test_a_step_that_is_seen_again_after_a_rewind_is_not_new() -> None:
+    losses = Losses()
+    assert [losses.add(step, 0.0) for step in (9, 4, 9)] == [1, 2, 3]
+
+
+def test_many_losses_at_once_do_not_end_a_run_whose_steps_are_seen_late() -> None:
+    losses = Losses()
+    for _ in range(MOST_LOSSES + 5):
+        losses.add(7, 10.0)
+    assert not losses.are_too_many(10.0)
+    assert losses.are_too_many(11.0 + SEEN_SECONDS)
+
+
+def test_a_few_losses_never_end_a_run() -> None:
+    losses = Losses()
+    for hour in range(MOST_LOSSES - 1):
+        losses.add(7, 3600.0 * hour)
+    assert not losses.are_too_many(1e6)

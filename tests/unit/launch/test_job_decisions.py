@@ -1,0 +1,134 @@
+"""What happens to the Job of the workers, and when the keeper ends. No cluster: facts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+from lightkube.resources.batch_v1 import Job
+
+from headway.kube.kueue import STOPPED
+from headway.kube.names import QUEUE
+from headway.launch.job_decisions import (
+    EndKeeper,
+    JobFacts,
+    JobTracker,
+    NoteBudget,
+    NoteFailure,
+    NoteScaling,
+    ReleaseOwnPod,
+    RunFacts,
+    StopRun,
+    SuspendOwnJob,
+    is_noted,
+    job_facts,
+    launch_id,
+)
+from headway.launch.pod_decisions import PodFacts
+
+JOB = JobFacts(2, is_suspended=False, queue=None, was_stopped=False, has_ended=False, failure=None)
+POD = PodFacts("it-0-aaaaa", 0, "node1", 0.0, is_gated=False, delete_by=None, has_ended=False)
+ENDED = replace(POD, has_ended=True)
+RUN = RunFacts(JOB, [POD], is_released=True, is_hopeless=False, spent_seconds=None)
+SUSPENDED = replace(JOB, is_suspended=True)
+
+
+@pytest.fixture
+def tracker() -> JobTracker:
+    return JobTracker(budget_seconds=7200.0)
+
+
+def test_nothing_is_done_to_a_run_that_trains(tracker: JobTracker) -> None:
+    assert tracker.look(RUN) == []
+
+
+def test_the_keepers_pod_is_released_until_that_has_worked(tracker: JobTracker) -> None:
+    counted = replace(RUN, is_released=False)
+    assert tracker.look(counted) == [ReleaseOwnPod()]
+    assert tracker.look(counted) == [ReleaseOwnPod()]
+    assert tracker.look(RUN) == []
+
+
+def test_scaling_is_noted_once_each_time(tracker: JobTracker) -> None:
+    tracker.look(RUN)
+    scaled = replace(RUN, job=replace(JOB, nodes=5))
+    assert tracker.look(scaled) == [NoteScaling(before=2, nodes=5)]
+    assert tracker.look(scaled) == []
+    assert tracker.look(RUN) == [NoteScaling(before=5, nodes=2)]
+
+
+def test_a_hopeless_run_is_stopped(tracker: JobTracker) -> None:
+    hopeless = replace(RUN, is_hopeless=True)
+    assert tracker.look(hopeless) == [StopRun()]
+    assert tracker.look(hopeless) == [StopRun()], "until it is suspended"
+    assert tracker.look(replace(hopeless, job=SUSPENDED)) == []
+
+
+def test_a_run_is_stopped_when_its_budget_is_used_up(tracker: JobTracker) -> None:
+    assert tracker.look(replace(RUN, spent_seconds=7199.0)) == []
+    assert tracker.look(replace(RUN, spent_seconds=7200.0)) == [NoteBudget(7200.0), StopRun()]
+    assert JobTracker(budget_seconds=None).look(replace(RUN, spent_seconds=1e9)) == []
+
+
+def test_a_stopped_run_suspends_the_coordinator_after_its_last_pod(tracker: JobTracker) -> None:
+    stopped = replace(RUN, job=SUSPENDED)
+    assert tracker.look(stopped) == []
+    assert tracker.look(replace(stopped, pods=None)) == [], "pods have not been listed"
+    assert tracker.look(replace(stopped, pods=[ENDED])) == [SuspendOwnJob()]
+
+
+def test_a_run_suspended_by_its_queue_keeps_its_coordinator(tracker: JobTracker) -> None:
+    queued = replace(SUSPENDED, queue="gpus")
+    assert tracker.look(replace(RUN, job=queued, pods=[])) == []
+    stopped = replace(queued, was_stopped=True)
+    assert tracker.look(replace(RUN, job=stopped, pods=[])) == [SuspendOwnJob()]
+
+
+def test_a_failed_run_names_the_node_that_failed_and_its_last_words(tracker: JobTracker) -> None:
+    failed = replace(JOB, has_ended=True, failure="backoff")
+    blamed = replace(ENDED, index=3, is_to_blame=True, last_words="KeyError: mine")
+    assert tracker.look(replace(RUN, job=failed, pods=[ENDED, blamed])) == [
+        NoteFailure(3, "KeyError: mine", "backoff"),
+        EndKeeper(),
+    ]
+    assert tracker.look(replace(RUN, job=failed, pods=None))[0] == NoteFailure(0, None, "backoff")
+
+
+@pytest.mark.parametrize("job", [None, replace(JOB, has_ended=True)])
+def test_the_keeper_ends_with_its_job(tracker: JobTracker, job: JobFacts | None) -> None:
+    assert tracker.look(replace(RUN, job=job)) == [EndKeeper()]
+
+
+def job_of(**parts: dict[str, Any]) -> Job:
+    metadata = {"name": "headway-it", "uid": "u1", **parts.get("metadata", {})}
+    spec = {"parallelism": 2, "template": {}, **parts.get("spec", {})}
+    return cast(
+        Job, Job.from_dict({"metadata": metadata, "spec": spec, "status": parts.get("status", {})})
+    )
+
+
+def test_facts_are_read_from_the_job() -> None:
+    assert job_facts(job_of()) == JOB
+    stopped = job_of(
+        metadata={"labels": {QUEUE: "gpus"}, "annotations": {STOPPED: "true"}},
+        spec={"suspend": True},
+    )
+    assert job_facts(stopped) == replace(SUSPENDED, queue="gpus", was_stopped=True)
+    over = [{"type": "Complete", "status": "True"}]
+    assert job_facts(job_of(status={"conditions": over})) == replace(JOB, has_ended=True)
+    failed = [{"type": "Failed", "status": "True", "reason": "PodFailurePolicy"}]
+    assert job_facts(job_of(status={"conditions": failed})).failure == "PodFailurePolicy"
+
+
+def test_each_start_of_the_workers_is_a_launch() -> None:
+    assert launch_id(job_of()) is None
+    first = launch_id(job_of(status={"startTime": "2026-11-16T09:00:00Z"}))
+    again = launch_id(job_of(status={"startTime": "2026-11-16T10:00:00Z"}))
+    assert first is not None
+    assert again is not None
+    events = [{"event": "launched", "launch": first}, {"event": "lost"}]
+    assert is_noted(first, events)
+    assert not is_noted(again, events)
+    assert not is_noted(first, [*events, {"event": "launched", "launch": again}])
+    assert not is_noted(first, [{"event": "launched"}])

@@ -1,0 +1,363 @@
+"""What a user notices of the keeper, over a fake API server: pods are replaced, runs are stopped,
+and what happened is noted. `test_planted_defects` breaks the code and runs these again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.kube.kueue import STOPPED
+from headway.kube.names import QUEUE
+from headway.launch.failure_domains import SEEN_SECONDS
+from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
+from headway.launch.pod_decisions import ALONE_SECONDS, KEPT, LOST_SECONDS, SUSPECT_SECONDS
+from support.fake_pods import PODS
+from support.kept_run import JOBS, OWN_POD, Code, KeptRun, kept_run
+
+OUT_OF_MEMORY = "ended with exit code 137 (out of memory)"
+SETTINGS = ("budget.hours=2",)
+SETTLED = 1.0
+"""Seconds until a call was made and its outcome noted."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptRun]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kept_run(tmp_path, Code(), *SETTINGS) as made:
+        yield made
+
+
+# Pods
+
+
+def test_a_lost_pod_is_replaced_on_another_machine(run: KeptRun) -> None:
+    first, second, _ = run.begin("node1", "node2", "node3")
+    run.lose_power(second)
+    run.look(LOST_SECONDS - 1)
+    assert run.has_pod(second), "its worker may be restarting"
+    run.look(2 + SETTLED)
+    assert not run.has_pod(second)
+    assert run.has_pod(first)
+    assert second in run.coordinator.dismissed
+    (lost,) = run.events("lost")
+    assert (lost["node"], lost["how"]) == (1, f"no longer answers ({second})")
+    assert f"{second} is lost; node2 gets no pods for a while" in run.said
+    run.create_pod(1, "it-1-second")
+    run.look()
+    assert run.is_placed("it-1-second")
+    assert run.not_on("it-1-second") == ["node2"]
+
+
+def test_a_machine_that_lost_a_pod_is_used_again_later(run: KeptRun) -> None:
+    _, second, _ = run.begin("node1", "node2", "node3")
+    run.lose_power(second)
+    run.look(LOST_SECONDS + SETTLED)
+    run.look(SUSPECT_SECONDS)
+    run.create_pod(1, "it-1-second")
+    run.look()
+    assert run.is_placed("it-1-second")
+    assert run.not_on("it-1-second") == []
+
+
+def test_pods_are_replaced_later_when_no_pod_is_heard_of(run: KeptRun) -> None:
+    """It may be the coordinator's own machine that is cut off."""
+    names = run.begin("node1", "node2")
+    run.lose_power(*names)
+    run.look(ALONE_SECONDS - 5)
+    assert all(run.has_pod(name) for name in names)
+    run.look(10)
+    assert not any(run.has_pod(name) for name in names)
+
+
+def test_a_member_is_left_alone_while_a_new_coordinator_waits_for_it(run: KeptRun) -> None:
+    first, second = run.begin("node1", "node2")
+    run.coordinator.connected -= {second}
+    run.look(30)
+    assert run.has_pod(second)
+    assert run.coordinator.dismissed == set()
+    run.coordinator.members -= {second}
+    run.look(SETTLED)
+    assert not run.has_pod(second)
+    assert run.has_pod(first)
+
+
+def test_while_the_coordinator_restarts_no_pod_is_lost(run: KeptRun) -> None:
+    names = run.begin("node1", "node2")
+    run.coordinator.died, run.coordinator.answers = "signal 9", False
+    run.look(30)
+    assert all(run.has_pod(name) for name in names)
+    (lost,) = run.events("coordinator_lost")
+    assert lost["how"] == "signal 9"
+
+
+def test_the_minimum_of_nodes_is_kept_off_spot_machines(run: KeptRun) -> None:
+    run.begin()
+    run.create_pod(0, "it-0-a")
+    run.create_pod(1, "it-1-a")
+    run.look()
+    assert run.is_placed("it-0-a")
+    assert run.is_off_spot("it-0-a")
+    assert run.is_placed("it-1-a")
+    assert not run.is_off_spot("it-1-a")
+
+
+def test_a_failed_pod_is_released_so_that_its_job_replaces_it_at_once(run: KeptRun) -> None:
+    _, second = run.begin("node1", "node2")
+    run.end_pod(second, 137, reason="OOMKilled")
+    run.look(SETTLED)
+    assert run.is_released(second)
+    assert run.has_pod(second), "its log can be read"
+    (lost,) = run.events("lost")
+    assert (lost["node"], lost["how"]) == (1, f"{OUT_OF_MEMORY} ({second})")
+    assert second in run.coordinator.dismissed
+
+
+def test_a_pod_that_left_when_asked_is_not_lost(run: KeptRun) -> None:
+    _, second = run.begin("node1", "node2")
+    run.end_pod(second, 6)
+    run.look(SETTLED)
+    assert run.is_released(second)
+    assert run.events("lost") == []
+
+
+def test_of_many_failed_pods_the_newest_are_kept(run: KeptRun) -> None:
+    run.begin("node1")
+    for number in range(KEPT + 2):
+        name = f"it-1-{number}"
+        run.create_pod(1, name, age_seconds=100.0 - number)
+        run.end_pod(name, 6)
+    run.look(2 * SETTLED)
+    left = [number for number in range(KEPT + 2) if run.has_pod(f"it-1-{number}")]
+    assert left == list(range(2, KEPT + 2))
+
+
+def test_pods_of_a_stopped_run_have_their_grace_period_and_are_not_replaced(run: KeptRun) -> None:
+    first, second = run.begin("node1", "node2")
+    run.stop(grace_seconds=120)
+    run.lose_power(second)
+    run.look(60)
+    assert run.has_pod(first)
+    assert run.has_pod(second), "it may still save"
+    assert run.events("lost") == []
+
+
+def test_pods_of_a_stopped_run_that_come_back_are_dismissed_and_not_replaced(run: KeptRun) -> None:
+    """They were cut off when it was stopped; Kubernetes has deleted them meanwhile."""
+    first, second = run.begin("node1", "node2")
+    run.job["spec"]["suspend"] = True
+    for name in (first, second):
+        del run.kube.objects[f"{PODS}/{name}"]
+        run.keeper.watch.forget(name)
+    run.look(SETTLED)
+    assert run.coordinator.dismissed == {first, second}
+    assert run.events("lost") == []
+
+
+# The Job
+
+
+def fail_often(run: KeptRun, times: int, step_each_time: bool = False) -> None:
+    """A pod that runs out of memory after each start."""
+    begun = len(run.events("lost"))
+    for number in range(begun, begun + times):
+        name = f"it-1-oom{number}"
+        run.create_pod(1, name)
+        run.look(SETTLED)
+        run.start_pod(name, "node2")
+        run.end_pod(name, 137, reason="OOMKilled")
+        if step_each_time:
+            run.train(step=number + 1)
+        run.look(SETTLED)
+        run.clock.passed += SEEN_SECONDS
+        run.look(2 * JOB_SECONDS)
+
+
+def test_a_run_whose_pods_keep_running_out_of_memory_is_stopped(run: KeptRun) -> None:
+    run.begin("node1")
+    fail_often(run, 2)
+    assert not run.job["spec"]["suspend"]
+    fail_often(run, 1)
+    assert run.job["spec"]["suspend"]
+    why = f"its pod {OUT_OF_MEMORY}, 3 times in a row without a new step"
+    assert f"node 1: {why}: the run stops" in run.said
+    (failed,) = run.events("failed")
+    assert (failed["node"], failed["words"]) == (1, why)
+
+
+def test_a_run_that_makes_steps_in_between_continues(run: KeptRun) -> None:
+    run.begin("node1")
+    fail_often(run, 5, step_each_time=True)
+    assert not run.job["spec"]["suspend"]
+    assert run.events("failed") == []
+
+
+def test_a_run_is_stopped_when_its_budget_is_used_up(run: KeptRun) -> None:
+    run.begin("node1")
+    run.clock.passed += 3600
+    run.train(step=1)
+    run.look(BUDGET_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    run.clock.passed += 3600
+    run.train(step=2)
+    run.look(BUDGET_SECONDS)
+    assert run.job["spec"]["suspend"]
+    (noted,) = run.events("budget")
+    assert noted["hours"] == 2
+    assert noted["spent_hours"] == pytest.approx(2.0, abs=0.02)
+    assert "the budget of 2 hours is used up: the run saves and stops" in run.said
+
+
+def test_scaling_is_noted_once(run: KeptRun) -> None:
+    run.begin("node1", "node2")
+    run.look(3 * JOB_SECONDS)
+    assert run.events("scaled") == []
+    run.job["spec"]["parallelism"] = 5
+    run.look(3 * JOB_SECONDS)
+    (scaled,) = run.events("scaled")
+    assert (scaled["before"], scaled["nodes"]) == (2, 5)
+
+
+def test_a_stopped_run_suspends_its_coordinator_after_its_last_pod(run: KeptRun) -> None:
+    first, second = run.begin("node1", "node2")
+    run.job["spec"]["suspend"] = True
+    run.end_pod(first, 6)
+    run.look(3 * JOB_SECONDS)
+    assert not run.own_job["spec"]["suspend"], "the last one saves"
+    run.end_pod(second, 6)
+    assert not run.look(3 * JOB_SECONDS)
+    assert run.own_job["spec"]["suspend"]
+    assert run.events("lost") == []
+
+
+def test_a_run_suspended_by_its_queue_is_left_alone(run: KeptRun) -> None:
+    (first,) = run.begin("node1")
+    run.job["metadata"]["labels"][QUEUE] = "gpus"
+    run.job["spec"]["suspend"] = True
+    run.end_pod(first, 6)
+    run.look(3 * JOB_SECONDS)
+    assert not run.own_job["spec"]["suspend"]
+    run.job["metadata"]["annotations"] = {STOPPED: "true"}
+    run.look(3 * JOB_SECONDS)
+    assert run.own_job["spec"]["suspend"], "this time a person stopped it"
+
+
+def test_a_failed_run_notes_the_node_that_failed_and_its_last_words(run: KeptRun) -> None:
+    _, second = run.begin("node1", "node2")
+    run.end_pod(second, 1, f"KeyError: mine\nworker {second}.1/0 ended with exit code 1")
+    run.end_job("Failed", "a pod failed with exit code 1 matching FailJob rule")
+    assert run.look(2 * JOB_SECONDS), "the keeper ends"
+    (failed,) = run.events("failed")
+    assert (failed["node"], failed["words"]) == (1, "KeyError: mine")
+    assert failed["how"] == "ended with exit code 1"
+
+
+def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun) -> None:
+    run.begin("node1")
+    run.end_job("Failed", "DeadlineExceeded")
+    assert run.look(2 * JOB_SECONDS)
+    (failed,) = run.events("failed")
+    assert (failed["node"], failed["words"]) == (0, "DeadlineExceeded")
+
+
+# Its own pod
+
+
+def test_the_keepers_pod_is_released_from_its_job_while_it_runs(run: KeptRun) -> None:
+    """Its Job would wait longer for each pod it lost."""
+    run.begin("node1")
+    assert run.is_released(OWN_POD)
+    run.look(3 * JOB_SECONDS)
+    assert run.calls("PATCH", OWN_POD) == 1
+
+
+@pytest.mark.parametrize("how", ["complete", "deleted"])
+def test_the_keeper_ends_with_its_job_and_its_own_job_sees_that(run: KeptRun, how: str) -> None:
+    run.begin("node1")
+    if how == "complete":
+        run.end_job("Complete")
+    else:
+        run.delete_job()
+    assert run.look(2 * JOB_SECONDS)
+    assert not run.is_released(OWN_POD)
+    assert run.events("failed") == []
+
+
+def test_the_keeper_ends_when_its_job_was_deleted_before_it_began(run: KeptRun) -> None:
+    run.delete_job()
+    assert run.keeper.started_job() is None
+
+
+def test_a_replaced_coordinator_pod_does_not_start_a_new_launch(run: KeptRun) -> None:
+    run.begin("node1")
+    job = run.keeper.started_job()
+    assert run.new_keeper().note_launch(job) is None
+    assert len(run.events("launched")) == 1
+    (lost,) = run.events("coordinator_lost")
+    assert lost["how"] == "its pod was replaced"
+
+
+def test_a_resumed_run_is_a_new_launch(run: KeptRun) -> None:
+    run.begin("node1")
+    run.job["status"]["startTime"] = "2026-11-16T10:00:00Z"
+    keeper = run.new_keeper()
+    assert keeper.note_launch(keeper.started_job()) == 0
+    assert len(run.events("launched")) == 2
+    assert run.events("coordinator_lost") == []
+
+
+# The API server
+
+
+def test_without_the_api_server_nothing_is_done_and_that_is_reported_once(run: KeptRun) -> None:
+    names = run.begin("node1", "node2")
+    run.kube.is_away = True
+    run.look(10 * JOB_SECONDS)
+    (said,) = [line for line in run.said if "training continues" in line]
+    assert said.startswith("the API server does not answer: ")
+    run.kube.is_away = False
+    run.look(JOB_SECONDS)
+    assert all(run.has_pod(name) for name in names)
+    run.kube.is_away = True
+    run.look(JOB_SECONDS)
+    assert sum("training continues" in line for line in run.said) == 2, "it is away again"
+
+
+def test_failed_calls_about_pods_are_retried(run: KeptRun) -> None:
+    _, second = run.begin("node1", "node2")
+    run.kube.failing[f"PATCH {PODS}/{second}"] = 2
+    run.end_pod(second, 137, reason="OOMKilled")
+    run.look(3 * SETTLED)
+    assert run.is_released(second)
+    assert run.calls("PATCH", second) == 3
+    assert len(run.events("lost")) == 1
+    assert sum("etcd is busy" in line for line in run.said) == 2
+
+
+def test_a_call_that_succeeded_is_not_repeated(run: KeptRun) -> None:
+    """The watch may show for a while what was before it."""
+    _, second = run.begin("node1", "node2")
+    run.end_pod(second, 137, reason="OOMKilled")
+    run.sync()
+    run.kube.pods.is_held = True
+    run.look(3 * SETTLED)
+    assert run.calls("PATCH", second) == 1
+    assert len(run.events("lost")) == 1
+
+
+def test_failed_calls_about_jobs_are_retried(run: KeptRun) -> None:
+    run.begin("node1")
+    run.end_job("Complete")
+    run.kube.failing[f"PATCH {PODS}/{OWN_POD}"] = 2
+    assert not run.look(JOB_SECONDS), "its Job would not see it end well"
+    assert run.look(2 * JOB_SECONDS)
+    assert not run.is_released(OWN_POD)
+
+
+def test_a_failed_stop_is_retried(run: KeptRun) -> None:
+    run.begin("node1")
+    run.kube.failing[f"PATCH {JOBS}/headway-it"] = 1
+    fail_often(run, 3)
+    assert run.job["spec"]["suspend"]
+    assert run.calls("PATCH", "headway-it") == 2

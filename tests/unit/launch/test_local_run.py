@@ -1,0 +1,340 @@
+"""The launcher over workers that are a line of shell: who is blamed, and what a stop comes to.
+
+Real training under it is in tests/local.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.clock import Clock, SystemClock
+from headway.errors import Exit, RunFailed, StillRunning
+from headway.launch.local_run import STOP_SECONDS, LocalRun
+from headway.memory_limits import Memory
+from headway.spec.load import load_run
+from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.state.run_directory import RunDirectory
+from headway.state.status import read_status
+from support import shell_fork_server
+
+SECOND = "Traceback (most recent call last):\n  File b\nValueError: second\n"
+PROGRESS = "2026-11-15T01:37:52.123Z step 3/10  loss 2.0000  1,234 tokens/s"
+
+
+SHELL_FORK_SERVER = (sys.executable, str(Path(shell_fork_server.__file__)))
+
+
+@pytest.fixture
+def resolved(tmp_path: Path) -> Resolved:
+    file = tmp_path / "run.yaml"
+    file.write_text("version: 1\nname: it\nmodel: {type: gpt2}\nbatch: {global: 4}\n")
+    return resolve(
+        load_run(file, ["data.train=prepared", "resources.accelerators=cpu:2", "elastic=restart"]),
+        Hardware(cores=2, cuda_devices=0),
+        nodes=1,
+        parameters=None,
+        train_set=tmp_path,
+        validation_sets={},
+    )
+
+
+def make_run(
+    resolved: Resolved, script: str, clock: Clock | None = None, memory: Memory | None = None
+) -> LocalRun:
+    clock = clock or SystemClock()
+    directory = RunDirectory.create(resolved.run_directory, clock)
+    return LocalRun(
+        resolved, directory, clock, fork_server=(*SHELL_FORK_SERVER, script), memory=memory
+    )
+
+
+class Hurried(SystemClock):
+    """Waits as long as it must, and says that it was a hundred times longer."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 100
+
+
+def state_of(run: LocalRun) -> str:
+    return read_status(run.directory, 0.0).state
+
+
+def events(run: LocalRun) -> list[dict[str, Any]]:
+    return run.directory.history()
+
+
+def look() -> None:
+    pass
+
+
+def printed(run: LocalRun, text: str) -> bool:
+    logs = run.directory.logs()
+    return len(logs) == 2 and all(text in log.read_text() for log in logs)
+
+
+def test_a_run_that_finishes(resolved: Resolved) -> None:
+    run = make_run(resolved, 'echo "$HEADWAY_RANK of $OMP_NUM_THREADS threads in $0"')
+    looks = []
+    assert run.run(lambda: looks.append(run.directory.is_running())) == Exit.DONE
+    assert looks[-1], "held as long as it goes on"
+    assert not run.directory.is_running()
+    shown = run.directory.log(0, 1).read_text()
+    assert shown == f"1 of 1 threads in {resolved.run_directory}\n"
+    assert run.directory.read_spec() == resolved
+    assert events(run)[0]["event"] == "launched"
+    started = [event for event in events(run) if event["event"] == "worker"]
+    assert [event["name"] for event in started] == ["node-0.1/0", "node-0.1/1"]
+
+
+def test_workers_of_several_nodes_on_one_machine_take_a_device_each(resolved: Resolved) -> None:
+    two = resolved.model_copy(update={"nodes": 2})
+    run = make_run(two, 'echo "device $HEADWAY_DEVICE"')
+    assert run.run(look) == Exit.DONE
+    said = [run.directory.log(node, rank).read_text() for node in (0, 1) for rank in (0, 1)]
+    assert said == [f"device {number}\n" for number in range(4)]
+
+
+def test_the_cause_is_reported_even_if_no_log_can_be_written(resolved: Resolved) -> None:
+    """As on a full disk."""
+    run = make_run(
+        resolved,
+        f'if [ "$HEADWAY_RANK" = 0 ]; then echo "{PROGRESS}"; '
+        'printf "no room for step 3\\nhint: make room" > $WORDS; exit 1; fi; exec sleep 60',
+    )
+    with pytest.raises(RunFailed) as caught:
+        run.run(look)
+    assert caught.value.message == "no room for step 3\nworker 0 ended with exit code 1"
+    assert caught.value.hint == "make room"
+    assert read_status(run.directory, 0.0).failure == "no room for step 3"
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> tuple[Memory, Path]:
+    """A machine of 2 GiB, and the file in which its kernel counts."""
+    for name, content in {
+        "proc/self/cgroup": "0::/\n",
+        "proc/meminfo": "MemTotal: 2097152 kB\n",
+        "sys/fs/cgroup/memory.events": "oom_kill 5\n",
+    }.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(content)
+    return Memory(tmp_path), tmp_path / "sys/fs/cgroup/memory.events"
+
+
+def test_out_of_memory_before_the_first_step_is_not_retried(
+    resolved: Resolved, small: tuple[Memory, Path], tmp_path: Path
+) -> None:
+    memory, counter = small
+    script = (
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f"echo oom_kill 6 > {counter}; kill -KILL $$"
+    )
+    run = make_run(resolved, script, memory=memory)
+    with pytest.raises(RunFailed) as caught:
+        run.run(look)
+    assert (tmp_path / "starts").read_text().count("\n") == 1
+    assert caught.value.message == (
+        "out of memory before the first step: weights, gradients and optimizer state of all 2 "
+        "workers need at least 2.9 GiB; 2.0 GiB is available\n"
+        "worker 0 was killed by the kernel: out of memory"
+    )
+    assert (read_status(run.directory, 0.0).failure or "").startswith("out of memory before the ")
+
+
+@pytest.mark.parametrize("before", [[{"step": 60, "generation": 1}], []])
+@pytest.mark.parametrize("steps", [1, 0])
+def test_the_first_step_is_that_of_this_start(
+    resolved: Resolved, small: tuple[Memory, Path], tmp_path: Path, steps: int, before: list[Any]
+) -> None:
+    """Stopped at step 60 with a checkpoint of step 40, a run resumes from 40. The log on a new
+    machine is empty."""
+    memory, counter = small
+    script = (
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f'test "$(wc -l < {tmp_path}/starts)" -gt 1 && exit 0; '
+        'echo "{\\"rewind\\":40,\\"generation\\":2}" >> "$0/metrics.jsonl"; '
+        f'test {steps} = 1 && echo "{{\\"step\\":41,\\"generation\\":2}}" >> "$0/metrics.jsonl"; '
+        f"echo oom_kill 6 > {counter}; kill -KILL $$"
+    )
+    run = make_run(resolved, script, Hurried(), memory=memory)
+    run.directory.metrics.append(*before)
+    if steps:
+        assert run.run(look) == Exit.DONE
+        assert sum(event["event"] == "lost" for event in events(run)) == 1
+    else:
+        with pytest.raises(RunFailed, match="out of memory before the first step"):
+            run.run(look)
+
+
+def test_killed_by_hand_it_restarts(resolved: Resolved, small: tuple[Memory, Path]) -> None:
+    run = make_run(resolved, "kill -KILL $$", memory=small[0])
+    with pytest.raises(
+        RunFailed, match="was killed by SIGKILL, 3 times in a row without a new step"
+    ):
+        run.run(look)
+
+
+def test_the_worker_to_blame_is_not_one_that_lost_a_peer(resolved: Resolved) -> None:
+    """The follower ends first; the culprit is still writing its last words."""
+    script = (
+        'if [ "$HEADWAY_RANK" = 0 ]; then exit 7; fi; '
+        "sleep 0.3; echo 'Traceback (most recent call last):'; echo 'ValueError: mine'; exit 1"
+    )
+    run = make_run(resolved, script)
+    with pytest.raises(RunFailed) as caught:
+        run.run(look)
+    assert "ValueError: mine\nworker 1 ended with exit code 1" in caught.value.message
+    assert "node-0.rank-1.log" in str(caught.value.hint)
+    assert (events(run)[-1]["event"], events(run)[-1]["local_rank"]) == ("failed", 1)
+    assert state_of(run) == "failed"
+
+
+def test_a_failed_worker_takes_the_others_with_it(resolved: Resolved) -> None:
+    run = make_run(resolved, 'if [ "$HEADWAY_RANK" = 0 ]; then exit 1; fi; exec sleep 60')
+    with pytest.raises(RunFailed, match="worker 0 ended with exit code 1 and left no message"):
+        run.run(look)
+    assert all(domain.has_exited for domain in run.workers.domains)
+
+
+def test_an_old_traceback_is_not_shown_for_a_new_exit(resolved: Resolved) -> None:
+    run = make_run(resolved, f"printf '{SECOND}'; exit 1".replace("\n", "\\n"))
+    with pytest.raises(RunFailed, match="ValueError: second"):
+        run.run(look)
+    again = make_run(resolved, "kill -KILL $$")
+    with pytest.raises(RunFailed) as caught:
+        again.run(look)
+    assert caught.value.message.startswith("worker")
+    assert "was killed by SIGKILL" in caught.value.message
+    assert "3 times in a row without a new step" in caught.value.message
+    # Of the first to fail; the other may have been ended before it could say anything.
+    logs = [log.read_text() for log in run.directory.logs()]
+    assert any("ValueError: second" in log for log in logs), "the log itself goes on"
+
+
+def test_lost_workers_restart_together(resolved: Resolved, tmp_path: Path) -> None:
+    """One is killed, the other waits for it for ever; the second time all is well."""
+    script = (
+        f'mark={tmp_path}/started-"$HEADWAY_RANK"; test -e "$mark" && exit 0; touch "$mark"; '
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; '
+        f"while ! test -e {tmp_path}/started-1; do sleep 0.01; done; kill -KILL $$"
+    )
+    run = make_run(resolved, script)
+    assert run.run(look) == Exit.DONE
+    assert [domain.starts for domain in run.workers.domains] == [2]
+    (lost,) = [event for event in events(run) if event["event"] == "lost"]
+    assert (lost["node"], lost["local_rank"]) == (0, 0)
+
+
+def test_losses_with_progress_between_them_are_not_a_failure(
+    resolved: Resolved, tmp_path: Path
+) -> None:
+    """Each time the leader dies just after it has written from where steps are done again."""
+    run = make_run(
+        resolved,
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f"n=$(wc -l < {tmp_path}/starts); "
+        'test "$n" -gt 4 && exit 0; '
+        'echo "{\\"rewind\\":$((n * 10)),\\"generation\\":$n}" >> "$0/metrics.jsonl"; '
+        "kill -KILL $$",
+        Hurried(),
+    )
+    assert run.run(look) == Exit.DONE
+    assert sum(event["event"] == "lost" for event in events(run)) == 4
+
+
+def test_asked_to_stop_workers_save_and_stop(resolved: Resolved) -> None:
+    run = make_run(resolved, "trap 'exit 6' INT; echo ready; while :; do sleep 0.02; done")
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and printed(run, "ready"):
+            run.ask_to_stop()
+
+    assert run.run(stop_when_ready) == Exit.STOPPED
+
+
+def test_a_stop_before_the_workers_listen_is_not_a_failure(resolved: Resolved) -> None:
+    """Ctrl-C in the first moments: the signal ends a worker that has not set its handler yet."""
+    script = (
+        'if [ "$HEADWAY_RANK" = 0 ]; then exec sleep 60; fi; '
+        "trap '' INT; echo ready; while :; do sleep 0.02; done"
+    )
+    # Hurried: the other one has to be killed, after a wait of seconds.
+    run = make_run(resolved, script, Hurried())
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and "ready" in run.directory.log(0, 1).read_text():
+            run.ask_to_stop()
+
+    assert run.run(stop_when_ready) == Exit.STOPPED
+    assert state_of(run) == "stopped"
+    assert all(domain.has_exited for domain in run.workers.domains)
+
+
+def test_asked_to_stop_before_the_workers_have_started(resolved: Resolved) -> None:
+    run = make_run(resolved, "exec sleep 60")
+    run.ask_to_stop()
+    assert run.run(look) == Exit.STOPPED
+    assert state_of(run) == "stopped"
+
+
+def test_asked_twice_it_stops_at_once(resolved: Resolved) -> None:
+    run = make_run(resolved, "trap '' INT; echo ready; while :; do sleep 0.02; done")
+
+    def stop_twice() -> None:
+        if printed(run, "ready"):
+            run.ask_to_stop()
+
+    assert run.run(stop_twice) == Exit.STOPPED
+    assert state_of(run) == "stopped"
+
+
+def test_killed_while_it_saves_is_a_failure(resolved: Resolved) -> None:
+    run = make_run(resolved, "trap 'kill -KILL $$' INT; echo ready; while :; do sleep 0.02; done")
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and printed(run, "ready"):
+            run.ask_to_stop()
+
+    with pytest.raises(RunFailed, match="was killed by SIGKILL"):
+        run.run(stop_when_ready)
+    assert state_of(run) == "failed"
+
+
+def test_workers_that_never_stop_are_ended(resolved: Resolved) -> None:
+    script = "trap '' INT; echo ready; while :; do sleep 0.02; done"
+    run = make_run(resolved, script, Hurried())
+
+    def stop_when_ready() -> None:
+        if run.stop_asked_at is None and printed(run, "ready"):
+            run.ask_to_stop()
+            assert run.stop_asked_at is not None
+            run.stop_asked_at -= STOP_SECONDS
+
+    with pytest.raises(RunFailed, match="did not save and stop within 300 s"):
+        run.run(stop_when_ready)
+    assert state_of(run) == "failed"
+    assert all(domain.has_exited for domain in run.workers.domains)
+
+
+@pytest.mark.parametrize(("wanted", "left"), [(1, 1), (5, None), (None, None)])
+def test_what_scale_asked_for_is_kept_until_a_start_takes_another_number(
+    resolved: Resolved, wanted: int | None, left: int | None
+) -> None:
+    assert resolved.nodes == 1
+    run = make_run(resolved, "exit 0")
+    if wanted is not None:
+        run.directory.want_nodes(wanted)
+    assert run.run(look) == Exit.DONE
+    assert run.directory.wanted_nodes() == left
+
+
+def test_a_run_cannot_be_resumed_twice_at_once(resolved: Resolved) -> None:
+    first = make_run(resolved, "echo")
+    second = make_run(resolved, "echo")
+    with first.directory.held(), pytest.raises(StillRunning):
+        second.run(look)
+    assert events(second) == []

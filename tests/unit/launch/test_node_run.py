@@ -1,0 +1,151 @@
+"""One node in its pod, over workers that are a line of shell: when it stays, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.clock import Clock, SystemClock
+from headway.errors import Exit, RunFailed
+from headway.launch.node_run import NodeRun, NodeSettings
+from headway.launch.worker_exit import failed_facts
+from headway.spec.load import load_run
+from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.state.run_directory import RunDirectory
+from support import shell_fork_server
+
+SHELL_FORK_SERVER = (sys.executable, str(Path(shell_fork_server.__file__)))
+
+
+@pytest.fixture
+def resolved(tmp_path: Path) -> Resolved:
+    file = tmp_path / "run.yaml"
+    file.write_text("version: 1\nname: it\nmodel: {type: gpt2}\nbatch: {global: 4}\n")
+    return resolve(
+        load_run(file, ["data.train=prepared", "elastic=live"]),
+        Hardware(cores=2, cuda_devices=0),
+        nodes=3,
+        parameters=None,
+        train_set=tmp_path,
+        validation_sets={},
+    )
+
+
+class Node:
+    """And what its pod prints."""
+
+    def __init__(self, resolved: Resolved, script: str, clock: Clock | None = None) -> None:
+        clock = clock or SystemClock()
+        directory = RunDirectory.create(resolved.run_directory, clock)
+        settings = NodeSettings("it-2-x7k2p", 2, "headway-it.ml.svc:7460", Path("/headway/key/key"))
+        self.lines: list[str] = []
+        self.act: Callable[[str], None] = lambda line: None
+        self.run = NodeRun(
+            resolved,
+            directory,
+            settings,
+            clock,
+            self._hear,
+            fork_server=(*SHELL_FORK_SERVER, script),
+        )
+
+    def _hear(self, line: str) -> None:
+        self.lines.append(line)
+        self.act(line)
+
+
+def test_its_place_and_what_it_prints(resolved: Resolved) -> None:
+    variables = "HEADWAY_RANK HEADWAY_POD HEADWAY_COORDINATOR HEADWAY_KEY HEADWAY_RUN"
+    script = f'for name in {variables}; do eval "echo \\$$name"; done'
+    node = Node(resolved, script)
+    assert node.run.run() == Exit.DONE
+    expected = ["2", "it-2-x7k2p.1/0", "headway-it.ml.svc:7460", "/headway/key/key", "it"]
+    assert node.lines == expected
+    assert node.run.directory.log(2, 0).read_text().splitlines() == expected
+
+
+def test_only_what_this_pod_printed(resolved: Resolved) -> None:
+    """The log of the node goes on where the pod before has ended."""
+    assert Node(resolved, "echo of before").run.run() == Exit.DONE
+    node = Node(resolved, "echo now")
+    assert node.run.run() == Exit.DONE
+    assert node.lines == ["now"]
+
+
+def test_a_killed_worker_restarts_and_the_pod_stays(resolved: Resolved) -> None:
+    script = 'echo "$HEADWAY_POD"; case "$HEADWAY_POD" in *.1/0) kill -KILL $$;; esac'
+    node = Node(resolved, script)
+    assert node.run.run() == Exit.DONE
+    first, said, second = node.lines
+    assert (first, second) == ("it-2-x7k2p.1/0", "it-2-x7k2p.2/0")
+    assert said.startswith("worker it-2-x7k2p.1/0 was killed by SIGKILL")
+
+
+def test_asked_to_leave_it_leaves(resolved: Resolved) -> None:
+    """As Kubernetes asks it, before a machine is taken away."""
+    node = Node(resolved, "trap 'echo left; exit 6' TERM; echo here; while :; do sleep 0.02; done")
+    node.act = lambda line: node.run.leave() if line == "here" else None
+    assert node.run.run() == Exit.STOPPED
+    assert node.lines == ["here", "left"]
+
+
+def test_asked_to_leave_before_its_workers_have_started(resolved: Resolved) -> None:
+    node = Node(resolved, "exec sleep 60")
+    node.run.leave()
+    assert node.run.run() == Exit.STOPPED
+
+
+def test_a_worker_killed_while_leaving_is_not_replaced(resolved: Resolved) -> None:
+    node = Node(resolved, "trap 'kill -KILL $$' TERM; echo here; while :; do sleep 0.02; done")
+    node.act = lambda line: node.run.leave() if line == "here" else None
+    assert node.run.run() == Exit.STOPPED
+    assert node.lines == ["here"]
+
+
+def test_an_error_of_its_own_ends_the_run(resolved: Resolved) -> None:
+    script = "echo 'Traceback (most recent call last):'; echo 'KeyError: mine'; exit 1"
+    node = Node(resolved, script)
+    with pytest.raises(RunFailed) as caught:
+        node.run.run()
+    assert "KeyError: mine\nworker it-2-x7k2p.1/0 ended with exit code 1" in caught.value.message
+    assert node.lines[-1] == "KeyError: mine"
+    facts = failed_facts(2, caught.value.message, "the Job failed", ranks_per_node=1)
+    assert (facts["rank"], facts["how"]) == (2, "ended with exit code 1")
+    assert facts["words"].endswith("KeyError: mine")
+
+
+class Hurried(SystemClock):
+    """Waits as long as it must, and says that it was a hundred times longer."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 100
+
+
+def test_lost_repeatedly_it_gives_up_after_minutes(resolved: Resolved) -> None:
+    node = Node(resolved, "sleep 0.3; kill -KILL $$", Hurried())
+    with pytest.raises(RunFailed, match=r"SIGKILL.* times in a row without a new step"):
+        node.run.run()
+    assert 2 <= len(node.lines) <= 12
+
+
+def test_ranks_of_a_node_are_told_apart(resolved: Resolved) -> None:
+    two = resolved.model_copy(update={"ranks_per_node": 2})
+    node = Node(two, 'echo "rank $HEADWAY_RANK, device $HEADWAY_DEVICE"')
+    assert node.run.run() == Exit.DONE
+    assert sorted(node.lines) == [
+        "node-2.rank-0: rank 4, device 0",
+        "node-2.rank-1: rank 5, device 1",
+    ]
+
+
+def test_a_worker_that_hangs_after_the_end_is_killed(resolved: Resolved) -> None:
+    two = resolved.model_copy(update={"ranks_per_node": 2})
+    script = 'if [ "$HEADWAY_RANK" = 4 ]; then sleep 0.2; exit 0; fi; trap "" INT; exec sleep 60'
+    node = Node(two, script, Hurried())
+    assert node.run.run() == Exit.DONE
+    codes = node.run.workers.exit_codes
+    assert sorted(code for code in codes if code is not None) == [-signal.SIGKILL, 0]

@@ -1,0 +1,216 @@
+"""When a pod is lost, and where its successor may run. No cluster: names and times."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from headway.launch.failure_domains import SEEN_SECONDS
+from headway.launch.pod_decisions import (
+    ALONE_SECONDS,
+    KEPT,
+    LATE_SECONDS,
+    LOST_SECONDS,
+    START_SECONDS,
+    SUSPECT_SECONDS,
+    CrashCounter,
+    DismissPod,
+    PlacePod,
+    PodFacts,
+    PodTracker,
+    ReleasePod,
+    RemovePod,
+    ReplacePod,
+    connected_pods,
+    member_pods,
+)
+
+A = PodFacts("it-0-aaaaa", 0, "node1", 0.0, is_gated=False, delete_by=None, has_ended=False)
+B = replace(A, name="it-1-bbbbb", index=1, machine="node2")
+C = replace(A, name="it-2-ccccc", index=2, machine="node3")
+ALL = [A, B, C]
+NAMES = {pod.name for pod in ALL}
+NOBODY: frozenset[str] = frozenset()
+"""No pod is a member any more: the coordinator continues without those that are missing."""
+
+
+@pytest.fixture
+def tracker() -> PodTracker:
+    """All have been heard of, at time 0."""
+    made = PodTracker()
+    assert made.look(ALL, NAMES, NOBODY, 0.0) == []
+    return made
+
+
+def test_a_pod_without_power_is_replaced_and_not_on_the_same_machine(tracker: PodTracker) -> None:
+    others = NAMES - {B.name}
+    assert tracker.look(ALL, others, NOBODY, LOST_SECONDS - 0.1) == []
+    assert tracker.look(ALL, others, NOBODY, LOST_SECONDS + 0.1) == [ReplacePod(B.name, 1, "node2")]
+    successor = replace(B, name="it-1-ddddd", machine=None, is_gated=True)
+    assert tracker.look([A, C, successor], others, NOBODY, 5.0) == [
+        PlacePod(successor.name, ("node2",), is_off_spot=False)
+    ]
+
+
+def test_a_machine_is_not_suspected_forever(tracker: PodTracker) -> None:
+    tracker.look(ALL, NAMES - {B.name}, NOBODY, LOST_SECONDS + 0.1)
+    late = LOST_SECONDS + SUSPECT_SECONDS + 0.2
+    successor = replace(B, name="it-1-ddddd", machine=None, is_gated=True)
+    assert tracker.look([successor], set(), NOBODY, late) == [
+        PlacePod(successor.name, (), is_off_spot=False)
+    ]
+
+
+def test_a_worker_that_restarts_in_its_pod_is_not_lost(tracker: PodTracker) -> None:
+    assert tracker.look(ALL, NAMES - {B.name}, NOBODY, 2.0) == []
+    assert tracker.look(ALL, NAMES, NOBODY, 3.0) == []
+    assert tracker.look(ALL, NAMES - {B.name}, NOBODY, 3.0 + LOST_SECONDS - 0.1) == []
+
+
+def test_when_nobody_is_heard_of_all_are_waited_for_longer(tracker: PodTracker) -> None:
+    assert tracker.look(ALL, set(), NOBODY, ALONE_SECONDS - 0.1) == []
+    lost = tracker.look(ALL, set(), NOBODY, ALONE_SECONDS + 0.1)
+    assert lost == [ReplacePod(pod.name, pod.index, pod.machine) for pod in ALL]
+
+
+def test_a_pod_never_heard_from_is_still_starting(tracker: PodTracker) -> None:
+    new = replace(B, name="it-3-eeeee", index=3, machine="node1", created=100.0)
+    assert tracker.look([*ALL, new], NAMES, NOBODY, 1000.0) == []
+
+
+def test_unless_its_machine_has_lost_another(tracker: PodTracker) -> None:
+    new = replace(B, name="it-3-eeeee", index=3, created=0.0)
+    tracker.look([*ALL, new], NAMES - {B.name}, NOBODY, LOST_SECONDS + 0.1)
+    left = [A, C, new]
+    others = NAMES - {B.name}
+    assert tracker.look(left, others, NOBODY, START_SECONDS - 1) == []
+    assert tracker.look(left, others, NOBODY, START_SECONDS + 1) == [
+        ReplacePod(new.name, 3, "node2")
+    ]
+
+
+def test_one_that_leaves_has_its_grace(tracker: PodTracker) -> None:
+    leaving = replace(B, delete_by=120.0)
+    others = NAMES - {B.name}
+    assert tracker.look([A, leaving, C], others, NOBODY, 119.0) == []
+    late = 120.0 + LATE_SECONDS + 1
+    assert tracker.look([A, leaving, C], others, NOBODY, late) == [ReplacePod(B.name, 1, "node2")]
+
+
+def test_but_not_on_a_machine_without_power(tracker: PodTracker) -> None:
+    """Kubernetes deletes the pods of a lost machine, and no kubelet is left to end them."""
+    tracker.suspects["node2"] = 1000.0
+    leaving = replace(B, delete_by=120.0)
+    others = NAMES - {B.name}
+    assert tracker.look([A, leaving, C], others, NOBODY, 1.0) == [ReplacePod(B.name, 1, "node2")]
+
+
+def test_one_that_has_ended_is_for_kubernetes_to_replace(tracker: PodTracker) -> None:
+    ended = replace(B, has_ended=True)
+    assert tracker.look([A, ended, C], NAMES - {B.name}, NOBODY, 1000.0) == []
+
+
+def test_a_member_is_not_lost_before_the_coordinator_continues_without_it() -> None:
+    """After a restart of the coordinator they continue to train, and find it at different times."""
+    tracker = PodTracker()
+    others = NAMES - {B.name}
+    assert tracker.look(ALL, set(), NAMES, 0.0) == []
+    assert tracker.look(ALL, set(), NAMES, 15.0) == []
+    assert tracker.look(ALL, others, NAMES, 16.0) == []
+    assert tracker.look(ALL, others, others, 17.0) == [ReplacePod(B.name, 1, "node2")]
+
+
+def test_unless_kubernetes_does_not_hear_of_its_machine_either(tracker: PodTracker) -> None:
+    told = replace(B, delete_by=180.0)
+    assert tracker.look([A, told, C], set(), NAMES, 60.0) == []
+    unheard = replace(told, is_cut_off=True)
+    assert tracker.look([A, unheard, C], set(), NAMES, 61.0) == [ReplacePod(B.name, 1, "node2")]
+    assert tracker.look([A, unheard, C], NAMES, NAMES, 62.0) == []
+
+
+def test_what_is_gone_is_forgotten(tracker: PodTracker) -> None:
+    tracker.look([A], {A.name}, NOBODY, 1.0)
+    assert set(tracker.heard) == {A.name}
+
+
+def test_a_failed_pod_is_taken_from_its_job_before_it_counts(tracker: PodTracker) -> None:
+    failed = replace(
+        B, has_ended=True, has_failed=True, is_uncounted=True, how="ended with exit code 137"
+    )
+    others = NAMES - {B.name}
+    assert tracker.look([A, failed, C], others, NOBODY, 1.0) == [
+        ReleasePod(B.name, 1, "ended with exit code 137")
+    ]
+    released = replace(failed, is_uncounted=False)
+    assert tracker.look([A, released, C], others, NOBODY, 1000.0) == []
+
+
+def test_the_newest_failed_pods_are_kept_to_be_looked_at(tracker: PodTracker) -> None:
+    failed = [
+        replace(B, name=f"it-1-{number}", created=float(number), has_ended=True, has_failed=True)
+        for number in range(KEPT + 2)
+    ]
+    assert tracker.look([*ALL, *failed], NAMES, NOBODY, 1.0) == [
+        RemovePod("it-1-0"),
+        RemovePod("it-1-1"),
+    ]
+
+
+def test_pods_that_kubernetes_has_ended_or_does_not_know_are_dismissed(
+    tracker: PodTracker,
+) -> None:
+    """They were only cut off, and another has their index by now."""
+    ended = replace(B, has_ended=True)
+    assert tracker.look([A, ended], NAMES - {B.name}, {B.name}, 1.0) == [
+        DismissPod(B.name),
+        DismissPod(C.name),
+    ]
+
+
+def test_the_minimum_of_nodes_does_not_run_on_spot_machines() -> None:
+    tracker = PodTracker(minimum_nodes=1)
+    waiting = [replace(A, machine=None, is_gated=True), replace(B, machine=None, is_gated=True)]
+    assert tracker.look(waiting, NOBODY, NOBODY, 0.0) == [
+        PlacePod(A.name, (), is_off_spot=True),
+        PlacePod(B.name, (), is_off_spot=False),
+    ]
+
+
+OUT_OF_MEMORY = "ended with exit code 137 (out of memory)"
+
+
+def test_a_node_whose_pods_keep_failing_is_reported_once() -> None:
+    crashes = CrashCounter()
+    for time in (0.0, SEEN_SECONDS):
+        assert crashes.add(1, OUT_OF_MEMORY, step=7, now=time) is None
+    late = SEEN_SECONDS + 1
+    assert crashes.add(0, OUT_OF_MEMORY, step=7, now=late) is None, "each node is counted alone"
+    assert not crashes.is_hopeless
+    why = crashes.add(1, OUT_OF_MEMORY, step=7, now=late)
+    assert why == f"its pod {OUT_OF_MEMORY}, 3 times in a row without a new step"
+    assert crashes.is_hopeless
+    assert crashes.add(1, OUT_OF_MEMORY, step=7, now=late) is None
+
+
+def test_a_run_that_makes_steps_is_not_hopeless() -> None:
+    crashes = CrashCounter()
+    for step in range(10):
+        assert crashes.add(1, OUT_OF_MEMORY, step, now=step * SEEN_SECONDS) is None
+
+
+def test_an_open_session_without_heartbeats_is_not_a_sign_of_life() -> None:
+    """A machine without power closes nothing."""
+    workers = {
+        "headway-it-0-aaaaa.1/0.da8b6cd1": {"session": 0, "silent_seconds": 0.4},
+        "headway-it-1-bbbbb.2/0.0c5e": {"session": 7, "silent_seconds": 9.0},
+        "headway-it-2-ccccc.1/0.77aa": {"session": None, "silent_seconds": 0.1},
+        "headway-it-3-ddddd.1/0.1234": {"session": 8, "silent_seconds": 9.0},
+        "headway-it-3-ddddd.1/1.5678": {"session": 9, "silent_seconds": 1.0},
+    }
+    assert connected_pods({"pods": workers}) == {"headway-it-0-aaaaa", "headway-it-3-ddddd"}
+
+
+def test_members_are_the_pods_of_the_generation() -> None:
+    domains = [{"pods": ["it-0-a.1/0.aa", "it-0-a.1/1.bb"]}, {"pods": ["it-1-b.4/0.cc"]}]
+    assert member_pods({"generation": {"domains": domains}}) == {"it-0-a", "it-1-b"}

@@ -1,0 +1,266 @@
+"""Tensors in files: read by the library, divided anew in any way, and nothing in them executed."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors import safe_open
+from safetensors.torch import load_file
+
+from headway.clock import SystemClock
+from headway.state.checkpoints import (
+    CheckpointManifest,
+    RankManifest,
+    StoredTensor,
+    content_is_right,
+    find_checkpoint,
+    folder_of,
+    write_manifest,
+)
+from headway.state.run_directory import RunDirectory
+from headway.state.store import Store
+from headway.train.restore import load_weights
+from headway.train.safetensors_file import (
+    DTYPES,
+    WRITE_BYTES,
+    TensorRows,
+    fill_rows,
+    merged_tensors,
+    write_tensors,
+)
+
+FOLDER = "checkpoints/x"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path)
+
+
+def whole(name: str, tensor: torch.Tensor) -> TensorRows:
+    return TensorRows(name, tuple(tensor.shape), 0, tensor)
+
+
+def write(store: Store, *rows: TensorRows, rank: int = 0) -> RankManifest:
+    return write_tensors(store, FOLDER, f"rank-{rank}.safetensors", rows)
+
+
+def numbers(dtype: torch.dtype, *shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randint(0, 2 if dtype is torch.bool else 100, shape, generator=generator).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize(
+    "shape", [(), (1,), (7,), (3, 5), (2, 3, 4), (0,), (0, 4), (4, 0)], ids=str
+)
+def test_the_library_reads_what_was_written(
+    store: Store, dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    tensors = {"model/w": numbers(dtype, *shape), "optimizer/w/step": torch.tensor(3.0)}
+    part = write(store, *(whole(name, tensor) for name, tensor in tensors.items()))
+    path = store.path(f"{FOLDER}/{part.file}")
+    read = load_file(path)
+    assert list(read) == list(tensors)
+    for name, tensor in tensors.items():
+        assert read[name].dtype == tensor.dtype
+        assert read[name].shape == tensor.shape
+        assert torch.equal(read[name], tensor)
+
+
+@pytest.mark.parametrize("length", range(9))
+def test_tensors_begin_at_a_multiple_of_eight(store: Store, length: int) -> None:
+    """Whatever the header comes to; the library maps them into memory."""
+    part = write(store, whole("x" * (length + 1), torch.arange(3.0)))
+    content = store.read(f"{FOLDER}/{part.file}")
+    header_bytes = int.from_bytes(content[:8], "little")
+    assert header_bytes % 8 == 0
+    json.loads(content[8 : 8 + header_bytes])
+    (stored,) = part.tensors.values()
+    assert stored.chunks[0].offset == 8 + header_bytes
+    with safe_open(store.path(f"{FOLDER}/{part.file}"), "pt") as file:
+        assert torch.equal(file.get_tensor("x" * (length + 1)), torch.arange(3.0))
+
+
+def test_a_file_of_nothing(store: Store) -> None:
+    part = write(store)
+    assert load_file(store.path(f"{FOLDER}/{part.file}")) == {}
+    assert (part.tensors, part.stored.size) == ({}, 16)
+
+
+def test_the_digest_is_that_of_the_file(store: Store) -> None:
+    large = torch.arange(WRITE_BYTES // 4 + 5, dtype=torch.float32)  # more than one piece
+    part = write(store, whole("a", large), whole("b", torch.tensor(True)), whole("c", large[:0]))
+    content = store.read(f"{FOLDER}/{part.file}")
+    assert part.stored.size == len(content)
+    assert part.stored.xxh3 == xxhash.xxh3_128_hexdigest(content)
+    assert content_is_right(store, FOLDER, part.file, part.stored)
+    path = store.path(f"{FOLDER}/{part.file}")
+    path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    assert not content_is_right(store, FOLDER, part.file, part.stored)
+
+
+# --- written by some, read by others
+
+
+def divided(rows: int, cuts: list[int]) -> list[tuple[int, int]]:
+    """[start, end) of each part; `cuts` may fall together, so that a part is empty."""
+    edges = [0, *sorted(min(cut, rows) for cut in cuts), rows]
+    return list(pairwise(edges))
+
+
+def write_divided(store: Store, name: str, tensor: torch.Tensor, cuts: list[int]) -> StoredTensor:
+    parts = [
+        write(store, TensorRows(name, tuple(tensor.shape), start, tensor[start:end]), rank=rank)
+        for rank, (start, end) in enumerate(divided(tensor.shape[0], cuts))
+        if end > start
+    ]
+    return merged_tensors(parts)[name]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rows=st.integers(1, 12),
+    inner=st.sampled_from([(), (3,), (2, 2)]),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64]),
+    writers=st.lists(st.integers(0, 12), max_size=2),
+    readers=st.lists(st.integers(0, 12), max_size=4),
+)
+def test_any_division_is_read_in_any_other(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    inner: tuple[int, ...],
+    dtype: torch.dtype,
+    writers: list[int],
+    readers: list[int],
+) -> None:
+    """1, 2 or 3 writers, some with nothing to write; up to five readers."""
+    store = Store(tmp_path_factory.mktemp("run"))
+    tensor = numbers(dtype, rows, *inner)
+    stored = write_divided(store, "w", tensor, writers)
+    assert stored.shape == tuple(tensor.shape)
+    assert [chunk.start for chunk in stored.chunks] == sorted({c.start for c in stored.chunks})
+    read = []
+    for start, end in divided(rows, readers):
+        target = torch.full((end - start, *inner), 7, dtype=dtype)
+        fill_rows(target, start, stored, store, FOLDER)
+        read.append(target)
+    assert torch.equal(torch.cat(read), tensor)
+
+
+def test_scalars_and_empty_tensors(store: Store) -> None:
+    tensors = {"step": torch.tensor(7.0), "none": torch.zeros(0, 4), "thin": torch.zeros(3, 0)}
+    merged = merged_tensors([write(store, *(whole(n, t) for n, t in tensors.items()))])
+    for name, tensor in tensors.items():
+        target = torch.ones_like(tensor)
+        fill_rows(target, 0, merged[name], store, FOLDER)
+        assert torch.equal(target, tensor)
+
+
+def test_into_another_precision(store: Store) -> None:
+    tensor = torch.tensor([[1.5], [-2.25]])
+    stored = merged_tensors([write(store, whole("w", tensor))])["w"]
+    target = torch.zeros(2, 1, dtype=torch.bfloat16)
+    fill_rows(target, 0, stored, store, FOLDER)
+    assert torch.equal(target.float(), tensor)
+
+
+def test_whole_tensors_dealt_out_to_ranks_come_together(store: Store) -> None:
+    a, b = torch.arange(6.0).view(3, 2), torch.tensor(1)
+    merged = merged_tensors([write(store, whole("a", a)), write(store, whole("b", b), rank=1)])
+    assert {name: stored.chunks[0].file for name, stored in merged.items()} == {
+        "a": "rank-0.safetensors",
+        "b": "rank-1.safetensors",
+    }
+
+
+@pytest.mark.parametrize(
+    ("pieces", "says"),
+    [
+        ([(1, 4)], "rows 0 to 1 were not written"),
+        ([(0, 2), (3, 4)], "rows 2 to 3 were not written"),
+        ([(0, 3)], "rows from 3 are missing"),
+        ([(0, 3), (2, 4)], "w: rows 3 to 2"),
+        ([(0, 4), (0, 4)], "w: rows 4 to 0"),
+    ],
+)
+def test_a_gap_or_an_overlap_is_refused(
+    store: Store, pieces: list[tuple[int, int]], says: str
+) -> None:
+    tensor = torch.arange(4.0)
+    parts = [
+        write(store, TensorRows("w", (4,), start, tensor[start:end]), rank=rank)
+        for rank, (start, end) in enumerate(pieces)
+    ]
+    with pytest.raises(AssertionError, match=says):
+        merged_tensors(parts)
+
+
+def test_rows_that_are_not_there_are_not_made_up(store: Store) -> None:
+    stored = write_divided(store, "w", torch.arange(6.0), [2, 4])
+    lacking = stored.model_copy(update={"chunks": (stored.chunks[0], stored.chunks[2])})
+    fill_rows(torch.zeros(2), 4, lacking, store, FOLDER)
+    with pytest.raises(AssertionError, match="2 of 3 rows are stored"):
+        fill_rows(torch.zeros(3), 3, lacking, store, FOLDER)
+
+
+# --- nothing in a checkpoint is executed
+
+
+class Mark:
+    """Leaves a file when it is unpickled."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (Path.touch, (self.path,))  # type: ignore[return-value]
+
+
+def test_a_planted_pickle_leaves_no_mark(tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    malice = pickle.dumps(Mark(mark))
+    pickle.loads(malice)  # it works
+    mark.unlink()
+
+    directory = RunDirectory.create(tmp_path / "it", SystemClock())
+    folder = folder_of(3, 1)
+    model = torch.nn.Linear(2, 3)
+    rows = [whole(f"model/{name}", t.detach()) for name, t in model.named_parameters()]
+    part = write_tensors(directory.store, folder, "rank-0.safetensors", rows)
+    manifest = CheckpointManifest(
+        step=3,
+        generation=1,
+        run="it",
+        created="",
+        headway="",
+        identity="",
+        data_digest="",
+        position=12,
+        validation_loss=None,
+        scalars={},
+        tensors=merged_tensors([part]),
+        files={part.file: part.stored},
+    )
+    write_manifest(directory.store, folder, manifest)
+    for name in (".metadata", "model.pt", "rank-0.json", "rank-1.safetensors", "__0_0.distcp"):
+        directory.store.write(f"{folder}/{name}", malice)
+    other = torch.nn.Linear(2, 3)
+    found, read = find_checkpoint(directory)
+    load_weights(other, directory, found, read)
+    assert torch.equal(other.weight, model.weight)
+    # In place of the file itself it is refused for its digest, before anything looks into it.
+    directory.store.write(f"{folder}/rank-0.safetensors", malice.ljust(part.stored.size, b"\0"))
+    with pytest.raises(Exception, match="is damaged: wrong digest"):
+        find_checkpoint(directory)
+    load_weights(other, directory, found, read)  # even so it would be numbers and nothing else
+    assert not mark.exists()
