@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import settings
 
 # No test may ask the hub, and thread counts decide bits.
@@ -13,3 +14,15 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A single example may be slow on a busy machine; whole tests have their own timeout.
 settings.register_profile("headway", deadline=None)
 settings.load_profile("headway")
+
+HANG_FACTOR = 3
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A test's timeout ends what hangs. It counts by the clock, of which the host of a virtual
+    machine may take two thirds; bounds that mean something count without (stolen_time.py)."""
+    default = float(config.getini("timeout"))
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        seconds = marker.args[0] if marker else default
+        item.add_marker(pytest.mark.timeout(HANG_FACTOR * seconds), append=False)

@@ -17,6 +17,7 @@ from cluster_tool.cluster import Cluster
 from cluster_tool.network import HOST
 from cluster_tool.node import Node
 from cluster_tool.readiness import condition, is_ready
+from support.stolen_time import Stopwatch
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -52,9 +53,9 @@ def test_a_pulled_plug_is_sudden_and_silent(own_cluster: Cluster, namespace: str
     assert before
     assert others
     with socket.create_connection((address, 8080), timeout=5) as peer:
-        started = time.monotonic()
+        watch = Stopwatch()
         faults.pull_plug(lost)
-        assert time.monotonic() - started < 10
+        assert watch.seconds < 10
         assert not [pid for pid in before if psutil.pid_exists(pid)]
         assert others <= other.pod_pids()
         # A machine without power does not say that its connections are closed.
@@ -160,12 +161,12 @@ def test_a_full_disk_is_noticed_and_freed(own_cluster: Cluster, namespace: str) 
 
 
 def test_slow_dns_answers_late(own_cluster: Cluster, namespace: str) -> None:
-    assert _answer_seconds() < 0.5
+    assert min(_answer_seconds() for _ in range(3)) < 0.5
     faults.slow_dns(own_cluster.dns, 1.0)
     wait_for("a late answer", lambda: slow_dns.resolves(HOST, 53), seconds=20)
     assert _answer_seconds() > 1.0
     faults.quick_dns(own_cluster.dns)
-    assert _answer_seconds() < 0.5
+    assert min(_answer_seconds() for _ in range(3)) < 0.5
 
 
 def _answer_seconds() -> float:

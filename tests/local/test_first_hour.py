@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 
 import pytest
 
 from support.commands import headway
+from support.stolen_time import Stopwatch
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(400)]
 
@@ -17,13 +17,13 @@ LIMIT_SECONDS = 240
 
 
 def test_init_run_generate_export(tmp_path: Path) -> None:
-    started = time.monotonic()
+    watch = Stopwatch()
     headway("init", "tiny", "my-run", folder=tmp_path)
     folder = tmp_path / "my-run"
     run = headway("run", folder=folder)
     text = headway("generate", "--prompt", "Once", "--max-tokens", "40", folder=folder).stdout
     headway("export", "--into", "exported", folder=folder)
-    seconds = time.monotonic() - started
+    seconds = watch.seconds
 
     status = json.loads(headway("status", "--json", folder=folder).stdout)
     assert status["state"] == "finished"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from headway.state.run_directory import RunDirectory
 from support.commands import headway, start
 from support.live import is_alive, write_run
+from support.stolen_time import Stopwatch
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
@@ -64,7 +64,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(folder: Path) -> None:
     assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "running"
 
     going.send_signal(signal.SIGINT)
-    output, _ = going.communicate(timeout=60)
+    output, _ = going.communicate(timeout=180)
     assert going.returncode == 6, output
     assert "run the same command to resume" in output
     stopped_at = len(metrics(folder))
@@ -78,7 +78,7 @@ def test_ctrl_c_saves_and_the_same_command_resumes(folder: Path) -> None:
     going = start("run", "--nodes", "2", folder=folder)
     wait_for("further steps", lambda: len(metrics(folder)) >= stopped_at + 5)
     going.send_signal(signal.SIGTERM)
-    output, _ = going.communicate(timeout=60)
+    output, _ = going.communicate(timeout=180)
     assert going.returncode == 6, output
     assert f"resuming from step {stopped_at}" in output
     steps = [line["step"] for line in metrics(folder)]
@@ -92,7 +92,7 @@ def test_stop_resume_fork_and_delete(folder: Path) -> None:
     wait_for("30 steps", lambda: len(metrics(folder)) >= 30)
     assert "is still running" in headway("delete", "it", "--yes", folder=folder, expect=5).stderr
     said = headway("stop", folder=folder).stderr
-    assert going.wait(timeout=10) == 6
+    assert going.wait(timeout=30) == 6
     stopped_at = len(metrics(folder))
     assert f"saved up to step {stopped_at}" in said
     exact = headway("ledger", "verify", folder=folder).stdout
@@ -129,17 +129,17 @@ def test_with_one_node_a_killed_worker_restarts_from_the_checkpoint(folder: Path
     wait_for("some steps", lambda: len(metrics(folder)) >= 25, seconds=90)
     (victim,) = workers_of(folder)
     os.kill(victim, signal.SIGKILL)
-    killed_at = time.monotonic()
+    watch = Stopwatch()
     wait_for("another worker", lambda: workers_of(folder) not in ([], [victim]), seconds=10)
     wait_for("its start", lambda: num_starts(folder) == 2, seconds=10)
-    assert time.monotonic() - killed_at < 6
+    assert watch.seconds < 6
     newest = [event for event in events(folder) if event["event"] == "started"][-1]
     assert newest["resumed_from"] % 20 == 0
     assert newest["resumed_from"] > 0
     reached = len(metrics(folder))
     wait_for("further steps", lambda: len(metrics(folder)) >= reached + 5)
     going.send_signal(signal.SIGINT)
-    output, _ = going.communicate(timeout=60)
+    output, _ = going.communicate(timeout=180)
     assert going.returncode == 6, output
     assert "was killed by SIGKILL" in output
     assert "exact" in headway("ledger", "verify", folder=folder).stdout
@@ -166,7 +166,7 @@ def test_workers_do_not_outlive_a_killed_launcher(folder: Path) -> None:
     (worker,) = workers_of(folder)
     os.kill(worker, signal.SIGSTOP)
     going.kill()
-    going.wait(timeout=10)
+    going.wait(timeout=30)
     assert "is already running" in headway("run", folder=folder, expect=5).stderr
     os.kill(worker, signal.SIGCONT)
     wait_for("the worker's end", lambda: not workers_of(folder), seconds=20)

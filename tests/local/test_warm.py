@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,6 +18,7 @@ from headway.clock import SystemClock
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.run_directory import RunDirectory
+from support.stolen_time import Stopwatch
 from support.waiting import wait_for
 from support.workers import resolved_run
 
@@ -142,10 +142,10 @@ def test_it_has_one_thread_and_prints_no_warnings(warm: Warm) -> None:
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_its_workers_train(warm: Warm, stream: dict[str, Path], nodes: int) -> None:
     resolved = run_of(warm.folder, stream, f"with-{nodes}", nodes, steps=6)
-    began = time.monotonic()
+    watch = Stopwatch()
     warm.start(resolved)
     assert warm.codes(nodes) == {0}, warm.words()
-    seconds = time.monotonic() - began
+    seconds = watch.seconds
     directory = RunDirectory.open(resolved.run_directory)
     assert [line["step"] for line in directory.steps()] == list(range(1, 7))
     # A cold worker imports what the parent did, before anything else.

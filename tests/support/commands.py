@@ -5,9 +5,10 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from threading import Thread
-from typing import Self
+from typing import IO, Self
 
 from support.waiting import wait_for
 
@@ -17,13 +18,28 @@ HEADWAY = [sys.executable, "-m", "headway.cli.main"]
 def headway(
     *arguments: str, folder: Path, expect: int = 0, seconds: float = 240
 ) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(
-        [*HEADWAY, *arguments], cwd=folder, capture_output=True, text=True, timeout=seconds
-    )
+    command = [*HEADWAY, *arguments]
+    with tempfile.TemporaryFile("w+") as stdout, tempfile.TemporaryFile("w+") as stderr:
+        process = subprocess.Popen(command, cwd=folder, stdout=stdout, stderr=stderr)
+        outcome = f"waited {seconds:.0f} s for its end"
+        try:
+            wait_for("its end", lambda: process.poll() is not None, seconds)
+            outcome = f"exit code {process.returncode}"
+        except AssertionError:
+            process.kill()
+            process.wait()
+        done = subprocess.CompletedProcess(
+            command, process.returncode, _read(stdout), _read(stderr)
+        )
     assert done.returncode == expect, (
-        f"headway {' '.join(arguments)} -> {done.returncode}\n{done.stdout}\n{done.stderr}"
+        f"headway {' '.join(arguments)}: {outcome}\n{done.stdout}\n{done.stderr}"
     )
     return done
+
+
+def _read(file: IO[str]) -> str:
+    file.seek(0)
+    return file.read()
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:

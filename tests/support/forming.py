@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from headway.member.protocol.keys import new_key, parse_key
 from headway.member.protocol.messages import StoreAnswer, StoreRequest
 from headway.member.worker.session import Session
-from support.stolen_time import Stopwatch
+from support.stolen_time import Deadline, Stopwatch
 
 if TYPE_CHECKING:  # torch is imported once it is a member
     from headway.train.session_store import Group
@@ -251,10 +251,10 @@ class Crew:
                 del self.members[name]
 
     def wait(self, what: str, look: Callable[[], bool], seconds: float = 60.0) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while not look():
             recent = self.result.outcomes[-8:]
-            assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}: {recent}"
+            assert not deadline.has_passed, f"waited {seconds:g} s for {what}: {recent}"
             time.sleep(0.005)
             self.read()
 

@@ -20,6 +20,7 @@ from headway.state.rewinds import step_after
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support.commands import Started
+from support.stolen_time import Deadline
 from support.waiting import wait_for
 
 RUN_FILE = """\
@@ -176,9 +177,9 @@ class Away:
 
 def soon(what: str, look: Callable[[], Found | None], seconds: float) -> Found:
     """Like `wait_for`, within milliseconds: it takes part of a core."""
-    deadline = time.monotonic() + seconds
+    deadline = Deadline(seconds)
     while not (found := look()):
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}"
+        assert not deadline.has_passed, f"waited {seconds:.0f} s for {what}"
         time.sleep(0.002)
     return found
 

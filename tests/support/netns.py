@@ -18,6 +18,7 @@ from headway.spec.resolve import Resolved
 from headway.state.run_directory import Journal, RunDirectory
 from support.commands import HEADWAY
 from support.live import LiveRun
+from support.stolen_time import Deadline
 
 MIDDLE = "headway-middle"
 ADDRESS = "10.77.0"
@@ -114,20 +115,20 @@ class NetworkedRun(LiveRun):
         self.look()
         for pid in self.pids.values():
             os.kill(pid, signal.SIGINT)
-        deadline = time.monotonic() + 60
+        deadline = Deadline(60)
         while len(self.codes) < self.nodes:
-            assert time.monotonic() < deadline, self.codes
+            assert not deadline.has_passed, self.codes
             self.look()
             time.sleep(0.05)
         assert set(self.codes.values()) == {6}, self.codes
         return ""
 
     def wait_for_step(self, step: int, seconds: float = 120.0) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while self.step < step:
             self.look()
             assert not self.codes, self.codes
-            assert time.monotonic() < deadline, f"waited {seconds:.0f} s for step {step}"
+            assert not deadline.has_passed, f"waited {seconds:.0f} s for step {step}"
             time.sleep(0.02)
 
     def coordinator_log(self) -> Path:

@@ -9,12 +9,13 @@ from typing import Any
 
 from cluster_tool import faults
 from support.lab import RECOVER_SECONDS, Lab
+from support.stolen_time import Stopwatch
 from support.waiting import wait_for
 
 
 @dataclass(frozen=True)
 class Lost:
-    """Seconds since the plug was pulled."""
+    """Seconds since the plug was pulled, without what the host took."""
 
     next_step: float
     healed: float
@@ -32,9 +33,10 @@ def pull_the_plug(lab: Lab) -> Lost:
     num_workers = len(lab.pods())
     node, before = lab.node_of(away_from_the_coordinator(lab)), lab.generation()["generation"]
     faults.pull_plug(node)
-    struck = time.time()
+    watch, struck = Stopwatch(), time.time()
     stepped = wait_for("the next step", lambda: lab.first_step_of(before + 1), RECOVER_SECONDS)
+    next_step = stepped - struck - watch.lost_seconds
     lab.wait_for_workers(num_workers, RECOVER_SECONDS)
-    healed = time.time()
+    healed = watch.seconds
     assert node.name not in {lab.node_of(pod).name for pod in lab.pods()}
-    return Lost(stepped - struck, healed - struck)
+    return Lost(next_step, healed)

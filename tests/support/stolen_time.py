@@ -47,3 +47,16 @@ class Stopwatch:
     def seconds(self) -> float:
         wall = self.wall_seconds
         return max(0.0, wall - self.lost_seconds)
+
+
+class Deadline:
+    """So many of this machine's own seconds from now."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._watch = Stopwatch()
+
+    @property
+    def has_passed(self) -> bool:
+        is_past = self._watch.wall_seconds >= self._seconds
+        return is_past and self._watch.seconds >= self._seconds

@@ -21,6 +21,7 @@ import psutil
 
 from support.commands import headway
 from support.live import LiveRun, is_alive
+from support.stolen_time import Deadline
 
 Found = TypeVar("Found")
 
@@ -108,7 +109,7 @@ class Storm:
         self._after_step = 0
         """All nodes are well again when all take part in a step after this one."""
         self._newest_step = 0
-        self._stepped_at = time.monotonic()
+        self._stalled_at = Deadline(STALL_SECONDS)
 
     def blow(self, faults: int) -> None:
         """So many faults, and then until all nodes are well and have taken some steps."""
@@ -152,12 +153,12 @@ class Storm:
         self._wait("time to pass", lambda: time.monotonic() >= until, seconds + STALL_SECONDS)
 
     def _wait(self, what: str, look: Callable[[], Found | None], seconds: float) -> Found:
-        deadline = time.monotonic() + seconds
+        deadline = Deadline(seconds)
         while True:
             self._tick()
             if found := look():
                 return found
-            assert time.monotonic() < deadline, f"waited {seconds:.0f} s for {what}{self._where()}"
+            assert not deadline.has_passed, f"waited {seconds:.0f} s for {what}{self._where()}"
             time.sleep(self.tick_seconds)
 
     def _tick(self) -> None:
@@ -170,8 +171,8 @@ class Storm:
         assert code is None, f"the run ended with code {code}{self._where()}:\n{self.run.end()}"
         step = self.run.step
         if step != self._newest_step:
-            self._newest_step, self._stepped_at = step, now
-        is_stalled = self._newest_step and now - self._stepped_at > STALL_SECONDS
+            self._newest_step, self._stalled_at = step, Deadline(STALL_SECONDS)
+        is_stalled = self._newest_step and self._stalled_at.has_passed
         assert not is_stalled, f"no step for {STALL_SECONDS:.0f} s{self._where()}"
         launched = [e for e in self.run.directory.launcher.read()[0] if e["event"] == "worker"]
         if len(launched) != self._num_starts:

@@ -22,7 +22,7 @@ from headway.spec.resolve import Resolved, resolve
 from headway.state.generations import next_generation
 from headway.state.run_directory import Journal, RunDirectory
 
-DEADLINE_SECONDS = 120.0
+DEADLINE_SECONDS = 300.0
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(
