@@ -58,8 +58,8 @@ class Resolved(Section):
     """Location of the prepared training set."""
     validation_sets: dict[str, str]
     """Locations of the prepared validation sets, by name."""
-    device: Literal["cpu", "cuda"]
-    """Device that workers compute on."""
+    device: str
+    """Type of device that workers compute on, as torch names it: cpu or cuda."""
     nodes: int
     """Number of nodes at the start."""
     ranks_per_node: int

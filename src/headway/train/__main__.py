@@ -125,9 +125,10 @@ def _placement(
     resolved: Resolved, rank: int, session: Session | None, stop: StopRequest
 ) -> tuple[RankPlacement, WorldSource]:
     """This worker's device and position, and the source of its worlds."""
+    from headway.train.device import device_of
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
-    from headway.train.world import OneWorld, device_of, form_world, live_placement
+    from headway.train.world import OneWorld, form_world, live_placement
 
     store, ranks = os.environ.get("HEADWAY_STORE"), resolved.ranks_per_node
     device = device_of(resolved, int(os.environ["HEADWAY_DEVICE"]))

@@ -18,7 +18,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from headway.plan.batch_division import MicroBatchShare, micro_batch_rows
-from headway.train.batches import seed_generators
+from headway.train.device import is_accelerator, seed_generators
 from headway.train.models import BuiltModel
 from headway.train.precision import computing
 from headway.train.recorder import Recorder
@@ -183,13 +183,13 @@ def _hooked(blocks: list[nn.Module], figures: BlockFigures, with_attention: bool
 def _undisturbed(model: nn.Module, world: World) -> Iterator[None]:
     """No gradients, evaluation mode, nothing compiled; afterwards all is as before."""
     modes = [(module, module.training) for module in model.modules()]
-    devices = [world.device] if world.device.type == "cuda" else []
+    devices = [world.device] if is_accelerator(world.device) else []
     model.eval()
     try:
         # A compiled block has been compiled without our hooks and would not call them.
         with (
             torch.no_grad(),
-            torch.random.fork_rng(devices=devices),
+            torch.random.fork_rng(devices=devices, device_type=world.device.type),
             torch.compiler.set_stance("force_eager"),
         ):
             yield

@@ -10,14 +10,6 @@ IGNORED = -100
 """A target that does not count: padding, text outside the loss mask, unmasked tokens."""
 
 
-def seed_generators(seed: int, device: torch.device) -> None:
-    """Seeds the generators of the CPU and of this worker's device. torch.manual_seed also seeds
-    those of all other kinds of devices, which takes 2 ms; the numbers drawn are the same."""
-    torch.default_generator.manual_seed(seed)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(seed)  # the current device is this worker's
-
-
 @dataclass(frozen=True)
 class Batch:
     """One micro-batch: always `micro` rows of `sequence_length` tokens; rows may be padding."""

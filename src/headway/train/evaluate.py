@@ -18,7 +18,7 @@ from headway.spec.resolve import Resolved
 from headway.state.checkpoints import SAMPLE, CheckpointManifest
 from headway.state.run_directory import Journal
 from headway.state.user_code import find_function
-from headway.train.batches import seed_generators
+from headway.train.device import seed_generators
 from headway.train.feed import Feed, open_feed
 from headway.train.objectives import LossFunction, make_evaluation
 from headway.train.precision import computing

@@ -20,6 +20,7 @@ import xxhash
 from headway.errors import PeerLost
 from headway.member.worker.state_choice import NO_STATE, Name, state_of_domain, state_of_most
 from headway.train.collectives import WorkerGroup
+from headway.train.device import is_accelerator
 from headway.train.domain_group import DomainGroup
 from headway.train.safetensors_file import DTYPES, TORCH_DTYPES
 from headway.train.state_tensors import StateTensor, state_tensor_of, state_tensors, tied_names
@@ -188,7 +189,7 @@ def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def _copy_to(tensors: list[torch.Tensor], flat: list[torch.Tensor]) -> None:
     for tensor, content in zip(tensors, flat, strict=True):
-        if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        if is_accelerator(tensor.device) or not tensor.is_contiguous():
             tensor.copy_(content.view(tensor.dtype).view(tensor.shape))
 
 

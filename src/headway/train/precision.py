@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 
 from headway.errors import BadInput
+from headway.train.device import has_bf16_units, name_of
 
 Precision = Literal["bf16", "fp16", "fp32"]
 COMPUTE_DTYPE: dict[Precision, torch.dtype] = {
@@ -60,12 +61,9 @@ class LossScale:
 def require_precision(precision: Precision, device: torch.device) -> None:
     """Raises BadInput if the device, which is the current one, could only emulate it. `headway run`
     knows some devices by name; this knows all."""
-    if precision != "bf16" or device.type != "cuda":
-        return
-    if not torch.cuda.is_bf16_supported(including_emulation=False):
+    if precision == "bf16" and not has_bf16_units(device):
         raise BadInput(
-            f"precision: bf16 requested, but the {torch.cuda.get_device_name(device)} has no bf16 "
-            "units",
+            f"precision: bf16 requested, but the {name_of(device)} has no bf16 units",
             "to train in fp16: --set precision=fp16",
         )
 

@@ -33,6 +33,7 @@ from headway.state.checkpoints import (
     write_manifest,
 )
 from headway.state.run_directory import Journal, RunDirectory, send_logs
+from headway.train.device import is_accelerator, synchronize
 from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
 from headway.train.state_tensors import state_tensors, tensors_to_write
 from headway.train.step import Training
@@ -202,15 +203,14 @@ class CheckpointSaver:
             buffer = self._buffers.get(tensor.name)
             if buffer is None:
                 # Reused by all saves: touching fresh memory costs more than copying into it.
-                pinned = tensor.local.device.type == "cuda"
+                pinned = is_accelerator(tensor.local.device)
                 buffer = torch.empty(
                     tensor.local.shape, dtype=tensor.local.dtype, pin_memory=pinned
                 )
                 self._buffers[tensor.name] = buffer
             buffer.copy_(tensor.local, non_blocking=True)
             rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
-        if self.world.device.type == "cuda":
-            torch.cuda.synchronize(self.world.device)  # SYNC: the copies have arrived
+        synchronize(self.world.device)  # SYNC: the copies have arrived
         run = training.resolved.run
         facts = {
             "step": training.step,

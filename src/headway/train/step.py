@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from headway.spec.resolve import Resolved
-from headway.train.batches import seed_generators
+from headway.train.device import seed_generators
 from headway.train.feed import Feed
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import torch
-
 from headway.clock import Clock
 from headway.plan.accelerators import find_device, mfu, why_no_mfu
 from headway.plan.model_size import ModelSize, flops_per_token
 from headway.spec.resolve import Resolved
+from headway.train.device import name_of
 from headway.train.feed import Feed
 from headway.train.world import RankPlacement
 
@@ -25,8 +24,7 @@ class ThroughputMeter:
         """Number of workers at present."""
         self.precision = run.precision
         self.flops = flops_per_token(size, run.data.sequence_length) if size else None
-        on_gpu = placement.device.type == "cuda"
-        self.device_name = torch.cuda.get_device_name(placement.device) if on_gpu else "cpu"
+        self.device_name = name_of(placement.device)
         self.device = find_device(self.device_name)
         self.started = 0.0
         self.waited = 0.0

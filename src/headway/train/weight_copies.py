@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map
 
 from headway.state.checkpoints import ARITHMETIC, CheckpointManifest
 from headway.state.run_directory import Journal
+from headway.train.device import is_accelerator
 from headway.train.models import BuiltModel
 from headway.train.precision import COMPUTE_DTYPE, Precision
 from headway.train.world import RankPlacement
@@ -90,7 +91,7 @@ def cast_inputs(built: BuiltModel, precision: Precision, placement: RankPlacemen
     if placement.shard_mesh is None:
         for part in {*built.blocks, built.module}:
             part.register_forward_pre_hook(cast_all, with_kwargs=True)
-    if placement.device.type == "cpu":
+    if not is_accelerator(placement.device):
         for module in built.module.modules():
             if isinstance(module, NORMS) and module.weight is not None:
                 module.register_forward_pre_hook(lambda _, args: tree_map(cast, args))

@@ -12,6 +12,7 @@ import xxhash
 
 from headway.errors import PeerLost, RunFailed
 from headway.train.collectives import WorkerGroup
+from headway.train.device import is_accelerator, name_of
 from headway.train.fsdp import local_part
 from headway.train.step import Training
 
@@ -54,8 +55,8 @@ def processor(cpuinfo: str) -> str:
 @lru_cache(maxsize=1)
 def own_kind(device: torch.device) -> int:
     build = (torch.__version__, str(torch.version.cuda), str(torch.version.hip))
-    if device.type == "cuda":
-        return kind_of(*build, torch.cuda.get_device_name(device))
+    if is_accelerator(device):
+        return kind_of(*build, name_of(device))
     with open("/proc/cpuinfo") as file:
         return kind_of(*build, torch.backends.cpu.get_cpu_capability(), processor(file.read()))
 

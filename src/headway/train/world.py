@@ -20,10 +20,9 @@ from torch.distributed import FileStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headway.errors import PeerLost
-from headway.plan.accelerators import require_device
 from headway.plan.batch_division import MicroBatchShare, share_of
-from headway.spec.resolve import Resolved
 from headway.train.collectives import WorkerGroup, raising_peer_lost
+from headway.train.device import backends_of
 from headway.train.domain_group import DomainGroup
 
 # A dead peer closes its connections and is noticed at once, and the launcher stops the others; this
@@ -323,19 +322,3 @@ def live_placement(
     return RankPlacement(
         device, local_rank, domain_size, mesh, domain_groups=(mesh.get_group("shard"), control)
     )
-
-
-def device_of(resolved: Resolved, number: int) -> torch.device:
-    """The device with that number on this machine, made the current one. Raises BadInput if the
-    machine does not have what the run asks for."""
-    if resolved.device != "cuda":
-        return torch.device("cpu")
-    present = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    require_device(resolved.run.resources.accelerators, number, present)
-    device = torch.device("cuda", number)
-    torch.cuda.set_device(device)
-    return device
-
-
-def backends_of(device: torch.device) -> str:
-    return "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

@@ -1,0 +1,62 @@
+"""Training on a simulated accelerator: the same numbers as on the CPU. What would fail on CUDA
+fails there; `support.simulated_device` says what, and where it is too weak."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.train.export import export
+from support.simulated_cases import TOLERANCE, SmallRun, largest_difference
+from support.simulated_workers import WorkerPrograms
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(200)]
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[WorkerPrograms]:
+    with WorkerPrograms() as programs:
+        yield programs
+
+
+@pytest.fixture
+def causal(programs: WorkerPrograms, tmp_path: Path, stream: dict[str, Path]) -> SmallRun:
+    return SmallRun(programs, tmp_path, stream)
+
+
+def test_one_worker_trains_saves_resumes_evaluates_and_exports(causal: SmallRun) -> None:
+    causal.write("gpt2")
+    expected = causal.train("cpu", 20)
+    causal.train("sim", 12)
+    trained = causal.train("sim", 20)
+    assert largest_difference(trained, expected) <= TOLERANCE
+    assert next(e for e in trained.history() if e["event"] == "started")["device"] == "simulated"
+    weights = []
+    for directory in (trained, expected):
+        _, folder = export(directory, None, causal.folder / f"exported-{directory.name}")
+        weights.append(_weights(folder))
+    assert weights[0].keys() == weights[1].keys()
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=TOLERANCE)
+
+
+def test_rotary_embeddings_recomputed_blocks_and_lamb(causal: SmallRun) -> None:
+    causal.write("llama", optimizer="lamb", recompute="true")
+    expected = causal.train("cpu", 8)
+    causal.train("sim", 6)
+    assert largest_difference(causal.train("sim", 8), expected) <= TOLERANCE
+
+
+def test_distillation(causal: SmallRun, teacher: Path) -> None:
+    causal.write("gpt2", objective=f"{{type: distill, teacher: {{from: {teacher}}}}}")
+    expected = causal.train("cpu", 6)
+    assert largest_difference(causal.train("sim", 6), expected) <= TOLERANCE
+
+
+def _weights(folder: Path) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return load_file(folder / "model.safetensors")
