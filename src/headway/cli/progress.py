@@ -153,6 +153,8 @@ class RunProgress:
                 self._stuck(event)
             case "evaluation_changed" | "arithmetic_changed":
                 self.line.above(f"note: {event['reason']}")
+            case "built_whole":
+                self.line.above(f"warning: {event['reason']}")
             case "passed_over":
                 self.line.above(f"warning: skipping {event['checkpoint']}: {event['reason']}")
 

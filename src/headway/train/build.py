@@ -14,6 +14,7 @@ from headway.train.export import trained_elsewhere
 from headway.train.feed import Feed, open_feed
 from headway.train.fsdp import shard_model
 from headway.train.gradient_all_reduce import GradientReducer
+from headway.train.initial_weights import materialize
 from headway.train.loss_guard import LossGuard
 from headway.train.models import BuiltModel, build_model, compile_blocks, recompute_blocks
 from headway.train.objectives import make_objective
@@ -64,7 +65,10 @@ def _network(model: ModelConfig, resolved: Resolved, feed: Feed) -> BuiltModel:
 
 
 def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> None:
-    built.module.to(placement.device).train()
+    """COLLECTIVE when the model is sharded."""
+    if built.initial_weights is None:
+        built.module.to(placement.device)
+    built.module.train()
     cast_inputs(built, resolved.run.precision, placement)
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
     if resolved.checkpoint_activations:
@@ -73,6 +77,10 @@ def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> Non
         compile_blocks(built)
     if placement.shard_mesh is not None:
         shard_model(built, placement, resolved.run.precision)
+    if built.initial_weights is not None:
+        # Sharded first: no rank ever holds more than its rows and one part of the model.
+        materialize(built.module, placement.device)
+        built.initial_weights.fill(built.module, placement)
 
 
 def _total_steps(resolved: Resolved, feed: Feed) -> int:

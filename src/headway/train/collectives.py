@@ -1,4 +1,4 @@
-"""Collectives over one process group: all_reduce, all_gather, broadcast. A lost peer raises
+"""Collectives over one process group: all_reduce, all_gather, broadcast, send. A lost peer raises
 PeerLost, wherever torch notices it."""
 
 from __future__ import annotations
@@ -110,6 +110,18 @@ class WorkerGroup:
         """COLLECTIVE. The tensor becomes that of rank `source`."""
         with raising_peer_lost(self._monitor):
             work = self._group.broadcast(tensor, source)
+        self._wait(work, tensor)
+
+    def send(self, tensor: torch.Tensor, to: int) -> None:
+        """Sends a contiguous tensor to rank `to`, which receives it."""
+        with raising_peer_lost(self._monitor):
+            work = self._group.send([tensor], to, 0)
+        self._wait(work, tensor)
+
+    def receive(self, tensor: torch.Tensor, source: int) -> None:
+        """The tensor becomes what rank `source` sends."""
+        with raising_peer_lost(self._monitor):
+            work = self._group.recv([tensor], source, 0)
         self._wait(work, tensor)
 
     def _wait(self, work: Any, *tensors: torch.Tensor) -> None:

@@ -18,6 +18,7 @@ from headway.plan.model_size import ModelSize, model_size
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.state.user_code import find_function
+from headway.train.initial_weights import InitialWeights, NotByParts
 
 VOCABULARY_MULTIPLE = 64
 """A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
@@ -37,6 +38,10 @@ class BuiltModel:
     size: ModelSize | None
     """None where the type is unknown to the plan; then there is no MFU."""
     is_transformers: bool
+    initial_weights: InitialWeights | None = field(default=None, repr=False)
+    """Fills the module, which is on the meta device. None: the module has its weights."""
+    whole_because: str | None = None
+    """Why the module was built whole on every rank."""
 
 
 def build_model(
@@ -46,7 +51,8 @@ def build_model(
     samples: SampleSet,
     trained: nn.Module | None = None,
 ) -> BuiltModel:
-    """The same weights on every worker: random ones depend on the run's seed alone.
+    """On the meta device where its weights can be made part by part; otherwise with the same
+    weights on every worker.
 
     `trained` is the network of another run, where `model` names one.
     """
@@ -54,6 +60,7 @@ def build_model(
     if model.call is not None:
         return own_model(model)
     module: Any
+    initial_weights, whole_because = None, None
     if trained is not None:
         if not hasattr(trained, "config"):
             return BuiltModel(trained, find_blocks(trained), None, is_transformers=False)
@@ -62,10 +69,22 @@ def build_model(
         module = _from_weights(model, objective, Path(resolved.folder))
     else:
         module = _from_scratch(model, objective, samples)
+        try:
+            initial_weights = InitialWeights(module, resolved.run.seed)
+        except NotByParts as reason:
+            whole_because = str(reason)
+            module = _from_scratch(model, objective, samples, device="cpu")
     module.config.use_cache = False  # a cache of keys and values is for generation
     _check_fits(module.config, resolved.run.data.sequence_length, samples)
     size = model_size(module.config.model_type, module.config.to_dict())
-    return BuiltModel(module, find_blocks(module), size, is_transformers=True)
+    return BuiltModel(
+        module,
+        find_blocks(module),
+        size,
+        is_transformers=True,
+        initial_weights=initial_weights,
+        whole_because=whole_because,
+    )
 
 
 def find_blocks(module: nn.Module) -> list[nn.Module]:
@@ -86,7 +105,9 @@ def own_model(model: ModelConfig) -> BuiltModel:
         )
     blocks = find_blocks(module) if blocks is None else list(blocks)
     is_transformers = hasattr(module, "save_pretrained")
-    return BuiltModel(module, blocks, None, is_transformers)
+    return BuiltModel(
+        module, blocks, None, is_transformers, whole_because=f"{model.call} builds it"
+    )
 
 
 def _auto_class(objective: ObjectiveConfig) -> Any:
@@ -97,7 +118,10 @@ def _auto_class(objective: ObjectiveConfig) -> Any:
     return transformers.AutoModelForCausalLM
 
 
-def _from_scratch(model: ModelConfig, objective: ObjectiveConfig, samples: SampleSet) -> Any:
+def _from_scratch(
+    model: ModelConfig, objective: ObjectiveConfig, samples: SampleSet, device: str = "meta"
+) -> Any:
+    """On the meta device it has no weights, and takes no memory."""
     from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
@@ -110,9 +134,10 @@ def _from_scratch(model: ModelConfig, objective: ObjectiveConfig, samples: Sampl
     try:
         _refuse_unknown_fields(model, AutoConfig.for_model(model.type))
         config = AutoConfig.for_model(model.type, **settings)
-        return _auto_class(objective).from_config(
-            config, attn_implementation="sdpa", dtype=torch.float32
-        )
+        with torch.device(device):
+            return _auto_class(objective).from_config(
+                config, attn_implementation="sdpa", dtype=torch.float32
+            )
     except (ValueError, TypeError, ZeroDivisionError, StrictDataclassError) as error:
         raise BadInput(f"model.config: {model.type}: {_in_a_line(error)}") from None
 

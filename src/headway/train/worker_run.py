@@ -22,6 +22,7 @@ from headway.train.build import build
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.heal import broadcast_state, choose_state, held_state
+from headway.train.initial_weights import WEIGHTS_RULE
 from headway.train.models import BuiltModel
 from headway.train.recorder import Recorder
 from headway.train.restore import restore_newest
@@ -143,12 +144,14 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     if world.is_leader:
         _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
     if world.is_leader and not was_healed:
+        _note_built_whole(run, world)
         describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
             "started",
             generation=world.generation,
             resumed_from=resumed_from,
+            weights_rule=WEIGHTS_RULE if resumed_from is None else None,
             seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
             **_facts(training, run.built, run.meter),
         )
@@ -161,6 +164,16 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             reason=worlds.reason,
             discarded=run.has_discarded,
             seconds=round(run.clock.monotonic() - (run.committed_at or began), 3),
+        )
+
+
+def _note_built_whole(run: WorkerRun, world: World) -> None:
+    because = run.built.whole_because
+    if because is not None and world.placement.shard_mesh is not None:
+        run.journal.note(
+            "built_whole",
+            reason="each worker built the whole model in its memory before it was sharded: "
+            + because,
         )
 
 

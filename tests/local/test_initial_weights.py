@@ -1,0 +1,92 @@
+"""One seed gives the same weights, bit by bit, at any number of ranks, replicated or sharded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from headway.train.export import load_trained
+from support.workers import resolved_run, train
+
+pytestmark = pytest.mark.local
+
+# One step that changes nothing, since its learning rate is 0 in fp32: the checkpoint has the
+# weights that the run began with.
+RUN_FILE = """\
+version: 1
+name: first
+model: {model}
+objective: {objective}
+data: {{train: unused, sequence_length: 16}}
+batch: {{global: 4, micro: 1}}
+train_for: 1 steps
+optimizer: {{lr: 1e-60, weight_decay: 0}}
+precision: fp32
+seed: {seed}
+threads: 1
+track: []
+"""
+# Sizes that neither 2, 3 nor 4 ranks divide. Tied weights, and untied ones with rotary positions.
+GPT2 = (
+    "{type: gpt2, config: {n_layer: 2, n_head: 1, n_embd: 30, n_positions: 17, vocab_size: 401}}",
+    "causal",
+)
+LLAMA = (
+    "{type: llama, config: {num_hidden_layers: 2, num_attention_heads: 2, num_key_value_heads: 1, "
+    "hidden_size: 20, intermediate_size: 34, vocab_size: 401, max_position_embeddings: 32}}",
+    "causal",
+)
+BERT = (
+    "{type: bert, config: {num_hidden_layers: 2, num_attention_heads: 2, hidden_size: 22, "
+    "intermediate_size: 30, max_position_embeddings: 32, vocab_size: 407}}",
+    "masked",
+)
+ONE = ("one", 1, 1, "none")
+
+
+def weights(
+    folder: Path, sets: dict[str, Path], case: tuple[str, int, int, str], kind: str, seed: int = 3
+) -> dict[str, torch.Tensor]:
+    name, nodes, ranks, shard = case
+    model, objective = {"gpt2": GPT2, "llama": LLAMA, "bert": BERT}[kind]
+    content = RUN_FILE.format(model=model, objective=objective, seed=seed)
+    (folder / "run.yaml").write_text(content)
+    settings = [f"name={kind}-{name}", f"resources.accelerators=cpu:{ranks}", f"shard={shard}"]
+    module, step = load_trained(train(resolved_run(folder, sets, nodes, settings)), None)
+    assert step == 1
+    return {name: tensor.clone() for name, tensor in module.state_dict().items()}
+
+
+def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert torch.equal(found[name], tensor), name
+
+
+def test_gpt2_at_one_to_four_ranks(tmp_path: Path, stream: dict[str, Path]) -> None:
+    alone = weights(tmp_path, stream, ONE, "gpt2")
+    for case in [
+        ("replicated-2", 2, 1, "none"),
+        ("sharded-2", 1, 2, "node"),
+        ("sharded-3", 1, 3, "node"),
+        ("sharded-4", 1, 4, "node"),
+        ("two-by-two", 2, 2, "node"),
+    ]:
+        assert_same(weights(tmp_path, stream, case, "gpt2"), alone)
+    assert 0.015 < alone["transformer.h.0.mlp.c_fc.weight"].std() < 0.025
+    blocks = [alone[f"transformer.h.{number}.mlp.c_fc.weight"] for number in (0, 1)]
+    assert not torch.equal(*blocks), "each block has numbers of its own"
+
+
+@pytest.mark.parametrize("kind", ["llama", "bert"])
+def test_other_types(
+    tmp_path: Path, stream: dict[str, Path], windows: dict[str, Path], kind: str
+) -> None:
+    sets = windows if kind == "bert" else stream
+    alone = weights(tmp_path, sets, ONE, kind)
+    assert_same(weights(tmp_path, sets, ("sharded", 1, 3, "node"), kind), alone)
+    other = weights(tmp_path, sets, ("other", 1, 1, "none"), kind, seed=4)
+    name = next(name for name, tensor in alone.items() if tensor.ndim == 2)
+    assert not torch.equal(other[name], alone[name]), "the seed decides"
