@@ -60,3 +60,11 @@ def _weights(folder: Path) -> dict[str, torch.Tensor]:
     from safetensors.torch import load_file
 
     return load_file(folder / "model.safetensors")
+
+
+def test_two_workers_replicated_then_sharded(causal: SmallRun) -> None:
+    causal.write("gpt2")
+    expected = causal.train("cpu", 12)
+    causal.train("sim", 6, nodes=2)
+    trained = causal.train("sim", 12, "shard=node", "resources.accelerators=cpu:2")
+    assert largest_difference(trained, expected) <= TOLERANCE

@@ -37,6 +37,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
@@ -45,19 +47,45 @@ MAY_CROSS = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
 SCALAR = "aten::_local_scalar_dense"
 
 
+class SimulatedStream:
+    """A stream, and an event on it. Work is done at once, so neither is ever waited for."""
+
+    def __init__(self, priority: int = 0) -> None:
+        self.stream_id = self.device_index = self.device_type = 0
+
+    def wait_stream(self, other: SimulatedStream) -> None: ...
+
+    def wait_event(self, event: SimulatedStream) -> None: ...
+
+    def record_event(self) -> SimulatedStream:
+        return self
+
+    def record(self, stream: SimulatedStream | None = None) -> SimulatedStream:
+        return self
+
+
 class SimulatedDevice:
     """`torch.sim`, as far as Headway and torch call it."""
 
     _initialized = True
     """Else a block that is recomputed would draw other random numbers."""
 
+    Stream = Event = SimulatedStream
+
     def __init__(self) -> None:
+        self.default_stream = SimulatedStream()
         self.generator = torch.Generator().manual_seed(0x51)
         self.late: list[tuple[torch.Tensor, torch.Tensor]] = []
         """Copies to pinned memory that have not arrived: target, content."""
         self.pinned: set[int] = set()
         """Addresses of pinned memory."""
         self.syncs: list[str] | None = None
+
+    def current_stream(self, device: object = None) -> SimulatedStream:
+        return self.default_stream
+
+    def stream(self, stream: SimulatedStream) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def is_available(self) -> bool:
         return True
@@ -148,7 +176,12 @@ class SimTensor(torch.Tensor):
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented  # it comes again with the local parts
         return _compute(func, args, kwargs or {})
+
+    def untyped_storage(self) -> Any:  # FSDP2 frees gathered weights by resizing it
+        return self.plain.untyped_storage()
 
     def tolist(self) -> Any:  # torch's own refuses subclasses
         return self.cpu().tolist()
@@ -262,6 +295,8 @@ class OnSim(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if any(issubclass(kind, DTensor) for kind in types):
+            return func(*args, **kwargs)
         name = func._schema.name
         if _holds_ours(args) or _holds_ours(kwargs.values()):
             return _compute(func, args, kwargs)
@@ -293,6 +328,10 @@ def _copy_from(source: Any, target: Any, non_blocking: bool = False) -> Any:
     return copied(source, target, non_blocking)
 
 
+def _gloo(store: Any, rank: int, size: int, timeout: Any) -> Any:
+    return dist.ProcessGroupGloo(store, rank, size, timeout)
+
+
 _kernels: list[torch.library.Library] = []
 
 
@@ -306,6 +345,9 @@ def install() -> OnSim:
         kernels.impl("_copy_from", _copy_from, "PrivateUse1")
         kernels.impl("_copy_from", _copy_from, "CPU")
         _kernels.append(kernels)
+        # Collectives reach torch with the plain tensors, and so gloo's backend for the host; a
+        # group for the device must name one of its own all the same.
+        dist.Backend.register_backend("simccl", _gloo, devices=["sim"])
     return OnSim()
 
 

@@ -61,7 +61,10 @@ class WorkerPrograms:
         from headway.state.generations import next_generation
         from headway.state.run_directory import RunDirectory
 
-        resolved = resolved.model_copy(update={"device": device})
+        if device == "sim":  # its devices have no number and no name to be asked for
+            resources = resolved.run.resources.model_copy(update={"accelerators": None})
+            run = resolved.run.model_copy(update={"resources": resources})
+            resolved = resolved.model_copy(update={"device": device, "run": run})
         directory = RunDirectory.create(resolved.run_directory, SystemClock())
         directory.write_spec(resolved)
         with tempfile.TemporaryDirectory() as scratch:
