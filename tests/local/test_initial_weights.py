@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from transformers import GPT2LMHeadModel
 
 from headway.train.export import load_trained
 from support.workers import resolved_run, train
@@ -90,3 +91,20 @@ def test_other_types(
     other = weights(tmp_path, sets, ("other", 1, 1, "none"), kind, seed=4)
     name = next(name for name, tensor in alone.items() if tensor.ndim == 2)
     assert not torch.equal(other[name], alone[name]), "the seed decides"
+
+
+def test_from_a_folder_and_from_a_run(
+    tmp_path: Path, stream: dict[str, Path], teacher: Path
+) -> None:
+    """Each of three ranks reads its own rows."""
+    content = RUN_FILE.format(model=f"{{from: {teacher}}}", objective="causal", seed=3)
+    (tmp_path / "run.yaml").write_text(content)
+    sharded = ["resources.accelerators=cpu:3", "shard=node"]
+    settings = ["name=folder", *sharded]
+    found, _ = load_trained(train(resolved_run(tmp_path, stream, 1, settings)), None)
+    expected = GPT2LMHeadModel.from_pretrained(teacher).state_dict()
+    assert_same(found.state_dict(), expected)
+
+    settings = ["name=run", "model.from=folder@1", *sharded]
+    found, _ = load_trained(train(resolved_run(tmp_path, stream, 1, settings)), None)
+    assert_same(found.state_dict(), expected)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from torch.distributed.fsdp import FSDPModule
+
 from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput
 from headway.plan.train_length import num_steps
@@ -38,7 +40,7 @@ def build(
     teacher = None
     if run.objective.teacher is not None:
         teacher = _network(run.objective.teacher, resolved, feed)
-        teacher.module.to(placement.device)
+        _put_teacher(teacher, placement)
     _put(built, resolved, placement)
     training = Training(
         resolved=resolved,
@@ -60,13 +62,13 @@ def build(
 def _network(model: ModelConfig, resolved: Resolved, feed: Feed) -> BuiltModel:
     trained = None
     if model.from_ is not None and "@" in model.from_:
-        trained = trained_elsewhere(model.from_, Path(resolved.folder))
+        trained = trained_elsewhere(model.from_, Path(resolved.folder), resolved.run.seed)
     return build_model(model, resolved.run.objective, resolved, feed.set, trained)
 
 
 def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> None:
     """COLLECTIVE when the model is sharded."""
-    if built.initial_weights is None:
+    if built.weights is None:
         built.module.to(placement.device)
     built.module.train()
     cast_inputs(built, resolved.run.precision, placement)
@@ -77,10 +79,28 @@ def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> Non
         compile_blocks(built)
     if placement.shard_mesh is not None:
         shard_model(built, placement, resolved.run.precision)
-    if built.initial_weights is not None:
-        # Sharded first: no rank ever holds more than its rows and one part of the model.
+    _fill(built, placement)
+
+
+def _put_teacher(teacher: BuiltModel, placement: RankPlacement) -> None:
+    """COLLECTIVE when the model is sharded: then its teacher is, too. In fp32: autocast casts its
+    weights as it does those of a whole one."""
+    if teacher.weights is None:
+        teacher.module.to(placement.device)
+    teacher.module.requires_grad_(False)
+    if placement.shard_mesh is not None:
+        shard_model(teacher, placement, "fp32")
+        assert isinstance(teacher.module, FSDPModule)
+        teacher.module.set_reshard_after_forward(True)
+    _fill(teacher, placement)
+
+
+def _fill(built: BuiltModel, placement: RankPlacement) -> None:
+    """COLLECTIVE when the model is sharded. After that: no rank ever holds more than its rows and
+    one part of the model."""
+    if built.weights is not None:
         materialize(built.module, placement.device)
-        built.initial_weights.fill(built.module, placement)
+        built.weights.fill(built.module, placement)
 
 
 def _total_steps(resolved: Resolved, feed: Feed) -> int:

@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,14 @@ from torch import nn
 
 from headway.data.set_format import TOKENIZER
 from headway.errors import BadInput
-from headway.state.checkpoints import find_checkpoint
+from headway.state.checkpoints import CheckpointManifest, FoundCheckpoint, find_checkpoint
 from headway.state.find_run import find_run, split_step
 from headway.state.run_directory import MODEL, RunDirectory, given_spec
 from headway.state.user_code import make_importable
-from headway.train.models import BuiltModel, own_model
+from headway.train.initial_weights import InitialWeights, NotByParts
+from headway.train.models import BuiltModel, Network, meta_model, own_model
 from headway.train.restore import load_weights
+from headway.train.world import RankPlacement
 
 
 def describe_model(built: BuiltModel, tokenizer: Path, directory: RunDirectory) -> None:
@@ -59,12 +62,17 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
 
 
 def _from_config(directory: RunDirectory, masked: bool) -> Any:
+    kind, config = _config(directory, masked)
+    return kind.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+
+
+def _config(directory: RunDirectory, masked: bool) -> tuple[Any, Any]:
+    """The class of a run's model, and its config."""
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForMaskedLM
 
     with files_of(directory, MODEL) as folder:
         config = AutoConfig.from_pretrained(folder)
-    kind = AutoModelForMaskedLM if masked else AutoModelForCausalLM
-    return kind.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+    return AutoModelForMaskedLM if masked else AutoModelForCausalLM, config
 
 
 @contextmanager
@@ -76,11 +84,39 @@ def files_of(directory: RunDirectory, name: str) -> Iterator[Path]:
         yield Path(scratch)
 
 
-def trained_elsewhere(reference: str, folder: Path) -> nn.Module:
+@dataclass(frozen=True)
+class CheckpointWeights:
+    """Fills a model whose tensors have memory but no values, from another run's checkpoint."""
+
+    initial: InitialWeights
+    """For the buffers that no checkpoint has."""
+    directory: RunDirectory
+    found: FoundCheckpoint
+    manifest: CheckpointManifest
+
+    def fill(self, model: nn.Module, placement: RankPlacement) -> None:
+        """Each rank by itself."""
+        self.initial.fill_buffers(model)
+        load_weights(model, self.directory, self.found, self.manifest)
+
+
+def trained_elsewhere(reference: str, folder: Path, seed: int) -> Network:
     """`model: {from: RUN@step}`."""
     name, step = split_step(reference)
-    module, _ = load_trained(find_run(name, folder), step)
-    return module
+    directory = find_run(name, folder)
+    run = directory.read_spec().run
+    assert run.model is not None
+    whole_because = f"{run.model.call} builds it"
+    if run.model.call is None:
+        kind, config = _config(directory, masked=run.objective.type == "masked")
+        module = meta_model(kind, config)
+        try:
+            initial = InitialWeights(module, seed)
+            found, manifest = find_checkpoint(directory, step)
+            return Network(module, CheckpointWeights(initial, directory, found, manifest))
+        except NotByParts as reason:
+            whole_because = str(reason)
+    return Network(load_trained(directory, step)[0], None, whole_because)
 
 
 def export(directory: RunDirectory, step: int | None, into: Path | None) -> tuple[int, Path]:

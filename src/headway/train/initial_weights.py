@@ -61,11 +61,8 @@ class InitialWeights:
     @torch.no_grad()
     def fill(self, model: nn.Module, placement: RankPlacement) -> None:
         """COLLECTIVE in the domain when the model is sharded over it."""
+        self.fill_buffers(model)
         parameters = dict(model.named_parameters(remove_duplicate=False))
-        buffers = dict(model.named_buffers(remove_duplicate=False))
-        for part in self._parts:
-            for name, value in self._computed(part, part.buffers, "buffers").items():
-                buffers[name].copy_(value)
         group = None
         if placement.shard_mesh is not None:
             group = WorkerGroup(placement.shard_mesh.get_group())
@@ -80,6 +77,14 @@ class InitialWeights:
                 for name in part.parameters:
                     whole = mine.pop(name) if source == rank else None
                     _distribute(name, parameters[name], whole, group, source)
+
+    @torch.no_grad()
+    def fill_buffers(self, model: nn.Module) -> None:
+        """Each rank by itself."""
+        buffers = dict(model.named_buffers(remove_duplicate=False))
+        for part in self._parts:
+            for name, value in self._computed(part, part.buffers, "buffers").items():
+                buffers[name].copy_(value)
 
     def _divide(self) -> list[Part]:
         """Modules whose initialization touches a tensor of another module are in one part."""

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,6 +19,8 @@ from headway.spec.resolve import Resolved
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.state.user_code import find_function
 from headway.train.initial_weights import InitialWeights, NotByParts
+from headway.train.weight_files import INDEX, ONE_FILE, file_weights
+from headway.train.world import RankPlacement
 
 VOCABULARY_MULTIPLE = 64
 """A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
@@ -30,6 +32,24 @@ MOST_CHARACTERS = 300
 """Length of a library's message in an error."""
 
 
+class WeightSource(Protocol):
+    def fill(self, model: nn.Module, placement: RankPlacement) -> None:
+        """Fills a model that has memory but no values. COLLECTIVE in the domain when the model is
+        sharded over it."""
+        ...
+
+
+@dataclass(frozen=True)
+class Network:
+    """A module, and where its weights come from."""
+
+    module: Any
+    weights: WeightSource | None
+    """What fills the module, which is on the meta device. None: it has its weights."""
+    whole_because: str | None = None
+    """Why it was built whole."""
+
+
 @dataclass(frozen=True)
 class BuiltModel:
     module: nn.Module
@@ -38,8 +58,8 @@ class BuiltModel:
     size: ModelSize | None
     """None where the type is unknown to the plan; then there is no MFU."""
     is_transformers: bool
-    initial_weights: InitialWeights | None = field(default=None, repr=False)
-    """Fills the module, which is on the meta device. None: the module has its weights."""
+    weights: WeightSource | None = field(default=None, repr=False)
+    """What fills the module, which is on the meta device. None: it has its weights."""
     whole_because: str | None = None
     """Why the module was built whole on every rank."""
 
@@ -49,9 +69,9 @@ def build_model(
     objective: ObjectiveConfig,
     resolved: Resolved,
     samples: SampleSet,
-    trained: nn.Module | None = None,
+    trained: Network | None = None,
 ) -> BuiltModel:
-    """On the meta device where its weights can be made part by part; otherwise with the same
+    """On the meta device where its weights can be filled in part by part; otherwise with the same
     weights on every worker.
 
     `trained` is the network of another run, where `model` names one.
@@ -59,32 +79,30 @@ def build_model(
     torch.manual_seed(resolved.run.seed)
     if model.call is not None:
         return own_model(model)
-    module: Any
-    initial_weights, whole_because = None, None
     if trained is not None:
-        if not hasattr(trained, "config"):
-            return BuiltModel(trained, find_blocks(trained), None, is_transformers=False)
-        module = trained
+        network = trained
     elif model.from_ is not None:
-        module = _from_weights(model, objective, Path(resolved.folder))
+        network = _from_weights(model, objective, resolved)
     else:
-        module = _from_scratch(model, objective, samples)
-        try:
-            initial_weights = InitialWeights(module, resolved.run.seed)
-        except NotByParts as reason:
-            whole_because = str(reason)
-            module = _from_scratch(model, objective, samples, device="cpu")
-    module.config.use_cache = False  # a cache of keys and values is for generation
-    _check_fits(module.config, resolved.run.data.sequence_length, samples)
-    size = model_size(module.config.model_type, module.config.to_dict())
-    return BuiltModel(
-        module,
-        find_blocks(module),
-        size,
-        is_transformers=True,
-        initial_weights=initial_weights,
-        whole_because=whole_because,
-    )
+        network = _random(model, objective, samples, resolved.run.seed)
+    module = network.module
+    blocks, is_transformers, size = find_blocks(module), hasattr(module, "config"), None
+    if is_transformers:
+        module.config.use_cache = False  # a cache of keys and values is for generation
+        _check_fits(module.config, resolved.run.data.sequence_length, samples)
+        size = model_size(module.config.model_type, module.config.to_dict())
+    return BuiltModel(module, blocks, size, is_transformers, network.weights, network.whole_because)
+
+
+def _random(
+    model: ModelConfig, objective: ObjectiveConfig, samples: SampleSet, seed: int
+) -> Network:
+    module = _from_scratch(model, objective, samples)
+    try:
+        return Network(module, InitialWeights(module, seed))
+    except NotByParts as reason:
+        whole = _from_scratch(model, objective, samples, device="cpu")
+        return Network(whole, None, str(reason))
 
 
 def find_blocks(module: nn.Module) -> list[nn.Module]:
@@ -179,26 +197,33 @@ def padded_vocabulary(size: int) -> int:
     return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
-def _from_weights(model: ModelConfig, objective: ObjectiveConfig, folder: Path) -> Any:
+def _from_weights(model: ModelConfig, objective: ObjectiveConfig, resolved: Resolved) -> Network:
     """A hub name, or a folder in the HF format."""
     from huggingface_hub.errors import StrictDataclassError
 
     assert model.from_ is not None
     source = model.from_
-    local = folder / source
+    local = Path(resolved.folder) / source
     if local.is_dir() and not (local / "config.json").is_file():
         raise BadInput(
             f"model.from: {local} has no config.json, so it is not a model in the HF format"
         )
     away = None if local.is_dir() else why_hub_is_away()
+    place = str(local) if local.is_dir() else source
+    kind = _auto_class(objective)
     try:
-        return _auto_class(objective).from_pretrained(
-            str(local) if local.is_dir() else source,
+        try:
+            return _by_ranges(kind, place, model.config, resolved.run.seed)
+        except NotByParts as reason:
+            whole_because = str(reason)
+        whole = kind.from_pretrained(
+            place,
             attn_implementation="sdpa",
             dtype=torch.float32,
             use_safetensors=True,  # a .bin file is a pickle: never read
             **model.config,
         )
+        return Network(whole, None, whole_because)
     except OSError as error:
         words = str(error).splitlines()[0]
         why = words if away is None else f"{words}; the hub cannot be reached ({away})"
@@ -210,6 +235,42 @@ def _from_weights(model: ModelConfig, objective: ObjectiveConfig, folder: Path) 
         raise BadInput(
             f"model.from: {source} cannot be trained with these settings: {_in_a_line(error)}"
         ) from None
+
+
+def _by_ranges(kind: Any, place: str, settings: dict[str, Any], seed: int) -> Network:
+    """On the meta device, with its files at hand. Raises NotByParts."""
+    from transformers import AutoConfig
+
+    config, unused = AutoConfig.from_pretrained(place, return_unused_kwargs=True, **settings)
+    if unused or hasattr(config, "auto_map"):
+        raise NotByParts("its settings are for code of its own")
+    module = meta_model(kind, config)
+    return Network(module, file_weights(module, InitialWeights(module, seed), _folder_of(place)))
+
+
+def meta_model(kind: Any, config: Any) -> Any:
+    with torch.device("meta"):
+        return kind.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
+
+
+def _folder_of(place: str) -> Path:
+    """The folder of a model's files on this machine; those of the hub are downloaded to its
+    cache."""
+    from transformers.utils.hub import cached_file, get_checkpoint_shard_files
+
+    if Path(place).is_dir():
+        return Path(place)
+    missing_is_none = {
+        "_raise_exceptions_for_missing_entries": False,
+        "_raise_exceptions_for_connection_errors": False,
+    }
+    file = cached_file(place, ONE_FILE, **missing_is_none)
+    if file is None:
+        file = cached_file(place, INDEX, **missing_is_none)
+        if file is None:
+            raise NotByParts(f"{place} has neither {ONE_FILE} nor {INDEX}")
+        get_checkpoint_shard_files(place, file)
+    return Path(file).parent
 
 
 def _check_fits(config: Any, sequence_length: int, samples: SampleSet) -> None:
