@@ -31,6 +31,8 @@ class Exit(IntEnum):
     STOPPED = 6
     PEER_LOST = 7
     """Workers only: it exited because it lost a peer, so it is not the one to blame."""
+    GENERATION_OVER = 8
+    """Workers only: the members have changed, and the next generation needs a new process."""
 
 
 class HeadwayError(Exception):

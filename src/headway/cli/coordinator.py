@@ -88,6 +88,10 @@ def coordinator(
             help="Workers of one node, named NODE/RANK: domains then consist of whole nodes.",
         ),
     ] = 1,
+    restarts: Annotated[
+        bool,
+        typer.Option("--restart", help="Workers end with their generation (elastic: restart)."),
+    ] = False,
     tls_cert: Annotated[
         Path | None,
         typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), for TLS sessions."),
@@ -110,7 +114,7 @@ def coordinator(
         bound,
         run_coordinator,
     )
-    from headway.member.coordinator.rules import Rules
+    from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS, Rules
     from headway.member.protocol.handshake import require_name
     from headway.member.protocol.keys import read_key
     from headway.member.protocol.messages import MAX_RUN, MAX_WORKERS
@@ -139,6 +143,8 @@ def coordinator(
             first_domains=first,
             domain_workers=domain_workers,
             node_workers=node_workers,
+            restarts=restarts,
+            alone_seconds=RESTART_ALONE_SECONDS if restarts else ALONE_SECONDS,
         ),
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         after=after,

@@ -70,7 +70,7 @@ def members(directory: RunDirectory, launch: Launch) -> list[ListedWorker]:
     """Workers in the order of nodes. For `live`, those in the coordinator's record, which may be a
     moment ahead of training. Empty for an object store: it would cost two more requests."""
     if launch.mode == "restart":
-        names, leader = list(launch.pids), "node-0"
+        names, leader = [name for name in launch.pids if _is_wanted(name, launch)], "node-0"
     elif launch.mode == "live" and directory.store.is_local:
         names, leader = _recorded(directory)
     else:
@@ -83,6 +83,12 @@ def members(directory: RunDirectory, launch: Launch) -> list[ListedWorker]:
             leads = rank == 0 and worker.node == leader
             found[node, rank] = ListedWorker(name, node, rank, launch.pids.get(name), leads)
     return [found[place] for place in sorted(found)]
+
+
+def _is_wanted(name: str, launch: Launch) -> bool:
+    """Whether its node has not left since."""
+    node = parse(name).node_index
+    return node is None or launch.wanted_nodes is None or node < launch.wanted_nodes
 
 
 def _recorded(directory: RunDirectory) -> tuple[list[str], str]:

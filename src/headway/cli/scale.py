@@ -16,7 +16,8 @@ def scale(
     run: RunArgument = None,
     on: OnOption = None,
 ) -> None:
-    """Change the number of nodes of a running run. Its other nodes are not restarted."""
+    """Change the number of nodes of a running run. With elastic: restart, all workers save and
+    restart."""
     from headway.cli.target_run import target_run
     from headway.errors import BadInput, NotFound
     from headway.state.find_run import find_run
@@ -33,10 +34,10 @@ def scale(
             f"run {directory.name} is not running on this machine",
             f"headway resume {directory.name} --nodes {nodes}",
         )
-    if not directory.read_spec().is_live:
+    if not directory.read_spec().has_coordinator:
         raise BadInput(
-            f"run {directory.name} cannot change its nodes while it is running: it is not "
-            "elastic: live",
+            f"run {directory.name} cannot change its nodes while it is running: it was started "
+            "with one node that is not elastic: live",
             f"headway stop {directory.name} && headway resume {directory.name} --nodes {nodes}",
         )
     directory.want_nodes(nodes)

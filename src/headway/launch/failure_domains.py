@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headway.launch.worker_exit import is_loss
 from headway.spec.resolve import Resolved
-from headway.state.rewinds import step_after
+from headway.state.rewinds import Record, step_after
 from headway.state.run_directory import RunDirectory
 
 MOST_LOSSES = 3
@@ -51,9 +51,16 @@ class Losses:
     """Highest step of the run at the newest loss."""
     since: float = 0.0
     """Time of the first loss."""
+    _newest: Record | None = None
 
-    def add(self, step: int, now: float) -> int:
-        """The new count."""
+    def add(self, step: int, now: float, newest: Record | None = None) -> int:
+        """The new count. `newest`: newest line of the metrics, where each loss goes back to a
+        checkpoint. There a run that has taken steps since, and was lost before it came to where it
+        was lost earlier, has not failed in the same way again."""
+        has_advanced = newest is not None and "step" in newest and newest != self._newest
+        self._newest = newest
+        if has_advanced and step < self.step - 1:  # the last line may not have been written
+            return self.count
         self.count = 1 if step > self.step else self.count + 1
         self.step = max(step, self.step)
         self.since = now if self.count == 1 else self.since
@@ -94,19 +101,24 @@ class FailureDomain:
             worker.signal(number)
 
 
+def newest_seen(directory: RunDirectory) -> Record:
+    """The newest line of the run's metrics visible from this machine."""
+    try:
+        return directory.metrics.last() or {"rewind": 0}
+    except OSError:
+        return {"rewind": 0}  # the store cannot be reached
+
+
 def step_seen(directory: RunDirectory) -> int:
     """The newest step of the run visible from this machine."""
-    try:
-        return step_after(directory.metrics.last() or {"rewind": 0})
-    except OSError:
-        return 0  # the store cannot be reached
+    return step_after(newest_seen(directory))
 
 
 def failure_domains(resolved: Resolved, nodes: range) -> list[FailureDomain]:
     """The failure domains of these nodes."""
     ranks = range(resolved.ranks_per_node)
-    if not resolved.is_live:
+    if not resolved.has_coordinator:
         return [FailureDomain([(node, rank) for node in nodes for rank in ranks])]
-    if resolved.sharded:
+    if resolved.domain_ranks > 1:
         return [FailureDomain([(node, rank) for rank in ranks]) for node in nodes]
     return [FailureDomain([(node, rank)]) for node in nodes for rank in ranks]

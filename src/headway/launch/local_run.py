@@ -1,4 +1,4 @@
-"""A run on this machine: its worker processes, and its coordinator if the run is live.
+"""A run on this machine: its worker processes, and its coordinator if it has one.
 
 The launcher and the workers share the run directory, the coordinator and exit codes, nothing else.
 """
@@ -29,7 +29,6 @@ from headway.memory_limits import Memory
 from headway.plan.memory_need import HINT, needed_and_present
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
-from headway.state.rewinds import step_after
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.user_code import code_digest
 
@@ -94,7 +93,7 @@ class LocalRun(Supervisor):
                 directory.launcher.flush()
             stack.callback(self._send_logs)
             self._enter_fork_server(stack, directory.local / "logs" / "parent.log", lock)
-            if resolved.is_live:
+            if resolved.has_coordinator:
                 self._coordinator = stack.enter_context(self._make_coordinator())
                 self._coordinator.wait()
             stack.callback(self.workers.end_all)
@@ -122,6 +121,8 @@ class LocalRun(Supervisor):
         ranks = resolved.domain_ranks
         domains = resolved.num_workers // ranks
         options = ["--domain-pods", str(ranks), "--node-pods", str(ranks)]
+        if not resolved.is_live:
+            options.append("--restart")
         coordinator = CoordinatorProcess(
             self.directory.name,
             self.directory.store.location("members"),
@@ -167,9 +168,11 @@ class LocalRun(Supervisor):
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         if lost.out_of_memory and not self._has_made_a_step():
             self._fail_for_memory(lost)
-        if domain.losses.add(self._step(), self.clock.monotonic()) >= MOST_LOSSES:
+        newest = self.directory.here().metrics.last() or {"rewind": 0}
+        if self._count_loss(domain, newest).count >= MOST_LOSSES:
             raise self._run_failed(lost, f", {MOST_LOSSES} times in a row without a new step")
-        if self._coordinator is not None and not self._has_state_somewhere():
+        if self.resolved.is_live and not self._has_state_somewhere():
+            assert self._coordinator is not None
             self._coordinator.restart_without_members()  # it would wait for them to come back
 
     def _has_state_somewhere(self) -> bool:
@@ -240,10 +243,6 @@ class LocalRun(Supervisor):
         return (asked and exit_code in (-signal.SIGINT, -signal.SIGTERM)) or (
             self.stop_at_once and exit_code == -signal.SIGKILL
         )
-
-    def _step(self) -> int:
-        """The newest that was committed."""
-        return step_after(self.directory.here().metrics.last() or {"rewind": 0})
 
     def _has_made_a_step(self) -> bool:
         """Since launch. The log may show later steps of an earlier start, which are done again."""

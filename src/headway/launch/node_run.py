@@ -21,7 +21,7 @@ from headway.launch.failure_domains import (
     FailureDomain,
     WorkerProcess,
     failure_domains,
-    step_seen,
+    newest_seen,
 )
 from headway.launch.fork_server import COMMAND, ForkServerLost
 from headway.launch.supervise import Supervisor
@@ -118,10 +118,9 @@ class NodeRun(Supervisor):
 
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
         self._say(f"worker {lost.name} {how}; restarting it")
-        now = self.clock.monotonic()
-        losses = domain.losses.add(step_seen(self.directory), now)
-        if domain.losses.are_too_many(now):
-            raise self._run_failed(lost, f", {losses} times in a row without a new step")
+        losses = self._count_loss(domain, newest_seen(self.directory))
+        if losses.are_too_many(self.clock.monotonic()):
+            raise self._run_failed(lost, f", {losses.count} times in a row without a new step")
 
     def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
         return Exit.DONE in exit_codes

@@ -7,6 +7,7 @@ its last words are what the user sees first.
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -16,13 +17,14 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
-from headway.launch.failure_domains import FailureDomain, WorkerProcess
+from headway.launch.failure_domains import FailureDomain, Losses, WorkerProcess
 from headway.launch.fork_server import ForkServerProcess
 from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
 from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
+from headway.state.rewinds import Record, step_after
 from headway.state.run_directory import RunDirectory
 
 STRAGGLER_SECONDS = 10.0
@@ -32,6 +34,12 @@ DEFAULTS = {
     # OpenMP threads that spin while they wait make a step ten times slower when anything else wants
     # the cores, and a fifth faster when nothing does. A laptop has a browser open.
     "GOMP_SPINCOUNT": "1000",
+    # The coordinator says who is lost. torch's own watchdog only ends a worker whose collective has
+    # timed out, without cleaning up, and asks nobody; docs/design/restart.md has the reasons.
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
+    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
+    "TORCH_NCCL_PROPAGATE_ERROR": "0",
+    "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
 
 
@@ -59,6 +67,9 @@ class Supervisor(ABC):
         )
         self._fork_server = fork_server
         self._over_at: float | None = None
+        self._lost_at = -math.inf
+        """Time of the newest loss that counts."""
+        self._losses_of_all = Losses()
 
     # What a launcher decides for itself
 
@@ -69,7 +80,7 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _coordinator_address(self) -> tuple[str, Path] | None:
-        """Address and key file; None if the run is not live."""
+        """Address and key file; None if the run has no coordinator."""
 
     @abstractmethod
     def _device(self, worker: WorkerProcess) -> int: ...
@@ -129,7 +140,7 @@ class Supervisor(ABC):
             environment["HEADWAY_KEY"] = str(key)
             environment["HEADWAY_RUN"] = self.directory.name
             environment["HEADWAY_POD"] = worker.name
-        if coordinator is None or self.resolved.sharded:
+        if coordinator is None or (self.resolved.is_live and self.resolved.sharded):
             environment["HEADWAY_STORE"] = str(store)
         return environment
 
@@ -175,10 +186,28 @@ class Supervisor(ABC):
 
     def _restart(self, domain: FailureDomain, lost: WorkerProcess) -> None:
         assert lost.exit_code is not None
-        self._on_lost(domain, lost, describe_exit(lost.exit_code, lost.out_of_memory))
-        if not self.resolved.is_live:
+        if self._is_cause(lost):
+            self._lost_at = self.clock.monotonic()
+            self._on_lost(domain, lost, describe_exit(lost.exit_code, lost.out_of_memory))
+        if self._coordinator_address() is None:
             self.generation = next_generation(self.directory)
         self.workers.start(domain)
+
+    def _is_cause(self, lost: WorkerProcess) -> bool:
+        """Whether this loss counts. Workers that end with their generation follow the first that
+        was lost, if only by torch's watchdog: all that were started before it was."""
+        is_follower = not self.resolved.is_live and lost.started_at <= self._lost_at
+        return lost.exit_code != Exit.GENERATION_OVER and not is_follower
+
+    def _count_loss(self, domain: FailureDomain, newest: Record) -> Losses:
+        """Losses in a row with this one: of the domain, or of all where all restart together.
+        `newest`: newest line of the metrics."""
+        step, now = step_after(newest), self.clock.monotonic()
+        if self.resolved.is_live:
+            domain.losses.add(step, now)
+            return domain.losses
+        self._losses_of_all.add(step, now, newest)
+        return self._losses_of_all
 
     def _end_stragglers(self) -> None:
         """Workers exit well only when all is saved. One that still runs long after that hangs: the

@@ -19,20 +19,27 @@ EXIT_LINE = re.compile(r"worker (\S+/\d+) (.+)")
 
 
 def is_loss(exit_code: int | None) -> bool:
-    """Whether a signal or the loss of a peer ended it: it can be restarted."""
-    return exit_code is not None and (exit_code < 0 or exit_code == Exit.PEER_LOST)
+    """Whether a signal, the loss of a peer or the end of its generation ended it: it can be
+    restarted."""
+    return exit_code is not None and (
+        exit_code < 0 or exit_code in (Exit.PEER_LOST, Exit.GENERATION_OVER)
+    )
 
 
 def is_failure(exit_code: int | None) -> bool:
     """Whether an error of its own ended it."""
     return (
-        exit_code is not None and exit_code > 0 and exit_code not in (Exit.STOPPED, Exit.PEER_LOST)
+        exit_code is not None
+        and exit_code > 0
+        and exit_code not in (Exit.STOPPED, Exit.PEER_LOST, Exit.GENERATION_OVER)
     )
 
 
 def blame(exit_code: int | None) -> int:
     """Higher is more to blame: a worker that lost a peer only follows another one's exit."""
-    return 2 if is_failure(exit_code) else 0 if exit_code == Exit.PEER_LOST else 1
+    if is_failure(exit_code):
+        return 2
+    return 0 if exit_code in (Exit.PEER_LOST, Exit.GENERATION_OVER) else 1
 
 
 def describe_exit(exit_code: int, out_of_memory: bool | None = None) -> str:

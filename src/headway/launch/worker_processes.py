@@ -20,6 +20,9 @@ from headway.state.run_directory import RunDirectory
 POLL_SECONDS = 0.1
 BLAME_SECONDS = 1.0
 """Wait, after the first worker exited, for one that is more to blame."""
+GRACE_SECONDS: dict[int, float] = {Exit.PEER_LOST: BLAME_SECONDS, Exit.GENERATION_OVER: 10.0}
+"""Time for the other workers of a domain, by the exit code of the first: to report why they end, or
+to end by themselves after a save. None after any other."""
 EXIT_SECONDS = 5.0
 """Grace between SIGINT and SIGKILL."""
 
@@ -113,12 +116,12 @@ class WorkerProcesses:
             domain.signal(number)
 
     def kill_peers(self, domain: FailureDomain, lost: WorkerProcess) -> None:
-        """The others of a domain cannot continue without it. If it only lost a peer itself, the one
-        to blame gets a moment to report why."""
+        """The others of a domain cannot continue without it."""
         now = self._clock.monotonic()
         if domain.lost_at is None:
             domain.lost_at = now
-        if lost.exit_code != Exit.PEER_LOST or now - domain.lost_at > BLAME_SECONDS:
+        grace = GRACE_SECONDS.get(lost.exit_code or 0, 0.0)
+        if now - domain.lost_at >= grace:
             domain.signal(signal.SIGKILL)
 
     def to_blame(self) -> WorkerProcess:

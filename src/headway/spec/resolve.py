@@ -82,7 +82,7 @@ class Resolved(Section):
     @property
     def domain_ranks(self) -> int:
         """Number of workers in a failure domain: they are lost together, the others continue."""
-        return self.ranks_per_node if self.sharded else 1
+        return self.ranks_per_node if self.sharded or not self.is_live else 1
 
     @property
     def tokens_per_step(self) -> int:
@@ -91,9 +91,15 @@ class Resolved(Section):
     @property
     def is_live(self) -> bool:
         """Whether workers can join and leave while the run continues."""
-        several = self.num_workers > self.domain_ranks
-        auto = several and self.device == "cpu"
+        num_copies = self.nodes if self.sharded else self.num_workers
+        auto = num_copies > 1 and self.device == "cpu"
         return self.run.elastic == "live" or (self.run.elastic == "auto" and auto)
+
+    @property
+    def has_coordinator(self) -> bool:
+        """Whether a coordinator decides who is in the run. One node that restarts as a whole needs
+        none on this machine."""
+        return self.is_live or self.nodes > 1
 
 
 def run_name(loaded: Loaded) -> str:

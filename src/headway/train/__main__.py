@@ -26,17 +26,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.clock import SystemClock
-from headway.errors import Exit, HeadwayError
+from headway.errors import Exit, HeadwayError, PeerLost
 from headway.member.protocol.keys import read_key
 from headway.member.worker.session import Session
+from headway.member.worker.session_view import SessionError
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory, given_spec
 from headway.train.worker_log import log_exit_reason, log_line
 
 if TYPE_CHECKING:
+    import torch
+
+    from headway.train.restart import RestartWorlds
     from headway.train.stop_request import StopRequest
     from headway.train.worker_run import WorkerRun
-    from headway.train.world import RankPlacement, WorldSource
+    from headway.train.world import RankPlacement, World, WorldSource
 
 
 def main(arguments: list[str]) -> int:
@@ -63,8 +67,13 @@ def main(arguments: list[str]) -> int:
     import_seconds = clock.monotonic() - began
     torch.set_num_threads(resolved.threads)
     run: WorkerRun | None = None
+    restart: RestartWorlds | None = None
     try:
-        placement, worlds = _placement(resolved, rank, session, stop)
+        if session is not None and not resolved.is_live:
+            from headway.train.restart import RestartWorlds
+
+            restart = RestartWorlds(session, stop)
+        placement, worlds = _placement(resolved, rank, session, stop, restart)
 
         def on_hang(times: int) -> None:
             if times == 1 and run is not None:
@@ -81,9 +90,12 @@ def main(arguments: list[str]) -> int:
             on_hang=on_hang,
         )
         code = train(run, worlds)
+        code = worlds.exit_code or code
         worlds.close("done")
         return code
     except HeadwayError as error:
+        if isinstance(error, PeerLost) and restart is not None:
+            restart.wait_for_decision()
         log_exit_reason(str(error))
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - logged here: torch's own hook garbles tracebacks
@@ -92,7 +104,10 @@ def main(arguments: list[str]) -> int:
             log_line(traceback.format_exc())
             log_exit_reason(str(spent))
             return Exit.RUN_FAILED
-        log_exit_reason(traceback.format_exc())
+        words = traceback.format_exc()
+        if is_lost_peer(error) and restart is not None:
+            restart.wait_for_decision()
+        log_exit_reason(words)
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
 
 
@@ -122,9 +137,14 @@ def _session() -> Session | None:
 
 
 def _placement(
-    resolved: Resolved, rank: int, session: Session | None, stop: StopRequest
+    resolved: Resolved,
+    rank: int,
+    session: Session | None,
+    stop: StopRequest,
+    restart: RestartWorlds | None = None,
 ) -> tuple[RankPlacement, WorldSource]:
-    """This worker's device and position, and the source of its worlds."""
+    """This worker's device and position, and the source of its worlds. COLLECTIVE, unless it is
+    alone."""
     from headway.train.device import device_of
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
@@ -133,6 +153,10 @@ def _placement(
     store, ranks = os.environ.get("HEADWAY_STORE"), resolved.ranks_per_node
     device = device_of(resolved, int(os.environ["HEADWAY_DEVICE"]))
     require_precision(resolved.run.precision, device)
+    if restart is not None:
+        world = _form_over_session(resolved, rank % ranks, device, restart)
+        restart.begin(world)
+        return world.placement, restart
     if session is not None:
         placement = live_placement(
             local_rank=rank % ranks,
@@ -152,6 +176,30 @@ def _placement(
         generation=int(os.environ["HEADWAY_GENERATION"]),
     )
     return world.placement, OneWorld(world)
+
+
+def _form_over_session(
+    resolved: Resolved, local_rank: int, device: torch.device, restart: RestartWorlds
+) -> World:
+    """COLLECTIVE. The world of the generation in which this worker gets a place."""
+    from headway.train.session_store import SessionStore
+    from headway.train.world import form_world
+
+    generation = restart.wait_for_place()
+    node, num_nodes = restart.place()
+    try:
+        return form_world(
+            rank=node * resolved.ranks_per_node + local_rank,
+            nodes=num_nodes,
+            ranks_per_node=resolved.ranks_per_node,
+            device=device,
+            sharded=resolved.sharded,
+            store=SessionStore(restart.session, generation.number),
+            generation=generation.number,
+            monitor=restart.timer,
+        )
+    except SessionError as error:
+        raise PeerLost(f"the workers did not meet: {error.message}") from error
 
 
 if __name__ == "__main__":

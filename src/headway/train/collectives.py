@@ -3,6 +3,7 @@ PeerLost, wherever torch notices it."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -54,6 +55,24 @@ class Unmonitored:
 
     def wait_ends(self) -> None:
         pass
+
+
+class WaitTimer(Unmonitored):
+    """Knows for how long this worker has been waiting in a collective."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def wait_begins(self) -> None:
+        self._since = time.monotonic()
+
+    def wait_ends(self) -> None:
+        self._since = None
+
+    @property
+    def seconds(self) -> float:
+        since = self._since
+        return 0.0 if since is None else time.monotonic() - since
 
 
 class PendingAllReduce:

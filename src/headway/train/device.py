@@ -52,6 +52,13 @@ def backends_of(device: torch.device) -> str:
     return f"cpu:gloo,{device.type}:{dist.get_default_backend_for_device(device)}"
 
 
+def connected_device(device: torch.device) -> torch.device | None:
+    """The device that a new process group connects at once: NCCL would otherwise wait for the first
+    collective, and guess the device."""
+    uses_nccl = is_accelerator(device) and dist.get_default_backend_for_device(device) == "nccl"
+    return device if uses_nccl else None
+
+
 def seed_generators(seed: int, device: torch.device) -> None:
     """Seeds the generators of the CPU and of this worker's device. torch.manual_seed also seeds
     those of all other types of devices, which takes 2 ms; the numbers drawn are the same."""

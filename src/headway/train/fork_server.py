@@ -54,6 +54,7 @@ MODULES = (
     "torch._dynamo",  # or the first optimizer would import it, which takes as long as torch itself
     "headway.train.loop",
     "headway.train.live",
+    "headway.train.restart",
     "headway.train.out_of_memory",
     "torch.utils.tensorboard",
     "transformers.models.auto.modeling_auto",

@@ -17,7 +17,7 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 
-from headway.errors import PeerLost
+from headway.errors import Exit, PeerLost
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.identity import without_tokens
 from headway.member.worker.session import Session
@@ -41,6 +41,9 @@ PLACE_SECONDS = 1.0
 
 class LiveWorlds:
     """One world for each generation of the coordinator."""
+
+    saves_before_change = False
+    exit_code: Exit | None = None
 
     def __init__(self, session: Session, placement: RankPlacement, stop: StopRequest) -> None:
         self.session, self.placement, self.stop = session, placement, stop
@@ -178,6 +181,9 @@ class LiveWorlds:
         traceback.clear_frames(lost.__traceback__)
         self._drop()
         self._complain(())
+
+    def finish(self, world: World) -> None:
+        pass
 
     def close(self, reason: str) -> None:
         self._is_closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -30,8 +31,10 @@ def restore_newest(
     """COLLECTIVE. Loads the newest good checkpoint into `training` and returns it; None if nothing
     was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
-    for found, manifest in candidates(directory):
+    for found, manifest in _proposed_by_leader(directory, world):
         problem = manifest if isinstance(manifest, str) else _mismatch(manifest, training)
+        if world.any(problem is not None) and problem is None:  # COLLECTIVE
+            problem = "another worker cannot read it"
         if problem is None:
             assert isinstance(manifest, CheckpointManifest)
             problem = _content_problem(found, manifest, directory, world)
@@ -50,6 +53,25 @@ def restore_newest(
             "fix what is listed, or start a run with another name: headway run --set name=NEW",
         )
     return None
+
+
+def _proposed_by_leader(
+    directory: RunDirectory, world: World
+) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str]]:
+    """COLLECTIVE. The leader's candidates, newest first. A save may become complete, or an old one
+    be removed, while workers list them: each for itself could choose another one."""
+    listed = candidates(directory) if world.is_leader else iter(())
+    while True:
+        found, manifest = next(listed, (None, ""))
+        proposal = [0, 0, 0] if found is None else [1, found.step, found.generation]
+        exists, step, generation = world.control_all_reduce(proposal)  # COLLECTIVE
+        if not exists:
+            return
+        if found is None:
+            found = FoundCheckpoint(step, generation)
+            same = (one for seen, one in candidates(directory, step) if seen.folder == found.folder)
+            manifest = next(same, "it is gone")
+        yield found, manifest
 
 
 def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:

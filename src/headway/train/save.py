@@ -175,16 +175,9 @@ class CheckpointSaver:
     def finish(self, training: Training, validation_loss: float | None) -> None:
         """COLLECTIVE. At the end of training or after a stop: saves the state, and returns once it
         is in the store. Raises RunFailed if it cannot be saved."""
-        pause, state = 1.0, (training.step, training.committed_in)
+        pause = 1.0
         for attempt in range(1, LAST_ATTEMPTS + 1):
-            if self.tried != state or attempt > 1:
-                self.start(training, validation_loss)
-            self.wait()
-            failed = self.world.is_leader and self.saved != state
-            if not self.world.any(failed):  # COLLECTIVE
-                self.settled(training.step)
-                if self._retiring is not None:
-                    self._retiring.join()
+            if self.save_now(training, validation_loss):
                 return
             if attempt < LAST_ATTEMPTS:
                 self.clock.sleep(pause)
@@ -195,6 +188,21 @@ class CheckpointSaver:
             f"step {training.step} could not be saved to {self.directory.location}: {self.failure}",
             f"{newest}; free space or fix the store, then run the same command to resume",
         )
+
+    def save_now(self, training: Training, validation_loss: float | None) -> bool:
+        """COLLECTIVE. Whether the state is in the store, now that this returns. The same on all."""
+        state = (training.step, training.committed_in)
+        if self.tried != state:
+            self.start(training, validation_loss)
+        self.wait()
+        failed = self.world.is_leader and self.saved != state
+        if self.world.any(failed):  # COLLECTIVE
+            self.tried = None
+            return False
+        self.settled(training.step)
+        if self._retiring is not None:
+            self._retiring.join()
+        return True
 
     def _snapshot(self, training: Training, validation_loss: float | None) -> Snapshot:
         tensors = list(state_tensors(training.model, training.optimizer))

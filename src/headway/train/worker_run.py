@@ -66,6 +66,10 @@ class WorkerRun:
     """When this worker last committed a step."""
     has_discarded: bool = False
     """Whether a step was started since then, and discarded because a peer was lost."""
+    next_leave_step: int = 0
+    """Step from which to save for a change of members, after that has failed."""
+    leave_pause: int = 1
+    """Steps from one failure to the next attempt; doubled each time."""
 
     @property
     def is_over(self) -> bool:

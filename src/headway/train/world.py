@@ -16,13 +16,13 @@ from typing import Protocol
 
 import torch
 import torch.distributed as dist
-from torch.distributed import FileStore  # type: ignore[attr-defined]
+from torch.distributed import FileStore, Store  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from headway.errors import PeerLost
+from headway.errors import Exit, PeerLost
 from headway.plan.batch_division import MicroBatchShare, share_of
-from headway.train.collectives import WorkerGroup, raising_peer_lost
-from headway.train.device import backends_of
+from headway.train.collectives import GroupMonitor, WorkerGroup, raising_peer_lost
+from headway.train.device import backends_of, connected_device
 from headway.train.domain_group import DomainGroup
 
 # A dead peer closes its connections and is noticed at once, and the launcher stops the others; this
@@ -182,6 +182,11 @@ class WorldSource(Protocol):
         ...
 
     @property
+    def saves_before_change(self) -> bool:
+        """Whether this process exits when the members change: the state has to be saved first."""
+        ...
+
+    @property
     def reason(self) -> str:
         """Why the newest world was made."""
         ...
@@ -211,6 +216,15 @@ class WorldSource(Protocol):
         """The newest world has lost a peer. Raises it where there is never another world."""
         ...
 
+    def finish(self, world: World) -> None:
+        """COLLECTIVE. All is saved, and nobody needs the others any more."""
+        ...
+
+    @property
+    def exit_code(self) -> Exit | None:
+        """Exit code of this process, if it is not to be that of the run."""
+        ...
+
     def close(self, reason: str) -> None:
         """The process ends, and reports why."""
         ...
@@ -219,7 +233,8 @@ class WorldSource(Protocol):
 class OneWorld:
     """The only world of a run that restarts as a whole when a worker is lost."""
 
-    has_state = is_paused = is_leaving = False
+    has_state = is_paused = is_leaving = saves_before_change = False
+    exit_code: Exit | None = None
     num_newer_generations = 0
     reason = "started"
 
@@ -249,6 +264,9 @@ class OneWorld:
     def end_world(self, lost: PeerLost) -> None:
         raise lost
 
+    def finish(self, world: World) -> None:
+        pass
+
     def close(self, reason: str) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
@@ -261,17 +279,18 @@ def form_world(
     ranks_per_node: int,
     device: torch.device,
     sharded: bool,
-    store: Path,
+    store: Path | Store,
     generation: int,
+    monitor: GroupMonitor | None = None,
 ) -> World:
     """COLLECTIVE. A world that does not change: when a worker is lost, so is the world. The workers
-    rendezvous at the file `store`, a new one for every start."""
+    rendezvous at `store`, or at the file of that name: a new one for every start."""
     num_workers = nodes * ranks_per_node
     local_rank = rank % ranks_per_node
     if num_workers == 1:
         return World(rank, 1, generation, RankPlacement(device))
     with raising_peer_lost():
-        rendezvous = FileStore(str(store), num_workers)
+        rendezvous = store if isinstance(store, Store) else FileStore(str(store), num_workers)
         rendezvous.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
             backends_of(device),
@@ -279,11 +298,13 @@ def form_world(
             rank=rank,
             world_size=num_workers,
             timeout=COLLECTIVE_TIMEOUT,
+            device_id=connected_device(device),
         )
         if not sharded:
             placement = RankPlacement(device, local_rank, ranks_per_node)
             assert dist.group.WORLD is not None
-            return World(rank, num_workers, generation, placement, WorkerGroup(dist.group.WORLD))
+            everyone = WorkerGroup(dist.group.WORLD, monitor)
+            return World(rank, num_workers, generation, placement, everyone)
         mesh = init_device_mesh(
             device.type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
         )
@@ -293,8 +314,8 @@ def form_world(
         num_workers,
         generation,
         RankPlacement(device, local_rank, ranks_per_node, mesh["shard"]),
-        WorkerGroup(mesh.get_group("replica")) if nodes > 1 else None,
-        DomainGroup(WorkerGroup(group), WorkerGroup(group), generation),
+        WorkerGroup(mesh.get_group("replica"), monitor) if nodes > 1 else None,
+        DomainGroup(WorkerGroup(group, monitor), WorkerGroup(group, monitor), generation),
     )
 
 

@@ -94,11 +94,16 @@ def test_a_stopped_run_is_resumed_instead(headway: Headway, folder: Path) -> Non
     assert directory.wanted_nodes() is None
 
 
-@pytest.mark.parametrize(("nodes", "overrides"), [(1, []), (2, ["elastic=restart"])])
-def test_a_run_that_restarts_with_each_change_is_stopped_first(
-    headway: Headway, folder: Path, nodes: int, overrides: list[str]
-) -> None:
-    directory = run_of(folder, nodes, *overrides)
+def test_nodes_that_restart_together_can_change(headway: Headway, folder: Path) -> None:
+    directory = run_of(folder, 2, "elastic=restart")
+    with is_running(directory):
+        said = headway("scale", "--nodes", "5")
+    assert said.exit_code == Exit.DONE
+    assert directory.wanted_nodes() == 5
+
+
+def test_one_node_that_restarts_as_a_whole_is_stopped_first(headway: Headway, folder: Path) -> None:
+    directory = run_of(folder, 1)
     with is_running(directory):
         said = headway("scale", "--nodes", "5")
     assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")

@@ -61,6 +61,7 @@ SURFACE = {
         "--after",
         "--domain-pods",
         "--node-pods",
+        "--restart",
         "--tls-cert",
         "--tls-key",
         "--until-eof",

@@ -28,3 +28,20 @@ def test_a_few_losses_never_end_a_run() -> None:
     for hour in range(MOST_LOSSES - 1):
         losses.add(7, 3600.0 * hour)
     assert not losses.are_too_many(1e6)
+
+
+def test_losses_elsewhere_are_no_failure_in_a_row_where_each_goes_back_to_a_checkpoint() -> None:
+    """Ten machines may be lost before the run is past the step that it had reached once."""
+    losses = Losses()
+    lost_at = [100, 30, 60, 25, 70]
+    lines = [{"step": step, "generation": number} for number, step in enumerate(lost_at)]
+    assert [losses.add(line["step"], 0.0, line) for line in lines] == [1] * 5
+
+
+def test_a_failure_at_the_same_step_or_before_the_first_ends_a_run_all_the_same() -> None:
+    losses = Losses()
+    lines = [{"step": step, "generation": number} for number, step in enumerate([50, 49, 50])]
+    assert [losses.add(line["step"], 0.0, line) for line in lines] == [1, 2, 3]
+    losses = Losses(count=1, step=100)
+    early = {"step": 20, "generation": 1}
+    assert [losses.add(20, 0.0, line) for line in (early, early, {"rewind": 20})] == [1, 2, 3]

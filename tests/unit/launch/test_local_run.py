@@ -338,3 +338,28 @@ def test_a_run_cannot_be_resumed_twice_at_once(resolved: Resolved) -> None:
     with first.directory.held(), pytest.raises(StillRunning):
         second.run(look)
     assert events(second) == []
+
+
+def test_a_worker_whose_generation_is_over_is_restarted_and_not_counted(
+    resolved: Resolved, tmp_path: Path
+) -> None:
+    """However often: the members of the run have changed."""
+    script = f"echo >> {tmp_path}/starts; [ $(wc -l < {tmp_path}/starts) -gt 12 ] || exit 8"
+    run = make_run(resolved.model_copy(update={"nodes": 2}), script)
+    assert run.run(look) == Exit.DONE
+    assert not [event for event in events(run) if event["event"] == "lost"]
+
+
+def test_workers_that_die_of_the_same_loss_count_once(resolved: Resolved, tmp_path: Path) -> None:
+    """As by torch's own watchdog, a moment later."""
+    two = resolved.model_copy(update={"nodes": 2, "ranks_per_node": 1})
+    script = (
+        f"mine={tmp_path}/started-$HEADWAY_RANK; "
+        "if [ -e $mine ]; then exec sleep $((2 - HEADWAY_RANK)); fi; touch $mine; "
+        'if [ "$HEADWAY_RANK" = 0 ]; then kill -KILL $$; fi; sleep 0.5; kill -ABRT $$'
+    )
+    # Node 0 would end the run when it exits with 0, so it outlasts node 1.
+    run = make_run(two, script)
+    assert run.run(look) == Exit.DONE
+    assert [event["node"] for event in events(run) if event["event"] == "lost"] == [0]
+    assert len([event for event in events(run) if event["event"] == "worker"]) == 4

@@ -29,6 +29,7 @@ from headway.member.coordinator.events import (
 )
 from headway.member.coordinator.lost_workers import mark_lost
 from headway.member.coordinator.next_generation import next_generation
+from headway.member.coordinator.restart_generation import next_restart
 from headway.member.coordinator.rules import Rules
 from headway.member.coordinator.state import (
     NO_STATUS,
@@ -127,7 +128,8 @@ class Membership:
             return decisions
         if self._writing is None:
             mark_lost(self.state, now)
-            self._writing = next_generation(self.state, now)
+            choose = next_restart if self.state.rules.restarts else next_generation
+            self._writing = choose(self.state, now)
             if self._writing is not None:
                 decisions.append(WriteGeneration(self._writing))
         return decisions
@@ -185,6 +187,9 @@ class Membership:
 
     def _drop_session(self, worker: WorkerRecord, now: float) -> None:
         state, progress = self.state, self.state.progress
+        if state.rules.restarts and worker.status.entered in self.current.sound and not worker.gone:
+            # The others cannot finish without it, and may wait where nothing tells them so.
+            state.broken = f"{worker.name} is lost: its connection closed"
         worker.session, worker.closed = None, now
         # A process that reconnects sends its status again.
         worker.status, worker.ready = NO_STATUS, inf

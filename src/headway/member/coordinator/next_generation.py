@@ -14,12 +14,12 @@ def next_generation(state: MembershipState, now: float) -> Generation | None:
     """The generation to be made now, if any."""
     gone = [worker for worker in state.members() if worker.gone]
     if gone:
-        return _generation(state, now, _sound_without(state, gone), _lost(gone))
+        return _generation(state, now, _sound_without(state, gone), lost_reason(gone))
     if state.progress.first_complaint < inf:
         return _try_again(state, now)
     leaving = [worker.name for worker in state.members() if worker.status.leaving]
     if leaving and _has_heirs(state):
-        return _generation(state, now, _sound(state), _some(leaving, "leaves as planned"))
+        return _generation(state, now, _sound(state), some(leaving, "leaves as planned"))
     if state.progress.established:
         return _admit(state, now)
     return None
@@ -44,8 +44,8 @@ def _try_again(state: MembershipState, now: float) -> Generation | None:
         worker = state.workers[worst]
         worker.gone = "its peers cannot reach it"
         state.bar(worst, now)
-        return _generation(state, now, (), _lost([worker]))
-    by = _some(sorted(progress.complaints), "reports a failure")
+        return _generation(state, now, (), lost_reason([worker]))
+    by = some(sorted(progress.complaints), "reports a failure")
     return _generation(state, now, (), f"retried: {by}")
 
 
@@ -61,7 +61,7 @@ def _admit(state: MembershipState, now: float) -> Generation | None:
     room = rules.max_domains - len(state.current.domains)
     if room <= 0:
         return None
-    nodes = _free_nodes(state, now, state.progress.members)
+    nodes = free_nodes(state, now, state.progress.members)
     num_new = min(len(domains_of(nodes, rules.domain_workers)), room)
     if not num_new:
         return None
@@ -75,10 +75,10 @@ def _admit(state: MembershipState, now: float) -> Generation | None:
         state.has_changed = True
         return None
     ready = [worker for node in nodes for worker in node.workers]
-    return _generation(state, now, _sound(state), _some(ready, "is ready"))
+    return _generation(state, now, _sound(state), some(ready, "is ready"))
 
 
-def _free_nodes(state: MembershipState, now: float, used: AbstractSet[str]) -> list[Node]:
+def free_nodes(state: MembershipState, now: float, used: AbstractSet[str]) -> list[Node]:
     """Nodes whose workers could all be in a new domain, the longest ready first."""
     free = (
         (worker.ready, worker.name)
@@ -100,7 +100,7 @@ def _generation(
     has_heirs = _has_heirs(state)
     kept = [domain for domain in state.current.domains if _is_kept(state, domain, has_heirs)]
     domains = [Domain(one.workers, one.since, state.progress.holds(one)) for one in kept]
-    nodes = _free_nodes(state, now, {name for domain in kept for name in domain.workers})
+    nodes = free_nodes(state, now, {name for domain in kept for name in domain.workers})
     new = domains_of(nodes, rules.domain_workers)[: max(0, rules.max_domains - len(domains))]
     domains += [Domain(workers, number, holds=False) for workers in new]
     return Generation(
@@ -151,9 +151,9 @@ def _sound_without(state: MembershipState, gone: list[WorkerRecord]) -> tuple[in
     )
 
 
-def _lost(gone: list[WorkerRecord]) -> str:
-    return f"{_some([worker.name for worker in gone], 'is lost')}: {gone[0].gone}"
+def lost_reason(gone: list[WorkerRecord]) -> str:
+    return f"{some([worker.name for worker in gone], 'is lost')}: {gone[0].gone}"
 
 
-def _some(names: list[str], what: str) -> str:
+def some(names: list[str], what: str) -> str:
     return f"{names[0]} {what}" + (f", and {len(names) - 1} more" if len(names) > 1 else "")

@@ -6,6 +6,10 @@ from dataclasses import dataclass
 
 FIRST_STEP_SECONDS = 900.0
 """Time for the first step of a process: compiling a large model takes minutes."""
+ALONE_SECONDS = 90.0
+RESTART_ALONE_SECONDS = 15.0
+"""Shorter where workers restart: their state is restored from a checkpoint anyway, and a run of
+one machine is to be replaced when that has no power."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +26,9 @@ class Rules:
     node_workers: int = 1
     """Workers of one node. They have formed a group before they ask to join, so a domain is made of
     whole nodes. 1: any workers make a domain."""
+    restarts: bool = False
+    """Whether workers end with their generation: a change ends the generation, and the next is made
+    of new processes, which restore the newest checkpoint. Nobody keeps the run's state."""
 
     reconnect_seconds: float = 0.25
     """Time to reconnect. A connection closes mostly because the process died; a living one is back
@@ -32,7 +39,7 @@ class Rules:
     suspected_seconds: float = 1.5
     """The same when somebody does. The longest pause by imports and compiling was 0.4 s, a lost
     packet is sent again after 0.2 s: one late heartbeat is not enough."""
-    alone_seconds: float = 90.0
+    alone_seconds: float = ALONE_SECONDS
     """The same when no member that has the run's state is heard: most likely the coordinator is cut
     off, or has moved and is not found yet, and to continue without them would lose steps. A
     launcher knows sooner if they have ended."""

@@ -163,6 +163,16 @@ class MembershipState:
     """How often each worker was barred, and until when."""
     has_changed: bool = True
     """Whether to decide again soon."""
+    expected: int = 0
+    """Domains with which the next generation starts at once, while there are no members."""
+    certain: int = 0
+    """Those of them whose workers were not lost: they are waited for longest."""
+    broken: str = ""
+    """Why the generation before this one cannot be finished, although it was to be. Only if workers
+    end with their generation."""
+
+    def __post_init__(self) -> None:
+        self.expected = self.certain = self.rules.first_domains or self.rules.max_domains
 
     @property
     def current(self) -> Generation:

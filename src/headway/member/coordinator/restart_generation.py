@@ -1,0 +1,127 @@
+"""The next generation of a run whose workers end with theirs (`Rules.restarts`).
+
+A change ends the current generation: the next has no members, and says whether the workers of the
+one before it finish their step (`sound`) or end at once. The one after it is made of new processes,
+all together: a worker that came later would end it again.
+"""
+
+from __future__ import annotations
+
+from headway.member.coordinator.next_generation import free_nodes, lost_reason, some
+from headway.member.coordinator.nodes import domains_of
+from headway.member.coordinator.state import MembershipState
+from headway.member.protocol.generation import Domain, Generation
+from headway.member.protocol.identity import parse
+
+
+def next_restart(state: MembershipState, now: float) -> Generation | None:
+    """The generation to be made now, if any."""
+    if state.progress.members:
+        return _end(state, now)
+    if state.broken:
+        reason, state.broken = state.broken, ""
+        return _generation(state, (), reason)
+    return _start(state, now)
+
+
+def _end(state: MembershipState, now: float) -> Generation | None:
+    """The end of the current generation, if its members are to change."""
+    number, progress = state.current.number, state.progress
+    # A worker that has not heard that all have entered would never be told.
+    sound = (number,) if progress.went else ()
+    gone = [worker for worker in state.members() if worker.gone]
+    leaving = [worker.name for worker in state.members() if worker.status.leaving]
+    if gone:
+        sound, reason = (), lost_reason(gone)
+    elif leaving and _stay(state):
+        reason = some(leaving, "leaves as planned")
+    elif progress.established and (new := _newcomers(state, now)):
+        reason = some([name for workers in new for name in workers], "is ready")
+    else:
+        return None
+    free = _free_domains(state, now)
+    back = {parse(workers[0]).node for workers in free}
+    lost = {parse(worker.name).node for worker in gone} - back
+    state.certain = min(len(_stay(state)) + len(free), state.rules.max_domains)
+    state.expected = min(state.certain + len(lost), state.rules.max_domains)
+    return _generation(state, sound, reason)
+
+
+def _stay(state: MembershipState) -> list[Domain]:
+    """Domains whose workers are neither lost nor leaving: their successors come back."""
+
+    def stays(name: str) -> bool:
+        worker = state.workers[name]
+        return not worker.gone and not worker.status.leaving
+
+    return [one for one in state.current.domains if all(map(stays, one.workers))]
+
+
+def _newcomers(state: MembershipState, now: float) -> list[tuple[str, ...]]:
+    """Domains that wait for a place, if there is one and they have waited for others."""
+    if len(state.current.domains) >= state.rules.max_domains:
+        return []
+    new = _free_domains(state, now)
+    if new and now < _since(state, new)[0] + state.rules.join_seconds:
+        state.has_changed = True
+        return []
+    return new
+
+
+def _start(state: MembershipState, now: float) -> Generation | None:
+    """A generation of all that are there, once nobody else is waited for."""
+    rules = state.rules
+    domains = _free_domains(state, now)[: rules.max_domains]
+    if len(domains) < rules.min_domains or _is_at_work(state):
+        return None
+    first, last = _since(state, domains)
+    if len(domains) >= state.expected:
+        due = now
+    elif len(domains) >= state.certain:
+        due = last + rules.join_seconds
+    else:
+        due = first + rules.gather_seconds
+    if now < due:
+        state.has_changed = True
+        return None
+    number = state.current.number + 1
+    # Always in the same order: sums depend on it.
+    domains.sort(key=lambda workers: (len(workers[0]), workers))
+    reason = some([name for workers in domains for name in workers], "is ready")
+    new = tuple(Domain(workers, number, holds=False) for workers in domains)
+    return _generation(state, (), reason, new)
+
+
+def _is_at_work(state: MembershipState) -> bool:
+    """Whether a worker still finishes its step in the generation that has ended."""
+    return any(
+        worker.session is not None and worker.status.entered in state.current.sound
+        for worker in state.workers.values()
+    )
+
+
+def _free_domains(state: MembershipState, now: float) -> list[tuple[str, ...]]:
+    """Of workers that were in no generation yet."""
+    used = {name for name, worker in state.workers.items() if worker.status.entered}
+    nodes = free_nodes(state, now, used | state.progress.members)
+    return domains_of(nodes, state.rules.domain_workers)
+
+
+def _since(state: MembershipState, domains: list[tuple[str, ...]]) -> tuple[float, float]:
+    """When the first and when the last of these domains was ready."""
+    ready = [max(state.workers[name].ready for name in workers) for workers in domains]
+    return min(ready), max(ready)
+
+
+def _generation(
+    state: MembershipState, sound: tuple[int, ...], reason: str, domains: tuple[Domain, ...] = ()
+) -> Generation:
+    return Generation(
+        number=state.current.number + 1,
+        incarnation=state.incarnation,
+        domains=domains,
+        leader=0,
+        paused=not domains,
+        sound=sound,
+        reason=reason,
+    )

@@ -1,0 +1,167 @@
+"""Workers that end with their generation: when it is over, who is waited for, and who begins the
+next. Random histories of it: tests/simulations."""
+
+from __future__ import annotations
+
+from headway.member.coordinator.decide import Membership
+from headway.member.coordinator.events import GoodbyeReceived
+from headway.member.coordinator.rules import Rules
+from headway.member.protocol.generation import nobody
+from support.membership.drive import Drive
+
+RULES = Rules(min_domains=1, max_domains=9, first_domains=3, restarts=True)
+NODES = ("n0", "n1", "n2")
+
+
+def workers(start: int, *nodes: str) -> list[str]:
+    return [f"{node}.{start}/0" for node in nodes]
+
+
+def started() -> Drive:
+    drive = Drive(Membership(RULES, 1, nobody(1), 0.0))
+    drive.open(*workers(1, *NODES))
+    drive.wait(0.1)
+    assert drive.workers == workers(1, *NODES)
+    drive.settle()
+    drive.wait(1)
+    return drive
+
+
+def exit_of(drive: Drive, *names: str) -> None:
+    """They end by themselves, as planned."""
+    for name in names:
+        goodbye = GoodbyeReceived(name, drive.sessions.pop(name))
+        drive.do(drive.membership.handle(goodbye, drive.now))
+
+
+def test_a_loss_ends_the_generation_and_all_meet_again_in_the_next() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.close("n1.1/0")
+    drive.wait(0.4)
+    assert drive.workers == []
+    assert drive.current.breaks(number), "nobody finishes the step"
+    assert "n1.1/0 is lost" in drive.current.reason
+    drive.close("n0.1/0")
+    drive.close("n2.1/0")
+    drive.open(*workers(2, "n1", "n2"))
+    drive.wait(0.9)
+    assert drive.workers == [], "one that was not lost is still missing"
+    drive.open(*workers(2, "n0"))
+    drive.wait(0.1)
+    assert drive.workers == workers(2, *NODES), "at once, and always in the same order"
+
+
+def test_one_that_is_lost_for_good_is_waited_for_a_moment_only() -> None:
+    drive = started()
+    drive.close("n1.1/0")
+    drive.wait(0.4)
+    drive.close("n0.1/0")
+    drive.close("n2.1/0")
+    drive.open(*workers(2, "n0", "n2"))
+    drive.wait(RULES.join_seconds - 0.2)
+    assert drive.workers == []
+    drive.wait(0.3)
+    assert drive.workers == workers(2, "n0", "n2")
+
+
+def test_one_that_was_not_lost_is_waited_for_as_in_the_beginning() -> None:
+    drive = started()
+    drive.close("n1.1/0")
+    drive.wait(0.4)
+    drive.close("n0.1/0")
+    drive.close("n2.1/0")
+    drive.open(*workers(2, "n0"))
+    drive.wait(RULES.gather_seconds - 0.5)
+    assert drive.workers == []
+    drive.wait(1)
+    assert drive.workers == workers(2, "n0")
+
+
+def test_a_newcomer_waits_until_the_others_have_finished_their_step_and_saved() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.open("n3.1/0")
+    drive.wait(RULES.join_seconds + 0.2)
+    assert drive.workers == []
+    assert not drive.current.breaks(number), "they finish their step"
+    drive.wait(30)
+    assert drive.workers == [], "a step may be long"
+    exit_of(drive, *workers(1, *NODES))
+    drive.open(*workers(2, *NODES))
+    drive.wait(0.1)
+    assert drive.workers == [*workers(2, *NODES), "n3.1/0"]
+
+
+def test_one_that_leaves_is_not_waited_for() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.tell("n2.1/0", leaving=True)
+    drive.wait(0.1)
+    assert drive.workers == []
+    assert not drive.current.breaks(number)
+    exit_of(drive, *workers(1, *NODES))
+    drive.open(*workers(2, "n0", "n1"))
+    drive.wait(0.1)
+    assert drive.workers == workers(2, "n0", "n1")
+
+
+def test_if_all_leave_they_save_by_themselves() -> None:
+    drive = started()
+    for name in workers(1, *NODES):
+        drive.tell(name, leaving=True)
+    before = len(drive.published)
+    drive.wait(1)
+    assert len(drive.published) == before
+
+
+def test_a_loss_before_a_planned_change_is_complete_ends_the_others() -> None:
+    """They may wait for it in a collective that nothing else ends."""
+    drive = started()
+    number = drive.current.number
+    drive.tell("n2.1/0", leaving=True)
+    drive.wait(0.1)
+    drive.close("n1.1/0")
+    drive.wait(0.1)
+    assert drive.current.breaks(number)
+    assert "n1.1/0 is lost" in drive.current.reason
+
+
+def test_a_worker_of_an_earlier_generation_is_never_a_member_again() -> None:
+    """It was suspended, and does not know yet that its generation is over."""
+    drive = started()
+    drive.close("n1.1/0")
+    drive.wait(0.4)
+    for name in ("n0.1/0", "n2.1/0"):
+        drive.tell(name, step_seconds=2)
+    drive.wait(20)
+    assert drive.workers == []
+
+
+def test_below_the_minimum_nothing_is_made() -> None:
+    rules = Rules(min_domains=2, max_domains=3, first_domains=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n0"))
+    drive.wait(60)
+    assert drive.published == []
+
+
+def test_after_a_restart_of_the_coordinator_successors_are_not_taken_for_members() -> None:
+    drive = started()
+    again = Drive(Membership(RULES, 2, drive.current, 0.0))
+    again.open(*workers(2, *NODES))
+    again.wait(0.2)
+    assert again.workers == workers(2, *NODES)
+
+
+def test_a_run_of_one_member_that_is_silent_is_over_after_its_time() -> None:
+    rules = Rules(max_domains=1, first_domains=1, restarts=True, alone_seconds=15)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open("n0.1/0")
+    drive.wait(0.1)
+    drive.settle()
+    drive.quiet.add("n0.1/0")
+    drive.wait(14)
+    assert drive.workers == ["n0.1/0"]
+    drive.wait(2)
+    assert drive.workers == []
