@@ -20,6 +20,7 @@ from headway.state.checkpoints import CheckpointManifest, FoundCheckpoint, find_
 from headway.state.find_run import find_run, split_step
 from headway.state.run_directory import MODEL, RunDirectory, given_spec
 from headway.state.user_code import make_importable
+from headway.train.export_files import differs_when_saved, write_weights
 from headway.train.initial_weights import InitialWeights, NotByParts
 from headway.train.models import BuiltModel, Network, meta_model, own_model
 from headway.train.restore import load_weights
@@ -107,9 +108,8 @@ def trained_elsewhere(reference: str, folder: Path, seed: int) -> Network:
     run = directory.read_spec().run
     assert run.model is not None
     whole_because = f"{run.model.call} builds it"
-    if run.model.call is None:
-        kind, config = _config(directory, masked=run.objective.type == "masked")
-        module = meta_model(kind, config)
+    module = _on_meta(directory)
+    if module is not None:
         try:
             initial = InitialWeights(module, seed)
             found, manifest = find_checkpoint(directory, step)
@@ -124,27 +124,48 @@ def export(directory: RunDirectory, step: int | None, into: Path | None) -> tupl
     step and the folder."""
     if into is not None:
         _require_empty(into)
-    module, at_step = load_trained(directory, step)
+    found, manifest = find_checkpoint(directory, step)
     if into is None:
-        into = Path(f"{directory.name}-step-{at_step}")
+        into = Path(f"{directory.name}-step-{found.step}")
         _require_empty(into)
-    if not hasattr(module, "save_pretrained"):
-        raise BadInput(
-            f"run {directory.name} has a model in its own code, which has no save_pretrained",
-            f"its weights are plain safetensors in {directory.store.location('checkpoints')}",
-        )
-    module.config.use_cache = True
     # Written beside it and renamed: a folder that exists is complete.
     partial = into.with_name(f".{into.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     transformers.utils.logging.disable_progress_bar()
-    module.save_pretrained(partial)
+    module = _on_meta(directory)
+    if module is None or differs_when_saved(module):
+        _save_whole(directory, found.step, partial)
+    else:
+        module.config.use_cache = True
+        module.save_pretrained(partial, state_dict={})  # all but the weights
+        write_weights(module, directory.store, found, manifest, partial)
     with files_of(directory, TOKENIZER) as tokenizer:
         shutil.copytree(tokenizer, partial, dirs_exist_ok=True)
     if into.exists():
         into.rmdir()
     partial.rename(into)
-    return at_step, into
+    return found.step, into
+
+
+def _on_meta(directory: RunDirectory) -> Any:
+    """The run's model without weights; None if it is the user's own."""
+    run = directory.read_spec().run
+    assert run.model is not None
+    if run.model.call is not None:
+        return None
+    return meta_model(*_config(directory, masked=run.objective.type == "masked"))
+
+
+def _save_whole(directory: RunDirectory, step: int, into: Path) -> None:
+    module, _ = load_trained(directory, step)
+    if not hasattr(module, "save_pretrained"):
+        raise BadInput(
+            f"run {directory.name} has a model in its own code, which has no save_pretrained",
+            f"its weights are plain safetensors in {directory.store.location('checkpoints')}",
+        )
+    if hasattr(module, "config"):
+        module.config.use_cache = True
+    module.save_pretrained(into)
 
 
 def _require_empty(folder: Path) -> None:
