@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from headway.train.export import export, load_trained
+from headway.train.export_check import loss_of_export
 from support.workers import resolved_run, train
 
 pytestmark = pytest.mark.local
@@ -156,3 +157,15 @@ def test_own_model_loss_and_metrics_train_without_a_fork(
     accuracy = alone.evaluations.last()["accuracy"]
     assert 0 < accuracy < 1
     assert two.evaluations.last()["accuracy"] == pytest.approx(accuracy, rel=1e-5)
+
+
+def test_the_loss_of_an_export_is_that_of_the_run(tmp_path: Path, stream: dict[str, Path]) -> None:
+    """What `headway prove` compares."""
+    folder = write_run(tmp_path / "run", MODELS["gpt2"])
+    directory = train(resolved_run(folder, stream))
+    export(directory, None, tmp_path / "out")
+    name = next(name for name in stream if name != "train")
+    (recorded,) = [line for line in directory.evaluations.read()[0] if line["set"] == name]
+    assert recorded["step"] == 3
+    found = loss_of_export(tmp_path / "out", directory, name)
+    assert found == pytest.approx(recorded["loss"], rel=1e-6)

@@ -30,6 +30,7 @@ from headway.cli import (
     list_runs,
     logs,
     node,
+    prove,
     resume,
     run,
     scale,
@@ -62,6 +63,7 @@ app.command("events")(events.events)
 app.command("list")(list_runs.list_runs)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)
+app.command("prove")(prove.prove)
 app.command("coordinator")(coordinator.coordinator)
 app.command("node")(node.node)
 app.command("keep")(keep.keep)

@@ -23,9 +23,7 @@ def require_trainable_here(loaded: Loaded) -> None:
     """Raises if this machine lacks packages or secrets that the run needs."""
     if "wandb" in loaded.run.track and importlib.util.find_spec("wandb") is None:
         raise BadInput("track: wandb needs the wandb extra", "pip install 'headway[wandb]'")
-    for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
-        if importlib.util.find_spec(module) is None:
-            raise needs_train("headway run", ImportError(module, name=module))
+    require_train_extra("headway run")
     missing = [name for name in loaded.run.secrets if not os.environ.get(name)]
     if missing:
         raise SpecError(
@@ -33,6 +31,12 @@ def require_trainable_here(loaded: Loaded) -> None:
             str(loaded.located.mark(("secrets",))),
             f"export {missing[0]}=...",
         )
+
+
+def require_train_extra(command: str) -> None:
+    for module in ("torch", "transformers", "tokenizers", "numpy", "safetensors"):
+        if importlib.util.find_spec(module) is None:
+            raise needs_train(command, ImportError(module, name=module))
 
 
 def steps_of(run: RunFile) -> int | None:

@@ -46,6 +46,7 @@ SURFACE = {
         "--on",
     ],
     "export": ["RUN[@STEP]", "--into", "--on"],
+    "prove": ["--into", "--devices"],
     "node": [],
     "keep": [],
     "serve": [],

@@ -1,0 +1,100 @@
+"""headway prove: does this machine do what Headway promises?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from headway import __version__
+from headway.cli.output import say
+from headway.clock import stamp
+
+if TYPE_CHECKING:
+    from headway.clock import Clock
+    from headway.prove.devices import Devices
+    from headway.prove.report import CheckResult, ProofReport
+    from headway.spec.resolve import Hardware
+
+LIMIT_SECONDS = 900.0
+
+
+def prove(
+    into: Annotated[
+        Path,
+        typer.Option("--into", metavar="FOLDER", help="A new folder for the results and the runs."),
+    ] = Path("prove"),
+    devices: Annotated[
+        int | None,
+        typer.Option(help="Number of GPUs to use. Default: all; without a GPU, 4 workers.", min=1),
+    ] = None,
+) -> None:
+    """Check on this machine that Headway trains, resumes and exports as promised.
+
+    Takes at most 15 minutes, on all of this machine's GPUs; without a GPU it is a rehearsal on the
+    CPU. Trains a tiny model on 1, 2 and 4 workers, replicated and sharded, and compares the losses;
+    kills a worker; restores on another number of workers; exports. Writes prove.html and
+    prove.json. One machine: several are not proven together yet."""
+    from headway.cli.preflight import require_train_extra
+    from headway.clock import SystemClock
+    from headway.errors import BadInput
+    from headway.launch.hardware import this_machine
+    from headway.prove.devices import devices_for
+
+    require_train_extra("headway prove")
+    hardware = this_machine()
+    chosen = devices_for(hardware, devices)
+    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+        raise BadInput(f"{into} already exists and is not empty", "headway prove --into NEW")
+    into.mkdir(parents=True, exist_ok=True)
+    if chosen.is_cpu:
+        say("this machine has no GPU: a rehearsal on the CPU")
+    conclude(_prove(into.resolve(), hardware, chosen, SystemClock()), into)
+
+
+def _prove(folder: Path, hardware: Hardware, devices: Devices, clock: Clock) -> ProofReport:
+    from headway.prove.checks import Checks
+    from headway.prove.machine import device_name, machine_facts
+    from headway.prove.program import Program
+    from headway.prove.report import ProofReport
+
+    started, began = stamp(clock.now()), clock.monotonic()
+    program = Program(folder, clock, LIMIT_SECONDS)
+    machine = machine_facts(hardware, devices, program)
+    for name, value in machine.items():
+        say(f"{name}: {value}")
+    checks = []
+    for check in Checks(program, devices).results():
+        checks.append(check)
+        say(check_line(check))
+    return ProofReport(
+        headway=__version__,
+        started=started,
+        seconds=round(clock.monotonic() - began, 1),
+        device=device_name(hardware, devices),
+        num_devices=devices.num_devices,
+        is_rehearsal=devices.is_cpu,
+        tolerance=devices.tolerance,
+        machine=machine,
+        checks=checks,
+    )
+
+
+def check_line(check: CheckResult) -> str:
+    took = f" ({check.seconds:.0f} s)" if check.outcome != "not run" else ""
+    return f"{check.outcome}: {check.name}: {check.figure}{took}"
+
+
+def conclude(report: ProofReport, folder: Path) -> None:
+    """Writes both files, and raises if a check failed."""
+    from headway.errors import CheckFailed
+    from headway.prove.page import page
+
+    files = {"prove.html": page(report), "prove.json": report.model_dump_json(indent=2) + "\n"}
+    for name, content in files.items():
+        (folder / name).write_text(content, "utf-8")
+        print(folder / name)
+    say(report.verdict)
+    if not report.passed:
+        raise CheckFailed("not all checks passed", f"what the commands printed: {folder / 'logs'}")

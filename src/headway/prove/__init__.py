@@ -1,0 +1,1 @@
+"""The proof kit: does Headway do on this machine what it promises?"""

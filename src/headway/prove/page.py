@@ -1,0 +1,96 @@
+"""prove.html: one page of tables, made from the report alone. No script, nothing fetched."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+
+from headway.prove.report import CheckResult, ProofReport
+
+NUMBERS = {"seconds"}
+"""Columns aligned to the right."""
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; background: #fff; max-width: 60rem;
+  margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.6rem; margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin-top: 2rem; }
+table { border-collapse: collapse; width: 100%; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0;
+  border-bottom: 1px solid #d8dee4; }
+th { font-weight: 600; }
+td.number, th.number { text-align: right; white-space: nowrap; }
+pre { margin: 0; overflow-x: auto; font-size: .8rem; }
+.figure { white-space: pre-wrap; overflow-wrap: anywhere; }
+.verdict { font-size: 1.15rem; font-weight: 600; }
+.outcome { font-weight: 600; white-space: nowrap; }
+.passed { color: #116329; } .failed { color: #a40e26; } .not-run { color: #59636e; }
+"""
+
+
+def page(report: ProofReport) -> str:
+    words = "passed" if report.passed else "failed"
+    title = f"Headway {report.headway} on {_devices(report)}: {words}"
+    parts = [
+        f"<h1>Headway {escape(report.headway)} on {escape(_devices(report))}</h1>",
+        f'<p class="verdict {words}">{words.capitalize()}: {escape(report.verdict)}.</p>',
+        f"<p>{escape(_summary(report))}</p>",
+        "<h2>Checks</h2>",
+        _table(("check", "outcome", "figure", "seconds"), map(_check_cells, report.checks)),
+        f"<p>{escape(_tolerance(report))}</p>",
+        "<h2>Machine</h2>",
+        _table(("", ""), ((escape(k), _value(v)) for k, v in report.machine.items()), header=False),
+    ]
+    return (
+        f'<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f'<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n"
+        + "\n".join(parts)
+        + "\n</body>\n</html>\n"
+    )
+
+
+def _devices(report: ProofReport) -> str:
+    if report.is_rehearsal:
+        return "the CPU"
+    return f"{report.num_devices} x {report.device}"
+
+
+def _summary(report: ProofReport) -> str:
+    began = report.started[:16].replace("T", " ")
+    text = f"headway prove, {began} UTC, {report.seconds / 60:.1f} minutes."
+    if report.is_rehearsal:
+        text += " A rehearsal: there was no GPU, so this proves nothing about GPUs."
+    return text
+
+
+def _tolerance(report: ProofReport) -> str:
+    return (
+        "Equal losses: in fp32, the loss of every step differs from that of one worker by at most "
+        f"{report.tolerance:.0e}, relatively; its gradient norm by ten times as much."
+    )
+
+
+def _check_cells(check: CheckResult) -> Sequence[str]:
+    mark = check.outcome.replace(" ", "-")
+    return (
+        escape(check.name),
+        f'<span class="outcome {mark}">{check.outcome}</span>',
+        f'<span class="figure">{escape(check.figure)}</span>',
+        f"{check.seconds:.0f}" if check.outcome != "not run" else "",
+    )
+
+
+def _value(text: str) -> str:
+    return f"<pre>{escape(text)}</pre>" if "\n" in text else escape(text)
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[str]], header: bool = True) -> str:
+    """Cells of `rows` are HTML."""
+    style = ['class="number"' if name in NUMBERS else "" for name in names]
+    lines = [
+        "<tr>" + "".join(f"<td {s}>{c}</td>" for s, c in zip(style, row, strict=True)) + "</tr>"
+        for row in rows
+    ]
+    head = "".join(f"<th {s}>{n}</th>" for s, n in zip(style, names, strict=True))
+    top = [f"<tr>{head}</tr>"] if header else []
+    return "\n".join(["<table>", *top, *lines, "</table>"])

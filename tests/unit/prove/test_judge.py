@@ -1,0 +1,85 @@
+"""What counts as equal, resumed and learned, from records of a run."""
+
+from __future__ import annotations
+
+import pytest
+
+from headway.prove.judge import (
+    ProofFailed,
+    require_equal,
+    require_learning,
+    require_resumed,
+    require_same_loss,
+)
+
+
+def steps(*losses: float | None, norm: float = 2.0) -> list[dict[str, float | int | None]]:
+    return [
+        {"step": number, "loss": loss, "grad_norm": norm}
+        for number, loss in enumerate(losses, start=1)
+    ]
+
+
+ALONE = steps(6.0, 5.0, 4.0)
+
+
+def test_losses_that_differ_by_rounding_are_equal_and_the_difference_is_the_figure() -> None:
+    found = require_equal(steps(6.0, 5.00002, 4.0), ALONE, 1e-5)
+    assert found == "loss within 4.0e-06, grad_norm within 0.0e+00 of one worker's in 3 steps"
+
+
+def test_one_step_with_another_loss_is_named() -> None:
+    with pytest.raises(ProofFailed, match=r"^loss of step 2 differs by 2.0e-03 from one worker's"):
+        require_equal(steps(6.0, 5.01, 4.0), ALONE, 1e-5)
+
+
+def test_equal_losses_with_other_gradients_are_not_equal() -> None:
+    with pytest.raises(ProofFailed, match="grad_norm of step"):
+        require_equal(steps(6.0, 5.0, 4.0, norm=2.01), ALONE, 1e-5)
+
+
+def test_a_loss_that_is_not_finite_is_not_equal() -> None:
+    with pytest.raises(ProofFailed, match="loss of step 3 differs by inf"):
+        require_equal(steps(6.0, 5.0, None), ALONE, 1e-5)
+
+
+@pytest.mark.parametrize("found", [steps(6.0, 5.0), [*ALONE, ALONE[-1]], []])
+def test_a_run_with_other_steps_is_not_equal(found: list[dict[str, float]]) -> None:
+    with pytest.raises(ProofFailed, match=f"3 steps expected, but {len(found)} recorded"):
+        require_equal(found, ALONE, 1e-5)
+
+
+def test_a_run_whose_loss_stays_has_not_learned() -> None:
+    assert require_learning(ALONE, 3) == "loss 6.000 at step 1, 4.000 at step 3"
+    with pytest.raises(ProofFailed, match="does not fall"):
+        require_learning(steps(6.0, 6.0, 5.99), 3)
+
+
+LOST = {"event": "lost"}
+FIRST = {"event": "started", "resumed_from": None}
+
+
+def test_resumed_names_the_steps() -> None:
+    history = [FIRST, LOST, {"event": "started", "resumed_from": 6}]
+    assert require_resumed(history, 8) == "killed after step 8, resumed from step 6"
+
+
+@pytest.mark.parametrize(
+    ("history", "words"),
+    [
+        ([FIRST], "no record of a lost worker"),
+        ([FIRST, LOST], "did not resume"),
+        ([FIRST, LOST, FIRST], "did not resume"),
+    ],
+)
+def test_a_run_that_only_seems_to_have_resumed(history: list[dict], words: str) -> None:
+    with pytest.raises(ProofFailed, match=words):
+        require_resumed(history, 8)
+
+
+def test_an_export_with_another_loss() -> None:
+    assert "3.300000 in the run" in require_same_loss(3.3, 3.3, 1e-5)
+    with pytest.raises(ProofFailed, match=r"they differ by 3.0e-03"):
+        require_same_loss(3.31, 3.3, 1e-5)
+    with pytest.raises(ProofFailed):
+        require_same_loss(float("nan"), 3.3, 1e-5)
