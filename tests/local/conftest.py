@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headway.data.tiny_stories import stories
 from support.preparing import prepare_set
+from support.simulated_workers import WorkerPrograms
 
 WINDOW = 16
 
@@ -59,3 +61,10 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "teacher"
     GPT2LMHeadModel(config).save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[WorkerPrograms]:
+    """Worker programs that can run on the simulated device."""
+    with WorkerPrograms() as programs:
+        yield programs

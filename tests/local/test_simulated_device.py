@@ -3,7 +3,7 @@ fails there; `support.simulated_device` says what, and where it is too weak."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -15,11 +15,7 @@ from support.simulated_workers import WorkerPrograms
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(200)]
 
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[WorkerPrograms]:
-    with WorkerPrograms() as programs:
-        yield programs
+LONG = pytest.mark.long("the gate has no time for more runs than one of each kind")
 
 
 @pytest.fixture
@@ -50,10 +46,46 @@ def test_rotary_embeddings_recomputed_blocks_and_lamb(causal: SmallRun) -> None:
     assert largest_difference(causal.train("sim", 8), expected) <= TOLERANCE
 
 
+@LONG
 def test_distillation(causal: SmallRun, teacher: Path) -> None:
     causal.write("gpt2", objective=f"{{type: distill, teacher: {{from: {teacher}}}}}")
     expected = causal.train("cpu", 6)
     assert largest_difference(causal.train("sim", 6), expected) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sharded", "most"),
+    [
+        ("adamw", False, 1),
+        pytest.param("adamw", True, 2, marks=LONG),
+        pytest.param("lamb", False, 1, marks=LONG),
+    ],
+)
+def test_host_syncs_of_a_step(causal: SmallRun, optimizer: str, sharded: bool, most: int) -> None:
+    """Counted in two starts that resume, and differ by two steps of two micro-batches."""
+    causal.write("gpt2", optimizer=optimizer)
+    how = ["shard=node", "resources.accelerators=cpu:2"] if sharded else []
+    seldom = ["evaluation.every=100 steps", "watch.activations.every=100 steps"]
+    counts = []
+    for steps in (1, 2, 5):
+        causal.train("sim", steps, *how, *seldom)
+        counts.append(Counter(causal.syncs))
+    more = counts[2] - counts[1]
+    assert more.total() <= 2 * most, more
+    assert more.total() >= 2, "a step reads its loss"
+
+
+def test_host_syncs_of_an_evaluation(causal: SmallRun) -> None:
+    causal.write("llama")
+    (causal.folder / "figures.py").write_text(
+        "def mine(model, batch): return {'rows': (len(batch.inputs), 1)}"
+    )
+    own = ["code={path: .}", "evaluation.metrics.call=figures:mine"]
+    counts = []
+    for sequences in (2, 8):
+        causal.train("sim", 1, *own, f"evaluation.sequences={sequences}", name=f"for-{sequences}")
+        counts.append(Counter(causal.syncs))
+    assert counts[0] == counts[1], "more micro-batches, more syncs"
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:

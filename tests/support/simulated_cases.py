@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from headway.state.rewinds import apply_rewinds
@@ -47,6 +48,8 @@ class SmallRun:
     programs: WorkerPrograms
     folder: Path
     sets: dict[str, Path]
+    syncs: list[str] = field(default_factory=list)
+    """Host syncs of the first worker in the newest start."""
 
     def write(
         self,
@@ -74,8 +77,10 @@ class SmallRun:
         """The run, started or resumed, until `steps`. Fails with the first worker's log."""
         settings = [f"name={name or device}", f"train_for={steps} steps", *overrides]
         resolved = resolved_run(self.folder, self.sets, nodes, settings)
-        for rank, (code, log) in enumerate(self.programs.start(resolved, device, source)):
-            assert code == 0, f"worker {rank} ended with {code}: {log}"
+        ends = self.programs.start(resolved, device, source)
+        for rank, end in enumerate(ends):
+            assert end.code == 0, f"worker {rank} ended with {end.code}: {end.log}"
+        self.syncs[:] = ends[0].syncs
         return RunDirectory.open(resolved.run_directory)
 
 
@@ -84,6 +89,7 @@ def figures(directory: RunDirectory) -> list[float]:
     steps = directory.steps()
     assert [line["step"] for line in steps] == list(range(1, len(steps) + 1))
     found = [line[key] for line in steps for key in ("loss", "grad_norm", "targets")]
+    found = [math.nan if value is None else value for value in found]
     for log in (directory.evaluations, directory.activations):
         lines = apply_rewinds(log.read()[0])
         assert lines
@@ -97,5 +103,8 @@ def figures(directory: RunDirectory) -> list[float]:
 
 
 def largest_difference(one: RunDirectory, other: RunDirectory) -> float:
-    pairs = zip(figures(one), figures(other), strict=True)
-    return max(abs(a - b) / max(1.0, abs(b)) for a, b in pairs)
+    """Infinite if a figure is missing, or is no number."""
+    mine, others = figures(one), figures(other)
+    if len(mine) != len(others) or not all(map(math.isfinite, mine)):
+        return math.inf
+    return max(abs(a - b) / max(1.0, abs(b)) for a, b in zip(mine, others, strict=True))

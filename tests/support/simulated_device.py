@@ -29,11 +29,13 @@ Where it is too weak:
 
 from __future__ import annotations
 
-import sys
+import json
+import os
 import traceback
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -44,6 +46,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 
 CPU = torch.device("cpu")
 MAY_CROSS = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
+SYNCS = "HEADWAY_TEST_SYNCS"
 SCALAR = "aten::_local_scalar_dense"
 
 
@@ -363,15 +366,12 @@ def counted_syncs() -> Iterator[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """The worker program with the device: `python -m support.simulated_device RUN_DIRECTORY`."""
-    with install():
+    """The worker program with the device. Writes its host syncs to the file that HEADWAY_TEST_SYNCS
+    names."""
+    with install(), counted_syncs() as syncs:
         from headway.train.__main__ import main as work
 
-        return work(arguments)
-
-
-if __name__ == "__main__":
-    # Imported, not run: the device's state is the module's.
-    from support.simulated_device import main as installed_main
-
-    sys.exit(installed_main(sys.argv[1:]))
+        code = work(arguments)
+    if SYNCS in os.environ:
+        Path(os.environ[SYNCS]).write_text(json.dumps(syncs))
+    return code

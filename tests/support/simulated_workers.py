@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import traceback
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
@@ -35,6 +36,14 @@ PRELOADED = (
 )
 
 
+@dataclass(frozen=True)
+class WorkerEnd:
+    code: int
+    log: str
+    syncs: list[str]
+    """What the host waited for on the simulated device, and where."""
+
+
 class WorkerPrograms:
     """The forking process. `start` runs the workers of one start of a run to their end."""
 
@@ -53,10 +62,8 @@ class WorkerPrograms:
         os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
 
-    def start(
-        self, resolved: Any, device: str, source: Path | None = None
-    ) -> list[tuple[int, str]]:
-        """Exit code and log of each worker. `source`: a copy of src to run instead of ours."""
+    def start(self, resolved: Any, device: str, source: Path | None = None) -> list[WorkerEnd]:
+        """How each worker ended. `source`: a copy of src to run instead of ours."""
         from headway.clock import SystemClock
         from headway.state.generations import next_generation
         from headway.state.run_directory import RunDirectory
@@ -72,6 +79,7 @@ class WorkerPrograms:
                 {
                     "HEADWAY_RANK": str(rank),
                     "HEADWAY_DEVICE": "0" if device == "sim" else str(rank),
+                    "HEADWAY_TEST_SYNCS": f"{scratch}/{rank}.syncs",
                     "HEADWAY_STORE": f"{scratch}/store",
                     "HEADWAY_GENERATION": str(next_generation(directory)),
                 }
@@ -86,7 +94,10 @@ class WorkerPrograms:
                 "logs": logs,
             }
             codes = self._ask(request)
-            return [(code, Path(log).read_text()) for code, log in zip(codes, logs, strict=True)]
+            return [
+                WorkerEnd(code, Path(log).read_text(), _syncs(Path(log).with_suffix(".syncs")))
+                for code, log in zip(codes, logs, strict=True)
+            ]
 
     def _ask(self, request: dict[str, Any]) -> list[int]:
         assert self._process.stdin is not None
@@ -97,6 +108,10 @@ class WorkerPrograms:
         assert ready, f"the workers did not end within {DEADLINE_SECONDS:.0f} s"
         codes: list[int] = json.loads(self._process.stdout.readline())
         return codes
+
+
+def _syncs(file: Path) -> list[str]:
+    return json.loads(file.read_text()) if file.exists() else []
 
 
 def _serve() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
+import numpy as np
 import torch
 import torch.distributed as dist
 
@@ -65,6 +66,15 @@ def seed_generators(seed: int, device: torch.device) -> None:
     torch.default_generator.manual_seed(seed)
     if is_accelerator(device):
         _module(device).manual_seed(seed)  # the current device is this worker's
+
+
+def copied_to(device: torch.device, array: np.ndarray) -> torch.Tensor:
+    """The array on the device. The host does not wait for the copy: it is made from pinned memory,
+    which torch uses again only when it has arrived."""
+    tensor = torch.from_numpy(array)
+    if not is_accelerator(device):
+        return tensor
+    return tensor.pin_memory().to(device, non_blocking=True)
 
 
 def synchronize(device: torch.device) -> None:

@@ -102,9 +102,7 @@ def evaluate(
             measured = metrics(model, batch) if metrics is not None else {}
         names = sorted(measured)
         found = [(loss.sum, loss.count), *(checked_pair(name, measured[name]) for name in names)]
-        numbers = torch.stack(
-            [torch.as_tensor(x, device=world.device).double() for pair in found for x in pair]
-        )
+        numbers = torch.stack([_on_device(x, world.device) for pair in found for x in pair])
         pairs = numbers if pairs is None else pairs + numbers
     assert pairs is not None, "a share has at least one micro-batch"
     world.all_reduce(pairs)  # COLLECTIVE
@@ -167,6 +165,13 @@ class Evaluator:
                 return {}
             results[name] = result
         return results
+
+
+def _on_device(value: Any, device: torch.device) -> torch.Tensor:
+    if isinstance(value, torch.Tensor):
+        return value.to(device, torch.float64)
+    # Filled there: a copy of a number from the host would be a sync for every micro-batch.
+    return torch.full((), float(value), dtype=torch.float64, device=device)
 
 
 def checked_pair(name: str, value: Any) -> tuple[Any, Any]:

@@ -28,6 +28,7 @@ from headway.plan.batch_division import MicroBatchShare, micro_batch_rows, num_m
 from headway.spec.resolve import Resolved
 from headway.state.store import Store
 from headway.train.batches import IGNORED, Batch
+from headway.train.device import copied_to
 
 PORTION_TOKENS = 2**20
 """Tokens of an evaluation that are read at once: a whole set need not fit into memory."""
@@ -249,8 +250,8 @@ class Feed:
             inputs = np.pad(inputs, lacking)
             targets = np.pad(targets, lacking, constant_values=IGNORED)
         return Batch(
-            inputs=torch.from_numpy(inputs).to(self.device, non_blocking=True),
-            targets=torch.from_numpy(targets).to(self.device, non_blocking=True),
+            inputs=copied_to(self.device, inputs),
+            targets=copied_to(self.device, targets),
             is_real=torch.arange(self.micro, device=self.device) < real,
             seed=seed,
         )

@@ -22,6 +22,7 @@ from headway.member.worker.state_choice import NO_STATE, Name, state_of_domain, 
 from headway.train.collectives import WorkerGroup
 from headway.train.device import is_accelerator
 from headway.train.domain_group import DomainGroup
+from headway.train.optim import counter_device
 from headway.train.safetensors_file import DTYPES, TORCH_DTYPES
 from headway.train.state_tensors import StateTensor, state_tensor_of, state_tensors, tied_names
 from headway.train.step import Training
@@ -163,7 +164,11 @@ def _tensors_to_fill(training: Training, wanted: list[list[Any]]) -> list[torch.
             tensor: Any = (
                 torch.zeros_like(parameter)
                 if like and shape
-                else torch.zeros(shape, dtype=TORCH_DTYPES[dtype])
+                else torch.zeros(
+                    shape,
+                    dtype=TORCH_DTYPES[dtype],
+                    device=counter_device(training.optimizer, parameter),
+                )
             )
             training.optimizer.state[parameter][key] = tensor
             held_tensors[name] = state_tensor_of(name, tensor)

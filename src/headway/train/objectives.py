@@ -13,6 +13,7 @@ from headway.errors import BadInput
 from headway.spec.run_file import ObjectiveConfig
 from headway.state.user_code import find_function
 from headway.train.batches import IGNORED, Batch, Loss
+from headway.train.packed_sequences import not_packed
 
 LossFunction = Callable[[nn.Module, Batch], Loss]
 EXTRA = "loss_"
@@ -37,7 +38,8 @@ def make_evaluation(objective: ObjectiveConfig) -> LossFunction:
 
 
 def logits_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
-    output = model(inputs)
+    with not_packed():
+        output = model(inputs)
     return getattr(output, "logits", output)
 
 
@@ -64,9 +66,10 @@ class Distill:
 
     def __call__(self, model: nn.Module, batch: Batch) -> Loss:
         hidden_wanted = self.weights.hidden > 0
-        student = model(batch.inputs, output_hidden_states=hidden_wanted)
-        with torch.no_grad():
-            teacher = self.teacher(batch.inputs, output_hidden_states=hidden_wanted)
+        with not_packed():
+            student = model(batch.inputs, output_hidden_states=hidden_wanted)
+            with torch.no_grad():
+                teacher = self.teacher(batch.inputs, output_hidden_states=hidden_wanted)
         if student.logits.shape != teacher.logits.shape:
             raise BadInput(
                 f"student and teacher disagree on the vocabulary: {student.logits.shape[-1]} and "

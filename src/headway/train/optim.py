@@ -25,6 +25,12 @@ def make_optimizer(spec: OptimizerConfig, module: nn.Module) -> torch.optim.Opti
     return torch.optim.AdamW(groups, lr=spec.lr, betas=spec.betas, eps=spec.eps, fused=True)
 
 
+def counter_device(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.device:
+    """Where the optimizer has a parameter's `step`: fused kernels want it on the device; LAMB reads
+    it on the host, which would be a sync there."""
+    return parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")
+
+
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr

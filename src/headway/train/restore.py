@@ -19,6 +19,7 @@ from headway.state.checkpoints import (
     counts,
 )
 from headway.state.run_directory import Journal, RunDirectory
+from headway.train.optim import counter_device
 from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
 from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
@@ -157,7 +158,9 @@ def _load_optimizer(
                 torch.zeros_like(parameter)
                 if shaped_alike
                 else torch.zeros(
-                    stored.shape, dtype=TORCH_DTYPES[stored.dtype], device=parameter.device
+                    stored.shape,
+                    dtype=TORCH_DTYPES[stored.dtype],
+                    device=counter_device(training.optimizer, parameter),
                 )
             )
             _fill(f"optimizer/{name}/{key}", tensor, stored, directory, found)
