@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok prove-rehearsal
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -81,6 +81,9 @@ kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and
 
 prove-rehearsal: install ## headway prove from end to end, on the CPU if there is no GPU; 3 to 10 minutes
 	$(BENCH).prove
+
+ran-on: install  ## put what headway prove found into README's table: FILE=prove.json
+	FILE=$${FILE:-prove.json} $(BIN)/python -m headway.cli.ran_on
 
 simulate: install ## HISTORIES=100000 random histories of the membership, and planted defects
 	$(BENCH).simulate
