@@ -24,7 +24,7 @@ def generate(
     seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same text.")] = 0,
     on: OnOption = None,
 ) -> None:
-    """Continue a prompt with a trained model, on the CPU."""
+    """Continue a prompt with a trained model, on a GPU of this machine or its CPU."""
     from headway.cli.target_run import directory_of
     from headway.errors import needs_train
     from headway.state.find_run import split_step

@@ -29,6 +29,13 @@ def device_of(resolved: Resolved, number: int) -> torch.device:
     return device
 
 
+def device_with_room(num_bytes: int) -> torch.device:
+    """The first GPU of this machine, if it has that much free memory; otherwise the CPU."""
+    if torch.cuda.is_available() and num_bytes < torch.cuda.mem_get_info(0)[0]:
+        return torch.device("cuda", 0)
+    return torch.device(HOST)
+
+
 def is_accelerator(device: torch.device) -> bool:
     """Whether it has memory of its own, and computes while the host continues."""
     return device.type != HOST
