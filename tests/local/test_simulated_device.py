@@ -10,8 +10,10 @@ import pytest
 import torch
 
 from headway.train.export import export
+from support.host_copies_on_sim import copy_twice
 from support.simulated_cases import TOLERANCE, SmallRun, largest_difference
 from support.simulated_workers import WorkerPrograms
+from support.workers import in_worker_process
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(200)]
 
@@ -86,6 +88,13 @@ def test_host_syncs_of_an_evaluation(causal: SmallRun) -> None:
         causal.train("sim", 1, *own, f"evaluation.sequences={sequences}", name=f"for-{sequences}")
         counts.append(Counter(causal.syncs))
     assert counts[0] == counts[1], "more micro-batches, more syncs"
+
+
+def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:
+    found, num_buffers = in_worker_process(copy_twice)
+    expected = [torch.arange(100.0), torch.tensor(3.0), torch.arange(33).view(3, 11).t()]
+    assert found == [[one.tolist() for one in expected]] * 2
+    assert num_buffers == 2, "kept from one save to the next"
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:

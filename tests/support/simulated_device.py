@@ -51,7 +51,8 @@ SCALAR = "aten::_local_scalar_dense"
 
 
 class SimulatedStream:
-    """A stream, and an event on it. Work is done at once, so neither is ever waited for."""
+    """A stream, and an event on it. Work is done at once; what is late is copies to pinned memory,
+    for which the host has to wait."""
 
     def __init__(self, priority: int = 0) -> None:
         self.stream_id = self.device_index = self.device_type = 0
@@ -62,6 +63,9 @@ class SimulatedStream:
 
     def record_event(self) -> SimulatedStream:
         return self
+
+    def synchronize(self) -> None:
+        SIM.synced("event")
 
     def record(self, stream: SimulatedStream | None = None) -> SimulatedStream:
         return self

@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import tempfile
 import traceback
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +59,18 @@ def train(resolved: Resolved, seconds: float = DEADLINE_SECONDS) -> RunDirectory
     workers = Workers(resolved)
     workers.wait(seconds=seconds)
     return workers.directory
+
+
+def in_worker_process(work: Callable[[Any], None]) -> Any:
+    """What `work` puts into the queue that it is given, in a process of its own."""
+    answers = _context.Queue()
+    process = _context.Process(target=work, args=(answers,), daemon=True)
+    process.start()
+    try:
+        return answers.get(timeout=DEADLINE_SECONDS)
+    finally:
+        process.kill()
+        process.join(timeout=10)
 
 
 class Workers:

@@ -11,7 +11,7 @@ import math
 import os
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -41,6 +41,15 @@ DEFAULTS = {
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
+
+
+def allocator_defaults(device: str, given: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Of torch's allocator on an accelerator: without expandable segments, memory is lost between
+    blocks of different sizes, which sharded models and evaluations ask for. The variable's earlier
+    name, if the user has set that, would lose to ours."""
+    if device == "cpu" or "PYTORCH_CUDA_ALLOC_CONF" in given:
+        return {}
+    return {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 class Supervisor(ABC):
@@ -147,7 +156,8 @@ class Supervisor(ABC):
     def _environment(self) -> dict[str, str]:
         """Environment of the fork server, and of workers before their own variables."""
         threads = str(self.resolved.threads)
-        return {**self.environment_defaults, **os.environ, "OMP_NUM_THREADS": threads}
+        defaults = {**self.environment_defaults, **allocator_defaults(self.resolved.device)}
+        return {**defaults, **os.environ, "OMP_NUM_THREADS": threads}
 
     def _supervise(self) -> Exit:
         """Until the workers have exited. Raises RunFailed with the first cause."""

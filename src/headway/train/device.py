@@ -4,6 +4,7 @@ torch offers for a type of device is in a module of that name (`torch.cuda`)."""
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import torch
@@ -84,10 +85,11 @@ def copied_to(device: torch.device, array: np.ndarray) -> torch.Tensor:
     return tensor.pin_memory().to(device, non_blocking=True)
 
 
-def synchronize(device: torch.device) -> None:
-    """SYNC. All work given to the device is done, copies to the host included."""
-    if is_accelerator(device):
-        _module(device).synchronize(device)
+def recorded_event(device: torch.device) -> Any:
+    """An event after all work given to the device so far; `synchronize` waits for it."""
+    event = _module(device).Event()
+    event.record()
+    return event
 
 
 def _module(device: torch.device) -> ModuleType:

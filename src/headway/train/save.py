@@ -33,7 +33,7 @@ from headway.state.checkpoints import (
     write_manifest,
 )
 from headway.state.run_directory import Journal, RunDirectory, send_logs
-from headway.train.device import is_accelerator, synchronize
+from headway.train.host_copies import HostCopies
 from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
 from headway.train.state_tensors import state_tensors, tensors_to_write
 from headway.train.step import Training
@@ -115,6 +115,7 @@ class CheckpointSaver:
         """Why the newest save failed, if it did."""
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
+        self._host_copies = HostCopies()
 
     def begin(self, world: World) -> None:
         """From now on saves are those of this world; one that is being written is not disturbed."""
@@ -211,14 +212,11 @@ class CheckpointSaver:
             buffer = self._buffers.get(tensor.name)
             if buffer is None:
                 # Reused by all saves: touching fresh memory costs more than copying into it.
-                pinned = is_accelerator(tensor.local.device)
-                buffer = torch.empty(
-                    tensor.local.shape, dtype=tensor.local.dtype, pin_memory=pinned
-                )
+                buffer = torch.empty(tensor.local.shape, dtype=tensor.local.dtype)
                 self._buffers[tensor.name] = buffer
-            buffer.copy_(tensor.local, non_blocking=True)
+            self._host_copies.start(tensor.local, buffer)
             rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
-        synchronize(self.world.device)  # SYNC: the copies have arrived
+        self._host_copies.finish()  # SYNC
         run = training.resolved.run
         facts = {
             "step": training.step,

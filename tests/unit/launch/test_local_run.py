@@ -363,3 +363,28 @@ def test_workers_that_die_of_the_same_loss_count_once(resolved: Resolved, tmp_pa
     assert run.run(look) == Exit.DONE
     assert [event["node"] for event in events(run) if event["event"] == "lost"] == [0]
     assert len([event for event in events(run) if event["event"] == "worker"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("device", "given", "expected"),
+    [
+        ("cuda", {}, "expandable_segments:True"),
+        ("cpu", {}, ""),
+        ("cuda", {"PYTORCH_ALLOC_CONF": "mine"}, "mine"),
+        ("cuda", {"PYTORCH_CUDA_ALLOC_CONF": "mine"}, ""),
+    ],
+)
+def test_segments_of_device_memory_expand_unless_the_user_has_said_how(
+    resolved: Resolved,
+    device: str,
+    given: dict[str, str],
+    expected: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    script = f'test "$PYTORCH_ALLOC_CONF" = "{expected}"'
+    run = make_run(resolved.model_copy(update={"device": device}), script)
+    assert run.run(lambda: None) is Exit.DONE
