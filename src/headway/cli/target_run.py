@@ -78,8 +78,6 @@ class TargetRun:
         if found is None or not found.data:
             return
         resolved = Resolved.model_validate_json(found.data["spec.json"])
-        if not resolved.is_live and nodes > 1:
-            raise BadInput(f"run {self.name} restarts when its nodes change: it stays at one node")
         wanted = resolved.run.resources.nodes
         if wanted.minimum < wanted.maximum and not wanted.minimum <= nodes <= wanted.maximum:
             raise BadInput(

@@ -63,7 +63,8 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
         "--domain-pods": ranks,
         "--node-pods": ranks,
     }
-    return [word for option, number in numbers.items() for word in (option, str(number))]
+    words = [word for option, number in numbers.items() for word in (option, str(number))]
+    return words if resolved.is_live else [*words, "--restart"]
 
 
 def _first_domains(resolved: Resolved) -> int:

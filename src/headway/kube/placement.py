@@ -53,7 +53,6 @@ def resolve_on_target(
         train_set=train,
         validation_sets=validation,
     ).model_copy(update={"nodes": nodes})
-    _require_live(loaded, resolved)
     if resolved.device == "cpu" and run.elastic == "auto":
         # There is a coordinator in any case, and with it even one node can be scaled.
         live = run.model_copy(update={"elastic": "live"})
@@ -149,23 +148,3 @@ def _nodes(loaded: Loaded, asked: int | None, is_queued: bool) -> int:
             f"--set resources.nodes={min(asked, wanted.minimum)}..{max(asked, wanted.maximum)}",
         )
     return asked
-
-
-def _require_live(loaded: Loaded, resolved: Resolved) -> None:
-    """Pods come and go while the others continue. A run whose workers have to restart together
-    can do that inside one pod only, and so can GPUs."""
-    if resolved.nodes == 1:
-        return
-    if resolved.run.elastic == "restart":
-        raise SpecError(
-            f"elastic: restart works with one node on a target, and there are {resolved.nodes}",
-            str(loaded.located.mark(("elastic",))),
-            "elastic: auto, or --nodes 1",
-        )
-    if resolved.device == "cuda":
-        raise SpecError(
-            f"resources: {resolved.nodes} nodes with GPUs have to restart together when one is "
-            "lost, which pods cannot do yet",
-            str(loaded.located.mark(("resources",))),
-            "--nodes 1",
-        )

@@ -53,6 +53,8 @@ from headway.launch.job_decisions import (
 )
 from headway.launch.pod_calls import Outcome, PodCalls
 from headway.launch.pod_decisions import (
+    ALONE_SECONDS,
+    RESTART_ALONE_SECONDS,
     CrashCounter,
     DismissPod,
     PodTracker,
@@ -113,7 +115,8 @@ class Keeper:
         self.calls = PodCalls(kube, spot_label, partial(step_seen, directory))
         hours = resolved.run.budget.hours
         self._jobs = JobTracker(None if hours is None else 3600 * hours)
-        self._pods = PodTracker(resolved.run.resources.nodes.minimum)
+        alone = ALONE_SECONDS if resolved.is_live else RESTART_ALONE_SECONDS
+        self._pods = PodTracker(resolved.run.resources.nodes.minimum, alone)
         self._crashes = CrashCounter()
         self._watched = watched(directory)
         self._journal = Journal(directory.launcher, clock)

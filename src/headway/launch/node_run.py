@@ -28,7 +28,6 @@ from headway.launch.supervise import Supervisor
 from headway.launch.worker_exit import exit_message
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
-from headway.state.generations import next_generation
 from headway.state.run_directory import RunDirectory
 
 
@@ -78,8 +77,6 @@ class NodeRun(Supervisor):
             stack.callback(self._send_logs)
             stack.callback(self._print)
             stack.callback(self.workers.end_all)
-            if not self.resolved.is_live:
-                self.generation = next_generation(self.directory)
             for domain in failure_domains(
                 self.resolved, range(self.settings.index, self.settings.index + 1)
             ):
@@ -96,8 +93,8 @@ class NodeRun(Supervisor):
         self.is_leaving = True
         self.workers.signal(signal.SIGTERM)
 
-    def _coordinator_address(self) -> tuple[str, Path] | None:
-        return (self.settings.coordinator, self.settings.key) if self.resolved.is_live else None
+    def _coordinator_address(self) -> tuple[str, Path]:
+        return self.settings.coordinator, self.settings.key
 
     def _device(self, worker: WorkerProcess) -> int:
         return worker.local_rank

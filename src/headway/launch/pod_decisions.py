@@ -23,6 +23,9 @@ LOST_SECONDS = 3.0
 """Time without a session after which a pod is lost. A killed worker is back within two."""
 ALONE_SECONDS = 90.0
 """The same while no pod has a session: the coordinator itself may be cut off."""
+RESTART_ALONE_SECONDS = 15.0
+"""The same where workers end with their generation: a wrong guess costs only what was trained
+since the newest checkpoint, and a run of one node has nobody else to be heard of."""
 SUSPECT_SECONDS = 90.0
 """Time without new pods for a machine that lost one without a goodbye. Kubernetes knows after 50 s
 whether the machine is gone; one that is back should be used again."""
@@ -118,6 +121,7 @@ class PodTracker:
     """Remembers what earlier looks saw. All times are from one clock."""
 
     minimum_nodes: int = 0
+    alone_seconds: float = ALONE_SECONDS
     heard: dict[str, float] = field(default_factory=dict)
     """When each pod last had a session."""
     suspects: dict[str, float] = field(default_factory=dict)
@@ -167,7 +171,7 @@ class PodTracker:
         heard = self.heard.get(pod.name)
         if heard is None:
             return is_suspect and now > pod.created + START_SECONDS
-        return now > heard + (LOST_SECONDS if connected else ALONE_SECONDS)
+        return now > heard + (LOST_SECONDS if connected else self.alone_seconds)
 
 
 @dataclass

@@ -96,6 +96,11 @@ def test_gpus_of_one_node_restart_in_their_pod(render: Render) -> None:
     assert (found.device, found.ranks_per_node, found.is_live) == ("cuda", 8, False)
 
 
+def test_gpus_of_several_nodes_restart_together(render: Render) -> None:
+    found = placed(render("resources.accelerators=H100:8"))
+    assert (found.nodes, found.is_live, found.domain_ranks) == (2, False, 8)
+
+
 @pytest.mark.parametrize(
     ("nodes", "asked", "found"),
     [("3", None, 3), ("2..16", None, 16), ("2..16", 16, 16), ("3", 5, 5)],
@@ -205,12 +210,6 @@ def test_what_a_target_lacks_or_may_not_ask_for(
     ("added", "nodes", "says"),
     [
         (
-            "elastic: restart\n",
-            None,
-            "run.yaml:7:1: elastic: restart works with one node on a target, and there are 2\n"
-            "hint: elastic: auto, or --nodes 1",
-        ),
-        (
             "secrets: [HF_TOKEN]\n",
             None,
             "targets.yaml:1:1: lab.secret: the run needs HF_TOKEN, and nothing says which Secret "
@@ -243,12 +242,6 @@ def test_what_a_run_may_not_ask_for(
 @pytest.mark.parametrize(
     ("override", "nodes", "says"),
     [
-        (
-            "resources.accelerators=H100:8",
-            None,
-            "run.yaml:6:1: resources: 2 nodes with GPUs have to restart together when one is lost, "
-            "which pods cannot do yet\nhint: --nodes 1",
-        ),
         (
             "storage=s3://mine/runs",
             None,

@@ -12,6 +12,7 @@ from headway.launch.pod_decisions import (
     KEPT,
     LATE_SECONDS,
     LOST_SECONDS,
+    RESTART_ALONE_SECONDS,
     START_SECONDS,
     SUSPECT_SECONDS,
     CrashCounter,
@@ -72,6 +73,15 @@ def test_when_nobody_is_heard_of_all_are_waited_for_longer(tracker: PodTracker) 
     assert tracker.look(ALL, set(), NOBODY, ALONE_SECONDS - 0.1) == []
     lost = tracker.look(ALL, set(), NOBODY, ALONE_SECONDS + 0.1)
     assert lost == [ReplacePod(pod.name, pod.index, pod.machine) for pod in ALL]
+
+
+def test_where_workers_restart_together_the_only_machine_is_replaced_sooner() -> None:
+    tracker = PodTracker(alone_seconds=RESTART_ALONE_SECONDS)
+    tracker.look([A], {A.name}, {A.name}, 0.0)
+    assert tracker.look([A], set(), {A.name}, RESTART_ALONE_SECONDS + 5) == [], "still a member"
+    assert tracker.look([A], set(), NOBODY, RESTART_ALONE_SECONDS + 5) == [
+        ReplacePod(A.name, A.index, A.machine)
+    ]
 
 
 def test_a_pod_never_heard_from_is_still_starting(tracker: PodTracker) -> None:
