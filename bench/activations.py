@@ -19,8 +19,9 @@ from pathlib import Path
 
 import torch
 
-from bench.trial import Trial, prepare_set, resolved_trial
+from bench.trial import prepare_set, resolved_trial
 from headway.train.activations import measure_activations
+from headway.train.trial import Trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "25"))
 WARMUP = 2

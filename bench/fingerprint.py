@@ -22,8 +22,9 @@ import torch
 import torch.distributed as dist
 
 from bench.loop import BATCH, RUN_FILE, VOCABULARY
-from bench.trial import Trial, prepare_set, resolved_trial
+from bench.trial import prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
+from headway.train.trial import Trial
 from headway.train.weight_fingerprint import EVERY_STEPS, diverged_ranks
 
 ROUNDS = int(os.environ.get("ROUNDS", "60"))

@@ -29,9 +29,11 @@ import torch
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from bench.trial import NO_DROPOUT, Trial, gpt2_run_file, prepare_set, resolved_trial
+from bench.trial import NO_DROPOUT, gpt2_run_file, prepare_set, resolved_trial
 from headway.data.reading.token_set import TokenSet
 from headway.state.store import Store
+from headway.train.baselines import plain_step
+from headway.train.trial import Trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "40"))
 WARMUP = 3
@@ -156,13 +158,7 @@ def bare(
             rows = tokens[at : at + batch * length + 1]
             at = (at + batch * length) % (len(tokens) - batch * length - 1)
             inputs, targets = rows[:-1].view(batch, length), rows[1:].view(batch, length)
-            with _context(precision):
-                logits = model(inputs).logits
-                loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten())
-            loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+            plain_step(model, optimizer, inputs, targets, _context(precision))
         return time.perf_counter() - started
 
     return steps

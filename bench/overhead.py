@@ -20,7 +20,8 @@ from pathlib import Path
 import torch
 
 from bench.loop import all_tokens, bare, make_model
-from bench.trial import Trial, gpt2_run_file, prepare_set, resolved_trial
+from bench.trial import gpt2_run_file, prepare_set, resolved_trial
+from headway.train.trial import Trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "50"))
 WARMUP, STEPS = 20, 20

@@ -1,8 +1,9 @@
-"""`make prove-rehearsal`: the proof kit from end to end, on this machine."""
+"""`make prove-rehearsal`: the proof kit from end to end, on this machine; INTO keeps its folder."""
 
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ TARGET_SECONDS = 900
 
 def main() -> int:
     with tempfile.TemporaryDirectory() as scratch:
-        into = Path(scratch, "prove")
+        into = Path(os.environ.get("INTO") or Path(scratch, "prove"))
         words = [sys.executable, "-m", "headway.cli.main", "prove", "--into", str(into)]
         code = subprocess.run(words, stdout=sys.stderr, check=False).returncode
         report = read_report(into / "prove.json")

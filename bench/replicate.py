@@ -17,18 +17,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.loop import BATCH, LENGTH, RUN_FILE, VOCABULARY, all_tokens, make_model, make_optimizer
-from bench.trial import SET, Trial, prepare_set, resolved_trial
+from bench.trial import SET, prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
+from headway.train.baselines import plain_step
+from headway.train.trial import Trial
 from support.live import LiveRun
 
 ROUNDS = int(os.environ.get("ROUNDS", "30"))
@@ -122,13 +124,7 @@ def _ddp(rank: int, folder: Path) -> Callable[[], None]:
         rows = tokens[at : at + BATCH * LENGTH + 1]
         at += WORKERS * BATCH * LENGTH
         inputs, targets = rows[:-1].view(BATCH, LENGTH), rows[1:].view(BATCH, LENGTH)
-        logits = replicated(inputs).logits
-        loss = F.cross_entropy(logits.view(-1, VOCABULARY).float(), targets.flatten())
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        loss.item()
+        plain_step(replicated, optimizer, inputs, targets, nullcontext()).item()
 
     return step
 

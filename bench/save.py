@@ -17,8 +17,9 @@ from pathlib import Path
 
 import torch
 
-from bench.trial import Trial, prepare_set, resolved_trial
+from bench.trial import prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
+from headway.train.trial import Trial
 
 WINDOWS = int(os.environ.get("WINDOWS", "5"))
 WINDOW_SECONDS = float(os.environ.get("WINDOW_SECONDS", "20"))

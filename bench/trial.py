@@ -1,5 +1,4 @@
-"""A small run for a bench: text made here, prepared, and opened in this process, as the one worker
-or as one of several."""
+"""A small run for a bench: text made here, and prepared."""
 
 from __future__ import annotations
 
@@ -18,10 +17,6 @@ from headway.launch.hardware import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
 from headway.state.run_directory import RunDirectory
-from headway.train.loop import advance
-from headway.train.stop_request import StopRequest
-from headway.train.worker_run import WorkerRun, begin_world, open_run
-from headway.train.world import OneWorld, World, form_world
 
 SET = "set"
 NO_DROPOUT: dict[str, Any] = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -68,33 +63,3 @@ def resolved_trial(folder: Path, *overrides: str, nodes: int = 1) -> Resolved:
     torch.set_num_threads(resolved.threads)
     RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
     return resolved
-
-
-class Trial:
-    """A run on one worker of `resolved.nodes`, step by step. They meet at the file `store`."""
-
-    def __init__(
-        self, resolved: Resolved, generation: int = 1, rank: int = 0, store: Path = Path("unused")
-    ) -> None:
-        cpu = torch.device("cpu")
-        self.world: World = form_world(
-            rank=rank,
-            nodes=resolved.nodes,
-            ranks_per_node=1,
-            device=cpu,
-            sharded=False,
-            store=store,
-            generation=generation,
-        )
-        self._worlds = OneWorld(self.world)
-        self.run: WorkerRun = open_run(
-            resolved,
-            self.world.placement,
-            worker_number=rank,
-            stop=StopRequest(),
-            clock=SystemClock(),
-        )
-        begin_world(self.run, self.world, self._worlds)
-
-    def advance(self) -> None:
-        advance(self.run, self.world, self._worlds)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from headway.prove.judge import (
     require_same_loss,
 )
 from headway.prove.program import POLL_SECONDS, Command, Program
-from headway.prove.report import CheckResult
+from headway.prove.report import Baseline, CheckResult, SpeedResult
+from headway.prove.speed import SpeedTrials
+from headway.spec.resolve import Hardware
 from headway.state.checkpoints import steps_saved
 from headway.state.rewinds import step_after
 from headway.state.run_directory import RunDirectory
@@ -46,9 +48,12 @@ Step = dict[str, Any]
 class Checks:
     """Runs on `devices`, in the folder of `program`."""
 
-    def __init__(self, program: Program, devices: Devices) -> None:
+    def __init__(self, program: Program, devices: Devices, hardware: Hardware) -> None:
         self.program = program
         self.devices = devices
+        self.speed: list[SpeedResult] = []
+        """Comparisons of speed, as far as they got."""
+        self._trials = SpeedTrials(program, devices, hardware, self._directory(ALONE))
         self._alone: list[Step] | None = None
 
     def results(self) -> Iterator[CheckResult]:
@@ -68,6 +73,12 @@ class Checks:
             for title in ("equal losses on several workers", "restored on other workers"):
                 yield CheckResult(name=title, outcome="not run", figure="needs 2 devices")
         yield self._result("export: the same loss in transformers", self._exported)
+        yield self._result("speed beside a bare loop", lambda: self._measured(1, ["bare"]))
+        workers, title = self._trials.most_workers, "speed beside DDP and FSDP2"
+        if workers > 1:
+            yield self._result(title, lambda: self._measured(workers, ["ddp", "fsdp2"]))
+        else:
+            yield CheckResult(name=title, outcome="not run", figure="needs 2 devices")
 
     def _result(self, name: str, check: Callable[[], str]) -> CheckResult:
         began = self.program.clock.monotonic()
@@ -141,6 +152,14 @@ class Checks:
         found = self.program.module("headway.train.export_check", "export", location, HELD_OUT)
         expected = self._directory(ALONE).evaluations.read()[0][-1]["loss"]
         return require_same_loss(found["loss"], expected, self.devices.tolerance)
+
+    def _measured(self, workers: int, baselines: Sequence[Baseline]) -> str:
+        """There is no limit on the figures: they are the machine's, too."""
+        before = len(self.speed)
+        for result in self._trials.measure(workers, baselines):
+            self.speed.append(result)
+        ratios = [f"{one.ratio:.2f} of {one.against} ({one.preset})" for one in self.speed[before:]]
+        return f"tokens/s {', '.join(ratios)}"
 
     def _write(self, name: str) -> None:
         steps = self.devices.num_steps

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from headway.prove.report import CheckResult, ProofReport
+from headway.prove.report import CheckResult, ProofReport, SpeedResult
 
-NUMBERS = {"seconds"}
+NUMBERS = {"seconds", "workers", "tokens/s", "its tokens/s", "MFU", "its MFU"}
 """Columns aligned to the right."""
+BASELINE_NAMES = {"bare": "a bare loop", "ddp": "DDP", "fsdp2": "FSDP2"}
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; color: #1b1f24; background: #fff; max-width: 60rem;
   margin: 2rem auto; padding: 0 1rem; }
@@ -37,6 +38,7 @@ def page(report: ProofReport) -> str:
         "<h2>Checks</h2>",
         _table(("check", "outcome", "figure", "seconds"), map(_check_cells, report.checks)),
         f"<p>{escape(_tolerance(report))}</p>",
+        *_speed(report),
         "<h2>Machine</h2>",
         _table(("", ""), ((escape(k), _value(v)) for k, v in report.machine.items()), header=False),
     ]
@@ -68,6 +70,34 @@ def _tolerance(report: ProofReport) -> str:
         "Equal losses: in fp32, the loss of every step differs from that of one worker by at most "
         f"{report.tolerance:.0e}, relatively; its gradient norm by ten times as much."
     )
+
+
+def _speed(report: ProofReport) -> list[str]:
+    if not report.speed:
+        return []
+    names = ("preset", "beside", "workers", "tokens/s", "its tokens/s", "MFU", "its MFU", "ratio")
+    note = (
+        "Headway and the other loop took turns of two steps in the same processes. The ratio is "
+        "the median of all rounds, with its quartiles. MFU only for devices with a known peak."
+    )
+    return ["<h2>Speed</h2>", _table(names, map(_speed_cells, report.speed)), f"<p>{note}</p>"]
+
+
+def _speed_cells(found: SpeedResult) -> Sequence[str]:
+    return (
+        escape(found.preset),
+        BASELINE_NAMES[found.against],
+        str(found.workers),
+        f"{found.tokens_per_second:,.0f}",
+        f"{found.other_tokens_per_second:,.0f}",
+        _percent(found.mfu),
+        _percent(found.other_mfu),
+        f"{found.ratio:.3f} ({found.quartiles[0]:.3f} to {found.quartiles[1]:.3f})",
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "-" if share is None else f"{share:.1%}"
 
 
 def _check_cells(check: CheckResult) -> Sequence[str]:

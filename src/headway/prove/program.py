@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,27 @@ class Program:
         with self._started(words, environment or {}) as command:
             return json.loads(command.wait().splitlines()[-1])
 
+    def ranks(
+        self, name: str, workers: int, *arguments: str, environment: Mapping[str, str]
+    ) -> Iterator[Any]:
+        """The lines of JSON that the first of several processes of `python -m NAME ... RANK`
+        printed; raises after them if one of the processes failed."""
+        with ExitStack() as stack:
+            commands = [
+                stack.enter_context(
+                    self._started((sys.executable, "-m", name, *arguments, str(rank)), environment)
+                )
+                for rank in range(workers)
+            ]
+            failed = None
+            try:
+                wait_for_all(commands, self.clock)
+            except ProofFailed as error:
+                failed = error
+            yield from map(json.loads, commands[0].lines())
+            if failed is not None:
+                raise failed
+
     @contextmanager
     def started(
         self, *arguments: str, environment: Mapping[str, str] | None = None
@@ -69,6 +90,17 @@ class Program:
             yield command
         finally:
             command.end()
+
+
+def wait_for_all(commands: Sequence[Command], clock: Clock) -> None:
+    """Raises for the first that fails: the others may wait for it in a collective."""
+    while [command for command in commands if command.is_running()]:
+        for command in commands:
+            if command.process.returncode:
+                command.wait()
+        clock.sleep(POLL_SECONDS)
+    for command in commands:
+        command.wait()
 
 
 class Command:
@@ -116,6 +148,10 @@ class Command:
             code = self.process.returncode
             raise ProofFailed("\n".join([f"{self._shown} ended with exit code {code}:", *last]))
         return self._output.read_text()
+
+    def lines(self) -> list[str]:
+        """Whole lines on stdout so far."""
+        return self._output.read_text().split("\n")[:-1]
 
     def end(self) -> None:
         """The second interrupt makes `headway run` end its workers at once."""

@@ -11,6 +11,7 @@ from headway.errors import BadInput, NotFound
 from headway.spec.section import Section
 
 Outcome = Literal["passed", "failed", "not run"]
+Baseline = Literal["bare", "ddp", "fsdp2"]
 
 
 class CheckResult(Section):
@@ -21,6 +22,31 @@ class CheckResult(Section):
     """What was seen or, if it was not run or failed, why."""
     seconds: float = 0.0
     """How long it took."""
+
+
+class SpeedResult(Section):
+    """Headway and another loop of the same model, in turns in the same processes."""
+
+    preset: str
+    """Name of the preset, and whether it was scaled down."""
+    against: Baseline
+    """The other loop."""
+    workers: int
+    """Number of workers."""
+    ratio: float
+    """Speed of Headway over that of the other: the median of all rounds."""
+    quartiles: tuple[float, float]
+    """Lower and upper quartile of the ratio."""
+    rounds: int
+    """Number of rounds."""
+    tokens_per_second: float
+    """Speed of Headway, all workers together: the median."""
+    other_tokens_per_second: float
+    """Speed of the other."""
+    mfu: float | None = None
+    """Model FLOPs utilisation of Headway; None where the device has no known peak."""
+    other_mfu: float | None = None
+    """Model FLOPs utilisation of the other."""
 
 
 class ProofReport(Section):
@@ -44,6 +70,9 @@ class ProofReport(Section):
     machine: dict[str, str]
     """Versions and hardware, by name."""
     checks: list[CheckResult]
+    """Every check, in order."""
+    speed: list[SpeedResult] = []
+    """Every comparison of speed."""
 
     @property
     def passed(self) -> bool:

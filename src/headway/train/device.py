@@ -92,6 +92,12 @@ def recorded_event(device: torch.device) -> Any:
     return event
 
 
+def synchronize(device: torch.device) -> None:
+    """SYNC. All work given to the device is done."""
+    if is_accelerator(device):
+        _module(device).synchronize(device)
+
+
 def _module(device: torch.device) -> ModuleType:
     module: ModuleType = torch.get_device_module(device)
     return module

@@ -32,11 +32,11 @@ class ThroughputMeter:
     def no_mfu_because(self) -> str | None:
         if self.flops is None:
             return "MFU is not given: the size of this type of model is unknown."
-        if self._mfu(1.0) is None:
+        if self.mfu(1.0) is None:
             return why_no_mfu(self.device_name, self.precision)
         return None
 
-    def _mfu(self, tokens_per_second: float) -> float | None:
+    def mfu(self, tokens_per_second: float) -> float | None:
         if self.flops is None:
             return None
         return mfu(self.flops, tokens_per_second, self.device, self.num_devices, self.precision)
@@ -54,5 +54,5 @@ class ThroughputMeter:
             "data_seconds": round(feed.waited_seconds - self.waited, 6),
             "tokens_per_second": round(speed, 1),
         }
-        share = self._mfu(speed)
+        share = self.mfu(speed)
         return figures if share is None else {**figures, "mfu": round(share, 4)}

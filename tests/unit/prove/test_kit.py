@@ -18,6 +18,7 @@ from headway.prove.report import CheckResult, ProofReport, read_report
 from headway.spec.resolve import Hardware
 
 FAILS = (sys.executable, "-c", "import sys; sys.exit('error: the GPU has fallen off the bus')")
+MACHINE = Hardware(cores=2, cuda_devices=0)
 SLEEPS = (sys.executable, "-c", "import time; time.sleep(60)")
 
 
@@ -41,15 +42,21 @@ NOT_RUN = CheckResult(name="restored", outcome="not run", figure="needs 2 device
 
 
 def test_where_every_command_fails_every_check_does_and_says_why(tmp_path: Path) -> None:
-    checks = list(Checks(Program(tmp_path, SystemClock(), 60, FAILS), Devices(4, True)).results())
-    assert [check.outcome for check in checks] == ["failed"] * 8
+    checks = list(
+        Checks(Program(tmp_path, SystemClock(), 60, FAILS), Devices(4, True), MACHINE).results()
+    )
+    assert [check.outcome for check in checks] == ["failed"] * 10
     assert "the GPU has fallen off the bus" in checks[0].figure
-    assert checks[-1].figure == "there is no run of one worker to compare with"
+    assert checks[-3].figure == "there is no run of one worker to compare with"
 
 
 def test_with_one_device_what_needs_two_is_not_run(tmp_path: Path) -> None:
-    checks = list(Checks(Program(tmp_path, SystemClock(), 60, FAILS), Devices(1, True)).results())
-    assert [check.outcome for check in checks] == ["failed"] * 2 + ["not run"] * 2 + ["failed"]
+    checks = list(
+        Checks(Program(tmp_path, SystemClock(), 60, FAILS), Devices(1, True), MACHINE).results()
+    )
+    assert [check.outcome for check in checks] == [
+        *(["failed"] * 2 + ["not run"] * 2 + ["failed"] * 2 + ["not run"])
+    ]
 
 
 def test_a_command_that_takes_too_long_is_ended(tmp_path: Path) -> None:

@@ -1,0 +1,159 @@
+"""Tokens/s and MFU of three presets, beside a bare loop, DDP and FSDP2 in the same processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.clock import SystemClock
+from headway.launch.local_run import LOOPBACK
+from headway.launch.supervise import DEFAULTS
+from headway.plan.accelerators import find_device
+from headway.prove.devices import Devices
+from headway.prove.judge import ProofFailed
+from headway.prove.program import Program
+from headway.prove.report import Baseline, SpeedResult
+from headway.spec.load import load_run
+from headway.spec.resolve import Hardware, resolve
+from headway.state.run_directory import RunDirectory
+
+GPU_SECONDS, CPU_SECONDS = 12.0, 6.0
+"""Of measuring each preset beside each other loop."""
+RUN_FILE = """\
+version: 1
+extends: {preset}
+data: {{train: {train_set}, sequence_length: {length}}}
+batch: {{global: {global_batch}, micro: {micro}}}
+train_for: 1000000 steps
+precision: {precision}
+elastic: restart
+threads: 1
+track: []
+evaluation: {{every: 1000000 steps}}
+checkpoint: {{every: 1000000 steps}}
+"""
+
+
+@dataclass(frozen=True)
+class SpeedCase:
+    preset: str
+    length: int
+    micro: int
+    least_gib: float = 0.0
+    """Memory of a device on which Headway's model and the other's fit beside each other: 40 bytes
+    a parameter, and the activations of a micro-batch."""
+    config: tuple[tuple[str, int], ...] = ()
+    """Fields of the model's config that make it small enough for a CPU."""
+
+
+ON_GPU = (
+    SpeedCase("tiny", 128, 16),
+    SpeedCase("gpt2-small", 1024, 8, least_gib=14.0),
+    SpeedCase("gpt2-medium", 1024, 4, least_gib=22.0),
+    SpeedCase("qwen3-0.6b", 1024, 4, least_gib=40.0),
+    SpeedCase("gpt2-xl", 1024, 4, least_gib=100.0),
+)
+_GPT2 = {"n_layer": 2, "n_head": 4, "n_embd": 256, "n_positions": 256, "vocab_size": 2048}
+_QWEN3 = {
+    "num_hidden_layers": 2,
+    "hidden_size": 128,
+    "intermediate_size": 384,
+    "vocab_size": 2048,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 64,
+}
+ON_CPU = (
+    SpeedCase("tiny", 128, 4),
+    SpeedCase("gpt2-small", 256, 4, config=tuple(_GPT2.items())),
+    SpeedCase("qwen3-0.6b", 256, 4, config=tuple(_QWEN3.items())),
+)
+
+
+def cases_for(device_name: str | None, is_cpu: bool) -> list[SpeedCase]:
+    """Tiny, and the two largest presets that fit the device; of a device that is not in the table,
+    its memory is taken to be that of the smallest ones."""
+    if is_cpu:
+        return list(ON_CPU)
+    device = find_device(device_name) if device_name else None
+    memory = device.memory_gib if device else 15.0
+    fit = [case for case in ON_GPU if case.least_gib <= memory]
+    return [fit[0], *fit[1:][-2:]]
+
+
+class SpeedTrials:
+    """Trials on `devices`, on the text of the run at `trained`."""
+
+    def __init__(
+        self, program: Program, devices: Devices, hardware: Hardware, trained: RunDirectory
+    ) -> None:
+        self.program = program
+        self.devices = devices
+        self.hardware = hardware
+        self._trained = trained
+
+    @property
+    def most_workers(self) -> int:
+        """All GPUs; on the CPU no more than it has cores."""
+        most = self.devices.num_devices
+        return min(most, self.hardware.cores) if self.devices.is_cpu else most
+
+    def measure(self, workers: int, baselines: Sequence[Baseline]) -> Iterator[SpeedResult]:
+        """Each as it is measured; raises if a later one fails."""
+        cases = cases_for(self.hardware.device_name, self.devices.is_cpu)
+        jobs = [self._job(case, workers, one) for case in cases for one in baselines]
+        path = self.program.folder / f"speed-{workers}.json"
+        path.write_text(json.dumps(jobs))
+        environment = {**DEFAULTS, **LOOPBACK, **self.devices.environment(workers)}
+        for line in self.program.ranks(
+            "headway.train.baselines", workers, str(path), environment=environment
+        ):
+            yield SpeedResult.model_validate(
+                {name: line[name] for name in SpeedResult.model_fields if name in line}
+            )
+
+    def _job(self, case: SpeedCase, workers: int, against: Baseline) -> dict[str, Any]:
+        name = f"speed-{case.preset.replace('.', '-')}-{against}"
+        file = self.program.folder / f"{name}.yaml"
+        if not self._trained.has_spec():
+            raise ProofFailed("there is no run of one worker whose data could be used")
+        content = RUN_FILE.format(
+            preset=case.preset,
+            train_set=self._trained.read_spec().train_set,
+            length=case.length,
+            global_batch=case.micro * workers,
+            micro=case.micro,
+            precision=self._precision(),
+        )
+        if case.config:
+            content += f"model: {{config: {json.dumps(dict(case.config))}}}\n"
+        file.write_text(content)
+        overrides = [f"name={name}", f"shard={'node' if against == 'fsdp2' else 'none'}"]
+        if self.devices.is_cpu:
+            overrides.append(f"resources.accelerators=cpu:{workers}")
+        resolved = resolve(
+            load_run(file, overrides),
+            self.hardware.model_copy(
+                update={"cuda_devices": 0 if self.devices.is_cpu else workers}
+            ),
+            nodes=1,
+            parameters=None,
+            train_set=self._trained.read_spec().train_set,
+            validation_sets={},
+        )
+        RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+        return {
+            "run": resolved.run_directory,
+            "preset": case.preset + (", scaled down" if case.config else ""),
+            "against": against,
+            "store": str(self.program.folder / f"{name}.store"),
+            "seconds": CPU_SECONDS if self.devices.is_cpu else GPU_SECONDS,
+        }
+
+    def _precision(self) -> str:
+        if self.devices.is_cpu:
+            return "fp32"
+        device = find_device(self.hardware.device_name or "")
+        return "fp16" if device is not None and device.bf16_flops is None else "bf16"

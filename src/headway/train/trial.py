@@ -1,0 +1,47 @@
+"""A run in this process, step by step, as the one worker or as one of several: to be timed beside
+something else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.clock import SystemClock
+from headway.spec.resolve import Resolved
+from headway.train.device import device_of
+from headway.train.loop import advance
+from headway.train.stop_request import StopRequest
+from headway.train.worker_run import WorkerRun, begin_world, open_run
+from headway.train.world import OneWorld, World, form_world
+
+
+class Trial:
+    """COLLECTIVE, if there are several workers. They meet at the file `store`."""
+
+    def __init__(
+        self, resolved: Resolved, generation: int = 1, rank: int = 0, store: Path = Path("unused")
+    ) -> None:
+        self.world: World = form_world(
+            rank=rank,
+            nodes=resolved.nodes,
+            ranks_per_node=resolved.ranks_per_node,
+            device=device_of(resolved, rank),
+            sharded=resolved.sharded,
+            store=store,
+            generation=generation,
+        )
+        self._worlds = OneWorld(self.world)
+        self.run: WorkerRun = open_run(
+            resolved,
+            self.world.placement,
+            worker_number=rank,
+            stop=StopRequest(),
+            clock=SystemClock(),
+        )
+        begin_world(self.run, self.world, self._worlds)
+
+    def advance(self) -> None:
+        advance(self.run, self.world, self._worlds)
+
+    def close(self) -> None:
+        self.run.training.feed.close()
+        self._worlds.close("measured")

@@ -1,0 +1,81 @@
+"""Which presets are measured where, and what remains of a measurement that fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.cli.prove import conclude
+from headway.clock import SystemClock
+from headway.prove.judge import ProofFailed
+from headway.prove.program import Program
+from headway.prove.report import ProofReport, SpeedResult
+from headway.prove.speed import cases_for
+
+SPEED = SpeedResult(
+    preset="gpt2-small",
+    against="fsdp2",
+    workers=8,
+    ratio=0.987,
+    quartiles=(0.98, 0.991),
+    rounds=30,
+    tokens_per_second=1234567.8,
+    other_tokens_per_second=1250828.6,
+    mfu=0.412,
+)
+
+
+@pytest.mark.parametrize(
+    ("device", "presets"),
+    [
+        ("Tesla T4", ["tiny", "gpt2-small"]),
+        ("NVIDIA L4", ["tiny", "gpt2-small", "gpt2-medium"]),
+        ("NVIDIA H100 80GB HBM3", ["tiny", "gpt2-medium", "qwen3-0.6b"]),
+        ("a device of tomorrow", ["tiny", "gpt2-small"]),
+        (None, ["tiny", "gpt2-small"]),
+    ],
+)
+def test_the_two_largest_presets_that_fit(device: str | None, presets: list[str]) -> None:
+    assert [case.preset for case in cases_for(device, is_cpu=False)] == presets
+
+
+def test_on_the_cpu_they_are_scaled_down() -> None:
+    tiny, *others = cases_for(None, is_cpu=True)
+    assert tiny.config == ()
+    assert len(others) == 2
+    assert all(case.config for case in others)
+
+
+def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path) -> None:
+    (tmp_path / "breaks.py").write_text(
+        "import sys, time\n"
+        "if sys.argv[1] == '0':\n"
+        "    print('{\"tokens\": 5}', flush=True)\n"
+        "    time.sleep(60)\n"
+        "time.sleep(1)\n"
+        "sys.exit('out of memory')\n"
+    )
+    lines = Program(tmp_path, SystemClock(), 60).ranks("breaks", 2, environment={})
+    assert next(lines) == {"tokens": 5}
+    with pytest.raises(ProofFailed, match="out of memory"):
+        next(lines)
+
+
+def test_the_page_shows_speeds_with_the_share_of_the_peak(tmp_path: Path) -> None:
+    report = ProofReport(
+        headway="0.1.0",
+        started="2026-11-16T22:00:00.000Z",
+        seconds=200.0,
+        device="NVIDIA H100 80GB HBM3",
+        num_devices=8,
+        is_rehearsal=False,
+        tolerance=1e-3,
+        machine={},
+        checks=[],
+        speed=[SPEED],
+    )
+    conclude(report, tmp_path)
+    page = (tmp_path / "prove.html").read_text()
+    for figure in ("FSDP2", "1,234,568", "1,250,829", "41.2%", "0.987 (0.980 to 0.991)"):
+        assert figure in page
