@@ -210,8 +210,8 @@ def size_problem(store: Store, folder: str, manifest: CheckpointManifest) -> str
 def content_is_right(store: Store, folder: str, name: str, stored: StoredFile) -> bool:
     """Whether a file has the recorded digest. Reads all of it."""
     digest = xxhash.xxh3_128()
-    for start in range(0, stored.size, READ_BYTES):
-        digest.update(store.read_range(f"{folder}/{name}", start, READ_BYTES))
+    for content in store.read_ranges(f"{folder}/{name}", 0, stored.size, READ_BYTES):
+        digest.update(content)
     return digest.hexdigest() == stored.xxh3
 
 
@@ -270,8 +270,9 @@ def take_over(
     folder = folder_of(found.step, 0)
     for name in manifest.files:
         with into.store.writing(f"{folder}/{name}") as output:
-            for start in range(0, manifest.files[name].size, READ_BYTES):
-                output.write(source.store.read_range(f"{found.folder}/{name}", start, READ_BYTES))
+            size = manifest.files[name].size
+            for content in source.store.read_ranges(f"{found.folder}/{name}", 0, size, READ_BYTES):
+                output.write(content)
     # Small files that a new run needs before its first start.
     for name in (*source.store.names(MODEL), *source.store.names("tokenizer")):
         into.store.write(name, source.store.read(name))

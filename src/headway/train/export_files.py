@@ -108,11 +108,10 @@ def _write_file(path: Path, tensors: dict[str, StoredTensor], store: Store, fold
 def _copy(output: Any, tensor: StoredTensor, chunk: TensorChunk, store: Store, folder: str) -> None:
     rows = tensor.shape[0] if tensor.shape else 1
     size = _num_bytes(tensor) // rows * chunk.rows if rows else 0
-    for start in range(0, size, READ_BYTES):
-        length = min(READ_BYTES, size - start)
-        content = store.read_range(f"{folder}/{chunk.file}", chunk.offset + start, length)
-        assert len(content) == length, f"{chunk.file} ends early"
-        output.write(content)
+    copied = 0
+    for content in store.read_ranges(f"{folder}/{chunk.file}", chunk.offset, size, READ_BYTES):
+        copied += output.write(content)
+    assert copied == size, f"{chunk.file} ends early"
 
 
 def _num_bytes(tensor: StoredTensor) -> int:

@@ -15,7 +15,13 @@ import numpy as np
 import torch
 import xxhash
 
-from headway.state.checkpoints import RankManifest, StoredFile, StoredTensor, TensorChunk
+from headway.state.checkpoints import (
+    READ_BYTES,
+    RankManifest,
+    StoredFile,
+    StoredTensor,
+    TensorChunk,
+)
 from headway.state.store import Store
 
 DTYPES = {
@@ -106,8 +112,11 @@ def fill_rows(
         if first >= last:
             continue
         offset = chunk.offset + (first - chunk.start) * row_bytes
-        content = store.read_range(f"{folder}/{chunk.file}", offset, (last - first) * row_bytes)
-        rows = torch.frombuffer(bytearray(content), dtype=dtype)
+        size = (last - first) * row_bytes
+        content = bytearray()
+        for part in store.read_ranges(f"{folder}/{chunk.file}", offset, size, READ_BYTES):
+            content += part
+        rows = torch.frombuffer(content, dtype=dtype)
         if target.ndim == 0:
             target.copy_(rows[0])
         else:

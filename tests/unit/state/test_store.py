@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from headway.errors import BadInput
-from headway.state.store import Store
+from headway.state.store import NUM_REQUESTS, Store
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
 
@@ -203,3 +203,34 @@ def test_a_storage_nobody_knows(root: str) -> None:
         Store(root)
     assert "is not supported" in caught.value.message
     assert caught.value.hint == "use s3:// or gs://"
+
+
+def test_a_range_in_pieces_is_in_order(store: Store) -> None:
+    content = bytes(number % 251 for number in range(10_000))
+    store.write("large", content)
+    for start, length, each in [(0, 10_000, 300), (7, 9_000, 1_000), (5, 3, 10), (4, 0, 10)]:
+        pieces = list(store.read_ranges("large", start, length, each))
+        assert b"".join(pieces) == content[start : start + length]
+        assert all(len(piece) == each for piece in pieces[:-1])
+
+
+def test_a_piece_that_cannot_be_read_is_an_error(store: Store) -> None:
+    with pytest.raises(FileNotFoundError):
+        list(store.read_ranges("missing", 0, 100, 10))
+
+
+def test_a_reader_that_stops_early_reads_no_further() -> None:
+    with fake_s3():
+        store = Store("s3://bucket/runs/it/")
+        store.write("large", bytes(10_000))
+        read: list[int] = []
+
+        class Noting(Store):
+            def read_range(self, name: str, start: int, length: int) -> bytes:
+                read.append(start)
+                return super().read_range(name, start, length)
+
+        pieces = Noting("s3://bucket/runs/it/").read_ranges("large", 0, 10_000, 10)
+        next(pieces)
+        pieces.close()  # type: ignore[attr-defined]
+        assert len(read) <= 2 * NUM_REQUESTS
