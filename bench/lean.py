@@ -128,7 +128,7 @@ def _build(queue: Any, rank: int, location: str) -> None:
         import torch
 
         from headway.data.reading.token_set import ReadOptions
-        from headway.train.build import build
+        from headway.train.build import build, fill_weights
         from headway.train.world import form_world
 
         directory = RunDirectory.open(location)
@@ -145,7 +145,8 @@ def _build(queue: Any, rank: int, location: str) -> None:
         )
         before = _reset_peak()
         began = time.monotonic()
-        training, _ = build(resolved, world.placement, ReadOptions(rank=rank, trusted=True))
+        training, built = build(resolved, world.placement, ReadOptions(rank=rank, trusted=True))
+        fill_weights(built, world.placement)
         seconds = time.monotonic() - began
         grown = _memory("VmHWM") - before
         world.barrier()

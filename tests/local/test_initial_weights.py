@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,3 +109,19 @@ def test_from_a_folder_and_from_a_run(
     settings = ["name=run", "model.from=folder@1", *sharded]
     found, _ = load_trained(train(resolved_run(tmp_path, stream, 1, settings)), None)
     assert_same(found.state_dict(), expected)
+
+
+def test_a_resumed_run_reads_no_first_weights(
+    tmp_path: Path, stream: dict[str, Path], teacher: Path
+) -> None:
+    """They may take as long as restoring does, at each restart."""
+    base = shutil.copytree(teacher, tmp_path / "base")
+    content = RUN_FILE.format(model=f"{{from: {base}}}", objective="causal", seed=3)
+    (tmp_path / "run.yaml").write_text(content)
+    train(resolved_run(tmp_path, stream))
+    file = base / "model.safetensors"
+    with file.open("r+b") as weights:
+        header = int.from_bytes(weights.read(8), "little")
+        weights.truncate(8 + header)
+    directory = train(resolved_run(tmp_path, stream, 1, ["train_for=2 steps"]))
+    assert [line["step"] for line in directory.steps()] == [1, 2]

@@ -30,8 +30,8 @@ from headway.train.world import RankPlacement
 def build(
     resolved: Resolved, placement: RankPlacement, reading: ReadOptions
 ) -> tuple[Training, BuiltModel]:
-    """Training at step 0, with the same weights on every worker. COLLECTIVE when the model is
-    sharded."""
+    """Training at step 0. Its model may have memory without values until `fill_weights` is called,
+    or a checkpoint is loaded. COLLECTIVE when the model is sharded."""
     run = resolved.run
     assert run.model is not None
     make_importable(Path(resolved.folder, run.code.path) if run.code else None)
@@ -79,7 +79,7 @@ def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> Non
         compile_blocks(built)
     if placement.shard_mesh is not None:
         shard_model(built, placement, resolved.run.precision)
-    _fill(built, placement)
+    _materialize(built, placement)
 
 
 def _put_teacher(teacher: BuiltModel, placement: RankPlacement) -> None:
@@ -92,14 +92,21 @@ def _put_teacher(teacher: BuiltModel, placement: RankPlacement) -> None:
         shard_model(teacher, placement, "fp32")
         assert isinstance(teacher.module, FSDPModule)
         teacher.module.set_reshard_after_forward(True)
-    _fill(teacher, placement)
+    _materialize(teacher, placement)
+    fill_weights(teacher, placement)
 
 
-def _fill(built: BuiltModel, placement: RankPlacement) -> None:
-    """COLLECTIVE when the model is sharded. After that: no rank ever holds more than its rows and
-    one part of the model."""
+def _materialize(built: BuiltModel, placement: RankPlacement) -> None:
+    """After the model was sharded: no rank ever holds more than its rows and one part of it."""
     if built.weights is not None:
         materialize(built.module, placement.device)
+        built.weights.fill_buffers(built.module)
+
+
+def fill_weights(built: BuiltModel, placement: RankPlacement) -> None:
+    """The weights that a run starts with, the same on every worker. COLLECTIVE in the domain when
+    the model is sharded. A run that resumes does without: it may take as long as restoring."""
+    if built.weights is not None:
         built.weights.fill(built.module, placement)
 
 

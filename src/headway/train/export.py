@@ -95,9 +95,11 @@ class CheckpointWeights:
     found: FoundCheckpoint
     manifest: CheckpointManifest
 
+    def fill_buffers(self, model: nn.Module) -> None:
+        self.initial.fill_buffers(model)
+
     def fill(self, model: nn.Module, placement: RankPlacement) -> None:
         """Each rank by itself."""
-        self.initial.fill_buffers(model)
         load_weights(model, self.directory, self.found, self.manifest)
 
 

@@ -61,7 +61,6 @@ class InitialWeights:
     @torch.no_grad()
     def fill(self, model: nn.Module, placement: RankPlacement) -> None:
         """COLLECTIVE in the domain when the model is sharded over it."""
-        self.fill_buffers(model)
         parameters = dict(model.named_parameters(remove_duplicate=False))
         group = None
         if placement.shard_mesh is not None:

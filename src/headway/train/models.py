@@ -33,9 +33,14 @@ MOST_CHARACTERS = 300
 
 
 class WeightSource(Protocol):
+    """Fills a model that has memory but no values."""
+
+    def fill_buffers(self, model: nn.Module) -> None:
+        """Also those that no checkpoint has. Each rank by itself."""
+        ...
+
     def fill(self, model: nn.Module, placement: RankPlacement) -> None:
-        """Fills a model that has memory but no values. COLLECTIVE in the domain when the model is
-        sharded over it."""
+        """Fills the parameters. COLLECTIVE in the domain when the model is sharded over it."""
         ...
 
 

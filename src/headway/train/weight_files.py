@@ -39,10 +39,12 @@ class FileWeights:
     tensors: dict[str, StoredTensor]
     """By the model's names."""
 
+    def fill_buffers(self, model: nn.Module) -> None:
+        self.initial.fill_buffers(model)
+
     @torch.no_grad()
     def fill(self, model: nn.Module, placement: RankPlacement) -> None:
         """Each rank by itself."""
-        self.initial.fill_buffers(model)
         store, tied = Store(self.folder.parent), tied_names(model)
         for name, tensor in model.state_dict().items():
             if name not in tied:

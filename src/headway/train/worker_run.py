@@ -18,7 +18,7 @@ from headway.state.generations import begin_generation
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.state.user_code import code_digest
 from headway.train.activations import ActivationWatch
-from headway.train.build import build
+from headway.train.build import build, fill_weights
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.heal import broadcast_state, choose_state, held_state
@@ -243,6 +243,7 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     training.evaluated_step = training.step
     run.saver.saved = None
     if resumed is None:
+        fill_weights(run.built, world.placement)  # COLLECTIVE
         return None
     if world.is_leader:
         note_new_sample(run.journal, resumed, run.evaluator.sample)

@@ -21,6 +21,7 @@ def filled(model: Any, seed: int = 3) -> Any:
     materialize(model, CPU)
     for tensor in (*model.parameters(), *model.buffers()):
         tensor.data.fill_(77)  # what memory happens to hold
+    weights.fill_buffers(model)
     weights.fill(model, RankPlacement(CPU))
     return model
 

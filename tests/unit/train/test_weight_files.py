@@ -49,6 +49,7 @@ def assert_as_transformers_loads_it(folder: Path, kind: Any = AutoModelForCausal
     for tensor in (*network.module.parameters(), *network.module.buffers()):
         tensor.data.fill_(77)  # what memory happens to hold
     assert network.weights is not None
+    network.weights.fill_buffers(network.module)
     network.weights.fill(network.module, RankPlacement(CPU))
     theirs = kind.from_pretrained(folder, dtype=torch.float32)
     assert network.module.state_dict().keys() == theirs.state_dict().keys()
