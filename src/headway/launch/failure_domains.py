@@ -14,6 +14,8 @@ from headway.state.run_directory import RunDirectory
 
 MOST_LOSSES = 3
 """Losses of one domain without a new step of the run in between."""
+MOST_ELSEWHERE = 10
+"""Losses in a row on the way back to a step that was reached before, which do not count."""
 SEEN_SECONDS = 120.0
 """Time after which a new step is certainly visible from another machine: object stores receive the
 metrics once a minute. Losses closer together than this are no reason to give up there."""
@@ -52,16 +54,25 @@ class Losses:
     since: float = 0.0
     """Time of the first loss."""
     _newest: Record | None = None
+    _last: int = 0
+    """Step at the newest loss."""
+    _num_elsewhere: int = 0
+    """Losses that did not count, since there was a new highest step."""
 
     def add(self, step: int, now: float, newest: Record | None = None) -> int:
         """The new count. `newest`: newest line of the metrics, where each loss goes back to a
-        checkpoint. There a run that has taken steps since, and was lost before it came to where it
-        was lost earlier, has not failed in the same way again."""
+        checkpoint. There a run that has taken steps since, and was lost at a step where it was not
+        lost before, has not failed in the same way again; but it is to arrive one day."""
         has_advanced = newest is not None and "step" in newest and newest != self._newest
-        self._newest = newest
-        if has_advanced and step < self.step - 1:  # the last line may not have been written
+        # The last line may not have been written.
+        is_elsewhere = has_advanced and step < self.step - 1 and abs(step - self._last) > 1
+        self._newest, self._last = newest, step
+        if is_elsewhere and self._num_elsewhere < MOST_ELSEWHERE:
+            self._num_elsewhere += 1
             return self.count
-        self.count = 1 if step > self.step else self.count + 1
+        if step > self.step:
+            self.count = self._num_elsewhere = 0
+        self.count += 1
         self.step = max(step, self.step)
         self.since = now if self.count == 1 else self.since
         return self.count

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from headway.launch.failure_domains import MOST_LOSSES, SEEN_SECONDS, Losses
+from itertools import cycle, islice
+
+from headway.launch.failure_domains import MOST_ELSEWHERE, MOST_LOSSES, SEEN_SECONDS, Losses
 
 
 def test_a_new_step_resets_the_count() -> None:
@@ -45,3 +47,23 @@ def test_a_failure_at_the_same_step_or_before_the_first_ends_a_run_all_the_same(
     losses = Losses(count=1, step=100)
     early = {"step": 20, "generation": 1}
     assert [losses.add(20, 0.0, line) for line in (early, early, {"rewind": 20})] == [1, 2, 3]
+
+
+def counts(*steps: int) -> list[int]:
+    """Of losses that each go back to a checkpoint."""
+    losses = Losses()
+    return [losses.add(s, 0.0, {"step": s, "generation": n}) for n, s in enumerate(steps)]
+
+
+def test_a_failure_that_repeats_below_the_highest_step_ends_a_run() -> None:
+    """The first loss was an accident; what follows it is not."""
+    assert counts(140, 103, 103, 104) == [1, 1, 2, 3]
+
+
+def test_losses_at_changing_steps_end_a_run_in_the_end() -> None:
+    """As by a leak of memory, which ends a worker some time after each restart."""
+    seen = counts(140, *islice(cycle([137, 120, 130]), MOST_ELSEWHERE + 2))
+    assert seen[: MOST_ELSEWHERE + 1] == [1] * (MOST_ELSEWHERE + 1)
+    assert seen[-1] == MOST_LOSSES
+    new = counts(*(100 * n + step for n in range(5) for step in (90, 20, 50, 70)))
+    assert set(new) == {1}, "a new highest step begins anew"

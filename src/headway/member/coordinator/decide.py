@@ -41,6 +41,8 @@ from headway.member.protocol.generation import Generation
 from headway.member.protocol.identity import parse
 from headway.member.protocol.status import WorkerStatus
 
+GOODBYE = "said goodbye"
+
 
 class Membership:
     def __init__(self, rules: Rules, incarnation: int, current: Generation, now: float) -> None:
@@ -110,7 +112,7 @@ class Membership:
             case StatusReceived():
                 return self._received(worker, event.status, now)
             case GoodbyeReceived():
-                worker.gone = "said goodbye"
+                worker.gone = GOODBYE
                 self._drop_session(worker, now)
             case SessionEnded():
                 self._drop_session(worker, now)
@@ -289,10 +291,18 @@ class Membership:
         if not progress.members:
             state.forget_retries()  # those that come now have not failed together yet
         for name in before - progress.members:
+            if state.rules.restarts and generation.sound:
+                self._note_if_broken(state.workers[name])
             self._let_go(state.workers[name])
         state.call(progress.members if progress.is_last_unfinished else progress.newcomers, now)
         state.has_changed = True
         return [PublishGeneration(generation)]
+
+    def _note_if_broken(self, worker: WorkerRecord) -> None:
+        """It was lost while the record was written that the others finish their step with it."""
+        if worker.gone != GOODBYE and (worker.gone or worker.session is None):
+            why = worker.gone or "its connection closed"
+            self.state.broken = f"{worker.name} is lost: {why}"
 
     def _let_go(self, worker: WorkerRecord) -> None:
         """It is no longer a member. If it is alive, it hears so, and may ask to join again."""

@@ -39,6 +39,8 @@ def _end(state: MembershipState, now: float) -> Generation | None:
         reason = some([name for workers in new for name in workers], "is ready")
     else:
         return None
+    if not gone and any(worker.session is None for worker in state.members()):
+        return None  # it is back in a moment, or lost: then this change is not planned any more
     free = _free_domains(state, now)
     back = {parse(workers[0]).node for workers in free}
     lost = {parse(worker.name).node for worker in gone} - back
@@ -72,24 +74,36 @@ def _start(state: MembershipState, now: float) -> Generation | None:
     """A generation of all that are there, once nobody else is waited for."""
     rules = state.rules
     domains = _free_domains(state, now)[: rules.max_domains]
-    if len(domains) < rules.min_domains or _is_at_work(state):
+    if _is_at_work(state):
+        state.worked_at = now
+        return None
+    if len(domains) < rules.min_domains:
         return None
     first, last = _since(state, domains)
     if len(domains) >= state.expected:
         due = now
     elif len(domains) >= state.certain:
-        due = last + rules.join_seconds
+        due = max(last, state.worked_at) + rules.join_seconds
     else:
-        due = first + rules.gather_seconds
+        due = max(first, state.worked_at) + rules.gather_seconds
+    if state.current.sound and state.current.incarnation < state.incarnation:
+        # Those that are at work in it may not have found this coordinator yet.
+        due = max(due, first + rules.comeback_seconds)
     if now < due:
         state.has_changed = True
         return None
     number = state.current.number + 1
     # Always in the same order: sums depend on it.
-    domains.sort(key=lambda workers: (len(workers[0]), workers))
+    domains.sort(key=_place)
     reason = some([name for workers in domains for name in workers], "is ready")
     new = tuple(Domain(workers, number, holds=False) for workers in domains)
     return _generation(state, (), reason, new)
+
+
+def _place(workers: tuple[str, ...]) -> tuple[int, int, str, int]:
+    """Order of a domain, however often its workers were started."""
+    first = parse(workers[0])
+    return first.node_index or 0, len(first.node), first.node, first.local_rank
 
 
 def _is_at_work(state: MembershipState) -> bool:

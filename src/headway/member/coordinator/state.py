@@ -167,6 +167,9 @@ class MembershipState:
     """Domains with which the next generation starts at once, while there are no members."""
     certain: int = 0
     """Those of them whose workers were not lost: they are waited for longest."""
+    worked_at: float = -inf
+    """When a worker was last at work in the generation before this one. Its successor comes after
+    that. Only if workers end with their generation."""
     broken: str = ""
     """Why the generation before this one cannot be finished, although it was to be. Only if workers
     end with their generation."""

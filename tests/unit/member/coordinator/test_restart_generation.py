@@ -4,7 +4,7 @@ next. Random histories of it: tests/simulations."""
 from __future__ import annotations
 
 from headway.member.coordinator.decide import Membership
-from headway.member.coordinator.events import GoodbyeReceived
+from headway.member.coordinator.events import GoodbyeReceived, WriteGeneration
 from headway.member.coordinator.rules import Rules
 from headway.member.protocol.generation import nobody
 from support.membership.drive import Drive
@@ -165,3 +165,97 @@ def test_a_run_of_one_member_that_is_silent_is_over_after_its_time() -> None:
     assert drive.workers == ["n0.1/0"]
     drive.wait(2)
     assert drive.workers == []
+
+
+def test_one_that_leaves_while_the_coordinator_is_away_breaks_nothing() -> None:
+    """It is the first to reconnect. The others are at work, and save like after any other leave."""
+    drive = started()
+    number = drive.current.number
+    again = Drive(Membership(RULES, 2, drive.current, 0.0), statuses=dict(drive.statuses))
+    again.open("n2.1/0", leaving=True)
+    again.wait(0.5)
+    assert again.workers == workers(1, *NODES)
+    again.open("n0.1/0", "n1.1/0")
+    again.wait(0.1)
+    assert again.workers == []
+    assert not again.current.breaks(number)
+
+
+def test_a_planned_change_waits_until_a_closed_connection_is_judged() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.close("n1.1/0")
+    drive.tell("n2.1/0", leaving=True)
+    drive.wait(0.5)
+    assert drive.current.breaks(number), "it is lost: the others may wait for it"
+    assert "n1.1/0 is lost" in drive.current.reason
+    drive = started()
+    drive.close("n1.1/0")
+    drive.tell("n2.1/0", leaving=True)
+    drive.wait(0.1)
+    drive.open("n1.1/0")
+    drive.wait(0.1)
+    assert drive.workers == []
+    assert not drive.current.breaks(number), "it was back in time"
+
+
+def test_a_loss_while_a_planned_change_is_recorded_ends_the_others() -> None:
+    drive = started()
+    number = drive.current.number
+    drive.tell("n2.1/0", leaving=True)
+    drive.now += 0.1
+    decisions = drive.membership.decide(drive.now)
+    assert any(isinstance(decision, WriteGeneration) for decision in decisions)
+    drive.close("n1.1/0")
+    drive.do(decisions)
+    drive.wait(0.1)
+    assert drive.current.breaks(number)
+    assert "n1.1/0 is lost" in drive.current.reason
+
+
+def test_the_successor_of_one_that_exits_slowly_is_waited_for() -> None:
+    """Its tracker takes long to close."""
+    drive = started()
+    drive.open("n3.1/0")
+    drive.wait(RULES.join_seconds + 0.2)
+    exit_of(drive, *workers(1, "n1", "n2"))
+    drive.open(*workers(2, "n1", "n2"))
+    drive.wait(RULES.gather_seconds + 1)
+    exit_of(drive, "n0.1/0")
+    drive.wait(0.5)
+    assert drive.workers == []
+    drive.open("n0.2/0")
+    drive.wait(0.1)
+    assert drive.workers == [*workers(2, *NODES), "n3.1/0"]
+
+
+def test_newcomers_do_not_start_alone_when_the_coordinator_restarts_in_a_planned_change() -> None:
+    rules = Rules(min_domains=1, max_domains=9, first_domains=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n0", "n1"))
+    drive.wait(0.1)
+    drive.settle()
+    number = drive.current.number
+    drive.open(*workers(1, "n2", "n3"))
+    drive.wait(rules.join_seconds + 0.2)
+    assert drive.current.sound == (number,)
+    again = Drive(Membership(rules, 2, drive.current, 0.0), statuses=dict(drive.statuses))
+    again.open(*workers(1, "n2", "n3"))
+    again.wait(rules.comeback_seconds - 1)
+    assert not again.current.breaks(number), "the members have not found the coordinator yet"
+    again.open(*workers(1, "n0", "n1"))
+    again.wait(20)
+    assert not again.current.breaks(number), "they save"
+    exit_of(again, *workers(1, "n0", "n1"))
+    again.open(*workers(2, "n0", "n1"))
+    again.wait(0.1)
+    assert again.workers == [*workers(2, "n0", "n1"), *workers(1, "n2", "n3")]
+
+
+def test_the_order_of_nodes_does_not_depend_on_how_often_each_was_started() -> None:
+    rules = Rules(min_domains=1, max_domains=9, first_domains=4, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    ordered = ["node-0.10/0", "node-1.9/0", "node-2.100/0", "node-10.1/0"]
+    drive.open(*reversed(ordered))
+    drive.wait(0.1)
+    assert drive.workers == ordered
