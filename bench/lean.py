@@ -139,7 +139,7 @@ def _build(queue: Any, rank: int, location: str) -> None:
             nodes=1,
             ranks_per_node=RANKS,
             device=torch.device("cpu"),
-            sharded=True,
+            copy_nodes=1,
             store=Path(f"{location}/store"),
             generation=1,
         )

@@ -134,3 +134,8 @@ def test_dropout_is_on_and_keyed_by_the_seed(runs, alone) -> None:
         "model.config.attn_pdrop=0.0",
     )
     assert without["loss"][0] != pytest.approx(alone["causal"]["loss"][0], rel=1e-4)
+
+
+@pytest.mark.parametrize(("nodes", "shard"), [(4, "2 nodes"), (3, "all")])
+def test_sharded_over_several_nodes(runs, alone, nodes: int, shard: str) -> None:
+    assert_equal(figures(runs["causal"], nodes, f"shard={shard}"), alone["causal"])

@@ -148,7 +148,7 @@ def _work(
             nodes=resolved.nodes,
             ranks_per_node=resolved.ranks_per_node,
             device=torch.device(resolved.device),
-            sharded=resolved.sharded,
+            copy_nodes=resolved.copy_nodes,
             store=Path(store),
             generation=generation,
         )

@@ -20,6 +20,7 @@ from headway.plan.device_refusals import (
 from headway.plan.memory_need import least_parameters
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.spec.load import PRESET
+from headway.spec.quantities import Sharding
 from headway.spec.resolve import Hardware, resolve
 from headway.spec.target_file import with_defaults
 
@@ -66,6 +67,9 @@ def require_room_on(loaded: Loaded, resolved: Resolved, found: LoadedTarget) -> 
     memory = amount_in_bytes(found.target.pod.resources["memory"])
     node = Hardware(cores=1, cuda_devices=resolved.ranks_per_node, memory_bytes=memory)
     one = resolved.model_copy(update={"nodes": 1})
+    if resolved.run.shard.unit == "all":  # a pod holds as much as if all were named
+        wide = resolved.run.model_copy(update={"shard": Sharding("nodes", resolved.nodes)})
+        one = one.model_copy(update={"run": wide})
     parameters = least_parameters_of(loaded)
     _refuse(missing_bf16(one, node) or state_too_large(one, node, parameters), loaded, found)
 

@@ -92,7 +92,7 @@ def start(
     from headway.clock import SystemClock
     from headway.errors import Stopped
     from headway.launch.hardware import this_machine
-    from headway.spec.resolve import resolve, run_directory
+    from headway.spec.resolve import require_whole_copies, resolve, run_directory
     from headway.state.run_directory import RunDirectory
 
     require_trainable_here(loaded)
@@ -102,7 +102,8 @@ def start(
         return
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
-    # This raises, if at all, before data is prepared for hours.
+    # These raise, if at all, before data is prepared for hours.
+    require_whole_copies(loaded, nodes)
     require_devices_here(loaded, this_machine(), nodes)
     parameters = parameters_of(loaded.run)
     with ExitStack() as background:

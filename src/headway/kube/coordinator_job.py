@@ -61,7 +61,7 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
         "--max": MAX_WORKERS // ranks,
         "--first": _first_domains(resolved),
         "--domain-pods": ranks,
-        "--node-pods": ranks,
+        "--node-pods": resolved.node_ranks,
     }
     words = [word for option, number in numbers.items() for word in (option, str(number))]
     return words if resolved.is_live else [*words, "--restart"]

@@ -16,7 +16,7 @@ from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import Key, LocalFolder, StorageLayout, in_pods, set_locations
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.load import Loaded
-from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.spec.resolve import Hardware, Resolved, require_whole_copies, resolve
 from headway.spec.run_file import ResourcesConfig, RunFile
 from headway.spec.target_file import Target, with_defaults
 
@@ -53,7 +53,8 @@ def resolve_on_target(
         train_set=train,
         validation_sets=validation,
     ).model_copy(update={"nodes": nodes})
-    if resolved.device == "cpu" and run.elastic == "auto":
+    require_whole_copies(loaded, nodes)
+    if resolved.device == "cpu" and run.elastic == "auto" and not run.shard.is_wide:
         # There is a coordinator in any case, and with it even one node can be scaled.
         live = run.model_copy(update={"elastic": "live"})
         resolved = resolved.model_copy(update={"run": live})

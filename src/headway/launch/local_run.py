@@ -120,7 +120,7 @@ class LocalRun(Supervisor):
         resolved = self.resolved
         ranks = resolved.domain_ranks
         domains = resolved.num_workers // ranks
-        options = ["--domain-pods", str(ranks), "--node-pods", str(ranks)]
+        options = ["--domain-pods", str(ranks), "--node-pods", str(resolved.node_ranks)]
         if not resolved.is_live:
             options.append("--restart")
         coordinator = CoordinatorProcess(

@@ -224,6 +224,40 @@ class Accelerators:
         return f"{self.kind}:{self.count}"
 
 
+@dataclass(frozen=True)
+class Sharding:
+    """What one copy of the model is divided over: `none`, `node`, `2 nodes`, `all`; or `auto`."""
+
+    unit: Literal["auto", "none", "node", "nodes", "all"]
+    num_nodes: int = 1
+    """Nodes of one copy; 0: all that the run has."""
+
+    @classmethod
+    def parse(cls, value: Any) -> Sharding:
+        if isinstance(value, Sharding):
+            return value
+        text = str(value).strip()
+        if text in ("auto", "none", "node"):
+            return cls(text)  # type: ignore[arg-type]
+        if text == "all":
+            return cls("all", 0)
+        match = re.match(r"^(\d+) nodes?$", text)
+        if match is None or int(match[1]) < 1:
+            raise ValueError(
+                f"{value!r} is not one of auto, none, node and all, nor a number of nodes, "
+                "such as 2 nodes"
+            )
+        return cls("node") if int(match[1]) == 1 else cls("nodes", int(match[1]))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether a copy is divided over more than one node."""
+        return self.num_nodes != 1
+
+    def __str__(self) -> str:
+        return f"{self.num_nodes} nodes" if self.unit == "nodes" else self.unit
+
+
 def _written(kind: type[Any], description: str, *examples: str | int) -> Any:
     """Pydantic annotations of a unit type: parser, serializer, and its JSON Schema."""
     schema: dict[str, Any] = {
@@ -241,6 +275,10 @@ IntervalField = Annotated[Interval, *_written(Interval, "steps or time", "500 st
 WarmupField = Annotated[Warmup, *_written(Warmup, "fraction or steps", "5%", "2000 steps", 0)]
 BatchSizeField = Annotated[
     BatchSize, *_written(BatchSize, "sequences or tokens", 512, "0.5M tokens")
+]
+ShardField = Annotated[
+    Sharding,
+    *_written(Sharding, "none, node, a number of nodes, all or auto", "node", "2 nodes", "all"),
 ]
 NodeRangeField = Annotated[NodeRange, *_written(NodeRange, "number or range", 4, "2..16")]
 AcceleratorsField = Annotated[

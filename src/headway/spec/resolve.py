@@ -71,7 +71,7 @@ class Resolved(Section):
     micro: int
     """Sequences per micro-batch."""
     sharded: bool
-    """Whether the ranks of a node share one sharded copy of the model."""
+    """Whether a copy of the model is sharded over the ranks of a node, or of several."""
     checkpoint_activations: bool
     """Whether blocks are recomputed in the backward pass."""
 
@@ -81,8 +81,22 @@ class Resolved(Section):
 
     @property
     def domain_ranks(self) -> int:
-        """Number of workers in a failure domain: they are lost together, the others continue."""
-        return self.ranks_per_node if self.sharded or not self.is_live else 1
+        """Number of workers in a domain: they hold one copy of the model, or are those of a node.
+        In a live run they are lost together, and the others continue."""
+        if self.is_live:
+            return self.ranks_per_node if self.sharded else 1
+        return self.ranks_per_node * max(1, self.run.shard.num_nodes)
+
+    @property
+    def node_ranks(self) -> int:
+        """Number of workers that the coordinator admits together: those of a node, unless each is
+        a domain of its own."""
+        return min(self.ranks_per_node, self.domain_ranks)
+
+    @property
+    def copy_nodes(self) -> int | None:
+        """Nodes that one copy of the model is sharded over, 0: all; None if it is not sharded."""
+        return self.run.shard.num_nodes if self.sharded else None
 
     @property
     def tokens_per_step(self) -> int:
@@ -91,6 +105,8 @@ class Resolved(Section):
     @property
     def is_live(self) -> bool:
         """Whether workers can join and leave while the run continues."""
+        if self.run.shard.is_wide:
+            return False
         num_copies = self.nodes if self.sharded else self.num_workers
         auto = num_copies > 1 and self.device == "cpu"
         return self.run.elastic == "live" or (self.run.elastic == "auto" and auto)
@@ -133,6 +149,13 @@ def require_complete(loaded: Loaded) -> None:
     wanted = loaded.run.resources.accelerators
     if wanted is not None and not wanted.is_cpu:
         _refuse_live_gpus(loaded)
+    if loaded.run.shard.is_wide and loaded.run.elastic == "live":
+        raise SpecError(
+            f"shard: {loaded.run.shard} is not supported with elastic: live: a copy of the model "
+            "on several nodes is lost with any of them",
+            str(loaded.located.mark(("elastic",))),
+            "--set elastic=restart restarts all nodes from the newest checkpoint after a loss",
+        )
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")
     if loaded.run.data.train.stream and loaded.run.train_for.unit == "epochs":
@@ -173,6 +196,18 @@ def _lacks(loaded: Loaded, key: str) -> SpecError:
     where = str(loaded.located.mark(()) if mark.file.endswith(PRESET) else mark)
     hint = "data: {train: {sources: [text.txt], tokenizer: gpt2}}" if key == "data.train" else None
     return SpecError(f"the run file has no {key}", where, hint)
+
+
+def require_whole_copies(loaded: Loaded, nodes: int) -> None:
+    """Raises if a number of nodes is not a multiple of those that hold one copy of the model."""
+    shard = loaded.run.shard
+    if shard.unit == "nodes" and nodes % shard.num_nodes:
+        several = "1 node is" if nodes == 1 else f"{nodes} nodes are"
+        raise SpecError(
+            f"shard: {shard}: {several} not a multiple of {shard.num_nodes}",
+            str(loaded.located.mark(("shard",))),
+            f"--nodes {max(1, nodes // shard.num_nodes) * shard.num_nodes}, or --set shard=all",
+        )
 
 
 def choose_micro(run: RunFile, global_batch: int) -> int:
@@ -249,6 +284,7 @@ def resolve(
         threads=max(1, machine.cores // (nodes * ranks)) if threads == "auto" else threads,
         global_batch=global_batch,
         micro=choose_micro(run, global_batch),
-        sharded=ranks > 1 and (run.shard == "node" or (run.shard == "auto" and large)),
+        sharded=run.shard.is_wide
+        or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and large))),
         checkpoint_activations=large if recompute == "auto" else recompute,
     )

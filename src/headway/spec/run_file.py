@@ -21,6 +21,8 @@ from headway.spec.quantities import (
     LengthField,
     NodeRange,
     NodeRangeField,
+    ShardField,
+    Sharding,
     Warmup,
     WarmupField,
 )
@@ -306,9 +308,11 @@ class RunFile(Section):
     threads: Count | Literal["auto"] = "auto"
     """CPU threads per worker; results are bit-identical only with the same number. `auto`: the
     machine's cores divided by its workers."""
-    shard: Literal["auto", "none", "node"] = "auto"
-    """Sharding of weights, gradients and optimizer state. `node`: over the devices of a node
-    (FSDP2). `none`: every worker holds all of it. `auto`: `node` from a billion parameters on."""
+    shard: ShardField = Sharding("auto")
+    """Sharding of weights, gradients and optimizer state (FSDP2). `node`: over the devices of a
+    node. `2 nodes`: over those of every two nodes; `all`: over those of all nodes. `none`: every
+    worker holds all of it. `auto`: `node` from a billion parameters on. Over several nodes a run
+    always restarts when its nodes change: `elastic: live` is refused."""
     elastic: Literal["auto", "live", "restart"] = "auto"
     """What happens when a node is lost. `live`: the other nodes continue without it. `restart`: all
     nodes restart from the newest checkpoint. `auto`: `live` on the CPU if several nodes or workers

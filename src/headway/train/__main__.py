@@ -154,7 +154,7 @@ def _placement(
     device = device_of(resolved, int(os.environ["HEADWAY_DEVICE"]))
     require_precision(resolved.run.precision, device)
     if restart is not None:
-        world = _form_over_session(resolved, rank % ranks, device, restart)
+        world = _form_over_session(resolved, device, restart)
         restart.begin(world)
         return world.placement, restart
     if session is not None:
@@ -171,29 +171,27 @@ def _placement(
         nodes=resolved.nodes,
         ranks_per_node=ranks,
         device=device,
-        sharded=resolved.sharded,
+        copy_nodes=resolved.copy_nodes,
         store=Path(store),
         generation=int(os.environ["HEADWAY_GENERATION"]),
     )
     return world.placement, OneWorld(world)
 
 
-def _form_over_session(
-    resolved: Resolved, local_rank: int, device: torch.device, restart: RestartWorlds
-) -> World:
+def _form_over_session(resolved: Resolved, device: torch.device, restart: RestartWorlds) -> World:
     """COLLECTIVE. The world of the generation in which this worker gets a place."""
     from headway.train.session_store import SessionStore
     from headway.train.world import form_world
 
     generation = restart.wait_for_place()
-    node, num_nodes = restart.place()
+    rank, num_workers = restart.place()
     try:
         return form_world(
-            rank=node * resolved.ranks_per_node + local_rank,
-            nodes=num_nodes,
+            rank=rank,
+            nodes=num_workers // resolved.ranks_per_node,
             ranks_per_node=resolved.ranks_per_node,
             device=device,
-            sharded=resolved.sharded,
+            copy_nodes=resolved.copy_nodes,
             store=SessionStore(restart.session, generation.number),
             generation=generation.number,
             monitor=restart.timer,

@@ -79,11 +79,11 @@ class RestartWorlds:
                 self.generation = generation
 
     def place(self) -> tuple[int, int]:
-        """Index of its domain in its generation, and the number of domains."""
+        """Its rank in its generation, and the number of workers. Those of a node follow each other,
+        and so do the nodes of a domain."""
         assert self.generation is not None
-        own = self.generation.domain_of(self.session.name)
-        assert own is not None
-        return self.generation.domains.index(own), len(self.generation.domains)
+        workers = list(self.generation.workers())
+        return workers.index(self.session.name), len(workers)
 
     def begin(self, world: World) -> None:
         self._world = world

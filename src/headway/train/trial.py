@@ -25,7 +25,7 @@ class Trial:
             nodes=resolved.nodes,
             ranks_per_node=resolved.ranks_per_node,
             device=device_of(resolved, rank),
-            sharded=resolved.sharded,
+            copy_nodes=resolved.copy_nodes,
             store=store,
             generation=generation,
         )

@@ -278,15 +278,15 @@ def form_world(
     nodes: int,
     ranks_per_node: int,
     device: torch.device,
-    sharded: bool,
+    copy_nodes: int | None,
     store: Path | Store,
     generation: int,
     monitor: GroupMonitor | None = None,
 ) -> World:
     """COLLECTIVE. A world that does not change: when a worker is lost, so is the world. The workers
-    rendezvous at `store`, or at the file of that name: a new one for every start."""
+    rendezvous at `store`, or at the file of that name: a new one for every start. `copy_nodes`:
+    nodes that a copy of the model is sharded over, 0: all; None: it is not sharded."""
     num_workers = nodes * ranks_per_node
-    local_rank = rank % ranks_per_node
     if num_workers == 1:
         return World(rank, 1, generation, RankPlacement(device))
     with raising_peer_lost():
@@ -300,21 +300,23 @@ def form_world(
             timeout=COLLECTIVE_TIMEOUT,
             device_id=connected_device(device),
         )
-        if not sharded:
-            placement = RankPlacement(device, local_rank, ranks_per_node)
+        if copy_nodes is None:
+            placement = RankPlacement(device, rank % ranks_per_node, ranks_per_node)
             assert dist.group.WORLD is not None
             everyone = WorkerGroup(dist.group.WORLD, monitor)
             return World(rank, num_workers, generation, placement, everyone)
+        copy_size = (copy_nodes or nodes) * ranks_per_node
+        num_copies = num_workers // copy_size
         mesh = init_device_mesh(
-            device.type, (nodes, ranks_per_node), mesh_dim_names=("replica", "shard")
+            device.type, (num_copies, copy_size), mesh_dim_names=("replica", "shard")
         )
     group = mesh.get_group("shard")
     return World(
         rank,
         num_workers,
         generation,
-        RankPlacement(device, local_rank, ranks_per_node, mesh["shard"]),
-        WorkerGroup(mesh.get_group("replica"), monitor) if nodes > 1 else None,
+        RankPlacement(device, rank % copy_size, copy_size, mesh["shard"]),
+        WorkerGroup(mesh.get_group("replica"), monitor) if num_copies > 1 else None,
         DomainGroup(WorkerGroup(group, monitor), WorkerGroup(group, monitor), generation),
     )
 

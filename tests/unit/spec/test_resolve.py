@@ -14,6 +14,7 @@ from headway.spec.resolve import (
     Resolved,
     choose_micro,
     require_complete,
+    require_whole_copies,
     resolve,
     run_directory,
     run_name,
@@ -321,3 +322,27 @@ def test_and_when_the_run_file_is_checked_wherever_that_is(folder: Path) -> None
     with pytest.raises(SpecError) as caught:
         require_complete(loaded)
     assert str(caught.value) == LIVE_ON_GPUS
+
+
+@pytest.mark.parametrize(
+    ("written", "nodes", "domain_ranks"), [("2 nodes", 4, 4), ("all", 3, 2), ("1 node", 3, 2)]
+)
+def test_a_copy_of_the_model_on_several_nodes(
+    folder: Path, written: str, nodes: int, domain_ranks: int
+) -> None:
+    cpus = "resources.accelerators=cpu:2"
+    found = resolved(f"shard={written}", cpus, nodes=nodes)
+    assert (found.sharded, found.domain_ranks, found.node_ranks) == (True, domain_ranks, 2)
+    assert found.is_live is (written == "1 node"), "any of its nodes is lost with the others"
+    assert Resolved.model_validate_json(found.model_dump_json()) == found
+    require_whole_copies(load(f"shard={written}"), nodes)
+
+
+def test_copies_on_several_nodes_are_not_live_and_never_half(folder: Path) -> None:
+    with pytest.raises(SpecError, match="shard: all is not supported with elastic: live"):
+        resolved("shard=all", "elastic=live", nodes=2)
+    with pytest.raises(SpecError, match="shard: 2 nodes: 3 nodes are not a multiple of 2"):
+        require_whole_copies(load("shard=2 nodes"), 3)
+    for wrong in ("0 nodes", "some", "2"):
+        with pytest.raises(SpecError, match="such as 2 nodes"):
+            load(f"shard={wrong}")

@@ -93,8 +93,6 @@ def _start(state: MembershipState, now: float) -> Generation | None:
         state.has_changed = True
         return None
     number = state.current.number + 1
-    # Always in the same order: sums depend on it.
-    domains.sort(key=_place)
     reason = some([name for workers in domains for name in workers], "is ready")
     new = tuple(Domain(workers, number, holds=False) for workers in domains)
     return _generation(state, (), reason, new)
@@ -118,6 +116,8 @@ def _free_domains(state: MembershipState, now: float) -> list[tuple[str, ...]]:
     """Of workers that were in no generation yet."""
     used = {name for name, worker in state.workers.items() if worker.status.entered}
     nodes = free_nodes(state, now, used | state.progress.members)
+    # Always in the same order: sums depend on it.
+    nodes.sort(key=lambda node: _place(node.workers))
     return domains_of(nodes, state.rules.domain_workers)
 
 

@@ -259,3 +259,25 @@ def test_the_order_of_nodes_does_not_depend_on_how_often_each_was_started() -> N
     drive.open(*reversed(ordered))
     drive.wait(0.1)
     assert drive.workers == ordered
+
+
+def test_copies_of_the_model_on_two_nodes_each() -> None:
+    """A node that is left over waits for another one."""
+    rules = Rules(max_domains=4, first_domains=2, domain_workers=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n3", "n0", "n2", "n1"))
+    drive.wait(0.1)
+    pairs = [workers(1, "n0", "n1"), workers(1, "n2", "n3")]
+    assert [list(domain.workers) for domain in drive.current.domains] == pairs
+    drive.settle()
+    drive.close("n1.1/0")
+    drive.wait(0.4)
+    for node in ("n0", "n2", "n3"):
+        drive.close(f"{node}.1/0")
+    drive.open(*workers(2, "n0", "n2", "n3"))
+    drive.wait(RULES.join_seconds + 0.1)
+    assert drive.workers == workers(2, "n0", "n2")
+    drive.settle()
+    drive.open("n1.2/0")
+    drive.wait(RULES.join_seconds + 0.2)
+    assert drive.workers == [], "all meet again, with the two that waited"
