@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +38,16 @@ class WorkerProcess:
     """Cause of the exit, if the worker reported one."""
     out_of_memory: bool | None = None
     """Whether the kernel killed it for lack of memory; None if unknown."""
+
+    was_killed: bool = False
+    """Whether this launcher killed it, after the loss of a peer."""
+
+    @property
+    def is_lost(self) -> bool:
+        """Not by this launcher's own doing."""
+        return is_loss(self.exit_code) and not (
+            self.was_killed and self.exit_code == -signal.SIGKILL
+        )
 
     def signal(self, number: int) -> None:
         if self.pid is not None and self.exit_code is None:
@@ -104,7 +115,7 @@ class FailureDomain:
     @property
     def lost(self) -> WorkerProcess | None:
         """A worker that was lost. One that was killed explains more than one that lost a peer."""
-        lost = [worker for worker in self.workers if is_loss(worker.exit_code)]
+        lost = [worker for worker in self.workers if worker.is_lost]
         return min(lost, key=lambda worker: worker.exit_code or 0, default=None)
 
     def signal(self, number: int) -> None:

@@ -219,8 +219,9 @@ class LocalRun(Supervisor):
         return Exit.DONE in exit_codes or is_stopped
 
     def _early_outcome(self, exit_codes: Sequence[int | None]) -> Exit | None:
-        """Without elastic workers, the others cannot save without one that was stopped unsaved."""
-        if not self.resolved.is_live and any(map(self._was_stopped_unsaved, exit_codes)):
+        """Without a coordinator, the others cannot save without one that was stopped unsaved. With
+        one it has no place yet: members listen for the signal."""
+        if not self.resolved.has_coordinator and any(map(self._was_stopped_unsaved, exit_codes)):
             return self._stopped_unsaved()
         return None
 
@@ -229,7 +230,10 @@ class LocalRun(Supervisor):
             return Exit.DONE
         if Exit.STOPPED in exit_codes:
             return Exit.STOPPED
-        if all(map(self._was_stopped_unsaved, exit_codes)):
+        others = [code for code in exit_codes if code != Exit.GENERATION_OVER]
+        if self._is_asked_to_end and not others:
+            return Exit.STOPPED  # saved for a planned change, or nobody had a place yet
+        if all(map(self._was_stopped_unsaved, others)):
             return self._stopped_unsaved()
         raise self._run_failed(self.workers.to_blame())
 

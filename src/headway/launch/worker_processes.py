@@ -12,7 +12,7 @@ from headway.clock import Clock
 from headway.errors import Exit
 from headway.launch.failure_domains import FailureDomain, WorkerProcess
 from headway.launch.fork_server import ForkServerLost, ForkServerProcess, WorkerExited
-from headway.launch.worker_exit import blame, is_failure, is_loss
+from headway.launch.worker_exit import blame, is_failure
 from headway.member.protocol.identity import WorkerIdentity
 from headway.memory_limits import Memory
 from headway.state.run_directory import RunDirectory
@@ -122,6 +122,8 @@ class WorkerProcesses:
             domain.lost_at = now
         grace = GRACE_SECONDS.get(lost.exit_code or 0, 0.0)
         if now - domain.lost_at >= grace:
+            for worker in domain.workers:
+                worker.was_killed = worker.was_killed or worker.exit_code is None
             domain.signal(signal.SIGKILL)
 
     def to_blame(self) -> WorkerProcess:
@@ -130,7 +132,7 @@ class WorkerProcesses:
         deadline = self._clock.monotonic() + BLAME_SECONDS
         while True:
             workers = [worker for domain in self.domains for worker in domain.workers]
-            failed = [one for one in workers if is_failure(one.exit_code) or is_loss(one.exit_code)]
+            failed = [one for one in workers if is_failure(one.exit_code) or one.is_lost]
             worst = max(failed, key=lambda one: blame(one.exit_code))
             if blame(worst.exit_code) > 0 or self._clock.monotonic() > deadline:
                 return worst

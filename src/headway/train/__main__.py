@@ -89,8 +89,7 @@ def main(arguments: list[str]) -> int:
             import_seconds=import_seconds,
             on_hang=on_hang,
         )
-        code = train(run, worlds)
-        code = worlds.exit_code or code
+        code = exit_code_of(train(run, worlds), worlds)
         worlds.close("done")
         return code
     except HeadwayError as error:
@@ -109,6 +108,11 @@ def main(arguments: list[str]) -> int:
             restart.wait_for_decision()
         log_exit_reason(words)
         return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
+
+
+def exit_code_of(code: Exit, worlds: WorldSource) -> Exit:
+    """After training: a run that is finished needs no successor of this worker."""
+    return code if code == Exit.DONE else worlds.exit_code or code
 
 
 def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | None) -> None:

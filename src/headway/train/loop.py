@@ -59,7 +59,7 @@ def _train_in_world(run: WorkerRun, world: World, worlds: WorldSource) -> End:
             agreed = advance(run, world, worlds).agreed
             if agreed.stop:
                 break
-            if agreed.over and _may_leave(run, world, worlds):  # COLLECTIVE
+            if agreed.over and may_leave(run, world, worlds):  # COLLECTIVE
                 return End.WORLD
     run.recorder.settle()
     run.saver.finish(run.training, run.validation_loss)  # COLLECTIVE
@@ -67,17 +67,18 @@ def _train_in_world(run: WorkerRun, world: World, worlds: WorldSource) -> End:
     return End.RUN
 
 
-def _may_leave(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
+def may_leave(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
     """COLLECTIVE. Whether the world can be left for the next: where the processes end with it, once
     the state is saved. If that fails, training continues, and tries again after more steps."""
     if not worlds.saves_before_change:
         return True
     if run.training.step < run.next_leave_step:
         return False
-    run.recorder.settle()
-    if run.saver.save_now(run.training, run.validation_loss):  # COLLECTIVE
-        worlds.finish(world)  # COLLECTIVE
-        return True
+    with run.watchdog.off_duty():
+        run.recorder.settle()
+        if run.saver.save_now(run.training, run.validation_loss):  # COLLECTIVE
+            worlds.finish(world)  # COLLECTIVE
+            return True
     run.leave_pause *= 2
     run.next_leave_step = run.training.step + run.leave_pause
     return False

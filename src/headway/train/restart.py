@@ -30,6 +30,13 @@ DECISION_SECONDS = 5.0
 """Wait, after a collective failed here, for the coordinator to say who is lost."""
 
 
+class StoppedWithoutPlace(Stopped):
+    """The run is to stop, and this worker has no part in its save. STOPPED would tell the launcher
+    that all is saved, while the members are still at it."""
+
+    exit_code = Exit.GENERATION_OVER
+
+
 class RestartWorlds:
     """Waits for a place in a generation, which is then the only world of this process."""
 
@@ -69,7 +76,8 @@ class RestartWorlds:
                 )
                 self._enter()
         self.close("asked to end")
-        raise Stopped("asked to end before it had a place in the run")
+        kind = StoppedWithoutPlace if self.stop.asked else Stopped
+        raise kind("asked to end before it had a place in the run")
 
     def _enter(self) -> None:
         view = self.session.view

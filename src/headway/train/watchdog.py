@@ -46,6 +46,17 @@ class Watchdog:
         finally:
             self._on_duty = False
 
+    @contextmanager
+    def off_duty(self) -> Iterator[None]:
+        """Within `on_duty`: for what takes as long as it takes, such as a save that is waited
+        for."""
+        self._on_duty = False
+        try:
+            yield
+        finally:
+            self.feed()
+            self._on_duty = True
+
     def feed(self) -> None:
         """Progress other than a step: a world begins, a part of an evaluation is done. What comes
         next may include compilation, here or on a new worker."""

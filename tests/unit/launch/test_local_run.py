@@ -350,6 +350,57 @@ def test_a_worker_whose_generation_is_over_is_restarted_and_not_counted(
     assert not [event for event in events(run) if event["event"] == "lost"]
 
 
+def stop_when_ready(run: LocalRun) -> None:
+    if run.stop_asked_at is None and printed(run, "ready"):
+        run.ask_to_stop()
+
+
+def test_a_stop_in_the_moment_of_a_planned_change_is_a_stop(resolved: Resolved) -> None:
+    """All have saved and exited, and their successors are not started yet."""
+    run = make_run(resolved, "trap 'exit 8' INT; echo ready; while :; do sleep 0.02; done")
+    assert run.run(lambda: stop_when_ready(run)) == Exit.STOPPED
+
+
+@pytest.mark.parametrize(
+    "newcomer", ["exec sleep 60", "trap 'exit 8' INT; while :; do sleep 0.02; done"]
+)
+def test_members_save_although_a_newcomer_has_stopped(resolved: Resolved, newcomer: str) -> None:
+    """The signal may end it before it listens."""
+    two = resolved.model_copy(update={"nodes": 2, "ranks_per_node": 1})
+    script = (
+        f'if [ "$HEADWAY_RANK" = 1 ]; then echo ready; {newcomer}; fi; '
+        "trap 'sleep 1.5; echo saved; exit 6' INT; echo ready; while :; do sleep 0.02; done"
+    )
+    run = make_run(two, script, Hurried())
+    assert run.run(lambda: stop_when_ready(run)) == Exit.STOPPED
+    assert "saved" in run.directory.log(0, 0).read_text()
+    assert not [event for event in events(run) if event["event"] == "stopped"]
+
+
+def test_the_first_lost_rank_is_blamed_not_those_killed_after_it(resolved: Resolved) -> None:
+    script = (
+        'if [ "$HEADWAY_RANK" = 0 ]; then exec sleep 60; fi; '
+        "printf 'assertion in the kernel' > $WORDS; kill -ABRT $$"
+    )
+    run = make_run(resolved, script)
+    with pytest.raises(RunFailed, match="assertion in the kernel\nworker 1 was killed by SIGABRT"):
+        run.run(look)
+    assert {event["local_rank"] for event in events(run) if event["event"] == "lost"} == {1}
+
+
+def test_a_rank_killed_after_the_end_of_its_generation_is_no_loss(
+    resolved: Resolved, tmp_path: Path
+) -> None:
+    """It was suspended, or closes its tracker slowly."""
+    script = (
+        f"mine={tmp_path}/started-$HEADWAY_RANK; [ -e $mine ] && exit 0; touch $mine; "
+        'if [ "$HEADWAY_RANK" = 0 ]; then exit 8; fi; exec sleep 60'
+    )
+    run = make_run(resolved, script, Hurried())
+    assert run.run(look) == Exit.DONE
+    assert not [event for event in events(run) if event["event"] == "lost"]
+
+
 def test_workers_that_die_of_the_same_loss_count_once(resolved: Resolved, tmp_path: Path) -> None:
     """As by torch's own watchdog, a moment later."""
     two = resolved.model_copy(update={"nodes": 2, "ranks_per_node": 1})

@@ -13,6 +13,7 @@ from headway.clock import SystemClock
 from headway.member.coordinator.rules import FIRST_STEP_SECONDS
 from headway.state.run_directory import SEND_SECONDS, Journal, RunDirectory
 from headway.train.__main__ import note_stuck
+from headway.train.loop import may_leave
 from headway.train.watchdog import LEAST_SECONDS, MOST_STEPS, Watchdog
 from support.clock import Patient
 from support.fake_s3 import fake_s3
@@ -124,6 +125,36 @@ def test_each_time_that_as_long_has_passed_again(
     said = capfd.readouterr().err
     assert "no step for 61 s; stacks of all threads:" in said
     assert "test_each_time_that_as_long_has_passed_again" in said
+
+
+def test_a_save_before_a_planned_change_takes_as_long_as_it_takes(clock: Still) -> None:
+    barks: list[int] = []
+    dog = Watchdog(clock, barks.append)
+
+    def save_now(*_: object) -> bool:
+        clock.time += 10 * FIRST_STEP_SECONDS
+        dog.look()
+        return False
+
+    run: Any = SimpleNamespace(
+        watchdog=dog,
+        training=SimpleNamespace(step=9),
+        recorder=SimpleNamespace(settle=lambda: None),
+        saver=SimpleNamespace(save_now=save_now),
+        validation_loss=None,
+        next_leave_step=0,
+        leave_pause=1,
+    )
+    worlds: Any = SimpleNamespace(saves_before_change=True)
+    world: Any = None
+    with dog.on_duty():
+        take_steps(dog, clock, 1, 1)
+        assert not may_leave(run, world, worlds)
+        assert barks == []
+        assert dog.waited_seconds == 0, "training continues, and has its whole time"
+        clock.time += dog.patience + 1
+        dog.look()
+        assert barks == [1]
 
 
 def test_it_reaches_an_object_store_from_any_worker(
