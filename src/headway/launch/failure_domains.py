@@ -17,6 +17,8 @@ MOST_LOSSES = 3
 """Losses of one domain without a new step of the run in between."""
 MOST_ELSEWHERE = 10
 """Losses in a row on the way back to a step that was reached before, which do not count."""
+MOST_FRUITLESS = 10
+"""Starts in a row that end with their generation before they have taken a step."""
 SEEN_SECONDS = 120.0
 """Time after which a new step is certainly visible from another machine: object stores receive the
 metrics once a minute. Losses closer together than this are no reason to give up there."""
@@ -91,6 +93,27 @@ class Losses:
     def are_too_many(self, now: float) -> bool:
         """For a place where steps are seen late."""
         return self.count >= MOST_LOSSES and now - self.since > SEEN_SECONDS
+
+
+@dataclass
+class FruitlessStarts:
+    """Starts in a row that ended with their generation before they took a step. Only the
+    coordinator knows why: as when a worker always stalls while it builds its model. A planned
+    change comes after a step."""
+
+    count: int = 0
+    since: float = 0.0
+    """Time of the first."""
+    _newest: Record | None = None
+
+    def add(self, newest: Record, now: float) -> None:
+        has_advanced = "step" in newest and newest != self._newest
+        self._newest = newest
+        self.count = 0 if has_advanced else self.count + 1
+        self.since = now if self.count <= 1 else self.since
+
+    def are_too_many(self, now: float) -> bool:
+        return self.count >= MOST_FRUITLESS and now - self.since > SEEN_SECONDS
 
 
 @dataclass(eq=False)

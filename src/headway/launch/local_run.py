@@ -29,6 +29,7 @@ from headway.memory_limits import Memory
 from headway.plan.memory_need import HINT, needed_and_present
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
+from headway.state.rewinds import Record
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.user_code import code_digest
 
@@ -164,12 +165,14 @@ class LocalRun(Supervisor):
         if not self.workers.have_exited:
             self._require_stop_in_time()
 
+    def _newest_line(self) -> Record:
+        return self.directory.here().metrics.last() or {"rewind": 0}
+
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         if lost.out_of_memory and not self._has_made_a_step():
             self._fail_for_memory(lost)
-        newest = self.directory.here().metrics.last() or {"rewind": 0}
-        if self._count_loss(domain, newest).count >= MOST_LOSSES:
+        if self._count_loss(domain).count >= MOST_LOSSES:
             raise self._run_failed(lost, f", {MOST_LOSSES} times in a row without a new step")
         if self.resolved.is_live and not self._has_state_somewhere():
             assert self._coordinator is not None

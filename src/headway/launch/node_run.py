@@ -28,6 +28,7 @@ from headway.launch.supervise import Supervisor
 from headway.launch.worker_exit import exit_message
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
+from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
 
 
@@ -113,9 +114,12 @@ class NodeRun(Supervisor):
     def _on_left(self, domain: FailureDomain) -> None:
         pass  # when all workers have left, the pod is replaced
 
+    def _newest_line(self) -> Record:
+        return newest_seen(self.directory)
+
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
         self._say(f"worker {lost.name} {how}; restarting it")
-        losses = self._count_loss(domain, newest_seen(self.directory))
+        losses = self._count_loss(domain)
         if losses.are_too_many(self.clock.monotonic()):
             raise self._run_failed(lost, f", {losses.count} times in a row without a new step")
 

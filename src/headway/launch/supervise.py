@@ -17,7 +17,12 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
-from headway.launch.failure_domains import FailureDomain, Losses, WorkerProcess
+from headway.launch.failure_domains import (
+    FailureDomain,
+    FruitlessStarts,
+    Losses,
+    WorkerProcess,
+)
 from headway.launch.fork_server import ForkServerProcess
 from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
 from headway.launch.worker_processes import WorkerProcesses
@@ -79,6 +84,10 @@ class Supervisor(ABC):
         self._lost_at = -math.inf
         """Time of the newest loss that counts."""
         self._losses_of_all = Losses()
+        self._ended_at = -math.inf
+        """Time at which the newest generation ended, as seen by the first worker that ended with
+        it."""
+        self._fruitless_starts = FruitlessStarts()
 
     # What a launcher decides for itself
 
@@ -104,6 +113,10 @@ class Supervisor(ABC):
     @abstractmethod
     def _on_left(self, domain: FailureDomain) -> None:
         """All of it stopped without a request from this launcher."""
+
+    @abstractmethod
+    def _newest_line(self) -> Record:
+        """Of the metrics, as far as it is visible here."""
 
     @abstractmethod
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
@@ -199,6 +212,9 @@ class Supervisor(ABC):
         if self._is_cause(lost):
             self._lost_at = self.clock.monotonic()
             self._on_lost(domain, lost, describe_exit(lost.exit_code, lost.out_of_memory))
+        elif lost.started_at > max(self._lost_at, self._ended_at):
+            self._ended_at = self.clock.monotonic()
+            self._require_steps(lost)
         if self._coordinator_address() is None:
             self.generation = next_generation(self.directory)
         self.workers.start(domain)
@@ -209,9 +225,17 @@ class Supervisor(ABC):
         is_follower = not self.resolved.is_live and lost.started_at <= self._lost_at
         return lost.exit_code != Exit.GENERATION_OVER and not is_follower
 
-    def _count_loss(self, domain: FailureDomain, newest: Record) -> Losses:
-        """Losses in a row with this one: of the domain, or of all where all restart together.
-        `newest`: newest line of the metrics."""
+    def _require_steps(self, ended: WorkerProcess) -> None:
+        """A generation has ended, and nobody was lost here. Raises if that is all that happens."""
+        now = self.clock.monotonic()
+        self._fruitless_starts.add(self._newest_line(), now)
+        if self._fruitless_starts.are_too_many(now):
+            times = f", {self._fruitless_starts.count} times in a row without a step"
+            raise self._run_failed(ended, times)
+
+    def _count_loss(self, domain: FailureDomain) -> Losses:
+        """Losses in a row with this one: of the domain, or of all where all restart together."""
+        newest = self._newest_line()
         step, now = step_after(newest), self.clock.monotonic()
         if self.resolved.is_live:
             domain.losses.add(step, now)

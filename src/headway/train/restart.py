@@ -23,9 +23,12 @@ from headway.member.worker.session_view import Late, SessionClosed, View
 from headway.train.collectives import WaitTimer
 from headway.train.live import PLACE_SECONDS, SLOW_COLLECTIVE_SECONDS, WATCH_SECONDS
 from headway.train.stop_request import StopRequest
-from headway.train.worker_log import log_line
+from headway.train.worker_log import log_exit_reason
 from headway.train.world import MAX_HANGS, World
 
+MEET_SECONDS = 30.0
+"""Wait, once all is saved, for the others to have come as far. One that is suspended there would
+hold up the others until the collective times out."""
 DECISION_SECONDS = 5.0
 """Wait, after a collective failed here, for the coordinator to say who is lost."""
 
@@ -145,8 +148,14 @@ class RestartWorlds:
     def finish(self, world: World) -> None:
         """COLLECTIVE. All is saved: from now on nobody is ended by the exit of another one."""
         self._follows = False
-        with suppress(PeerLost):
-            world.barrier()
+
+        def meet() -> None:
+            with suppress(PeerLost):
+                world.barrier()
+
+        meeting = threading.Thread(target=meet, name="headway-meet", daemon=True)
+        meeting.start()
+        meeting.join(MEET_SECONDS)
 
     @property
     def exit_code(self) -> Exit | None:
@@ -186,5 +195,5 @@ class RestartWorlds:
 
 
 def end_process(generation: Generation) -> None:
-    log_line(f"restarting: {without_tokens(generation.reason)}")
+    log_exit_reason(f"restarting: {without_tokens(generation.reason)}")
     os._exit(Exit.GENERATION_OVER)

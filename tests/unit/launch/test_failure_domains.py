@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from itertools import cycle, islice
 
-from headway.launch.failure_domains import MOST_ELSEWHERE, MOST_LOSSES, SEEN_SECONDS, Losses
+from headway.launch.failure_domains import (
+    MOST_ELSEWHERE,
+    MOST_FRUITLESS,
+    MOST_LOSSES,
+    SEEN_SECONDS,
+    FruitlessStarts,
+    Losses,
+)
 
 
 def test_a_new_step_resets_the_count() -> None:
@@ -67,3 +74,16 @@ def test_losses_at_changing_steps_end_a_run_in_the_end() -> None:
     assert seen[-1] == MOST_LOSSES
     new = counts(*(100 * n + step for n in range(5) for step in (90, 20, 50, 70)))
     assert set(new) == {1}, "a new highest step begins anew"
+
+
+def test_generations_that_end_after_a_step_never_end_a_run() -> None:
+    """Nodes come and go."""
+    starts = FruitlessStarts()
+    for number in range(3 * MOST_FRUITLESS):
+        starts.add({"step": 7 + number % 2, "generation": number}, 1000.0 * number)
+        assert not starts.are_too_many(1000.0 * number)
+    for number in range(MOST_FRUITLESS):
+        assert not starts.are_too_many(1e6 + number)
+        starts.add({"rewind": 7}, 1e6 + number)
+    assert not starts.are_too_many(1e6 + SEEN_SECONDS), "a step may be seen late"
+    assert starts.are_too_many(1e6 + SEEN_SECONDS + 1)

@@ -350,6 +350,14 @@ def test_a_worker_whose_generation_is_over_is_restarted_and_not_counted(
     assert not [event for event in events(run) if event["event"] == "lost"]
 
 
+def test_generations_that_always_end_before_a_step_end_the_run(resolved: Resolved) -> None:
+    """Nobody is lost here; the coordinator says why."""
+    words = "printf 'restarting: node-1.1/0 is lost: no heartbeat' > $WORDS"
+    run = make_run(resolved, f"{words}; exit 8", Hurried())
+    with pytest.raises(RunFailed, match=r"no heartbeat\nworker . ended .* times in a row without"):
+        run.run(look)
+
+
 def stop_when_ready(run: LocalRun) -> None:
     if run.stop_asked_at is None and printed(run, "ready"):
         run.ask_to_stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 from headway.errors import Exit, Stopped
 from headway.member.protocol.status import WorkerStatus
 from headway.member.worker.session_view import SessionClosed
+from headway.train import restart
 from headway.train.__main__ import exit_code_of
 from headway.train.restart import RestartWorlds
 from headway.train.stop_request import StopRequest
@@ -56,3 +59,15 @@ def test_a_finished_run_is_done_although_its_members_change() -> None:
     worlds = worlds_of(StopRequest(is_live=True), seen=3, entered=2)
     assert exit_code_of(Exit.STOPPED, worlds) == Exit.GENERATION_OVER
     assert exit_code_of(Exit.DONE, worlds) == Exit.DONE
+
+
+def test_one_that_is_suspended_after_the_save_does_not_hold_up_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(restart, "MEET_SECONDS", 0.1)
+    held = threading.Event()
+    world: Any = SimpleNamespace(barrier=lambda: held.wait(30))
+    began = time.monotonic()
+    worlds_of(StopRequest(is_live=True)).finish(world)
+    assert time.monotonic() - began < 20
+    held.set()
