@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from headway.errors import BadInput
+from headway.errors import BadInput, PeerLost
 from headway.spec.run_identity import identity_digest
 from headway.state.checkpoints import (
     CheckpointManifest,
@@ -24,6 +25,19 @@ from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
 from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
 from headway.train.world import World
+
+
+@contextmanager
+def outage_restarts(directory: RunDirectory, all_restart: bool) -> Iterator[None]:
+    """Where all workers restart together, a remote store that fails for a moment is a loss like any
+    other: the launcher counts it, and the next start retries."""
+    try:
+        yield
+    except OSError as error:
+        is_permanent = isinstance(error, PermissionError | FileNotFoundError)
+        if not all_restart or directory.store.is_local or is_permanent:
+            raise
+        raise PeerLost(f"the store cannot be reached: {error}") from error
 
 
 def restore_newest(

@@ -25,7 +25,7 @@ from headway.train.heal import broadcast_state, choose_state, held_state
 from headway.train.initial_weights import WEIGHTS_RULE
 from headway.train.models import BuiltModel
 from headway.train.recorder import Recorder
-from headway.train.restore import restore_newest
+from headway.train.restore import outage_restarts, restore_newest
 from headway.train.save import CheckpointSaver, SaveSchedule
 from headway.train.step import Training
 from headway.train.stop_request import StopRequest
@@ -129,7 +129,8 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     training, began = run.training, run.clock.monotonic()
     was_healed, resumed_from = False, None
     if not _heal(run, world, worlds):
-        resumed_from = _restore(run, world)
+        with outage_restarts(run.directory, worlds.saves_before_change):
+            resumed_from = _restore(run, world)
     else:
         was_healed = True
     # COLLECTIVE: all workers that reach this have the step, so it is settled.
@@ -146,7 +147,8 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     run.recorder.begin(world, training.step)
     run.worker_log.begin(world, training.step)
     if world.is_leader:
-        _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
+        with outage_restarts(run.directory, worlds.saves_before_change):
+            _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
         describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)

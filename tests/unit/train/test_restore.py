@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from headway.clock import SystemClock
-from headway.errors import BadInput
+from headway.errors import BadInput, PeerLost
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.run_directory import RunDirectory
-from headway.train.restore import load_weights
+from headway.train.restore import load_weights, outage_restarts
 from support.fake_s3 import fake_s3
 
 from .conftest import Little
@@ -180,8 +180,37 @@ def test_a_store_that_fails_gives_up_no_step(
         second = Little(directory, 2)
         with pytest.raises(OSError, match="503 slow down"):
             second.restore()
+        with (
+            pytest.raises(PeerLost, match="503 slow down"),
+            outage_restarts(directory, all_restart=True),
+        ):
+            second.restore()  # the launcher starts a successor, which retries
         s3.cat_file = read  # type: ignore[method-assign]
         assert second.restore() == 5
+
+
+@pytest.mark.parametrize(
+    ("location", "all_restart", "error"),
+    [
+        ("s3://bucket/it", False, OSError("503 slow down")),
+        ("s3://bucket/it", True, PermissionError("no such key")),
+        ("here", True, OSError("no space left on device")),
+    ],
+)
+def test_what_a_restart_would_not_cure_is_an_error(
+    location: str,
+    all_restart: bool,
+    error: OSError,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fake_s3():
+        place = str(tmp_path / location) if location == "here" else location
+        directory = RunDirectory.create(place, SystemClock())
+        with pytest.raises(type(error)) as caught, outage_restarts(directory, all_restart):
+            raise error
+        assert caught.value is error
 
 
 def test_a_model_of_another_shape_is_refused(directory: RunDirectory) -> None:
