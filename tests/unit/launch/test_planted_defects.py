@@ -67,7 +67,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "all pods are replaced when the coordinator is cut off",
             "pod_decisions",
-            "LOST_SECONDS if connected else ALONE_SECONDS",
+            "LOST_SECONDS if connected else self.alone_seconds",
             "LOST_SECONDS",
         ),
     ),
