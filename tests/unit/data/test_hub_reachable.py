@@ -12,6 +12,7 @@ from headway.data.hub_reachable import PROBE_SECONDS
 
 SCRIPT = """
 from pathlib import Path
+from types import SimpleNamespace
 from headway.data.formats.hub import num_parts
 from headway.data.tokenizer import find_tokenizer
 from headway.errors import BadInput
@@ -19,10 +20,12 @@ from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.train.models import _from_weights
 
 here = Path.cwd()
+resolved = SimpleNamespace(folder=here, run=SimpleNamespace(seed=0))
+model = ModelConfig(**{"from": "gpt2"})
 for look in (
     lambda: find_tokenizer("gpt2", here),
     lambda: num_parts("hub:allenai/c4?config=en"),
-    lambda: _from_weights(ModelConfig(**{"from": "gpt2"}), ObjectiveConfig(type="causal"), here),
+    lambda: _from_weights(model, ObjectiveConfig(type="causal"), resolved),
 ):
     try:
         look()

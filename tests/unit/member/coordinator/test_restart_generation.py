@@ -1,5 +1,5 @@
 """Workers that end with their generation: when it is over, who is waited for, and who begins the
-next. Random histories of it: tests/simulations."""
+next."""
 
 from __future__ import annotations
 
