@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -139,8 +139,11 @@ bench-reconfigure: install ## a fresh group for each generation against torch's 
 bench-replicate: install ## two workers against DistributedDataParallel, and the cost of membership per step
 	$(BENCH).replicate
 
-bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about 90 minutes
+bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about two hours
 	FAULTS=$${FAULTS:-5} $(BENCH).compare
+
+bench-restart: install ## elastic: restart beside torchrun, two workers: from a kill to the next step, FAULTS=5 of each
+	NODES=2 TOOLS=restart,torchrun KINDS=kill FAULTS=$${FAULTS:-5} $(BENCH).compare
 
 bench-plugs: install ## on the test cluster, as root: a node loses power PLUGS=10 times
 	PLUGS=$${PLUGS:-10} $(BENCH).plugs

@@ -1,11 +1,11 @@
 """`make bench-compare`: Headway beside torchrun's elastic agent and torchft, FAULTS=5 of each kind.
 
-In every round each tool trains the same model on three workers and meets every fault once, so that
-other load on the machine affects all of them. A loss is measured from the fault to the first step
-that all survivors have committed without the lost worker; a planned leave, a join and a lost
+In every round each tool trains the same model on NODES=3 workers and meets every fault once, so
+that other load on the machine affects all of them. A loss is measured from the fault to the first
+step that all survivors have committed without the lost worker; a planned leave, a join and a lost
 coordinator by the longest time that a survivor went without a step. TOOLS=headway and
-KINDS=kill,stop choose some; `tuned` is torchft with shorter timeouts. torchft has its own
-environment, in COMPARE_ENV.
+KINDS=kill,stop choose some; `restart` is Headway with `elastic: restart`, `tuned` is torchft with
+shorter timeouts. torchft has its own environment, in COMPARE_ENV.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from bench.compare.tools import (
     NODES,
     Agents,
     Headway,
+    HeadwayRestart,
     Lines,
     Strike,
     Torchft,
@@ -44,11 +45,12 @@ LOSSES = ("kill", "kill first", "kill two", "stop", "machine")
 KINDS = ("kill", "kill first", "kill two", "stop", "leave", "join", "machine", "coordinator")
 TOOLS: dict[str, type[Agents] | type[Headway]] = {
     "headway": Headway,
+    "restart": HeadwayRestart,
     "torchrun": Torchrun,
     "torchft": Torchft,
     "tuned": TorchftTuned,
 }
-PYTHONS = dict.fromkeys(("headway", "torchrun"), Path(sys.executable))
+PYTHONS = dict.fromkeys(("headway", "restart", "torchrun"), Path(sys.executable))
 PYTHONS |= dict.fromkeys(("torchft", "tuned"), ENVIRONMENT / "bin" / "python")
 Result = dict[str, Any]
 
@@ -68,7 +70,7 @@ def main() -> int:
         tool: {kind: summary(results) for kind, results in by_kind.items()}
         for tool, by_kind in found.items()
     }
-    ours = [one["median"] for one in spread.get("headway", {}).values()]
+    ours = [one["median"] for one in spread.get(tools[0], {}).values()]
     line = {
         "name": "compare",
         "figure": max((one for one in ours if one is not None), default=None),

@@ -1,4 +1,4 @@
-"""Three tools that train the same model on three workers, to be struck and watched from outside."""
+"""Three tools that train the same model on NODES workers, to be struck and watched from outside."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from headway.data.tiny_stories import stories
 from support.commands import headway
 from support.live import LiveRun
 
-NODES = 3
+NODES = int(os.environ.get("NODES", "3"))
 STOP_SECONDS, COORDINATOR_AWAY_SECONDS = 20.0, 10.0
 Lines = list[dict[str, Any]]
 """Of one worker: time, step, world and generation of each step it committed."""
@@ -94,7 +94,8 @@ class Agents:
         machine = [self.agents[guest].pid, newest[guest]["pid"]]
         match fault:
             case "kill" | "kill first" | "kill two":
-                others = chance.sample([node for node in range(NODES) if node != first], 2)
+                others = [node for node in range(NODES) if node != first]
+                others = chance.sample(others, min(2, len(others)))
                 nodes = {"kill": others[:1], "kill first": [first]}.get(fault, others)
                 at = _send(signal.SIGKILL, *(newest[node]["pid"] for node in nodes))
                 return Strike(at, nodes)
@@ -182,9 +183,12 @@ class TorchftTuned(Torchft):
 class Headway:
     """One launcher plays all nodes and starts again what ends: it has no agents to lose."""
 
+    elastic = "live"
+
     def __init__(self, folder: Path, binaries: Path) -> None:
         (folder / "text.txt").write_text("\n\n".join(stories(400_000, seed=1)))
-        (folder / "run.yaml").write_text(RUN_FILE.replace("200 steps", "10 steps"))
+        run_file = RUN_FILE.replace("200 steps", "10 steps") + f"elastic: {self.elastic}\n"
+        (folder / "run.yaml").write_text(run_file)
         self.run = LiveRun(folder, "losses", NODES)
 
     def complete(self) -> None:
@@ -235,6 +239,12 @@ class Headway:
             if self.run.process.poll() is None:
                 self.run.stop()
                 self.run.require_exact()
+
+
+class HeadwayRestart(Headway):
+    """All workers end with a lost one, and resume from the newest checkpoint, as torchrun's do."""
+
+    elastic = "restart"
 
 
 def _send(number: signal.Signals, *pids: int) -> float:
