@@ -34,6 +34,8 @@ MODEL = (("model",), ("extends",))
 
 NODE_DEVICES = (1, 2, 4, 8)
 """Numbers of devices that machines for rent have."""
+MAX_COPY_NODES = 64
+"""A copy of a model over more nodes than that is not hinted at."""
 STATE_SHARE = 0.75
 """Share of a device's memory that the state may take on devices that a hint or a page names. The
 rest is for activations, which are not counted here."""
@@ -133,6 +135,14 @@ def fewest_devices(device: Device, parameters: int, precision: str) -> int | Non
     return next(fitting, None)
 
 
+def fewest_nodes(device: Device, parameters: int, precision: str) -> int | None:
+    """The same for a copy of the model over several nodes."""
+    room = device.memory_gib * 2**30 * STATE_SHARE
+    sizes = range(2, MAX_COPY_NODES + 1)
+    shards = ((nodes, nodes * NODE_DEVICES[-1]) for nodes in sizes)
+    return next((n for n, s in shards if state_bytes(parameters, precision, s) <= room), None)
+
+
 def _device_names(resolved: Resolved, machine: Hardware) -> Iterator[str]:
     """Of the GPUs: as the run file says, and as the driver says."""
     wanted = resolved.run.resources.accelerators
@@ -145,19 +155,26 @@ def _device_names(resolved: Resolved, machine: Hardware) -> Iterator[str]:
 
 
 def _devices_hint(aim: str, name: str, resolved: Resolved, parameters: int) -> str:
-    """Devices of that name that hold the state, else the smallest of another name that do."""
+    """Devices of that name that hold the state, in a node or in several; if the name is not known,
+    the smallest of another name that do."""
     precision, wanted = resolved.run.precision, resolved.run.resources.accelerators
     named = find_device(name)
     others = sorted(DEVICES, key=lambda device: device.memory_gib)
     for device in [*([named] if named else []), *others]:
         if precision == "bf16" and device.bf16_flops is None:
             continue
-        number = fewest_devices(device, parameters, precision)
+        number, kind = fewest_devices(device, parameters, precision), device.name
+        if device is named and resolved.device != "cpu":
+            kind = wanted.kind if wanted is not None and wanted.kind == name else kind
+            number = number and max(number, resolved.ranks_per_node)
         if number is not None:
-            kind = device.name
-            if device is named and resolved.device != "cpu":
-                number = max(number, resolved.ranks_per_node)
-                kind = wanted.kind if wanted is not None and wanted.kind == name else kind
             shard = " --set shard=node" if number > 1 else ""
             return f"{aim}: --set resources.accelerators={kind}:{number}{shard}"
+        nodes = fewest_nodes(device, parameters, precision)
+        if device is named and nodes is not None:
+            return (
+                f"on {nodes} nodes of a target: --nodes {nodes} "
+                f"--set resources.accelerators={kind}:{NODE_DEVICES[-1]} "
+                f'--set "shard={nodes} nodes"'
+            )
     return "use a smaller model: no node in Headway's table of devices holds this one"

@@ -296,12 +296,12 @@ def test_a_model_too_large_for_a_node_of_the_devices_it_asks_for(folder: Path) -
         require_devices_here(load_run(None), machine(8), 1)
     assert str(caught.value) == (
         f"run.yaml:5:13: {STATE} 128.5 GiB on each H100, which has at most 96 GiB\n"
-        "hint: to shard it: --set resources.accelerators=B200:8 --set shard=node"
+        "hint: on 3 nodes of a target: --nodes 3 --set resources.accelerators=H100:8 "
+        '--set "shard=3 nodes"'
     )
-    as_hinted = ["resources.accelerators=B200:8", "shard=node"]
-    require_devices_here(load_run(None, as_hinted), machine(8), 1)
+    require_devices_here(load_run(None, ["shard=3 nodes"]), machine(24), 3)
     with pytest.raises(BadInput) as caught:
-        require_devices_here(load_run(None, ["model.config.num_hidden_layers=200"]), machine(8), 1)
+        require_devices_here(load_run(None, ["model.config.num_hidden_layers=9999"]), machine(8), 1)
     assert caught.value.hint == (
         "use a smaller model: no node in Headway's table of devices holds this one"
     )
