@@ -82,6 +82,7 @@ def test_gpt2_at_one_to_four_ranks(tmp_path: Path, stream: dict[str, Path]) -> N
     assert not torch.equal(*blocks), "each block has numbers of its own"
 
 
+@pytest.mark.long("the rule is the same for all types; unit tests have these without ranks")
 @pytest.mark.parametrize("kind", ["llama", "bert"])
 def test_other_types(
     tmp_path: Path, stream: dict[str, Path], windows: dict[str, Path], kind: str

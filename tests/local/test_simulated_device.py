@@ -41,6 +41,7 @@ def test_one_worker_trains_saves_resumes_evaluates_and_exports(causal: SmallRun)
         torch.testing.assert_close(weight, weights[1][name], rtol=0, atol=TOLERANCE)
 
 
+@LONG
 def test_rotary_embeddings_recomputed_blocks_and_lamb(causal: SmallRun) -> None:
     causal.write("llama", optimizer="lamb", recompute="true")
     expected = causal.train("cpu", 8)
