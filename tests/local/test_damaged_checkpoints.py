@@ -179,6 +179,21 @@ def test_when_no_checkpoint_is_good_the_run_refuses_to_start(
     assert str(caught.value).count("is damaged: wrong digest") == 2
 
 
+def test_a_run_killed_in_its_first_save_starts_again_with_two_workers(
+    trained: Path, stream: dict[str, Path], tmp_path: Path
+) -> None:
+    """An unfinished save is no reason to refuse, for the workers that did not list it either."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    for step in (5, 10):
+        (folder / "runs" / "it" / folder_of(step, 1) / MANIFEST).unlink()
+    directory = train(resolved_run(folder, stream, overrides=layout("2")))
+    starts = [event for event in directory.events.read()[0] if event["event"] == "started"]
+    assert [start["resumed_from"] for start in starts] == [None, None]
+    verdict = verify_ledger(directory.ledger.read()[0])
+    assert (verdict.breach, verdict.steps) == (None, 10)
+
+
 def layout(kind: str) -> list[str]:
     return [
         f"resources.accelerators=cpu:{kind[-1]}",

@@ -46,7 +46,7 @@ def restore_newest(
     """COLLECTIVE. Loads the newest good checkpoint into `training` and returns it; None if nothing
     was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
-    for found, manifest in _proposed_by_leader(directory, world):
+    for found, manifest, is_counted in _proposed_by_leader(directory, world):
         problem = manifest if isinstance(manifest, str) else _mismatch(manifest, training)
         if world.any(problem is not None) and problem is None:  # COLLECTIVE
             problem = "another worker cannot read it"
@@ -59,7 +59,7 @@ def restore_newest(
             return manifest
         if world.is_leader:
             journal.note("passed_over", checkpoint=found.folder.split("/")[-1], reason=problem)
-        if counts(found, directory):
+        if is_counted:
             unusable.append(f"{found.folder}: {problem}")
     if unusable:
         # Starting over would discard them: that is for a person to decide.
@@ -72,21 +72,24 @@ def restore_newest(
 
 def _proposed_by_leader(
     directory: RunDirectory, world: World
-) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str]]:
-    """COLLECTIVE. The leader's candidates, newest first. A save may become complete, or an old one
-    be removed, while workers list them: each for itself could choose another one."""
+) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str, bool]]:
+    """COLLECTIVE. The leader's candidates, newest first, and whether each counts. A save may become
+    complete, or an old one be removed, while workers list them: each for itself could decide
+    differently."""
     listed = candidates(directory) if world.is_leader else iter(())
     while True:
         found, manifest = next(listed, (None, ""))
-        proposal = [0, 0, 0] if found is None else [1, found.step, found.generation]
-        exists, step, generation = world.control_all_reduce(proposal)  # COLLECTIVE
+        proposal = [0, 0, 0, 0]
+        if found is not None:
+            proposal = [1, found.step, found.generation, int(counts(found, directory))]
+        exists, step, generation, is_counted = world.control_all_reduce(proposal)  # COLLECTIVE
         if not exists:
             return
         if found is None:
             found = FoundCheckpoint(step, generation)
             same = (one for seen, one in candidates(directory, step) if seen.folder == found.folder)
             manifest = next(same, "it is gone")
-        yield found, manifest
+        yield found, manifest, bool(is_counted)
 
 
 def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
