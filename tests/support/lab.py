@@ -184,12 +184,14 @@ class Lab:
         assert verdict.steps == len(steps), copy
         shutil.rmtree(copy)
 
-    def require_as_undisturbed(self, name: str = "it") -> None:
-        """The same steps with the same losses as by one process that nobody touches."""
-        lines = self.directory(name).steps()
+    def require_as_undisturbed(self, *options: str) -> None:
+        """The same steps with the same losses as by one process that nobody touches. `options`: of
+        its `headway run`."""
+        lines = self.directory().steps()
         last = [line["generation"] for line in lines].index(lines[-1]["generation"])
         lines = lines[: last + COMPARED_AFTER]
-        self.headway("run", "--set", "name=alone", "--set", f"train_for={len(lines)} steps")
+        length = f"train_for={len(lines)} steps"
+        self.headway("run", "--set", "name=alone", "--set", length, *options)
         alone = RunDirectory(self.folder / "runs" / "alone").steps()
         assert len(alone) == len(lines)
         odd = [
