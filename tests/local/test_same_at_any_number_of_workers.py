@@ -1,4 +1,4 @@
-"""The same run on 1, 2, 3 and 5 workers, and sharded over two, gives the same numbers."""
+"""The same run on 1 to 5 workers, replicated and sharded, gives the same numbers."""
 
 from __future__ import annotations
 
@@ -105,9 +105,28 @@ def test_sharded_over_two(runs, alone, objective: str) -> None:
     assert_equal(figures(runs[objective], 1, *sharded), alone[objective])
 
 
-def test_two_nodes_of_two_sharded(runs, alone) -> None:
-    sharded = ("resources.accelerators=cpu:2", "shard=node")
-    assert_equal(figures(runs["causal"], 2, *sharded), alone["causal"])
+SEVERAL = pytest.mark.long("the gate has two, three or four ranks of each way")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "ranks", "shard"),
+    [
+        (4, 1, "none"),
+        pytest.param(1, 3, "node", marks=SEVERAL),
+        (1, 4, "node"),
+        (2, 2, "node"),
+        pytest.param(1, 1, "all", marks=SEVERAL),
+        pytest.param(2, 1, "all", marks=SEVERAL),
+        (3, 1, "all"),
+        pytest.param(4, 1, "all", marks=SEVERAL),
+        (2, 2, "all"),
+        (4, 1, "2 nodes"),
+    ],
+)
+def test_other_shapes(runs, alone, nodes: int, ranks: int, shard: str) -> None:
+    """With `test_replicated` and `test_sharded_over_two`: all ways on one to four ranks."""
+    shape = (f"resources.accelerators=cpu:{ranks}", f"shard={shard}")
+    assert_equal(figures(runs["causal"], nodes, *shape), alone["causal"])
 
 
 def test_in_bf16_sharding_changes_no_arithmetic(runs) -> None:
@@ -134,8 +153,3 @@ def test_dropout_is_on_and_keyed_by_the_seed(runs, alone) -> None:
         "model.config.attn_pdrop=0.0",
     )
     assert without["loss"][0] != pytest.approx(alone["causal"]["loss"][0], rel=1e-4)
-
-
-@pytest.mark.parametrize(("nodes", "shard"), [(4, "2 nodes"), (3, "all")])
-def test_sharded_over_several_nodes(runs, alone, nodes: int, shard: str) -> None:
-    assert_equal(figures(runs["causal"], nodes, f"shard={shard}"), alone["causal"])
