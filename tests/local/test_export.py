@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,30 @@ def test_a_run_starts_from_a_step_of_another(tmp_path: Path, stream: dict[str, P
     ours, theirs = load_trained(first, 3)[0], load_trained(directory, 3)[0]
     for mine, its in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, its, rtol=0, atol=1e-6)
+
+
+def test_weights_that_the_files_have_apart_stay_apart(
+    tmp_path: Path, stream: dict[str, Path]
+) -> None:
+    """transformers does not tie them, although the config of the folder says so."""
+    from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(5)
+    shape = {"n_layer": 1, "n_head": 2, "n_embd": 32, "n_positions": 32, "vocab_size": 448}
+    saved = GPT2LMHeadModel(GPT2Config(**shape, tie_word_embeddings=False)).eval()
+    saved.save_pretrained(tmp_path / "saved")
+    config = tmp_path / "saved" / "config.json"
+    says = json.loads(config.read_text())
+    config.write_text(json.dumps({**says, "tie_word_embeddings": True}))
+
+    folder = write_run(tmp_path / "run", f"{{from: {tmp_path / 'saved'}}}")
+    directory = train(resolved_run(folder, stream, overrides=["optimizer.lr=1e-12"]))
+    _, out = export(directory, None, tmp_path / "out")
+    exported = AutoModelForCausalLM.from_pretrained(out, dtype=torch.float32).eval()
+    tokens = torch.arange(32).view(2, 16)
+    for model in (exported, load_trained(directory, None)[0]):
+        with torch.no_grad():
+            torch.testing.assert_close(model(tokens).logits, saved(tokens).logits)
 
 
 OWN_CODE = """\

@@ -65,13 +65,13 @@ def check(
 
 
 def _require_here(loaded: Loaded, targets: list[str]) -> None:
-    from headway.cli.device_check import require_devices_here, require_named_devices
+    from headway.cli.device_check import require_named_devices, require_this_machine
     from headway.errors import BadInput
     from headway.launch.hardware import this_machine
 
     require_named_devices(loaded)
     try:
-        require_devices_here(loaded, this_machine(), nodes=1)
+        require_this_machine(loaded, this_machine(), nodes=1)
     except BadInput as error:
         # It may be meant for a target.
         if targets:

@@ -40,8 +40,13 @@ def require_named_devices(loaded: Loaded) -> None:
 
 
 def require_devices_here(loaded: Loaded, machine: Hardware, nodes: int) -> None:
-    """Raises if this machine cannot run it with that number of nodes."""
+    """Raises if no machine, or not this one, can run it with that number of nodes."""
     require_named_devices(loaded)
+    require_this_machine(loaded, machine, nodes)
+
+
+def require_this_machine(loaded: Loaded, machine: Hardware, nodes: int) -> None:
+    """Raises if this machine cannot run what another one could."""
     _refuse(unsupported_accelerators(loaded.run, machine), loaded)
     _require_room(loaded, machine, nodes)
 

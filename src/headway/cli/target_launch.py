@@ -95,7 +95,10 @@ def _refuse_active(run: TargetRun) -> None:
             f"run {run.name} is already waiting on {run.on}, {shape.why}",
             f"to take it out of the queue: headway delete {run.name}",
         )
-    raise StillRunning(f"run {run.name} is already running on {run.on}", "headway status")
+    raise StillRunning(
+        f"run {run.name} is already running on {run.on}",
+        f"headway status shows it; to stop it: headway stop {run.name} --on {run.on}",
+    )
 
 
 def _set_folders(sets: Sets, scratch: Path) -> list[LocalFolder]:

@@ -228,6 +228,7 @@ def _from_weights(model: ModelConfig, objective: ObjectiveConfig, resolved: Reso
             use_safetensors=True,  # a .bin file is a pickle: never read
             **model.config,
         )
+        _note_untied(whole)
         return Network(whole, None, whole_because)
     except OSError as error:
         words = str(error).splitlines()[0]
@@ -240,6 +241,16 @@ def _from_weights(model: ModelConfig, objective: ObjectiveConfig, resolved: Reso
         raise BadInput(
             f"model.from: {source} cannot be trained with these settings: {_in_a_line(error)}"
         ) from None
+
+
+def _note_untied(module: Any) -> None:
+    """transformers does not tie weights of which the files have both, whatever the config says. An
+    export must not tie them either."""
+    if not getattr(module.config, "tie_word_embeddings", False):
+        return
+    head = module.get_output_embeddings()
+    if head is not None and head.weight is not module.get_input_embeddings().weight:
+        module.config.tie_word_embeddings = False
 
 
 def _by_ranges(kind: Any, place: str, settings: dict[str, Any], seed: int) -> Network:
