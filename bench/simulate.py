@@ -1,5 +1,6 @@
-"""`make simulate HISTORIES=100000`: random histories of the membership on all cores, and how soon
-they find each of a list of planted defects. Ends with one line of JSON."""
+"""`make simulate HISTORIES=100000`: random histories of the membership on all cores, every
+fourth of a run whose workers restart, and how soon they find each of a list of planted defects.
+Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -9,15 +10,19 @@ import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 
-from support.membership.history import failure, random_history, shrunk, story
-from support.membership.mutations import MUTATIONS, first_catch
+from support.membership.history import mixed_history, shrunk
+from support.membership.judge import failure, story
+from support.membership.mutations import MUTATIONS as LIVE_MUTATIONS
+from support.membership.mutations import first_catch
+from support.membership.restart_mutations import RESTART_MUTATIONS
 
+MUTATIONS = [*LIVE_MUTATIONS, *RESTART_MUTATIONS]
 CHUNK = 500
 MOST_HISTORIES = 20_000
 
 
 def failing(first: int, last: int) -> list[int]:
-    return [seed for seed in range(first, last) if failure(random_history(seed)) is not None]
+    return [seed for seed in range(first, last) if failure(mixed_history(seed)) is not None]
 
 
 def catch(number: int) -> tuple[int | None, float, str]:
@@ -49,7 +54,7 @@ def main() -> int:
     for mutation, (count, took, what) in zip(MUTATIONS, catches, strict=True):
         print(f"{count or 'missed':>7} {took:6.1f} s  {mutation.name}: {what}", file=sys.stderr)
     if bad:
-        smallest = shrunk(random_history(bad[0]), lambda one: failure(one) is not None)
+        smallest = shrunk(mixed_history(bad[0]), lambda one: failure(one) is not None)
         print(story(smallest), file=sys.stderr)
     counts = [count for count, _, _ in catches if count is not None]
     print(

@@ -9,27 +9,47 @@ import os
 
 import pytest
 
-from support.membership.history import failure, random_history, shrunk, story
+from support.membership.history import (
+    History,
+    random_history,
+    random_restart_history,
+    shrunk,
+)
+from support.membership.judge import failure, story
 from support.membership.mutations import MUTATIONS, Mutation, first_catch
+from support.membership.restart_mutations import RESTART_MUTATIONS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(600)]
 
 HISTORIES = int(os.environ.get("HISTORIES", "2500"))
 PARTS = 10
 FIRST_SEED = int(os.environ.get("SEED", "0"))
+RESTART_SHARE = 25
+"""One of so many histories besides: they take longer."""
 MOST_HISTORIES = 1500
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_what_must_hold_does_in_every_history(part: int) -> None:
     for seed in range(FIRST_SEED + part, FIRST_SEED + HISTORIES, PARTS):
-        history = random_history(seed)
-        if failure(history) is not None:
-            smallest = shrunk(history, lambda one: failure(one) is not None)
-            pytest.fail(f"seed {seed}\n\n{story(smallest)}", pytrace=False)
+        require(random_history(seed))
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_what_must_hold_does_where_workers_end_with_their_generation(part: int) -> None:
+    for seed in range(FIRST_SEED + part, FIRST_SEED + HISTORIES // RESTART_SHARE, PARTS):
+        require(random_restart_history(seed))
+
+
+def require(history: History) -> None:
+    if failure(history) is not None:
+        smallest = shrunk(history, lambda one: failure(one) is not None)
+        pytest.fail(f"seed {history.seed}\n\n{story(smallest)}", pytrace=False)
+
+
+@pytest.mark.parametrize(
+    "mutation", [*MUTATIONS, *RESTART_MUTATIONS], ids=lambda mutation: mutation.name
+)
 def test_a_defect_is_found(mutation: Mutation) -> None:
     assert first_catch(mutation, MOST_HISTORIES) is not None
 

@@ -31,7 +31,7 @@ from support.membership.record import Entry, Record
 from support.membership.world import Action, World
 
 if TYPE_CHECKING:
-    from support.membership.worker import Worker
+    from support.membership.connected_process import ConnectedProcess
 
 CONFIRM_SECONDS = 1.0
 ROUNDING_SECONDS = 1e-6
@@ -251,7 +251,7 @@ class Coordinator:
                 session, lambda worker: worker.welcome(session, incarnation, generation, went)
             )
 
-    def _send(self, session: Session, hear: Callable[[Worker], None]) -> None:
+    def _send(self, session: Session, hear: Callable[[ConnectedProcess], None]) -> None:
         session.down(lambda: hear(session.worker))
 
     def _write_soon(self, generation: Generation) -> None:

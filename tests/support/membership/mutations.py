@@ -1,22 +1,30 @@
 """Defects put into the coordinator's decisions and the follower, one at a time: the simulator must
-find each."""
+find each. Those of runs whose workers restart are in `restart_mutations`."""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
 from typing import cast
 from unittest.mock import patch
 
-from headway.member.coordinator import decide, lost_workers, next_generation, state
+from headway.member.coordinator import (
+    decide,
+    lost_workers,
+    next_generation,
+    restart_generation,
+    state,
+)
 from headway.member.coordinator.decide import Membership
 from headway.member.worker import follower, state_choice
 from headway.member.worker.follower import Follower
 from support.membership.checks import CHOOSE, Choose
-from support.membership.history import History, failure, random_history
+from support.membership.history import History, random_history
+from support.membership.judge import failure
 
-DECISIONS = (state, lost_workers, next_generation, decide)
+DECISIONS = (state, lost_workers, next_generation, restart_generation, decide)
 """In the order in which they import each other."""
 
 
@@ -26,6 +34,8 @@ class Mutation:
     module: ModuleType
     old: str
     new: str
+    make_history: Callable[[int], History] = random_history
+    """What it is looked for in."""
 
     def parts(self) -> tuple[type[Membership], type[Follower], Choose]:
         modules = DECISIONS if self.module in DECISIONS else (self.module,)
@@ -299,7 +309,7 @@ def first_catch(mutation: Mutation, most: int, start: int = 0) -> tuple[int, His
     """Number of histories until one shows the defect, that history, and what did not hold."""
     parts = mutation.parts()
     for count in range(most):
-        history = random_history(start + count)
+        history = mutation.make_history(start + count)
         found = failure(history, *parts)
         if found is not None:
             return count + 1, history, found

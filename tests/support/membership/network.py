@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from support.membership.world import Action, World
 
 if TYPE_CHECKING:
+    from support.membership.connected_process import ConnectedProcess
     from support.membership.coordinator import Coordinator
-    from support.membership.worker import Worker
 
 BROKEN_SECONDS = 2.0
 """A connection on which nothing was acknowledged for so long is given up by the kernel."""
@@ -27,7 +27,7 @@ class Network:
         self._held: list[tuple[tuple[str, str], Action]] = []
         self.num_sessions = 0
 
-    def is_cut(self, worker: Worker) -> bool:
+    def is_cut(self, worker: ConnectedProcess) -> bool:
         """Whether nothing that it sends is acknowledged."""
         session = worker.session
         to_nobody = session is not None and session.coordinator.has_vanished
@@ -56,7 +56,9 @@ class Network:
 class Session:
     """One connection. Each end learns of its end in its own time."""
 
-    def __init__(self, network: Network, worker: Worker, coordinator: Coordinator) -> None:
+    def __init__(
+        self, network: Network, worker: ConnectedProcess, coordinator: Coordinator
+    ) -> None:
         network.num_sessions += 1
         self.number = network.num_sessions
         self.network, self.worker, self.coordinator = network, worker, coordinator

@@ -13,7 +13,7 @@ from support.membership.network import Network
 from support.membership.world import World
 
 if TYPE_CHECKING:
-    from support.membership.worker import Worker
+    from support.membership.connected_process import ConnectedProcess
 
 FORM, EXCHANGE, HEAL, FIRST_STEP = range(4)
 HEAL_SECONDS = 1.0
@@ -55,21 +55,21 @@ class Group:
         self.generation = generation
         self.members = tuple(generation.workers())
         self._given: dict[int, dict[str, Given]] = defaultdict(dict)
-        self._waiting: dict[str, tuple[int, Worker]] = {}
+        self._waiting: dict[str, tuple[int, ConnectedProcess]] = {}
         self._full: set[int] = set()
         self._left: set[str] = set()
         self._vanished: set[str] = set()
         self._unfinished = False
         """Whether one left in the middle of a collective."""
 
-    def join(self, worker: Worker, index: int, given: Given) -> None:
+    def join(self, worker: ConnectedProcess, index: int, given: Given) -> None:
         self._given[index][worker.name] = given
         self._waiting[worker.name] = (index, worker)
         if self._left and index not in self._full:
             self._fail_soon(worker, index)
         self.try_finish()
 
-    def leave(self, worker: Worker, silently: bool = False) -> None:
+    def leave(self, worker: ConnectedProcess, silently: bool = False) -> None:
         """Lets go of the group. Others notice, unless its machine has vanished."""
         is_waiting = self._waiting.pop(worker.name, None) is not None
         self._unfinished = self._unfinished or is_waiting
@@ -81,7 +81,7 @@ class Group:
             if index not in self._full:
                 self._fail_soon(other, index)
 
-    def unreachable(self, worker: Worker) -> tuple[str, ...]:
+    def unreachable(self, worker: ConnectedProcess) -> tuple[str, ...]:
         return tuple(
             name
             for name in self.members
@@ -103,7 +103,7 @@ class Group:
                 if waiting_for == index:
                     self._complete_soon(worker, index)
 
-    def _complete_soon(self, worker: Worker, index: int) -> None:
+    def _complete_soon(self, worker: ConnectedProcess, index: int) -> None:
         def complete() -> None:
             if self._waiting.get(worker.name) != (index, worker):
                 return
@@ -119,7 +119,7 @@ class Group:
 
         self.world.soon(lambda: worker.do(complete), HEAL_SECONDS if index == HEAL else 0.03)
 
-    def _fail_soon(self, worker: Worker, index: int) -> None:
+    def _fail_soon(self, worker: ConnectedProcess, index: int) -> None:
         def fail() -> None:
             if self._waiting.get(worker.name) == (index, worker):
                 del self._waiting[worker.name]

@@ -288,6 +288,7 @@ class Membership:
             return []
         state, before, self._writing = self.state, self.state.progress.members, None
         state.progress = progress = state.progress.following(generation, state.workers, now)
+        state.broken = ""  # of the generation before: if it was to be finished, that is over now
         if not progress.members:
             state.forget_retries()  # those that come now have not failed together yet
         for name in before - progress.members:

@@ -8,8 +8,8 @@ all together: a worker that came later would end it again.
 from __future__ import annotations
 
 from headway.member.coordinator.next_generation import free_nodes, lost_reason, some
-from headway.member.coordinator.nodes import domains_of
-from headway.member.coordinator.state import MembershipState
+from headway.member.coordinator.nodes import Node, domains_of
+from headway.member.coordinator.state import MembershipState, WorkerRecord
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.identity import parse
 
@@ -33,7 +33,7 @@ def _end(state: MembershipState, now: float) -> Generation | None:
     leaving = [worker.name for worker in state.members() if worker.status.leaving]
     if gone:
         sound, reason = (), lost_reason(gone)
-    elif leaving and _stay(state):
+    elif leaving and _staying(state):
         reason = some(leaving, "leaves as planned")
     elif progress.established and (new := _newcomers(state, now)):
         reason = some([name for workers in new for name in workers], "is ready")
@@ -41,22 +41,31 @@ def _end(state: MembershipState, now: float) -> Generation | None:
         return None
     if not gone and any(worker.session is None for worker in state.members()):
         return None  # it is back in a moment, or lost: then this change is not planned any more
-    free = _free_domains(state, now)
-    back = {parse(workers[0]).node for workers in free}
-    lost = {parse(worker.name).node for worker in gone} - back
-    state.certain = min(len(_stay(state)) + len(free), state.rules.max_domains)
-    state.expected = min(state.certain + len(lost), state.rules.max_domains)
+    _expect(state, now, gone)
     return _generation(state, sound, reason)
 
 
-def _stay(state: MembershipState) -> list[Domain]:
-    """Domains whose workers are neither lost nor leaving: their successors come back."""
+def _expect(state: MembershipState, now: float, gone: list[WorkerRecord]) -> None:
+    """How many domains the next generation is to have: of nodes, for the nodes of a copy that has
+    lost one of them may be in another copy."""
+    free = _free_nodes(state, now)
+    back = {parse(node.workers[0]).node for node in free}
+    lost = {parse(worker.name).node for worker in gone} - back
+    num_certain = len(_staying(state)) + len(free)
+    state.certain = _num_domains(state, num_certain)
+    state.expected = _num_domains(state, num_certain + len(lost))
 
-    def stays(name: str) -> bool:
-        worker = state.workers[name]
-        return not worker.gone and not worker.status.leaving
 
-    return [one for one in state.current.domains if all(map(stays, one.workers))]
+def _num_domains(state: MembershipState, num_nodes: int) -> int:
+    rules = state.rules
+    return min(num_nodes * rules.node_workers // rules.domain_workers, rules.max_domains)
+
+
+def _staying(state: MembershipState) -> set[str]:
+    """Nodes whose workers are neither lost nor leaving: their successors come back."""
+    ending = [worker for worker in state.members() if worker.gone or worker.status.leaving]
+    nodes = {parse(name).node_start for name in state.progress.members}
+    return nodes - {parse(worker.name).node_start for worker in ending}
 
 
 def _newcomers(state: MembershipState, now: float) -> list[tuple[str, ...]]:
@@ -113,12 +122,16 @@ def _is_at_work(state: MembershipState) -> bool:
 
 
 def _free_domains(state: MembershipState, now: float) -> list[tuple[str, ...]]:
+    return domains_of(_free_nodes(state, now), state.rules.domain_workers)
+
+
+def _free_nodes(state: MembershipState, now: float) -> list[Node]:
     """Of workers that were in no generation yet."""
     used = {name for name, worker in state.workers.items() if worker.status.entered}
     nodes = free_nodes(state, now, used | state.progress.members)
     # Always in the same order: sums depend on it.
     nodes.sort(key=lambda node: _place(node.workers))
-    return domains_of(nodes, state.rules.domain_workers)
+    return nodes
 
 
 def _since(state: MembershipState, domains: list[tuple[str, ...]]) -> tuple[float, float]:

@@ -281,3 +281,48 @@ def test_copies_of_the_model_on_two_nodes_each() -> None:
     drive.open("n1.2/0")
     drive.wait(RULES.join_seconds + 0.2)
     assert drive.workers == [], "all meet again, with the two that waited"
+
+
+def test_a_node_leaves_as_planned_though_the_only_copy_of_the_model_ends_with_it() -> None:
+    rules = Rules(max_domains=4, first_domains=1, domain_workers=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n0", "n1"))
+    drive.wait(0.1)
+    drive.settle()
+    number = drive.current.number
+    drive.tell("n1.1/0", leaving=True)
+    drive.wait(0.1)
+    assert drive.workers == []
+    assert not drive.current.breaks(number), "they save"
+
+
+def test_nodes_of_a_copy_that_ends_are_waited_for_with_those_that_had_no_place() -> None:
+    rules = Rules(max_domains=4, first_domains=2, domain_workers=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n0", "n1", "n2", "n3"))
+    drive.wait(0.1)
+    drive.settle()
+    drive.open("n4.1/0")
+    drive.tell("n3.1/0", leaving=True)
+    drive.wait(0.1)
+    exit_of(drive, *workers(1, "n0", "n1", "n2", "n3"))
+    drive.open(*workers(2, "n0"))
+    drive.wait(0.5)
+    assert drive.workers == [], "n0 and n4 alone would have to start again for the others"
+    drive.open(*workers(2, "n1", "n2"))
+    drive.wait(0.1)
+    assert drive.workers == [*workers(2, "n0", "n1", "n2"), "n4.1/0"]
+
+
+def test_a_generation_that_cannot_be_finished_is_ended_once() -> None:
+    drive = started()
+    drive.tell("n2.1/0", leaving=True)
+    drive.wait(0.1)
+    drive.close("n1.1/0")
+    drive.now += 0.1
+    decisions = drive.membership.decide(drive.now)
+    drive.close("n0.1/0")  # it has ended with the others before that was recorded
+    drive.do(decisions)
+    published = len(drive.published)
+    drive.wait(0.5)
+    assert len(drive.published) == published
