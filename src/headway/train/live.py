@@ -22,7 +22,6 @@ from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.identity import without_tokens
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import GenerationOver, Late, SessionClosed, View
-from headway.member.worker.state_choice import has_state
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainGroup, DomainLost, wanted_generations
 from headway.train.session_store import FORM_SECONDS, Group, GroupFailed, SessionStore, form_group
@@ -64,7 +63,7 @@ class LiveWorlds:
     @property
     def has_state(self) -> bool:
         healed = self.session.view.status.healed
-        return self._domain is not None and has_state(self._domain, healed)
+        return self._domain is not None and self._domain.has_state(healed)
 
     @property
     def is_paused(self) -> bool:

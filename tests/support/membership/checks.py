@@ -13,7 +13,6 @@ from headway.member.protocol.status import WorkerStatus
 from headway.member.worker.state_choice import (
     NO_STATE,
     Name,
-    has_state,
     state_of_domain,
     state_of_most,
 )
@@ -28,7 +27,7 @@ Choose = tuple[
 ]
 """Whether a worker has the state; what a domain holds, by its workers; and which state is taken, by
 domains."""
-CHOOSE: Choose = (has_state, state_of_domain, state_of_most)
+CHOOSE: Choose = (Domain.has_state, state_of_domain, state_of_most)
 SAVE_EVERY = 4
 CLOCK_SECONDS = 2.0
 """By which a coordinator's clock may be ahead unnoticed, after several small jumps."""

@@ -18,6 +18,7 @@ from headway.member.coordinator import (
     state,
 )
 from headway.member.coordinator.decide import Membership
+from headway.member.protocol import generation
 from headway.member.worker import follower, state_choice
 from headway.member.worker.follower import Follower
 from support.membership.checks import CHOOSE, Choose
@@ -41,11 +42,12 @@ class Mutation:
         modules = DECISIONS if self.module in DECISIONS else (self.module,)
         with patch.dict(sys.modules):
             found = [self._loaded(module) for module in modules][-1]
-        choose = tuple(getattr(found, one.__name__, one) for one in CHOOSE)
+        domain = getattr(found, "Domain", None) if self.module is generation else None
+        functions = [getattr(domain or found, one.__name__, one) for one in CHOOSE]
         return (
             getattr(found, "Membership", Membership),
             getattr(found, "Follower", Follower),
-            cast(Choose, choose),
+            cast(Choose, tuple(functions)),
         )
 
     def _loaded(self, module: ModuleType) -> ModuleType:
@@ -64,15 +66,15 @@ class Mutation:
 MUTATIONS = [
     Mutation(
         "a worker takes a state for the run's that it had before it was removed",
-        state_choice,
-        "return healed >= domain.since",
+        generation,
+        "return healed >= self.since",
         "return healed > 0",
     ),
     Mutation(
         "a worker asks the coordinator whether it has the state",
-        state_choice,
-        "return healed >= domain.since",
-        "return domain.holds",
+        generation,
+        "return healed >= self.since",
+        "return self.holds",
     ),
     Mutation(
         "announces a generation before it is written",
@@ -89,7 +91,7 @@ MUTATIONS = [
     Mutation(
         "lets newcomers heal others",
         state,
-        "return self.having.issuperset(domain.workers)",
+        "return self.with_state.issuperset(domain.workers)",
         "return True",
     ),
     Mutation(
@@ -101,7 +103,7 @@ MUTATIONS = [
     Mutation(
         "forgets who had the state",
         state,
-        "return self.having.issuperset(domain.workers)",
+        "return self.with_state.issuperset(domain.workers)",
         "return self.healed.issuperset(domain.workers)",
     ),
     Mutation(

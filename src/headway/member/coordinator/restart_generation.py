@@ -20,7 +20,7 @@ def next_restart(state: MembershipState, now: float) -> Generation | None:
         return _end(state, now)
     if state.broken:
         reason, state.broken = state.broken, ""
-        return _generation(state, (), reason)
+        return _generation(state, (), reason, awaits=state.current.awaits)
     return _start(state, now)
 
 
@@ -41,19 +41,17 @@ def _end(state: MembershipState, now: float) -> Generation | None:
         return None
     if not gone and any(worker.session is None for worker in state.members()):
         return None  # it is back in a moment, or lost: then this change is not planned any more
-    _expect(state, now, gone)
-    return _generation(state, sound, reason)
+    return _generation(state, sound, reason, awaits=_awaited(state, now, gone))
 
 
-def _expect(state: MembershipState, now: float, gone: list[WorkerRecord]) -> None:
-    """How many domains the next generation is to have: of nodes, for the nodes of a copy that has
-    lost one of them may be in another copy."""
+def _awaited(state: MembershipState, now: float, gone: list[WorkerRecord]) -> tuple[int, int]:
+    """Domains that the next generation waits for: without and with the nodes that are lost. The
+    nodes of a copy that has lost one of them may be in another copy."""
     free = _free_nodes(state, now)
     back = {parse(node.workers[0]).node for node in free}
     lost = {parse(worker.name).node for worker in gone} - back
     num_certain = len(_staying(state)) + len(free)
-    state.certain = _num_domains(state, num_certain)
-    state.expected = _num_domains(state, num_certain + len(lost))
+    return _num_domains(state, num_certain), _num_domains(state, num_certain + len(lost))
 
 
 def _num_domains(state: MembershipState, num_nodes: int) -> int:
@@ -89,9 +87,11 @@ def _start(state: MembershipState, now: float) -> Generation | None:
     if len(domains) < rules.min_domains:
         return None
     first, last = _since(state, domains)
-    if len(domains) >= state.expected:
+    num_first = rules.first_domains or rules.max_domains
+    num_certain, num_expected = state.current.awaits or (num_first, num_first)
+    if len(domains) >= num_expected:
         due = now
-    elif len(domains) >= state.certain:
+    elif len(domains) >= num_certain:
         due = max(last, state.worked_at) + rules.join_seconds
     else:
         due = max(first, state.worked_at) + rules.gather_seconds
@@ -141,7 +141,11 @@ def _since(state: MembershipState, domains: list[tuple[str, ...]]) -> tuple[floa
 
 
 def _generation(
-    state: MembershipState, sound: tuple[int, ...], reason: str, domains: tuple[Domain, ...] = ()
+    state: MembershipState,
+    sound: tuple[int, ...],
+    reason: str,
+    domains: tuple[Domain, ...] = (),
+    awaits: tuple[int, int] | None = None,
 ) -> Generation:
     return Generation(
         number=state.current.number + 1,
@@ -151,4 +155,5 @@ def _generation(
         paused=not domains,
         sound=sound,
         reason=reason,
+        awaits=awaits,
     )

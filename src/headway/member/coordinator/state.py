@@ -66,15 +66,15 @@ class GenerationProgress:
     """Members whose collective takes long, in an unfinished generation."""
     places: dict[tuple[str, int], str] = field(init=False)
     """Members by node and local rank, of those whose names say which start they are of."""
-    since: dict[str, int] = field(init=False)
-    """Generation that admitted each member."""
-    having: set[str] = field(init=False)
+    domain_of: dict[str, Domain] = field(init=False)
+    """Domain of each member."""
+    with_state: set[str] = field(init=False)
     """Members known to have the run's state, from this generation or an earlier one."""
 
     def __post_init__(self) -> None:
         domains = self.generation.domains
-        self.since = {name: domain.since for domain in domains for name in domain.workers}
-        self.having = {name for domain in domains if domain.holds for name in domain.workers}
+        self.domain_of = {name: domain for domain in domains for name in domain.workers}
+        self.with_state = {name for domain in domains if domain.holds for name in domain.workers}
         identities = ((name, parse(name)) for name in self.members)
         self.places = {(one.node, one.local_rank): name for name, one in identities if one.start}
 
@@ -123,12 +123,12 @@ class GenerationProgress:
 
     def note_state(self, name: str, healed: int) -> None:
         """A member was last healed in this generation, by its own account."""
-        if healed >= self.since[name]:
-            self.having.add(name)
+        if self.domain_of[name].has_state(healed):
+            self.with_state.add(name)
 
     def holds(self, domain: Domain) -> bool:
         """Whether the domain has the run's state: as a whole, for a part of it is none."""
-        return self.having.issuperset(domain.workers)
+        return self.with_state.issuperset(domain.workers)
 
     def holders(self) -> list[tuple[str, ...]]:
         """Workers of each domain that has the run's state."""
@@ -163,19 +163,12 @@ class MembershipState:
     """How often each worker was barred, and until when."""
     has_changed: bool = True
     """Whether to decide again soon."""
-    expected: int = 0
-    """Domains with which the next generation starts at once, while there are no members."""
-    certain: int = 0
-    """Those of them whose workers were not lost: they are waited for longest."""
     worked_at: float = -inf
     """When a worker was last at work in the generation before this one. Its successor comes after
     that. Only if workers end with their generation."""
     broken: str = ""
     """Why the generation before this one cannot be finished, although it was to be. Only if workers
     end with their generation."""
-
-    def __post_init__(self) -> None:
-        self.expected = self.certain = self.rules.first_domains or self.rules.max_domains
 
     @property
     def current(self) -> Generation:

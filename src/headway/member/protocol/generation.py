@@ -17,6 +17,13 @@ class Domain(Struct, frozen=True):
     holds: bool
     """Whether it has the run's state, as far as the coordinator knows."""
 
+    def has_state(self, healed: int) -> bool:
+        """Whether a worker of it has the run's state, given the generation in which it was last
+        healed: it has followed every step since, if its domain was not removed meanwhile.
+
+        The worker decides it, not the coordinator, which may not have heard of it yet."""
+        return healed >= self.since
+
 
 class Generation(Struct, frozen=True):
     number: int
@@ -34,6 +41,9 @@ class Generation(Struct, frozen=True):
     all others drop it."""
     reason: str
     """Why it was made, for people to read."""
+    awaits: tuple[int, int] | None = None
+    """Domains that the next one waits for, if this one only ends another: those whose nodes were
+    not lost, and with those that were. For the next coordinator: workers are not told."""
 
     @property
     def restores(self) -> bool:

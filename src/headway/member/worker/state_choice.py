@@ -9,18 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from headway.member.protocol.generation import Domain
-
 Name = tuple[int, int]
 NO_STATE: Name = (-1, 0)
-
-
-def has_state(domain: Domain, healed: int) -> bool:
-    """Whether a worker of the domain has the run's state, given the generation in which it was
-    last healed: it has followed every step since, if its domain was not removed meanwhile.
-
-    The worker decides it, not the coordinator, which may not have heard of it yet."""
-    return healed >= domain.since
 
 
 def state_of_domain(names: Sequence[Name]) -> Name:

@@ -19,7 +19,6 @@ from headway.member.coordinator.events import (
 )
 from headway.member.coordinator.rules import Rules
 from headway.member.protocol.status import WorkerStatus
-from headway.member.worker.state_choice import has_state
 from support.membership.drive import RULES, Drive, started
 
 
@@ -110,7 +109,7 @@ def test_a_loss_with_the_coordinator_is_decided_before_the_others_are_back() -> 
         (("node-2.1/0",), number, False),
         (("node-0.2/0",), number + 1, False),
     ]
-    assert [has_state(one, number) for one in again.current.domains] == [True, True, False]
+    assert [one.has_state(number) for one in again.current.domains] == [True, True, False]
     again.open("node-2.1/0", seen=number, entered=number, went=number, healed=number)
     again.membership.handle(WorkerDismissed("node-1.1/0"), again.now)
     again.wait(0.1)

@@ -326,3 +326,56 @@ def test_a_generation_that_cannot_be_finished_is_ended_once() -> None:
     published = len(drive.published)
     drive.wait(0.5)
     assert len(drive.published) == published
+
+
+def test_a_coordinator_that_restarts_in_a_scale_up_knows_who_is_waited_for() -> None:
+    rules = Rules(min_domains=1, max_domains=9, first_domains=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n0", "n1"))
+    drive.wait(0.1)
+    drive.settle()
+    drive.open(*workers(1, "n2", "n3"))
+    drive.wait(rules.join_seconds + 0.2)
+    again = Drive(Membership(rules, 2, drive.current, 0.0), statuses=dict(drive.statuses))
+    again.open(*workers(1, "n0", "n1", "n2", "n3"))
+    again.wait(rules.comeback_seconds + 1)
+    exit_of(again, *workers(1, "n0", "n1"))
+    again.wait(1)
+    assert again.workers == [], "the two that came would have to start again for the others"
+    again.open(*workers(2, "n0", "n1"))
+    again.wait(0.1)
+    assert again.workers == [*workers(2, "n0", "n1"), *workers(1, "n2", "n3")]
+
+
+def test_a_coordinator_that_restarts_in_a_scale_down_does_not_wait_for_those_that_left() -> None:
+    drive = started()
+    drive.tell("n2.1/0", leaving=True)
+    drive.wait(0.1)
+    exit_of(drive, *workers(1, *NODES))
+    again = Drive(Membership(RULES, 2, drive.current, 0.0))
+    again.open(*workers(2, "n0", "n1"))
+    again.wait(RULES.comeback_seconds + 0.1)
+    assert again.workers == workers(2, "n0", "n1")
+
+
+def test_a_coordinator_that_restarts_after_a_loss_waits_for_those_that_were_not_lost() -> None:
+    rules = Rules(min_domains=1, max_domains=9, first_domains=1, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open("n0.1/0")
+    drive.wait(0.1)
+    drive.settle()
+    drive.open("n1.1/0")
+    drive.wait(rules.join_seconds + 0.2)
+    exit_of(drive, "n0.1/0")
+    drive.open("n0.2/0")
+    drive.wait(0.1)
+    drive.settle()
+    drive.close("n0.2/0")
+    drive.wait(0.4)
+    again = Drive(Membership(rules, 2, drive.current, 0.0))
+    again.open("n0.3/0")
+    again.wait(0.5)
+    assert again.workers == []
+    again.open("n1.2/0")
+    again.wait(0.1)
+    assert again.workers == ["n0.3/0", "n1.2/0"]
