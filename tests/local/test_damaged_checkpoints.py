@@ -49,8 +49,8 @@ class Mark:
         return (Path.touch, (self.path,))
 
 
-def flip_a_byte(folder: Path) -> None:
-    file = folder / "rank-0.safetensors"
+def flip_a_byte(folder: Path, name: str = "rank-0.safetensors") -> None:
+    file = folder / name
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
@@ -192,6 +192,21 @@ def test_a_run_killed_in_its_first_save_starts_again_with_two_workers(
     assert [start["resumed_from"] for start in starts] == [None, None]
     verdict = verify_ledger(directory.ledger.read()[0])
     assert (verdict.breach, verdict.steps) == (None, 10)
+
+
+def test_what_one_rank_finds_damaged_all_pass_over(stream: dict[str, Path], tmp_path: Path) -> None:
+    """Each rank of a sharded model reads its own file only, and so does not see the other's."""
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    train(resolved_run(tmp_path, stream, overrides=layout("sharded-2")))
+    flip_a_byte(tmp_path / "runs" / "it" / folder_of(10, 1), "rank-1.safetensors")
+    overrides = ["train_for=12 steps", *layout("sharded-2")]
+    directory = train(resolved_run(tmp_path, stream, overrides=overrides))
+    events = directory.events.read()[0]
+    (passed,) = [event for event in events if event["event"] == "passed_over"]
+    assert passed["reason"] == "rank-1.safetensors is damaged: wrong digest"
+    assert [e["resumed_from"] for e in events if e["event"] == "started"] == [None, 5]
+    verdict = verify_ledger(directory.ledger.read()[0])
+    assert (verdict.breach, verdict.steps, verdict.redone) == (None, 12, 5)
 
 
 def layout(kind: str) -> list[str]:

@@ -13,7 +13,8 @@ from headway.spec.resolve import Resolved
 from headway.state.checkpoints import find_checkpoint
 from headway.state.ledger import Verdict, verify_ledger
 from headway.state.run_directory import RunDirectory
-from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
+from headway.train.read_rows import WantedRows, read_rows
+from headway.train.safetensors_file import TORCH_DTYPES
 from support.waiting import wait_for
 from support.workers import Workers, train
 
@@ -89,10 +90,12 @@ def _wait_for_steps(directory: RunDirectory, position: int, count: int) -> None:
 def final_state(directory: RunDirectory) -> dict[str, torch.Tensor]:
     """Every tensor of the newest checkpoint: weights and optimizer."""
     found, manifest = find_checkpoint(directory)
-    state = {}
-    for name, stored in manifest.tensors.items():
-        state[name] = torch.zeros(stored.shape, dtype=TORCH_DTYPES[stored.dtype])
-        fill_rows(state[name], 0, stored, directory.store, found.folder)
+    state = {
+        name: torch.zeros(stored.shape, dtype=TORCH_DTYPES[stored.dtype])
+        for name, stored in manifest.tensors.items()
+    }
+    wanted = [WantedRows(state[name], 0, stored) for name, stored in manifest.tensors.items()]
+    read_rows(wanted, manifest.files, directory.store, found.folder)
     return state
 
 

@@ -27,10 +27,10 @@ from headway.spec.section import Section
 from headway.state.generations import GenerationStart, generations, taken_over_by
 from headway.state.run_directory import MODEL, RunDirectory
 from headway.state.store import Store
+from headway.state.stored_file import READ_BYTES, StoredFile, WholeFile, content_is_right
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
-READ_BYTES = 2**23
 SAMPLE = "evaluation"
 """Key among a checkpoint's scalars: the part of the validation sets that was evaluated, or `all`.
 Missing in older checkpoints, whose evaluations took the first sequences of a set."""
@@ -40,13 +40,6 @@ ARITHMETIC = "arithmetic"
 
 FileName = Annotated[str, Field(pattern=r"^rank-[0-9]+\.safetensors$")]
 """A manifest cannot point outside its folder."""
-
-
-class StoredFile(Section):
-    size: int
-    """Size in bytes."""
-    xxh3: str
-    """xxh3_128 digest, hexadecimal."""
 
 
 class TensorChunk(Section):
@@ -77,14 +70,14 @@ class RankManifest(Section):
     file: str
     """File name, beside the manifest."""
     stored: StoredFile
-    """Size and digest of the file."""
+    """Size and digests of the file."""
     tensors: dict[str, StoredTensor]
     """Tensors in the file, by name."""
 
 
 class CheckpointManifest(Section):
-    version: Literal[1] = 1
-    """Version of the checkpoint format."""
+    version: Literal[1, 2] = 2
+    """Version of the checkpoint format. 1 had one digest for each file."""
     step: int
     """Steps committed so far."""
     generation: int
@@ -107,7 +100,7 @@ class CheckpointManifest(Section):
     """State that is not a tensor: loss scale, guard, ..."""
     tensors: dict[str, StoredTensor]
     """Tensors by name: `model/NAME` and `optimizer/NAME/KEY`."""
-    files: dict[FileName, StoredFile]
+    files: dict[FileName, StoredFile | WholeFile]
     """Files of tensors, by name."""
     digest: str = ""
     """xxh3_128 digest of all the above as JSON without spaces, hexadecimal."""
@@ -207,14 +200,6 @@ def size_problem(store: Store, folder: str, manifest: CheckpointManifest) -> str
     return None
 
 
-def content_is_right(store: Store, folder: str, name: str, stored: StoredFile) -> bool:
-    """Whether a file has the recorded digest. Reads all of it."""
-    digest = xxhash.xxh3_128()
-    for content in store.read_ranges(f"{folder}/{name}", 0, stored.size, READ_BYTES):
-        digest.update(content)
-    return digest.hexdigest() == stored.xxh3
-
-
 def candidates(
     directory: RunDirectory, step: int | None = None
 ) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str]]:
@@ -242,7 +227,7 @@ def find_checkpoint(
             bad = [
                 name
                 for name, stored in manifest.files.items()
-                if not content_is_right(directory.store, found.folder, name, stored)
+                if not content_is_right(directory.store, f"{found.folder}/{name}", stored)
             ]
             if not bad:
                 return found, manifest

@@ -10,12 +10,12 @@ import io
 import os
 import shutil
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, BinaryIO, cast
+from typing import IO, Any, BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from headway.errors import BadInput
@@ -38,6 +38,10 @@ READ_AHEAD_BYTES = 2**23
 BUFFER_BYTES = 2**20
 NUM_REQUESTS = 8
 """Requests at the same time for one large read."""
+NUM_LOCAL_READERS = 4
+
+Piece = TypeVar("Piece")
+Result = TypeVar("Result")
 
 
 class Store:
@@ -83,18 +87,7 @@ class Store:
             for at, size in pieces:
                 yield self.read_range(name, at, size)
             return
-        with ThreadPoolExecutor(NUM_REQUESTS, thread_name_prefix="reader") as pool:
-            waiting: deque[Future[bytes]] = deque()
-            try:
-                for at, size in pieces:
-                    waiting.append(pool.submit(self.read_range, name, at, size))
-                    if len(waiting) > NUM_REQUESTS:
-                        yield waiting.popleft().result()
-                while waiting:
-                    yield waiting.popleft().result()
-            finally:
-                for future in waiting:
-                    future.cancel()
+        yield from in_parallel(lambda piece: self.read_range(name, *piece), pieces, NUM_REQUESTS)
 
     def write(self, name: str, content: bytes) -> None:
         """Writes the whole file; if this fails, the previous content stays."""
@@ -261,6 +254,24 @@ class Store:
             yield partial
         finally:
             partial.unlink(missing_ok=True)
+
+
+def in_parallel(
+    read: Callable[[Piece], Result], pieces: Sequence[Piece], num_readers: int
+) -> Iterator[Result]:
+    """Results in the order of the pieces; a few are read ahead at the same time."""
+    with ThreadPoolExecutor(num_readers, thread_name_prefix="reader") as pool:
+        waiting: deque[Future[Result]] = deque()
+        try:
+            for piece in pieces:
+                waiting.append(pool.submit(read, piece))
+                if len(waiting) > num_readers:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()
 
 
 @dataclass(frozen=True)

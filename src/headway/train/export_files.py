@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from headway.state.checkpoints import (
-    READ_BYTES,
     CheckpointManifest,
     FoundCheckpoint,
     StoredTensor,
     TensorChunk,
 )
 from headway.state.store import Store
+from headway.state.stored_file import READ_BYTES
 from headway.train.safetensors_file import TORCH_DTYPES
 from headway.train.state_tensors import tied_names
 from headway.train.weight_files import INDEX, ONE_FILE

@@ -16,12 +16,13 @@ from headway.state.checkpoints import (
     FoundCheckpoint,
     StoredTensor,
     candidates,
-    content_is_right,
     counts,
 )
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.stored_file import DamagedFile, WholeFile, content_is_right
 from headway.train.optim import counter_device
-from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
+from headway.train.read_rows import WantedRows, read_rows
+from headway.train.safetensors_file import TORCH_DTYPES
 from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
 from headway.train.world import World
@@ -52,11 +53,9 @@ def restore_newest(
             problem = "another worker cannot read it"
         if problem is None:
             assert isinstance(manifest, CheckpointManifest)
-            problem = _content_problem(found, manifest, directory, world)
-        if problem is None:
-            assert isinstance(manifest, CheckpointManifest)
-            load_state(training, directory, found, manifest)
-            return manifest
+            problem = _load_or_problem(training, directory, found, manifest, world)
+            if problem is None:
+                return manifest
         if world.is_leader:
             journal.note("passed_over", checkpoint=found.folder.split("/")[-1], reason=problem)
         if is_counted:
@@ -105,64 +104,99 @@ def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
     return None
 
 
-def _content_problem(
-    found: FoundCheckpoint, manifest: CheckpointManifest, directory: RunDirectory, world: World
-) -> str | None:
-    """COLLECTIVE. Each worker verifies its share of the files; all get the result."""
-    names = sorted(manifest.files)
-    wrong = torch.zeros(len(names), dtype=torch.int64, device=world.device)
-    for index in range(world.rank, len(names), world.num_workers):
-        name = names[index]
-        try:
-            right = content_is_right(directory.store, found.folder, name, manifest.files[name])
-        except OSError:
-            if not directory.store.is_local:
-                raise  # the store failed, which says nothing about the file
-            right = False
-        wrong[index] = int(not right)
-    world.all_reduce(wrong)  # COLLECTIVE
-    bad = [name for name, flag in zip(names, wrong.tolist(), strict=True) if flag]  # SYNC
-    return f"{bad[0]} is damaged: wrong digest" if bad else None
-
-
-def load_state(
+def _load_or_problem(
     training: Training,
     directory: RunDirectory,
     found: FoundCheckpoint,
     manifest: CheckpointManifest,
-) -> None:
-    """Loads weights, optimizer and scalars of a verified checkpoint."""
-    load_weights(training.model, directory, found, manifest)
-    _load_optimizer(training, directory, found, manifest)
-    training.scale.scale, training.scale.good_steps = manifest.scalars["loss_scale"]
-    training.guard.restore(manifest.scalars["guard"])
-    training.step, training.committed_in = manifest.step, manifest.generation
+    world: World,
+) -> str | None:
+    """COLLECTIVE. Loads the checkpoint, or returns what is wrong with its files: what one worker
+    finds, all get."""
+    problem = None
+    whole = [name for name, file in manifest.files.items() if isinstance(file, WholeFile)]
+    if whole:
+        # Version 1 has one digest for each file: all of it must be read before any rows are.
+        damaged = _damaged_in_share(sorted(whole), directory, found, manifest, world)
+        problem = _damage(damaged, manifest, world)  # COLLECTIVE
+    if problem is None:
+        damaged = _load_tensors(training, directory, found, manifest)
+        problem = _damage(damaged, manifest, world)  # COLLECTIVE
+    if problem is None:
+        training.scale.scale, training.scale.good_steps = manifest.scalars["loss_scale"]
+        training.guard.restore(manifest.scalars["guard"])
+        training.step, training.committed_in = manifest.step, manifest.generation
+    return problem
 
 
-@torch.no_grad()
+def _damage(damaged: set[str], manifest: CheckpointManifest, world: World) -> str | None:
+    """COLLECTIVE. The first file that is damaged for any worker, as a message."""
+    names = sorted(manifest.files)
+    flags = world.control_all_reduce([int(name in damaged) for name in names])  # COLLECTIVE
+    bad = [name for name, flag in zip(names, flags, strict=True) if flag]
+    return f"{bad[0]} is damaged: wrong digest" if bad else None
+
+
+def _damaged_in_share(
+    names: list[str],
+    directory: RunDirectory,
+    found: FoundCheckpoint,
+    manifest: CheckpointManifest,
+    world: World,
+) -> set[str]:
+    """The damaged ones of the files that this worker reads; together all read each once."""
+    store, folder, files = directory.store, found.folder, manifest.files
+    share = names[world.rank :: world.num_workers]
+    return {n for n in share if not content_is_right(store, f"{folder}/{n}", files[n])}
+
+
+def _load_tensors(
+    training: Training,
+    directory: RunDirectory,
+    found: FoundCheckpoint,
+    manifest: CheckpointManifest,
+) -> set[str]:
+    """Loads weights and optimizer, or returns the file that is damaged; then their content is a
+    mixture, which the next checkpoint to be tried replaces completely."""
+    wanted = [
+        *_wanted_weights(training.model, found, manifest),
+        *_wanted_moments(training, found, manifest),
+    ]
+    try:
+        read_rows(wanted, manifest.files, directory.store, found.folder)
+    except DamagedFile as error:
+        return {error.name}
+    return set()
+
+
 def load_weights(
     model: nn.Module, directory: RunDirectory, found: FoundCheckpoint, manifest: CheckpointManifest
 ) -> None:
+    wanted = list(_wanted_weights(model, found, manifest))
+    read_rows(wanted, manifest.files, directory.store, found.folder)
+
+
+def _wanted_weights(
+    model: nn.Module, found: FoundCheckpoint, manifest: CheckpointManifest
+) -> Iterator[WantedRows]:
     tied = tied_names(model)
-    wanted = {f"model/{n}": t for n, t in model.state_dict().items() if n not in tied}
+    tensors = {f"model/{n}": t for n, t in model.state_dict().items() if n not in tied}
     stored = {name for name in manifest.tensors if name.startswith("model/")}
-    if set(wanted) != stored:
-        odd = sorted(set(wanted) ^ stored)
+    if set(tensors) != stored:
+        odd = sorted(set(tensors) ^ stored)
         raise BadInput(
             f"checkpoint {found.folder} does not fit the model: they disagree on "
             f"{', '.join(odd[:3])}{' and more' if len(odd) > 3 else ''}"
         )
-    for name, tensor in wanted.items():
-        _fill(name, tensor, manifest.tensors[name], directory, found)
+    for name, tensor in tensors.items():
+        yield _wanted(name, tensor, manifest.tensors[name], found)
 
 
-@torch.no_grad()
-def _load_optimizer(
-    training: Training,
-    directory: RunDirectory,
-    found: FoundCheckpoint,
-    manifest: CheckpointManifest,
-) -> None:
+def _wanted_moments(
+    training: Training, found: FoundCheckpoint, manifest: CheckpointManifest
+) -> Iterator[WantedRows]:
+    """Of tensors that replace all of the optimizer's state."""
+    training.optimizer.state.clear()
     kept: dict[str, dict[str, StoredTensor]] = {}
     for name, stored in manifest.tensors.items():
         if name.startswith("optimizer/"):
@@ -172,7 +206,7 @@ def _load_optimizer(
         for key, stored in kept.get(name, {}).items():
             shaped_alike = tuple(stored.shape) == tuple(parameter.shape)
             tensor: Any = (
-                torch.zeros_like(parameter)
+                torch.zeros_like(parameter, requires_grad=False)
                 if shaped_alike
                 else torch.zeros(
                     stored.shape,
@@ -180,17 +214,15 @@ def _load_optimizer(
                     device=counter_device(training.optimizer, parameter),
                 )
             )
-            _fill(f"optimizer/{name}/{key}", tensor, stored, directory, found)
             training.optimizer.state[parameter][key] = tensor
+            yield _wanted(f"optimizer/{name}/{key}", tensor, stored, found)
 
 
-def _fill(
-    name: str, tensor: Any, stored: StoredTensor, directory: RunDirectory, found: FoundCheckpoint
-) -> None:
+def _wanted(name: str, tensor: Any, stored: StoredTensor, found: FoundCheckpoint) -> WantedRows:
     held = state_tensor_of(name, tensor)
     if tuple(stored.shape) != held.shape:
         raise BadInput(
             f"checkpoint {found.folder}: {name} has shape {tuple(stored.shape)}, the model wants "
             f"{held.shape}"
         )
-    fill_rows(held.local, held.start, stored, directory.store, found.folder)
+    return WantedRows(held.local, held.start, stored)

@@ -11,18 +11,11 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-import xxhash
 
-from headway.state.checkpoints import (
-    READ_BYTES,
-    RankManifest,
-    StoredFile,
-    StoredTensor,
-    TensorChunk,
-)
+from headway.state.checkpoints import RankManifest, StoredTensor, TensorChunk
 from headway.state.store import Store
+from headway.state.stored_file import BLOCK_BYTES, BlockDigests
 
 DTYPES = {
     torch.float32: "F32",
@@ -52,7 +45,7 @@ class TensorRows:
 
 
 def write_tensors(store: Store, folder: str, file: str, rows: Sequence[TensorRows]) -> RankManifest:
-    """Writes `folder/file`. Returns its content and digest, for the manifest."""
+    """Writes `folder/file`. Returns its content and digests, for the manifest."""
     header: dict[str, object] = {}
     at = 0
     for item in rows:
@@ -66,7 +59,8 @@ def write_tensors(store: Store, folder: str, file: str, rows: Sequence[TensorRow
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
     beginning = len(text).to_bytes(8, "little") + text
-    digest = xxhash.xxh3_128(beginning)
+    digests = BlockDigests(BLOCK_BYTES)
+    digests.update(beginning)
     tensors: dict[str, StoredTensor] = {}
     at = len(beginning)
     with store.writing(f"{folder}/{file}") as output:
@@ -80,49 +74,15 @@ def write_tensors(store: Store, folder: str, file: str, rows: Sequence[TensorRow
             content = as_bytes(item.tensor)
             for start in range(0, len(content), WRITE_BYTES):
                 part = content[start : start + WRITE_BYTES]
-                digest.update(part)
+                digests.update(part)
                 output.write(part)
             at += len(content)
-    return RankManifest(
-        file=file, stored=StoredFile(size=at, xxh3=digest.hexdigest()), tensors=tensors
-    )
+    return RankManifest(file=file, stored=digests.stored(), tensors=tensors)
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:
     """The tensor's own memory, not a copy."""
     return memoryview(tensor.contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-def fill_rows(
-    target: torch.Tensor, start: int, stored: StoredTensor, store: Store, folder: str
-) -> None:
-    """Fills `target` with the rows from `start` on of the stored tensor, from the chunks that hold
-    them."""
-    count = target.shape[0] if target.ndim else 1
-    if target.numel() == 0:
-        return
-    dtype = TORCH_DTYPES[stored.dtype]
-    whole_rows = stored.shape[0] if stored.shape else 1
-    row_numbers = int(np.prod(stored.shape[1:], dtype=np.int64)) if stored.shape else 1
-    row_bytes = row_numbers * dtype.itemsize
-    assert start + count <= whole_rows
-    filled = 0
-    for chunk in stored.chunks:
-        first, last = max(start, chunk.start), min(start + count, chunk.start + chunk.rows)
-        if first >= last:
-            continue
-        offset = chunk.offset + (first - chunk.start) * row_bytes
-        size = (last - first) * row_bytes
-        content = bytearray()
-        for part in store.read_ranges(f"{folder}/{chunk.file}", offset, size, READ_BYTES):
-            content += part
-        rows = torch.frombuffer(content, dtype=dtype)
-        if target.ndim == 0:
-            target.copy_(rows[0])
-        else:
-            target[first - start : last - start].copy_(rows.view(last - first, *stored.shape[1:]))
-        filled += last - first
-    assert filled == count, f"{folder}: {filled} of {count} rows are stored"
 
 
 def merged_tensors(parts: Sequence[RankManifest]) -> dict[str, StoredTensor]:

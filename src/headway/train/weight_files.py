@@ -13,7 +13,8 @@ from torch import nn
 from headway.state.checkpoints import StoredTensor, TensorChunk
 from headway.state.store import Store
 from headway.train.initial_weights import InitialWeights, NotByParts
-from headway.train.safetensors_file import TORCH_DTYPES, fill_rows
+from headway.train.read_rows import WantedRows, read_rows
+from headway.train.safetensors_file import TORCH_DTYPES
 from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.world import RankPlacement
 
@@ -45,12 +46,12 @@ class FileWeights:
     @torch.no_grad()
     def fill(self, model: nn.Module, placement: RankPlacement) -> None:
         """Each rank by itself."""
-        store, tied = Store(self.folder.parent), tied_names(model)
+        tied, wanted = tied_names(model), []
         for name, tensor in model.state_dict().items():
             if name not in tied:
                 held = state_tensor_of(name, tensor)
-                stored = self.tensors[name]
-                fill_rows(held.local, held.start, stored, store, self.folder.name)
+                wanted.append(WantedRows(held.local, held.start, self.tensors[name]))
+        read_rows(wanted, {}, Store(self.folder.parent), self.folder.name)
 
 
 def file_weights(model: Any, initial: InitialWeights, folder: Path) -> FileWeights:

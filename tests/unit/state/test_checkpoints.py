@@ -11,6 +11,7 @@ import pytest
 import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from headway.clock import SystemClock
 from headway.errors import Exit, NotFound
@@ -20,7 +21,6 @@ from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
     FoundCheckpoint,
-    StoredFile,
     StoredTensor,
     TensorChunk,
     candidates,
@@ -39,6 +39,7 @@ from headway.state.checkpoints import (
 )
 from headway.state.generations import GenerationStart, begin_generation
 from headway.state.run_directory import RunDirectory
+from headway.state.stored_file import BlockDigests, StoredFile, WholeFile
 
 CONTENT = b"weights " * 1000
 FILE = "rank-0.safetensors"
@@ -47,6 +48,12 @@ FILE = "rank-0.safetensors"
 @pytest.fixture
 def directory(tmp_path: Path) -> RunDirectory:
     return RunDirectory.create(tmp_path / "it", SystemClock())
+
+
+def in_blocks(content: bytes) -> StoredFile:
+    digests = BlockDigests(1000)
+    digests.update(content)
+    return digests.stored()
 
 
 def described(step: int, generation: int = 1, content: bytes = CONTENT, **more: Any) -> Any:
@@ -68,12 +75,15 @@ def described(step: int, generation: int = 1, content: bytes = CONTENT, **more: 
                 chunks=(TensorChunk(file=FILE, start=0, rows=len(content), offset=0),),
             )
         },
-        "files": {
-            FILE: StoredFile(size=len(content), xxh3=xxhash.xxh3_128_hexdigest(content)),
-            "rank-1.safetensors": StoredFile(size=7, xxh3=xxhash.xxh3_128_hexdigest(b"moments")),
-        },
+        "files": {FILE: in_blocks(content), "rank-1.safetensors": in_blocks(b"moments")},
     }
+    if more.get("version") == 1:
+        facts["files"] = {FILE: whole(content), "rank-1.safetensors": whole(b"moments")}
     return CheckpointManifest(**{**facts, **more})
+
+
+def whole(content: bytes) -> WholeFile:
+    return WholeFile(size=len(content), xxh3=xxhash.xxh3_128_hexdigest(content))
 
 
 def written(directory: RunDirectory, step: int, generation: int, content: bytes = CONTENT) -> str:
@@ -194,7 +204,7 @@ WRONG: dict[str, tuple[Damage, str]] = {
         "its manifest is damaged",
     ),
     "manifest no mapping": (lambda folder: (folder / MANIFEST).write_text("[]"), "is damaged"),
-    "manifest of another version": (edit(version=2), "its manifest is damaged"),
+    "manifest of another version": (edit(version=3), "its manifest is damaged"),
     "manifest of another step": (edit(step=299), "its manifest belongs to step 299, generation 1"),
     "manifest of another generation": (
         edit(generation=7),
@@ -221,12 +231,13 @@ WRONG: dict[str, tuple[Damage, str]] = {
 }
 
 
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("what", WRONG)
 def test_a_damaged_one_is_passed_over_and_the_reason_said(
-    directory: RunDirectory, what: str
+    directory: RunDirectory, what: str, version: int
 ) -> None:
     damage, says = WRONG[what]
-    folder = save(directory, 300)
+    folder = save(directory, 300, version=version)
     damage(directory.store.path(folder))
     with pytest.raises(NotFound) as caught:
         find_checkpoint(directory)
@@ -238,8 +249,9 @@ def test_a_damaged_one_is_passed_over_and_the_reason_said(
         find_checkpoint(directory, 300)
 
 
-def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory) -> None:
-    folder = save(directory, 300)
+@pytest.mark.parametrize("version", [1, 2])
+def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory, version: int) -> None:
+    folder = save(directory, 300, version=version)
     path = directory.store.path(f"{folder}/{MANIFEST}")
     content = path.read_bytes()
     meant = json.loads(content)
@@ -248,6 +260,14 @@ def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory) ->
         path.write_bytes(flipped)
         found = read_manifest(directory, FoundCheckpoint(300, 1))
         assert isinstance(found, str) or json.loads(flipped) == meant, flipped[at - 20 : at + 20]
+
+
+def test_a_manifest_has_a_digest_for_every_block() -> None:
+    stored = in_blocks(CONTENT)
+    assert len(stored.blocks) == 8
+    for changes in ({"blocks": stored.blocks[1:]}, {"size": 8001}, {"block_bytes": 0}):
+        with pytest.raises(ValidationError):
+            StoredFile.model_validate({**stored.model_dump(), **changes})
 
 
 def test_candidates_are_newest_first_each_with_its_reason(directory: RunDirectory) -> None:
@@ -316,11 +336,12 @@ def test_a_manifest_cannot_point_outside_its_folder(directory: RunDirectory, nam
 # --- a fork
 
 
+@pytest.mark.parametrize("version", [1, 2])
 def test_a_fork_begins_with_a_checkpoint_of_its_own(
-    directory: RunDirectory, tmp_path: Path
+    directory: RunDirectory, tmp_path: Path, version: int
 ) -> None:
     begin(directory, 0, 300)
-    save(directory, 300)
+    save(directory, 300, version=version)
     directory.store.write("model/config.json", b"config")
     directory.store.write("tokenizer/tokenizer.json", b"words")
     new = RunDirectory.create(tmp_path / "new", SystemClock())

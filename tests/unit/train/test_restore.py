@@ -8,11 +8,22 @@ from pathlib import Path
 
 import pytest
 import torch
+import xxhash
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, PeerLost
-from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
+from headway.state.checkpoints import (
+    MANIFEST,
+    CheckpointManifest,
+    candidates,
+    find_checkpoint,
+    folder_of,
+    steps_saved,
+    write_manifest,
+)
 from headway.state.run_directory import RunDirectory
+from headway.state.store import Store
+from headway.state.stored_file import WholeFile
 from headway.train.restore import load_weights, outage_restarts
 from support.fake_s3 import fake_s3
 
@@ -82,10 +93,30 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
+def as_version_1(directory: RunDirectory, step: int) -> None:
+    """The checkpoint as earlier versions wrote it: one digest for each file."""
+    (manifest,) = [m for found, m in candidates(directory, step)]
+    assert isinstance(manifest, CheckpointManifest)
+    files = {
+        name: WholeFile(
+            size=file.size,
+            xxh3=xxhash.xxh3_128_hexdigest(directory.store.read(f"{folder_of(step, 1)}/{name}")),
+        )
+        for name, file in manifest.files.items()
+    }
+    older = manifest.model_copy(update={"version": 1, "files": files})
+    write_manifest(directory.store, folder_of(step, 1), older)
+
+
+@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_one_is_passed_over_in_one_line(directory: RunDirectory, what: str) -> None:
+def test_a_damaged_one_is_passed_over_in_one_line(
+    directory: RunDirectory, what: str, version: int
+) -> None:
     damage, says = DAMAGE[what]
     saved(directory, 3, 5)
+    if version == 1:
+        as_version_1(directory, 5)
     damage(directory.store.path(folder_of(5, 1)))
     second = Little(directory, 2)
     assert second.restore() == 3
@@ -93,6 +124,48 @@ def test_a_damaged_one_is_passed_over_in_one_line(directory: RunDirectory, what:
     assert event["checkpoint"] == "step-00000005.g000001"
     assert says in event["reason"]
     assert "\n" not in event["reason"]
+
+
+def test_one_of_version_1_is_resumed_from(directory: RunDirectory) -> None:
+    first = saved(directory, 3, 5)
+    as_version_1(directory, 5)
+    second = Little(directory, 2)
+    assert second.restore() == 5
+    assert same(second.state(), first.state())
+    assert second.events("passed_over") == []
+
+
+@pytest.mark.parametrize("step", [0, 3])
+def test_nothing_is_left_of_a_checkpoint_that_was_passed_over(
+    directory: RunDirectory, step: int
+) -> None:
+    """Its last tensor is damaged: all others had been loaded by then."""
+    first = Little(directory)
+    first.begin()
+    first.advance(step)
+    first.save()
+    expected = first.state()
+    first.advance(2)
+    first.save()
+    _flip(directory.store.path(f"{folder_of(step + 2, 1)}/rank-0.safetensors"))
+    second = Little(directory, 2)
+    assert second.restore() == step
+    assert same(second.state(), expected)
+
+
+def test_each_byte_is_read_once(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved(directory, 3)
+    read: list[tuple[str, int, int]] = []
+    read_range = Store.read_range
+
+    def note(self: Store, name: str, start: int, length: int) -> bytes:
+        read.append((name, start, length))
+        return read_range(self, name, start, length)
+
+    monkeypatch.setattr(Store, "read_range", note)
+    assert Little(directory, 2).restore() == 3
+    file = f"{folder_of(3, 1)}/rank-0.safetensors"
+    assert read == [(file, 0, directory.store.size(file))]
 
 
 @pytest.mark.parametrize("what", DAMAGE)

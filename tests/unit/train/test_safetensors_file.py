@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,23 +19,31 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from headway.clock import SystemClock
+from headway.state import stored_file
 from headway.state.checkpoints import (
     CheckpointManifest,
     RankManifest,
     StoredTensor,
-    content_is_right,
     find_checkpoint,
     folder_of,
     write_manifest,
 )
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
+from headway.state.stored_file import (
+    BLOCK_BYTES,
+    DamagedFile,
+    StoredFile,
+    content_is_right,
+    reads_of,
+)
+from headway.train import safetensors_file
+from headway.train.read_rows import WantedRows, read_rows
 from headway.train.restore import load_weights
 from headway.train.safetensors_file import (
     DTYPES,
     WRITE_BYTES,
     TensorRows,
-    fill_rows,
     merged_tensors,
     write_tensors,
 )
@@ -97,16 +107,19 @@ def test_a_file_of_nothing(store: Store) -> None:
     assert (part.tensors, part.stored.size) == ({}, 16)
 
 
-def test_the_digest_is_that_of_the_file(store: Store) -> None:
-    large = torch.arange(WRITE_BYTES // 4 + 5, dtype=torch.float32)  # more than one piece
+def test_the_digests_are_those_of_the_blocks(store: Store) -> None:
+    large = torch.arange(WRITE_BYTES // 4 + 5, dtype=torch.float32)  # more than one write
     part = write(store, whole("a", large), whole("b", torch.tensor(True)), whole("c", large[:0]))
     content = store.read(f"{FOLDER}/{part.file}")
     assert part.stored.size == len(content)
-    assert part.stored.xxh3 == xxhash.xxh3_128_hexdigest(content)
-    assert content_is_right(store, FOLDER, part.file, part.stored)
+    assert part.stored.blocks == tuple(
+        xxhash.xxh3_128_hexdigest(content[at : at + BLOCK_BYTES])
+        for at in range(0, len(content), BLOCK_BYTES)
+    )
+    assert content_is_right(store, f"{FOLDER}/{part.file}", part.stored)
     path = store.path(f"{FOLDER}/{part.file}")
     path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    assert not content_is_right(store, FOLDER, part.file, part.stored)
+    assert not content_is_right(store, f"{FOLDER}/{part.file}", part.stored)
 
 
 # --- written by some, read by others
@@ -118,23 +131,42 @@ def divided(rows: int, cuts: list[int]) -> list[tuple[int, int]]:
     return list(pairwise(edges))
 
 
-def write_divided(store: Store, name: str, tensor: torch.Tensor, cuts: list[int]) -> StoredTensor:
-    parts = [
+def written_in_parts(
+    store: Store, name: str, tensor: torch.Tensor, cuts: list[int]
+) -> list[RankManifest]:
+    return [
         write(store, TensorRows(name, tuple(tensor.shape), start, tensor[start:end]), rank=rank)
         for rank, (start, end) in enumerate(divided(tensor.shape[0], cuts))
         if end > start
     ]
-    return merged_tensors(parts)[name]
 
 
-@settings(deadline=None, max_examples=60)
-@given(
-    rows=st.integers(1, 12),
-    inner=st.sampled_from([(), (3,), (2, 2)]),
-    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.int64]),
-    writers=st.lists(st.integers(0, 12), max_size=2),
-    readers=st.lists(st.integers(0, 12), max_size=4),
-)
+def files_of(parts: list[RankManifest], of_blocks: bool = True) -> dict[str, StoredFile]:
+    return {part.file: part.stored for part in parts} if of_blocks else {}
+
+
+def fill(
+    store: Store, target: torch.Tensor, stored: StoredTensor, files: Any, start: int = 0
+) -> torch.Tensor:
+    read_rows([WantedRows(target, start, stored)], files, store, FOLDER)
+    return target
+
+
+DIVISIONS = {
+    "rows": st.integers(1, 12),
+    "inner": st.sampled_from([(), (3,), (2, 2)]),
+    "dtype": st.sampled_from([torch.float32, torch.bfloat16, torch.int64, torch.bool]),
+    "writers": st.lists(st.integers(0, 12), max_size=2),
+    "readers": st.lists(st.integers(0, 12), max_size=4),
+    "block_bytes": st.integers(1, 80),
+    "read_bytes": st.integers(1, 100),
+}
+"""1, 2 or 3 writers, some with nothing to write; up to five readers; blocks and requests that end
+in the middle of a number."""
+
+
+@settings(deadline=None, max_examples=80)
+@given(of_blocks=st.booleans(), **DIVISIONS)
 def test_any_division_is_read_in_any_other(
     tmp_path_factory: pytest.TempPathFactory,
     rows: int,
@@ -142,36 +174,129 @@ def test_any_division_is_read_in_any_other(
     dtype: torch.dtype,
     writers: list[int],
     readers: list[int],
+    block_bytes: int,
+    read_bytes: int,
+    of_blocks: bool,
 ) -> None:
-    """1, 2 or 3 writers, some with nothing to write; up to five readers."""
     store = Store(tmp_path_factory.mktemp("run"))
     tensor = numbers(dtype, rows, *inner)
-    stored = write_divided(store, "w", tensor, writers)
-    assert stored.shape == tuple(tensor.shape)
-    assert [chunk.start for chunk in stored.chunks] == sorted({c.start for c in stored.chunks})
-    read = []
-    for start, end in divided(rows, readers):
-        target = torch.full((end - start, *inner), 7, dtype=dtype)
-        fill_rows(target, start, stored, store, FOLDER)
-        read.append(target)
-    assert torch.equal(torch.cat(read), tensor)
+    with sizes(block_bytes, read_bytes):
+        parts = written_in_parts(store, "w", tensor, writers)
+        stored = merged_tensors(parts)["w"]
+        assert stored.shape == tuple(tensor.shape)
+        assert [chunk.start for chunk in stored.chunks] == sorted({c.start for c in stored.chunks})
+        targets = [
+            WantedRows(torch.full((end - start, *inner), 7).to(dtype), start, stored)
+            for start, end in divided(rows, readers)
+        ]
+        read_rows(targets, files_of(parts, of_blocks), store, FOLDER)
+    assert torch.equal(torch.cat([rows.target for rows in targets]), tensor)
+
+
+@settings(deadline=None, max_examples=80)
+@given(flip=st.floats(0, 1, exclude_max=True), **DIVISIONS)
+def test_a_damaged_byte_is_found_by_those_who_need_it(
+    tmp_path_factory: pytest.TempPathFactory,
+    rows: int,
+    inner: tuple[int, ...],
+    dtype: torch.dtype,
+    writers: list[int],
+    readers: list[int],
+    block_bytes: int,
+    read_bytes: int,
+    flip: float,
+) -> None:
+    store = Store(tmp_path_factory.mktemp("run"))
+    tensor = numbers(dtype, rows, *inner)
+    with sizes(block_bytes, read_bytes):
+        parts = written_in_parts(store, "w", tensor, writers)
+        stored = merged_tensors(parts)["w"]
+        row_bytes = tensor.nbytes // rows
+        damaged, byte = divmod(int(flip * tensor.nbytes), row_bytes)
+        (chunk,) = [c for c in stored.chunks if c.start <= damaged < c.start + c.rows]
+        flip_byte(store, chunk.file, chunk.offset + (damaged - chunk.start) * row_bytes + byte)
+        for start, end in divided(rows, readers):
+            target = torch.full((end - start, *inner), 7).to(dtype)
+            found = None
+            try:
+                fill(store, target, stored, files_of(parts), start)
+            except DamagedFile as error:
+                found = error.name
+            is_needed = start <= damaged < end
+            assert found == chunk.file or not is_needed, "it was not noticed"
+            assert found in (None, chunk.file)
+            assert found or torch.equal(target, tensor[start:end])
+
+
+@contextmanager
+def sizes(block_bytes: int, read_bytes: int) -> Iterator[None]:
+    """Blocks and requests of these sizes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(safetensors_file, "BLOCK_BYTES", block_bytes)
+        patch.setattr(stored_file, "READ_BYTES", read_bytes)
+        yield
+
+
+def flip_byte(store: Store, file: str, at: int) -> None:
+    path = store.path(f"{FOLDER}/{file}")
+    content = bytearray(path.read_bytes())
+    content[at] ^= 1
+    path.write_bytes(content)
+
+
+@given(
+    wanted=st.lists(st.tuples(st.integers(0, 200), st.integers(1, 60)), max_size=8),
+    block_bytes=st.integers(1, 90),
+)
+def test_each_byte_is_read_once_and_none_beyond_the_blocks(
+    wanted: list[tuple[int, int]], block_bytes: int
+) -> None:
+    size = 260
+    blocks = -(-size // block_bytes)
+    stored = StoredFile(size=size, block_bytes=block_bytes, blocks=("",) * blocks)
+    with sizes(block_bytes, read_bytes=100):
+        reads = list(reads_of([(at, at + length) for at, length in wanted], stored))
+    touched = {byte // block_bytes for at, length in wanted for byte in range(at, at + length)}
+    read = [byte for start, end in reads for byte in range(start, end)]
+    assert read == [byte for byte in range(size) if byte // block_bytes in touched]
+    assert all(end - start <= max(100, block_bytes) for start, end in reads)
+    assert all(start % block_bytes == 0 for start, _ in reads)
+
+
+def test_same_shape_reads_each_byte_once(store: Store) -> None:
+    """Neighbouring tensors, however small, share requests."""
+    tensors = {f"model/{number}": numbers(torch.float32, 5, 3) for number in range(50)}
+    part = write(store, *(whole(name, tensor) for name, tensor in tensors.items()))
+    reads: list[tuple[int, int]] = []
+
+    class Noting(Store):
+        def read_range(self, name: str, start: int, length: int) -> bytes:
+            reads.append((start, length))
+            return super().read_range(name, start, length)
+
+    wanted = [WantedRows(torch.zeros(5, 3), 0, part.tensors[name]) for name in tensors]
+    read_rows(wanted, files_of([part]), Noting(store.root), FOLDER)
+    assert reads == [(0, part.stored.size)]
 
 
 def test_scalars_and_empty_tensors(store: Store) -> None:
     tensors = {"step": torch.tensor(7.0), "none": torch.zeros(0, 4), "thin": torch.zeros(3, 0)}
-    merged = merged_tensors([write(store, *(whole(n, t) for n, t in tensors.items()))])
+    part = write(store, *(whole(n, t) for n, t in tensors.items()))
+    merged = merged_tensors([part])
     for name, tensor in tensors.items():
-        target = torch.ones_like(tensor)
-        fill_rows(target, 0, merged[name], store, FOLDER)
+        target = fill(store, torch.ones_like(tensor), merged[name], files_of([part]))
         assert torch.equal(target, tensor)
 
 
-def test_into_another_precision(store: Store) -> None:
-    tensor = torch.tensor([[1.5], [-2.25]])
-    stored = merged_tensors([write(store, whole("w", tensor))])["w"]
-    target = torch.zeros(2, 1, dtype=torch.bfloat16)
-    fill_rows(target, 0, stored, store, FOLDER)
-    assert torch.equal(target.float(), tensor)
+@pytest.mark.parametrize("read_bytes", [1, 7, 10**6])
+def test_into_another_precision_or_layout(store: Store, read_bytes: int) -> None:
+    tensor = numbers(torch.float32, 6, 4)
+    part = write(store, whole("w", tensor))
+    with sizes(5, read_bytes):
+        shorter = torch.zeros(6, 4, dtype=torch.bfloat16)
+        assert torch.equal(fill(store, shorter, part.tensors["w"], {}).float(), tensor)
+        transposed = torch.zeros(4, 6).t()
+        assert torch.equal(fill(store, transposed, part.tensors["w"], files_of([part])), tensor)
 
 
 def test_whole_tensors_dealt_out_to_ranks_come_together(store: Store) -> None:
@@ -206,11 +331,12 @@ def test_a_gap_or_an_overlap_is_refused(
 
 
 def test_rows_that_are_not_there_are_not_made_up(store: Store) -> None:
-    stored = write_divided(store, "w", torch.arange(6.0), [2, 4])
+    parts = written_in_parts(store, "w", torch.arange(6.0), [2, 4])
+    stored, files = merged_tensors(parts)["w"], files_of(parts)
     lacking = stored.model_copy(update={"chunks": (stored.chunks[0], stored.chunks[2])})
-    fill_rows(torch.zeros(2), 4, lacking, store, FOLDER)
+    fill(store, torch.zeros(2), lacking, files, start=4)
     with pytest.raises(AssertionError, match="2 of 3 rows are stored"):
-        fill_rows(torch.zeros(3), 3, lacking, store, FOLDER)
+        fill(store, torch.zeros(3), lacking, files, start=3)
 
 
 # --- nothing in a checkpoint is executed
@@ -262,5 +388,8 @@ def test_a_planted_pickle_leaves_no_mark(tmp_path: Path) -> None:
     directory.store.write(f"{folder}/rank-0.safetensors", malice.ljust(part.stored.size, b"\0"))
     with pytest.raises(Exception, match="is damaged: wrong digest"):
         find_checkpoint(directory)
-    load_weights(other, directory, found, read)  # even so it would be numbers and nothing else
+    with pytest.raises(DamagedFile):
+        load_weights(other, directory, found, read)
+    # Even without digests it would be numbers and nothing else.
+    load_weights(other, directory, found, read.model_copy(update={"files": {}}))
     assert not mark.exists()
