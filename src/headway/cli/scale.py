@@ -20,6 +20,7 @@ def scale(
     restart."""
     from headway.cli.target_run import target_run
     from headway.errors import BadInput, NotFound
+    from headway.spec.resolve import copies_problem, whole_copies
     from headway.state.find_run import find_run
 
     wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
@@ -34,7 +35,11 @@ def scale(
             f"run {directory.name} is not running on this machine",
             f"headway resume {directory.name} --nodes {nodes}",
         )
-    if not directory.read_spec().has_coordinator:
+    resolved = directory.read_spec()
+    if problem := copies_problem(resolved.run, nodes):
+        fewer = whole_copies(resolved.run, nodes)
+        raise BadInput(problem, f"headway scale {directory.name} --nodes {fewer}")
+    if not resolved.has_coordinator:
         raise BadInput(
             f"run {directory.name} cannot change its nodes while it is running: it was started "
             "with one node that is not elastic: live",

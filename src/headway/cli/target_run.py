@@ -72,12 +72,15 @@ class TargetRun:
         """Raises if the run, as it was launched, cannot have this number of nodes."""
         from headway.errors import BadInput
         from headway.kube.names import run_object
-        from headway.spec.resolve import Resolved
+        from headway.spec.resolve import Resolved, copies_problem, whole_copies
 
         found = self.kube.config_map(run_object(self.name))
         if found is None or not found.data:
             return
         resolved = Resolved.model_validate_json(found.data["spec.json"])
+        if problem := copies_problem(resolved.run, nodes):
+            fewer = whole_copies(resolved.run, nodes)
+            raise BadInput(problem, f"headway scale {self.name} --on {self.on} --nodes {fewer}")
         wanted = resolved.run.resources.nodes
         if wanted.minimum < wanted.maximum and not wanted.minimum <= nodes <= wanted.maximum:
             raise BadInput(

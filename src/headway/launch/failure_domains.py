@@ -10,18 +10,25 @@ from pathlib import Path
 
 from headway.launch.worker_exit import is_loss
 from headway.spec.resolve import Resolved
+from headway.state.checkpoints import found_checkpoints
 from headway.state.rewinds import Record, step_after
 from headway.state.run_directory import RunDirectory
 
 MOST_LOSSES = 3
 """Losses of one domain without a new step of the run in between."""
 MOST_ELSEWHERE = 10
-"""Losses in a row on the way back to a step that was reached before, which do not count."""
+"""Losses in a row that do not count, each at another step, where all go back to a checkpoint."""
 MOST_FRUITLESS = 10
 """Starts in a row that end with their generation before they have taken a step."""
+MOST_UNSAVED = 30
+"""Starts in a row that end with their generation before they have saved."""
 SEEN_SECONDS = 120.0
 """Time after which a new step is certainly visible from another machine: object stores receive the
 metrics once a minute. Losses closer together than this are no reason to give up there."""
+
+Saved = tuple[int, int]
+"""Generation and step of a checkpoint: that of the newest one is higher after each save, since a
+generation saves beyond the step that it resumed from."""
 
 
 @dataclass
@@ -59,7 +66,8 @@ class WorkerProcess:
 
 @dataclass
 class Losses:
-    """Losses in a row, without a new step of the run in between."""
+    """Losses in a row, without progress of the run in between: a new step, or a new checkpoint
+    where each loss goes back to one."""
 
     count: int = 0
     step: int = 0
@@ -69,22 +77,34 @@ class Losses:
     _newest: Record | None = None
     _last: int = 0
     """Step at the newest loss."""
+    _saved: Saved = (0, 0)
     _num_elsewhere: int = 0
-    """Losses that did not count, since there was a new highest step."""
+    """Losses in a row that did not count, since each was at another step."""
 
-    def add(self, step: int, now: float, newest: Record | None = None) -> int:
-        """The new count. `newest`: newest line of the metrics, where each loss goes back to a
-        checkpoint. There a run that has taken steps since, and was lost at a step where it was not
-        lost before, has not failed in the same way again; but it is to arrive one day."""
-        has_advanced = newest is not None and "step" in newest and newest != self._newest
+    def add(self, step: int, now: float) -> int:
+        """The new count, where others keep the state: a new step is progress."""
+        if step > self.step:
+            self.count = 0
+        return self._count(step, now)
+
+    def add_rewound(self, newest: Record, saved: Saved, now: float) -> int:
+        """The new count, where each loss goes back to a checkpoint: only a new one is progress, or
+        a run that crashes a step later each time would do so for ever. But a run that has taken
+        steps since, and was lost at a step where it was not lost before, has not failed in the same
+        way again; yet it is to arrive one day. `newest`: newest line of the metrics."""
+        step = step_after(newest)
+        has_advanced = "step" in newest and newest != self._newest
         # The last line may not have been written.
-        is_elsewhere = has_advanced and step < self.step - 1 and abs(step - self._last) > 1
-        self._newest, self._last = newest, step
-        if is_elsewhere and self._num_elsewhere < MOST_ELSEWHERE:
+        is_elsewhere = has_advanced and abs(step - self._last) > 1
+        if saved > self._saved:
+            self.count = self._num_elsewhere = 0
+        self._newest, self._last, self._saved = newest, step, max(saved, self._saved)
+        if self.count and is_elsewhere and self._num_elsewhere < MOST_ELSEWHERE:
             self._num_elsewhere += 1
             return self.count
-        if step > self.step:
-            self.count = self._num_elsewhere = 0
+        return self._count(step, now)
+
+    def _count(self, step: int, now: float) -> int:
         self.count += 1
         self.step = max(step, self.step)
         self.since = now if self.count == 1 else self.since
@@ -94,26 +114,48 @@ class Losses:
         """For a place where steps are seen late."""
         return self.count >= MOST_LOSSES and now - self.since > SEEN_SECONDS
 
+    def __str__(self) -> str:
+        if self._num_elsewhere:
+            return f"{self.count + self._num_elsewhere} times in a row without a new checkpoint"
+        return f"{self.count} times in a row without a new step"
+
 
 @dataclass
 class FruitlessStarts:
-    """Starts in a row that ended with their generation before they took a step. Only the
-    coordinator knows why: as when a worker always stalls while it builds its model. A planned
-    change comes after a step."""
+    """Starts in a row that ended with their generation before they took a step, or before they
+    saved. Only the coordinator knows why: as when a worker always stalls while it builds its model,
+    or some steps later. A planned change comes after a step, and saves."""
 
     count: int = 0
+    """Those without a step."""
     since: float = 0.0
-    """Time of the first."""
+    """Time of the first of them."""
+    num_unsaved: int = 0
+    """Those without a new checkpoint."""
+    unsaved_since: float = 0.0
+    """Time of the first of them."""
     _newest: Record | None = None
+    _saved: Saved = (0, 0)
 
-    def add(self, newest: Record, now: float) -> None:
+    def add(self, newest: Record, saved: Saved, now: float) -> None:
         has_advanced = "step" in newest and newest != self._newest
-        self._newest = newest
+        has_saved = saved > self._saved
+        self._newest, self._saved = newest, max(saved, self._saved)
         self.count = 0 if has_advanced else self.count + 1
         self.since = now if self.count <= 1 else self.since
+        self.num_unsaved = 0 if has_saved else self.num_unsaved + 1
+        self.unsaved_since = now if self.num_unsaved <= 1 else self.unsaved_since
 
     def are_too_many(self, now: float) -> bool:
-        return self.count >= MOST_FRUITLESS and now - self.since > SEEN_SECONDS
+        recently = now - SEEN_SECONDS
+        return (self.count >= MOST_FRUITLESS and self.since < recently) or (
+            self.num_unsaved >= MOST_UNSAVED and self.unsaved_since < recently
+        )
+
+    def __str__(self) -> str:
+        if self.count >= MOST_FRUITLESS:
+            return f"{self.count} times in a row without a step"
+        return f"{self.num_unsaved} times in a row without a new checkpoint"
 
 
 @dataclass(eq=False)
@@ -152,6 +194,15 @@ def newest_seen(directory: RunDirectory) -> Record:
         return directory.metrics.last() or {"rewind": 0}
     except OSError:
         return {"rewind": 0}  # the store cannot be reached
+
+
+def last_saved(directory: RunDirectory) -> Saved:
+    """The last checkpoint visible from this machine; (0, 0) if there is none."""
+    try:
+        found = found_checkpoints(directory)
+    except OSError:
+        return 0, 0  # the store cannot be reached
+    return max(((one.generation, one.step) for one in found), default=(0, 0))
 
 
 def step_seen(directory: RunDirectory) -> int:

@@ -172,8 +172,9 @@ class LocalRun(Supervisor):
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         if lost.out_of_memory and not self._has_made_a_step():
             self._fail_for_memory(lost)
-        if self._count_loss(domain).count >= MOST_LOSSES:
-            raise self._run_failed(lost, f", {MOST_LOSSES} times in a row without a new step")
+        losses = self._count_loss(domain)
+        if losses.count >= MOST_LOSSES:
+            raise self._run_failed(lost, f", {losses}")
         if self.resolved.is_live and not self._has_state_somewhere():
             assert self._coordinator is not None
             self._coordinator.restart_without_members()  # it would wait for them to come back

@@ -121,7 +121,7 @@ class NodeRun(Supervisor):
         self._say(f"worker {lost.name} {how}; restarting it")
         losses = self._count_loss(domain)
         if losses.are_too_many(self.clock.monotonic()):
-            raise self._run_failed(lost, f", {losses.count} times in a row without a new step")
+            raise self._run_failed(lost, f", {losses}")
 
     def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
         return Exit.DONE in exit_codes

@@ -22,6 +22,7 @@ from headway.launch.failure_domains import (
     FruitlessStarts,
     Losses,
     WorkerProcess,
+    last_saved,
 )
 from headway.launch.fork_server import ForkServerProcess
 from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
@@ -227,20 +228,18 @@ class Supervisor(ABC):
 
     def _require_steps(self, ended: WorkerProcess) -> None:
         """A generation has ended, and nobody was lost here. Raises if that is all that happens."""
-        now = self.clock.monotonic()
-        self._fruitless_starts.add(self._newest_line(), now)
-        if self._fruitless_starts.are_too_many(now):
-            times = f", {self._fruitless_starts.count} times in a row without a step"
-            raise self._run_failed(ended, times)
+        now, starts = self.clock.monotonic(), self._fruitless_starts
+        starts.add(self._newest_line(), last_saved(self.directory), now)
+        if starts.are_too_many(now):
+            raise self._run_failed(ended, f", {starts}")
 
     def _count_loss(self, domain: FailureDomain) -> Losses:
         """Losses in a row with this one: of the domain, or of all where all restart together."""
-        newest = self._newest_line()
-        step, now = step_after(newest), self.clock.monotonic()
+        newest, now = self._newest_line(), self.clock.monotonic()
         if self.resolved.is_live:
-            domain.losses.add(step, now)
+            domain.losses.add(step_after(newest), now)
             return domain.losses
-        self._losses_of_all.add(step, now, newest)
+        self._losses_of_all.add_rewound(newest, last_saved(self.directory), now)
         return self._losses_of_all
 
     def _end_stragglers(self) -> None:

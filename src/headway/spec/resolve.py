@@ -200,14 +200,24 @@ def _lacks(loaded: Loaded, key: str) -> SpecError:
 
 def require_whole_copies(loaded: Loaded, nodes: int) -> None:
     """Raises if a number of nodes is not a multiple of those that hold one copy of the model."""
-    shard = loaded.run.shard
-    if shard.unit == "nodes" and nodes % shard.num_nodes:
-        several = "1 node is" if nodes == 1 else f"{nodes} nodes are"
-        raise SpecError(
-            f"shard: {shard}: {several} not a multiple of {shard.num_nodes}",
-            str(loaded.located.mark(("shard",))),
-            f"--nodes {max(1, nodes // shard.num_nodes) * shard.num_nodes}, or --set shard=all",
-        )
+    if problem := copies_problem(loaded.run, nodes):
+        where = str(loaded.located.mark(("shard",)))
+        hint = f"--nodes {whole_copies(loaded.run, nodes)}, or --set shard=all"
+        raise SpecError(problem, where, hint)
+
+
+def copies_problem(run: RunFile, nodes: int) -> str | None:
+    """Why this number of nodes cannot be divided into copies of the model."""
+    shard = run.shard
+    if shard.unit != "nodes" or nodes % shard.num_nodes == 0:
+        return None
+    several = "1 node is" if nodes == 1 else f"{nodes} nodes are"
+    return f"shard: {shard}: {several} not a multiple of {shard.num_nodes}"
+
+
+def whole_copies(run: RunFile, nodes: int) -> int:
+    """The next lower number of nodes that can be, or that of one copy."""
+    return max(1, nodes // run.shard.num_nodes) * run.shard.num_nodes
 
 
 def choose_micro(run: RunFile, global_batch: int) -> int:

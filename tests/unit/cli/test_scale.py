@@ -6,12 +6,15 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from headway.cli.run import nodes_left_by_scale
+from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock, stamp
-from headway.errors import Exit
+from headway.errors import BadInput, Exit
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import Journal, RunDirectory
@@ -109,6 +112,33 @@ def test_one_node_that_restarts_as_a_whole_is_stopped_first(headway: Headway, fo
     assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
     assert "hint: headway stop it && headway resume it --nodes 5" in said.err
     assert directory.wanted_nodes() is None
+
+
+def test_nodes_that_hold_no_whole_copy_of_the_model_are_refused(
+    headway: Headway, folder: Path
+) -> None:
+    directory = run_of(folder, 2, "elastic=restart", "shard=2 nodes")
+    with is_running(directory):
+        said = headway("scale", "--nodes", "3")
+        assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
+        assert said.err.splitlines() == [
+            "error: shard: 2 nodes: 3 nodes are not a multiple of 2",
+            "hint: headway scale it --nodes 2",
+        ]
+        assert directory.wanted_nodes() is None
+        assert headway("scale", "--nodes", "4").exit_code == Exit.DONE
+    assert directory.wanted_nodes() == 4
+
+
+def test_nodes_that_hold_no_whole_copy_are_refused_on_a_target(folder: Path) -> None:
+    spec = run_of(folder, 2, "elastic=restart", "shard=2 nodes").read_spec()
+    run = TargetRun("it", "lab", cast(Any, None), folder)
+    objects = SimpleNamespace(data={"spec.json": spec.model_dump_json()})
+    run.__dict__["kube"] = SimpleNamespace(config_map=lambda _: objects)
+    with pytest.raises(BadInput, match="5 nodes are not a multiple of 2") as caught:
+        run.require_scalable(5)
+    assert caught.value.hint == "headway scale it --on lab --nodes 4"
+    run.require_scalable(6)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from headway.launch.failure_domains import (
     MOST_ELSEWHERE,
     MOST_FRUITLESS,
     MOST_LOSSES,
+    MOST_UNSAVED,
     SEEN_SECONDS,
     FruitlessStarts,
     Losses,
@@ -44,22 +45,27 @@ def test_losses_elsewhere_are_no_failure_in_a_row_where_each_goes_back_to_a_chec
     losses = Losses()
     lost_at = [100, 30, 60, 25, 70]
     lines = [{"step": step, "generation": number} for number, step in enumerate(lost_at)]
-    assert [losses.add(line["step"], 0.0, line) for line in lines] == [1] * 5
+    assert [losses.add_rewound(line, (0, 0), 0.0) for line in lines] == [1] * 5
 
 
 def test_a_failure_at_the_same_step_or_before_the_first_ends_a_run_all_the_same() -> None:
     losses = Losses()
     lines = [{"step": step, "generation": number} for number, step in enumerate([50, 49, 50])]
-    assert [losses.add(line["step"], 0.0, line) for line in lines] == [1, 2, 3]
+    assert [losses.add_rewound(line, (0, 0), 0.0) for line in lines] == [1, 2, 3]
     losses = Losses(count=1, step=100)
     early = {"step": 20, "generation": 1}
-    assert [losses.add(20, 0.0, line) for line in (early, early, {"rewind": 20})] == [1, 2, 3]
+    lines = [early, early, {"rewind": 20}]
+    assert [losses.add_rewound(line, (0, 0), 0.0) for line in lines] == [1, 2, 3]
 
 
-def counts(*steps: int) -> list[int]:
-    """Of losses that each go back to a checkpoint."""
-    losses = Losses()
-    return [losses.add(s, 0.0, {"step": s, "generation": n}) for n, s in enumerate(steps)]
+def counts(*steps: int, every: int = 1000) -> list[int]:
+    """Of losses that each go back to a checkpoint, with one every so many steps."""
+    losses, counted, highest = Losses(), [], 0
+    for number, step in enumerate(steps):
+        highest = max(highest, step - step % every)
+        line = {"step": step, "generation": number}
+        counted.append(losses.add_rewound(line, (1, highest), 0.0))
+    return counted
 
 
 def test_a_failure_that_repeats_below_the_highest_step_ends_a_run() -> None:
@@ -72,18 +78,48 @@ def test_losses_at_changing_steps_end_a_run_in_the_end() -> None:
     seen = counts(140, *islice(cycle([137, 120, 130]), MOST_ELSEWHERE + 2))
     assert seen[: MOST_ELSEWHERE + 1] == [1] * (MOST_ELSEWHERE + 1)
     assert seen[-1] == MOST_LOSSES
-    new = counts(*(100 * n + step for n in range(5) for step in (90, 20, 50, 70)))
-    assert set(new) == {1}, "a new highest step begins anew"
+    new = counts(*(100 * n + step for n in range(5) for step in (90, 20, 50, 70)), every=100)
+    assert set(new) == {1}, "a new checkpoint begins anew"
 
 
-def test_generations_that_end_after_a_step_never_end_a_run() -> None:
+def test_a_run_that_crashes_a_step_later_each_time_and_never_saves_is_ended() -> None:
+    assert counts(140, 141, 142) == [1, 2, 3]
+    ever_later = counts(*range(140, 400, 10))
+    assert ever_later.index(MOST_LOSSES) == MOST_ELSEWHERE + MOST_LOSSES - 1
+    assert counts(*range(140, 400, 10), every=10) == [1] * 26, "each time it has saved more"
+    assert counts(*range(140, 150), every=1) == [1] * 10
+
+
+def test_what_is_said_of_losses() -> None:
+    losses = Losses()
+    for _ in range(3):
+        losses.add_rewound({"rewind": 7}, (1, 7), 0.0)
+    assert str(losses) == "3 times in a row without a new step"
+    losses.add_rewound({"step": 12, "generation": 2}, (1, 7), 0.0)
+    assert str(losses) == "4 times in a row without a new checkpoint"
+
+
+def test_generations_that_end_after_a_save_never_end_a_run() -> None:
     """Nodes come and go."""
     starts = FruitlessStarts()
-    for number in range(3 * MOST_FRUITLESS):
-        starts.add({"step": 7 + number % 2, "generation": number}, 1000.0 * number)
+    for number in range(3 * MOST_UNSAVED):
+        line = {"step": 7 + number % 2, "generation": number}
+        starts.add(line, (number, 7), 1000.0 * number)
         assert not starts.are_too_many(1000.0 * number)
+    saved = (3 * MOST_UNSAVED, 7)
     for number in range(MOST_FRUITLESS):
         assert not starts.are_too_many(1e6 + number)
-        starts.add({"rewind": 7}, 1e6 + number)
+        starts.add({"rewind": 7}, saved, 1e6 + number)
     assert not starts.are_too_many(1e6 + SEEN_SECONDS), "a step may be seen late"
     assert starts.are_too_many(1e6 + SEEN_SECONDS + 1)
+    assert str(starts) == f"{MOST_FRUITLESS} times in a row without a step"
+
+
+def test_generations_that_always_end_before_a_save_end_a_run() -> None:
+    """As when a worker stalls some steps after each start."""
+    starts = FruitlessStarts()
+    for number in range(MOST_UNSAVED + 1):
+        assert not starts.are_too_many(60.0 * number)
+        starts.add({"step": 7, "generation": number}, (1, 5), 60.0 * number)
+    assert starts.are_too_many(60.0 * number)
+    assert str(starts) == f"{MOST_UNSAVED} times in a row without a new checkpoint"

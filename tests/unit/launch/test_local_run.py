@@ -232,18 +232,37 @@ def test_lost_workers_restart_together(resolved: Resolved, tmp_path: Path) -> No
 def test_losses_with_progress_between_them_are_not_a_failure(
     resolved: Resolved, tmp_path: Path
 ) -> None:
-    """Each time the leader dies just after it has written from where steps are done again."""
+    """Each time the leader dies just after it has written from where steps are done again: another
+    checkpoint than the last time."""
     run = make_run(
         resolved,
         f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
         f"n=$(wc -l < {tmp_path}/starts); "
         'test "$n" -gt 4 && exit 0; '
+        'saved="$0/checkpoints/step-000000${n}0.g00000$n"; mkdir -p "$saved"; '
+        'touch "$saved/manifest.json"; '
         'echo "{\\"rewind\\":$((n * 10)),\\"generation\\":$n}" >> "$0/metrics.jsonl"; '
         "kill -KILL $$",
         Hurried(),
     )
     assert run.run(look) == Exit.DONE
     assert sum(event["event"] == "lost" for event in events(run)) == 4
+
+
+def test_losses_one_step_later_each_time_are_a_failure_if_nothing_is_saved(
+    resolved: Resolved, tmp_path: Path
+) -> None:
+    run = make_run(
+        resolved,
+        f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
+        f"n=$(wc -l < {tmp_path}/starts); "
+        'test "$n" -gt 4 && exit 0; '
+        'echo "{\\"step\\":$((n + 140)),\\"generation\\":$n}" >> "$0/metrics.jsonl"; '
+        "kill -KILL $$",
+        Hurried(),
+    )
+    with pytest.raises(RunFailed, match="3 times in a row without a new"):
+        run.run(look)
 
 
 def test_asked_to_stop_workers_save_and_stop(resolved: Resolved) -> None:
