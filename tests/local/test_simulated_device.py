@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from headway.train.export import export
+from support.healing_on_sim import heal_and_continue
 from support.host_copies_on_sim import copy_twice
 from support.simulated_cases import TOLERANCE, SmallRun, largest_difference
 from support.simulated_workers import WorkerPrograms
@@ -96,6 +97,18 @@ def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:
     expected = [torch.arange(100.0), torch.tensor(3.0), torch.arange(33).view(3, 11).t()]
     assert found == [[one.tolist() for one in expected]] * 2
     assert num_buffers == 2, "kept from one save to the next"
+
+
+def test_a_worker_without_the_state_receives_it() -> None:
+    """As one that joins a live run does, although live runs are refused with GPUs for now."""
+    found = in_worker_process(heal_and_continue)
+    for kind, (healed, continued, devices) in found.items():
+        assert healed[0] == healed[1], kind
+        assert continued[0] == continued[1], kind
+        assert healed != continued, "a step changes something"
+        assert devices[0] == devices[1], kind
+        weights = {on for name, on in devices[1].items() if not name.endswith("/step")}
+        assert weights == {"sim"}, devices
 
 
 def _weights(folder: Path) -> dict[str, torch.Tensor]:
