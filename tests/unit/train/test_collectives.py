@@ -55,7 +55,7 @@ def test_a_peer_that_dies_is_lost_in_whatever_one_waits_for() -> None:
 
 
 @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
-def test_a_peer_that_stands_still_is_lost_when_the_time_is_over(order: tuple[int, int]) -> None:
+def test_a_peer_that_hangs_is_lost_after_the_timeout(order: tuple[int, int]) -> None:
     """Several sums may be on their way, and fail in other words each."""
     is_over = threading.Event()
 
@@ -93,7 +93,7 @@ def test_a_peer_that_stands_still_is_lost_when_the_time_is_over(order: tuple[int
         (KeyboardInterrupt(), False),
     ],
 )
-def test_a_lost_peer_is_told_from_a_mistake(error: BaseException, is_lost: bool) -> None:
+def test_a_lost_peer_is_distinguished_from_an_error(error: BaseException, is_lost: bool) -> None:
     assert is_lost_peer(error) == is_lost
 
 

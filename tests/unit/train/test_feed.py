@@ -165,7 +165,7 @@ def test_the_first_step_can_be_made_ahead_too(samples: Watched) -> None:
     fresh.close()
 
 
-def test_a_look_back_does_not_spoil_what_is_ready(samples: Watched) -> None:
+def test_reading_an_earlier_step_keeps_the_prefetched_batch(samples: Watched) -> None:
     feed = feed_of(samples)
     next(feed.step(0, WHOLE))
     next(feed.step(1, WHOLE))

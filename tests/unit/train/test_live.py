@@ -210,7 +210,7 @@ def test_one_that_is_not_in_the_run_says_that_it_is_ready_and_waits(crew: Crew) 
     assert world[0].num_workers == 2
 
 
-def test_one_that_was_thrown_out_asks_again(crew: Crew) -> None:
+def test_a_removed_worker_asks_again(crew: Crew) -> None:
     (kept, out), _ = crew.together("a", "b")
     crew.meeting.gather([kept.name])
     wait_for("the news", lambda: out.status.seen == 2, LONG)
@@ -236,7 +236,7 @@ class LateSession(Session):
         return super().enter(number)
 
 
-def test_one_that_is_thrown_out_while_it_comes_asks_again(crew: Crew) -> None:
+def test_a_worker_removed_while_it_joins_asks_again(crew: Crew) -> None:
     (kept,), _ = crew.together("a")
     late = crew.join("b", kind=LateSession)
     late.session.meanwhile = lambda: crew.meeting.gather([kept.name])  # type: ignore[attr-defined]
@@ -509,7 +509,7 @@ def test_one_rank_that_left_a_generation_makes_its_domain_leave(crew: Crew) -> N
     assert crew.next(first)[0].generation == leaving.result(LONG).generation == 2
 
 
-def test_a_rank_whose_mate_stands_still_is_freed_when_they_are_thrown_out(crew: Crew) -> None:
+def test_a_rank_whose_peer_hangs_is_released_when_their_domain_is_removed(crew: Crew) -> None:
     first, second = crew.domain("a")
     (other,) = crew.domain("b", 1)
     crew.meeting.gather([first.name, second.name])
@@ -569,7 +569,7 @@ def test_quick_sums_are_not_worth_a_word(crew: Crew) -> None:
     assert [member.status.waits for member in members] == [0, 0]
 
 
-def test_training_that_stands_still_in_a_sum_is_trouble(crew: Crew) -> None:
+def test_training_that_hangs_in_an_all_reduce_is_reported(crew: Crew) -> None:
     (one, two), worlds = crew.together("a", "b")
     waiting = crew.start(lambda: added_up(worlds[0]))
     two.worlds.report_hang(1)
@@ -581,7 +581,7 @@ def test_training_that_stands_still_in_a_sum_is_trouble(crew: Crew) -> None:
     assert waiting.result(LONG)[0] is not None
 
 
-def test_training_that_stands_still_by_itself_ends_its_process(
+def test_training_that_hangs_outside_a_collective_ends_its_process(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also in a sum of a group that is over: the others are gone, and cannot help."""

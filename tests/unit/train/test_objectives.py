@@ -53,7 +53,7 @@ def objectives() -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", ["tokens", "distill"])
-def test_slices_add_up_to_the_whole(name: str) -> None:
+def test_micro_batches_add_up_to_the_batch(name: str) -> None:
     objective = objectives()[name]
     model, whole = Small(1), batch()
     all_at_once = objective(model, whole)

@@ -264,7 +264,7 @@ def test_a_newcomer_can_lead_one_day(folder: Path, pair: tuple[Recorder, Recorde
     assert other.kept_records() != newcomer.kept_records()
 
 
-def test_one_that_was_ahead_of_nobody_forgets_what_it_had(
+def test_records_of_a_step_committed_alone_are_replaced(
     folder: Path, pair: tuple[Recorder, Recorder]
 ) -> None:
     """A step that it committed alone, in a generation that is over, is not what others did."""

@@ -48,7 +48,7 @@ def saved(directory: RunDirectory, *steps: int) -> Little:
     return first
 
 
-def test_it_goes_on_as_if_nothing_had_been(directory: RunDirectory) -> None:
+def test_a_restored_worker_continues_bit_for_bit(directory: RunDirectory) -> None:
     first = saved(directory, 3, 5)
     second = Little(directory, 2)
     assert second.restore() == 5

@@ -121,7 +121,7 @@ def test_domains_and_workers_alone_find_the_same() -> None:
 
 
 @pytest.mark.parametrize("at", range(3))
-def test_nobody_commits_unless_all_had_their_sums(at: int) -> None:
+def test_no_worker_commits_unless_every_all_reduce_succeeded(at: int) -> None:
     """The collectives between domains, one after the other, fail on one rank alone: gradients,
     losses, control."""
     stores = [HashStore() for _ in range(4)]

@@ -37,7 +37,7 @@ def clock() -> Still:
     return Still()
 
 
-def test_it_barks_when_no_step_comes_for_long(
+def test_it_fires_when_no_step_is_committed_for_long(
     clock: Still, capfd: pytest.CaptureFixture[str]
 ) -> None:
     barks: list[int] = []

@@ -158,7 +158,7 @@ def test_one_that_was_lost_with_the_coordinator_is_left_soon_if_it_is_missed() -
     assert again.workers == ["a", "b"]
 
 
-def test_those_who_come_back_slowly_because_they_are_many_stay() -> None:
+def test_many_workers_that_reconnect_slowly_stay() -> None:
     rules = Rules(min_domains=1, max_domains=8)
     drive = started(rules, *"abcdefgh")
     again = Drive(Membership(rules, 2, drive.current, 0.0))

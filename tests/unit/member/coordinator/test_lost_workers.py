@@ -243,7 +243,7 @@ def test_one_rank_of_a_domain_that_has_the_state_is_not_waited_for_as_the_last_t
     assert drive.workers == ["c", "d"]
 
 
-def test_no_deadline_throws_out_the_last_who_have_the_state() -> None:
+def test_no_deadline_removes_the_last_workers_with_the_state() -> None:
     """Only their own watchdogs end those: the run would lose ground with them."""
     drive = started()
     for worker in ("a", "b"):

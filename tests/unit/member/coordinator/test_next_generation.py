@@ -216,7 +216,7 @@ def test_a_complaint_with_all_there_makes_a_new_try_and_in_the_end_one_goes() ->
     assert drive.workers == ["a", "b"], "it is kept out for a while"
 
 
-def test_trouble_is_forgotten_with_those_who_had_it() -> None:
+def test_failures_are_forgotten_with_the_workers_that_had_them() -> None:
     """Or all who come later would be thrown out for one late heartbeat."""
     drive = started(ALONE, "a")
     drive.tell("a", trouble=1)

@@ -35,7 +35,7 @@ def with_members(folder: Path, number: int) -> Generation:
     return generation
 
 
-def test_the_first_one_begins_with_nobody(tmp_path: Path) -> None:
+def test_the_first_record_has_no_members(tmp_path: Path) -> None:
     claimed = started(record(tmp_path))
     assert (claimed.version, claimed.incarnation) == (1, 1)
     assert (claimed.generation.number, list(claimed.generation.workers())) == (0, [])

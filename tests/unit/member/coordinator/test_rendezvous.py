@@ -168,7 +168,7 @@ def test_keys_go_when_a_generation_two_newer_is_there(asked: Asked) -> None:
     assert asked.after(60.0) == []
 
 
-def test_whoever_is_gone_is_not_answered(asked: Asked) -> None:
+def test_a_lost_worker_gets_no_answer(asked: Asked) -> None:
     waiter = asked.start(StoreCheck(1, 1, ("x", "y"), 5.0))
     assert waiter is not None
     asked.rendezvous.cancel(waiter)
@@ -177,7 +177,7 @@ def test_whoever_is_gone_is_not_answered(asked: Asked) -> None:
     assert asked.after(10.0) == []
 
 
-def test_there_is_room_for_so_much(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_keys_and_bytes_are_limited(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rendezvous, "MAX_STORED_BYTES", 10)
     monkeypatch.setattr(rendezvous, "MAX_STORED_KEYS", 2)
     asked.ask(StoreSet(1, 1, "k", b"12345678"))

@@ -463,7 +463,7 @@ def test_says_goodbye() -> None:
         assert len(coordinator.connected_at) == 1
 
 
-def test_a_goodbye_to_nobody_is_short() -> None:
+def test_closing_without_a_connection_returns_at_once() -> None:
     session = open_session(f"127.0.0.1:{free_port()}")
     watch = Stopwatch()
     session.goodbye()
