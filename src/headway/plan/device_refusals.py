@@ -173,7 +173,7 @@ def _devices_hint(aim: str, name: str, resolved: Resolved, parameters: int) -> s
         nodes = fewest_nodes(device, parameters, precision)
         if device is named and nodes is not None:
             return (
-                f"on {nodes} nodes of a target: --nodes {nodes} "
+                f"on {nodes} nodes of a target: --set resources.nodes={nodes} "
                 f"--set resources.accelerators={kind}:{NODE_DEVICES[-1]} "
                 f'--set "shard={nodes} nodes"'
             )

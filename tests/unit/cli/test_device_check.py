@@ -296,7 +296,7 @@ def test_a_model_too_large_for_a_node_of_the_devices_it_asks_for(folder: Path) -
         require_devices_here(load_run(None), machine(8), 1)
     assert str(caught.value) == (
         f"run.yaml:5:13: {STATE} 128.5 GiB on each H100, which has at most 96 GiB\n"
-        "hint: on 3 nodes of a target: --nodes 3 --set resources.accelerators=H100:8 "
+        "hint: on 3 nodes of a target: --set resources.nodes=3 --set resources.accelerators=H100:8 "
         '--set "shard=3 nodes"'
     )
     require_devices_here(load_run(None, ["shard=3 nodes"]), machine(24), 3)
