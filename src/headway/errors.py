@@ -73,6 +73,14 @@ class SpecError(BadInput):
         self.where = where
         self.others = others
 
+    @property
+    def position(self) -> tuple[str, int | None, int | None]:
+        """File, line and column; no line where it is about the whole file or a --set."""
+        file, *numbers = self.where.rsplit(":", 2)
+        if len(numbers) == 2 and all(number.isdigit() for number in numbers):
+            return file, int(numbers[0]), int(numbers[1])
+        return self.where, None, None
+
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(str(other) for other in self.others)])
 

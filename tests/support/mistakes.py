@@ -1,7 +1,7 @@
 """Forty mistakes that people make in their first hour, and what they should be told.
 
-Each changes the folder of a good first run. `where` is the text in the run file that the message has
-to point at; `fix` is what its hint says to do, after which the run is accepted.
+Each changes the folder of a good first run. `where` is the text in the run file that the message
+has to point at; `fix` is what its hint says to do, after which the run is accepted.
 """
 
 from __future__ import annotations
@@ -150,11 +150,11 @@ MISTAKES = [
     ),
     Mistake(
         "a precision by torch's name",
-        "'float16' is not one of 'bf16', 'fp16' or 'fp32'",
-        edits=(("precision: fp32", "precision: float16"),),
+        "'bfloat16' is not one of 'bf16', 'fp16' or 'fp32'",
+        edits=(("precision: fp32", "precision: bfloat16"),),
         where="precision",
-        hint="did you mean fp16?",
-        fix=(("precision: float16", "precision: fp16"),),
+        hint="did you mean bf16?",
+        fix=(("precision: bfloat16", "precision: bf16"),),
     ),
     Mistake(
         "a name with capitals",
@@ -224,7 +224,7 @@ MISTAKES = [
         "gpt2 has no field 'num_key_value_heads'",
         edits=(("n_head: 2", "n_head: 2\n    num_key_value_heads: 1"),),
         where="num_key_value_heads",
-        hint="gpt2",
+        hint="remove it",
         fix=(("\n    num_key_value_heads: 1", ""),),
     ),
     Mistake(
@@ -385,11 +385,11 @@ MISTAKES = [
     ),
     Mistake(
         "no tokenizer",
-        "data.train has no tokenizer",
+        "data.train: sources need a tokenizer",
         edits=(("    tokenizer: {train: {vocab: 384}}\n", ""),),
         where="train:",
-        hint="tokenizer: {train: {vocab: ",
-        fix=(("  sequence_length", "    tokenizer: {train: {vocab: 400}}\n  sequence_length"),),
+        hint="{train: {vocab: 8192}}",
+        fix=(("  sequence_length", "    tokenizer: {train: {vocab: 8192}}\n  sequence_length"),),
     ),
     Mistake(
         "a prepared set that does not exist",
@@ -451,8 +451,7 @@ MISTAKES = [
         "a model larger than the machine",
         "weights, gradients and optimizer state need",
         edits=(("n_embd: 32", "n_embd: 32768"), ("n_layer: 2", "n_layer: 64")),
-        where="n_layer",
-        hint="smaller model",
+        where="model:",
         fix=(("n_embd: 32768", "n_embd: 32"), ("n_layer: 64", "n_layer: 2")),
     ),
     Mistake(
@@ -471,23 +470,6 @@ MISTAKES = [
         found_by="run",
         hint="sequence_length",
         repair=_touch_stories,
-    ),
-    Mistake(
-        "one document of sixty",
-        "59 of 60",
-        files={"text.jsonl": _text([{"text": "One. " * 900}, *[{"body": "Other."}] * 59])},
-        found_by="run",
-        hint="column",
-        repair=_touch_stories,
-    ),
-    Mistake(
-        "a loss that fails",
-        "mine.py",
-        edits=(("precision: fp32", f"{CALL}precision: fp32"),),
-        files={"mine.py": "def loss(model, batch):\n    return model.missing(batch)\n"},
-        found_by="run",
-        hint="headway check --code",
-        repair=lambda folder: (folder / "mine.py").write_text(OWN_CODE),
     ),
 ]
 

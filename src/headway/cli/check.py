@@ -12,8 +12,8 @@ from headway.cli.output import print_json, short_count
 from headway.cli.preflight import parameters_of, steps_of, warn_of_run_file
 
 if TYPE_CHECKING:
+    from headway.errors import SpecError
     from headway.spec.load import Loaded
-    from headway.spec.run_file import RunFile
 
 
 def check(
@@ -38,6 +38,7 @@ def check(
     """Validate a run file, summarise the run, and refuse what its devices cannot run.
 
     Writes nothing, needs no torch and, with --on, asks no cluster."""
+    from headway.preflight.preflight import preflight
     from headway.spec.load import load_run, load_targets
     from headway.spec.resolve import require_complete, run_directory
 
@@ -47,13 +48,17 @@ def check(
         run_directory(loaded)
     targets = load_targets(loaded.folder)
     warn_of_run_file(loaded)
-    facts = describe(loaded.run)
-    if code:
+    found = preflight(loaded, is_here=on is None)
+    facts = {} if found.problems else run_facts(loaded)
+    if code and not found.problems:
         facts["code"] = _check_code(loaded)
     if json_:
-        print_json(facts)
-    else:
-        for key, value in facts.items():
+        problems = [_problem_facts(problem) for problem in found.problems]
+        print_json({**facts, "problems": problems, "unchecked": found.unchecked})
+    found.raise_problems()
+    if not json_:
+        rows = [*in_words(facts).items(), *(("not_checked", note) for note in found.unchecked)]
+        for key, value in rows:
             print(f"{key.replace('_', ' '):<18}{value}")
     if on is not None:
         from headway.cli.target_render import require_fit_on
@@ -62,6 +67,17 @@ def check(
         require_fit_on(loaded, load_target(on, loaded.folder))
     elif not loaded.is_preset:
         _require_here(loaded, list(targets))
+
+
+def _problem_facts(problem: SpecError) -> dict[str, Any]:
+    file, line, column = problem.position
+    return {
+        "file": file,
+        "line": line,
+        "column": column,
+        "problem": problem.problem,
+        "hint": problem.hint,
+    }
 
 
 def _require_here(loaded: Loaded, targets: list[str]) -> None:
@@ -79,31 +95,70 @@ def _require_here(loaded: Loaded, targets: list[str]) -> None:
         raise
 
 
-def describe(run: RunFile) -> dict[str, Any]:
+def run_facts(loaded: Loaded) -> dict[str, Any]:
+    """What the run will be, as data. Numbers that only the data determines are null."""
+    from headway.plan.memory_need import state_bytes
+    from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import choose_micro
 
-    facts: dict[str, Any] = {}
-    parameters = parameters_of(run)
+    run = loaded.run
+    parameters = parameters_of(run, vocabulary_size(loaded))
+    facts: dict[str, Any] = {"name": run.name or loaded.folder.name}
     if run.model is not None:
-        origin = run.model.from_ or run.model.type or run.model.call
-        size = f", {short_count(parameters)} parameters" if parameters else ""
-        facts["model"] = f"{origin}{size}"
+        facts["model"] = {
+            "origin": run.model.from_ or run.model.type or run.model.call,
+            "parameters": parameters,
+            "state_bytes": parameters and state_bytes(parameters, run.precision),
+        }
     facts["objective"] = run.objective.type or run.objective.call
     if run.batch is not None:
-        length = run.data.sequence_length
-        batch = run.batch.global_.sequences(length)
-        micro = choose_micro(run, batch)
-        count = -(-batch // micro)
-        facts["batch"] = (
-            f"{batch} sequences of {length} tokens = {short_count(batch * length)} tokens a step, "
-            f"in {count} {'micro-batch' if count == 1 else 'micro-batches'} of {micro}"
-        )
-    facts["train_for"] = str(run.train_for)
-    if run.train_for.unit == "tokens" and run.batch is not None:
-        facts["train_for"] += f" = {steps_of(run)} steps"
-    facts["optimizer"] = f"{run.optimizer.type}, lr {run.optimizer.lr:g}, {run.schedule.type}"
+        sequences = run.batch.global_.sequences(run.data.sequence_length)
+        facts["batch"] = {
+            "sequences": sequences,
+            "sequence_length": run.data.sequence_length,
+            "micro": choose_micro(run, sequences),
+        }
+    facts["train_for"] = {
+        "amount": run.train_for.amount,
+        "unit": run.train_for.unit,
+        "steps": steps_of(run),
+    }
+    facts["optimizer"] = {
+        "type": run.optimizer.type,
+        "lr": run.optimizer.lr,
+        "schedule": run.schedule.type,
+    }
     facts["precision"] = run.precision
     return facts
+
+
+def in_words(facts: dict[str, Any]) -> dict[str, str]:
+    """The same for reading."""
+    from headway.memory_limits import in_gib
+    from headway.spec.quantities import Length
+
+    words = {key: str(value) for key, value in facts.items() if key != "name"}
+    if "model" in facts:
+        model = facts["model"]
+        size = ""
+        if model["parameters"]:
+            state = in_gib(model["state_bytes"])
+            size = f", {short_count(model['parameters'])} parameters, {state} of state"
+        words["model"] = f"{model['origin']}{size}"
+    if "batch" in facts:
+        sequences, length, micro = facts["batch"].values()
+        count = -(-sequences // micro)
+        words["batch"] = (
+            f"{sequences} sequences of {length} tokens = {short_count(sequences * length)} tokens "
+            f"a step, in {count} {'micro-batch' if count == 1 else 'micro-batches'} of {micro}"
+        )
+    amount, unit, steps = facts["train_for"].values()
+    words["train_for"] = str(Length(amount, unit))
+    if unit == "tokens" and steps is not None:
+        words["train_for"] += f" = {steps} steps"
+    optimizer = facts["optimizer"]
+    words["optimizer"] = f"{optimizer['type']}, lr {optimizer['lr']:g}, {optimizer['schedule']}"
+    return words
 
 
 def _check_code(loaded: Loaded) -> str:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 from typing import TYPE_CHECKING
 
 from headway.cli.output import hint, warn
-from headway.errors import BadInput, SpecError, needs_train
+from headway.errors import BadInput, needs_train
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
@@ -20,17 +19,10 @@ def warn_of_run_file(loaded: Loaded) -> None:
 
 
 def require_trainable_here(loaded: Loaded) -> None:
-    """Raises if this machine lacks packages or secrets that the run needs."""
+    """Raises if this machine lacks packages that the run needs."""
     if "wandb" in loaded.run.track and importlib.util.find_spec("wandb") is None:
         raise BadInput("track: wandb needs the wandb extra", "pip install 'headway[wandb]'")
     require_train_extra("headway run")
-    missing = [name for name in loaded.run.secrets if not os.environ.get(name)]
-    if missing:
-        raise SpecError(
-            f"secrets: {', '.join(missing)} not set in the environment",
-            str(loaded.located.mark(("secrets",))),
-            f"export {missing[0]}=...",
-        )
 
 
 def require_train_extra(command: str) -> None:
@@ -50,15 +42,20 @@ def steps_of(run: RunFile) -> int | None:
     return num_steps(run.train_for.unit, run.train_for.amount, batch, length, None)
 
 
-def parameters_of(run: RunFile) -> int | None:
-    """Number of parameters. None if the run file alone does not determine it. Raises if the model's
-    config is not a valid size."""
-    from headway.plan.model_size import model_size
+def parameters_of(run: RunFile, vocabulary: int | None = None) -> int | None:
+    """Number of parameters. None if the run file and `vocabulary`, the tokenizer's size if it is
+    known, do not determine it. Raises if the model's config is not a valid size."""
+    from headway.plan.model_size import model_size, padded_vocabulary
 
     if run.model is None or run.model.type is None:
         return None
-    size = model_size(run.model.type, run.model.config)
-    return size.parameters if size and "vocab_size" in run.model.config else None
+    config = run.model.config
+    if "vocab_size" not in config:
+        if vocabulary is None:
+            return None
+        config = {**config, "vocab_size": padded_vocabulary(vocabulary)}
+    size = model_size(run.model.type, config)
+    return size.parameters if size else None
 
 
 def _warn_of_later_keys(loaded: Loaded) -> None:

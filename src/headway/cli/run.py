@@ -92,6 +92,7 @@ def start(
     from headway.clock import SystemClock
     from headway.errors import Stopped
     from headway.launch.hardware import this_machine
+    from headway.preflight.preflight import preflight
     from headway.spec.resolve import require_whole_copies, resolve, run_directory
     from headway.state.run_directory import RunDirectory
 
@@ -103,6 +104,7 @@ def start(
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
     # These raise, if at all, before data is prepared for hours.
+    preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)
     require_devices_here(loaded, this_machine(), nodes)
     parameters = parameters_of(loaded.run)

@@ -21,6 +21,7 @@ from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
 from headway.launch.upload import is_uploaded, upload
 from headway.member.protocol.keys import new_key
+from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
 from headway.spec.resolve import run_name
 from headway.state.file_listing import listing_of
@@ -53,6 +54,7 @@ def _launch(
     _refuse_active(run)
     warn_of_run_file(loaded)
     # What is missing or does not fit is refused before anything is prepared.
+    preflight(loaded, is_here=False).raise_problems()
     plan = target_plan(loaded, found, nodes)
     plan.warn()
     _warn_of_one_machine(run, found)

@@ -12,6 +12,17 @@ from dataclasses import dataclass
 
 from headway.errors import BadInput
 
+VOCABULARY_MULTIPLE = 64
+"""A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
+
+
+class BadShape(BadInput):
+    """A config that no model can be built from; `field` is the one to change."""
+
+    def __init__(self, field: str, problem: str, hint: str | None = None) -> None:
+        super().__init__(f"model.config.{field} {problem}", hint)
+        self.field = field
+
 
 @dataclass(frozen=True)
 class ModelSize:
@@ -101,21 +112,22 @@ class _Shape:
         if value is None and otherwise is not None:
             return otherwise
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise BadInput(f"model.config.{key} is {value!r}, not a whole number above zero")
+            raise BadShape(key, f"is {value!r}, not a whole number above zero", "give at least 1")
         return value
 
     def flag(self, key: str) -> bool:
         value = self._values[key]
         if not isinstance(value, bool):
-            raise BadInput(f"model.config.{key} is {value!r}, not true or false")
+            raise BadShape(key, f"is {value!r}, not true or false")
         return value
 
     def divided(self, key: str, by: str, otherwise: int | None = None) -> int:
         """`key` / `by`. With a remainder, the model classes cannot be built or run."""
         value, parts = self.number(key), self.number(by, otherwise)
         if value % parts:
-            raise BadInput(
-                f"model.config.{key} ({value}) is not a multiple of {by} ({parts})",
+            raise BadShape(
+                key,
+                f"({value}) is not a multiple of {by} ({parts})",
                 f"change one of the two so that {by} divides {key}",
             )
         return value // parts
@@ -129,6 +141,11 @@ def model_size(type: str, config: Mapping[str, object]) -> ModelSize | None:
     """
     count = _COUNTED.get(type)
     return None if count is None else count(config)
+
+
+def padded_vocabulary(size: int) -> int:
+    """The vocabulary of a model whose config leaves it to the tokenizer."""
+    return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
 def flops_per_token(size: ModelSize, sequence_length: int) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import UnionType
 from typing import Any, get_args, get_origin
 
@@ -198,3 +198,26 @@ def suggestion(key: str, path: tuple[str | int, ...], root: type[BaseModel]) -> 
     if siblings:
         return f"keys here: {', '.join(siblings)}"
     return None
+
+
+FOREIGN_VALUES = {
+    "float16": "fp16",
+    "half": "fp16",
+    "16": "fp16",
+    "bfloat16": "bf16",
+    "float32": "fp32",
+    "float": "fp32",
+    "32": "fp32",
+    "clm": "causal",
+    "mlm": "masked",
+    "distillation": "distill",
+}
+"""Values that other tools have for a choice of ours."""
+
+
+def near_value(given: str, choices: Sequence[str]) -> str | None:
+    """Which of the choices was meant, as a question; None if none is like it."""
+    folded = given.lower().replace("-mixed", "").removeprefix("torch.")
+    meant = FOREIGN_VALUES.get(folded)
+    near = [meant] if meant in choices else difflib.get_close_matches(folded, choices, n=1)
+    return f"did you mean {near[0]}?" if near else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,10 +13,10 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from headway.errors import BadInput, NotFound, SpecError
-from headway.spec.key_suggestions import keys_at, suggestion
+from headway.spec.key_suggestions import keys_at, near_value, suggestion
 from headway.spec.located_yaml import Located, Mark, merge, read_yaml
 from headway.spec.run_file import RunFile
-from headway.spec.section import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN
+from headway.spec.section import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, Suggesting
 from headway.spec.target_file import (
     IMAGE_PATTERN,
     NAMESPACE_PATTERN,
@@ -244,6 +245,7 @@ def _explained(error: ValidationError, located: Located, root: type[BaseModel]) 
             message = f"{found[path].problem}; or {_sentence(item)}"
         else:
             message = f"{key}: {_sentence(item)}" if key else _sentence(item)
+            hint = _value_hint(item)
             if item["type"] == "model_type":
                 hint = f"its keys are {', '.join(_keys_at(path, root))}"
         place = (*path, item["loc"][-1]) if item["type"] == "missing" else path
@@ -314,6 +316,21 @@ def _sentence(item: Any) -> str:
     text = str(item["msg"])
     text = text[0].lower() + text[1:] if text.startswith("Input should") else text
     return f"{text} (found {found})"
+
+
+def _value_hint(item: Any) -> str | None:
+    """What to write instead of a wrong value, where it is plain what was meant."""
+    given = str(item["input"])
+    match item["type"]:
+        case "literal_error":
+            return near_value(given, re.findall(r"'([^']+)'", item["ctx"]["expected"]))
+        case "string_pattern_mismatch" if item["ctx"]["pattern"] == NAME_PATTERN:
+            name = re.sub(r"[^a-z0-9]+", "-", given.lower()).strip("-")[:40].strip("-")
+            return f"write {name}" if name else None
+        case "value_error":
+            error = item["ctx"]["error"]
+            return error.hint if isinstance(error, Suggesting) else None
+    return None
 
 
 def _one_of(expected: str) -> str:

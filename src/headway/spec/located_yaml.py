@@ -92,7 +92,10 @@ def read_yaml(text: str, file: str) -> Located:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
-        raise SpecError(f"not valid YAML: {error.problem or error.context}", where) from None
+        problem = error.problem or error.context or ""
+        if r"'\t'" in problem:
+            problem = "indent with spaces, not tabs"
+        raise SpecError(f"not valid YAML: {problem}", where) from None
     except yaml.reader.ReaderError as error:
         before = text[: error.position].split("\n")
         where = f"{file}:{len(before)}:{len(before[-1]) + 1}"
@@ -117,7 +120,9 @@ def _construct(loader: Any, node: yaml.Node, path: Path, located: Located, file:
             if key in result:
                 first = located.keys[(*path, key)]
                 raise SpecError(
-                    f"key {key!r} is given twice (first in line {first.line})", str(where)
+                    f"key {key!r} is given twice (first in line {first.line})",
+                    str(where),
+                    "remove one of the two",
                 )
             located.keys[(*path, key)] = where
             result[key] = _construct(loader, value_node, (*path, key), located, file)

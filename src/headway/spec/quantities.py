@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
+from headway.spec.section import Suggesting
+
 MULTIPLES = {"": 1, "k": 10**3, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 SECONDS = {"s": 1, "sec": 1, "min": 60, "h": 3600, "d": 86400}
 NUMBER = r"(\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?)"
@@ -55,7 +57,10 @@ def counted(value: Any, units: tuple[str, ...], example: str) -> tuple[int | flo
         raise ValueError(complaint)
     match = re.match(rf"^{NUMBER}\s*([kKMBGT]?)\s*([a-z]+)$", str(value).strip())
     if match is None:
-        raise ValueError(f"{value!r} is not a number with a unit; write for example {example}")
+        problem = f"{value!r} is not a number with a unit; write for example {example}"
+        if re.fullmatch(rf"{NUMBER}[kKMBGT]?", str(value).strip()):
+            raise Suggesting(problem, f"write {value} {'steps' if 'steps' in units else units[0]}")
+        raise ValueError(problem)
     unit = match[3] if match[3] in units else match[3] + "s"
     if unit not in units:
         raise ValueError(f"{value!r}: {match[3]!r} is not a unit here; write for example {example}")

@@ -141,6 +141,14 @@ def runs_location(loaded: Loaded) -> str:
     return storage if "://" in storage else str(loaded.folder / storage)
 
 
+EXAMPLES = {
+    "model": "model: {type: gpt2, config: {n_layer: 6, n_head: 6, n_embd: 384}}",
+    "batch": "batch: {global: 64, micro: auto}",
+    "data.train": "data: {train: {sources: [text.txt], tokenizer: gpt2}}",
+}
+"""Of keys that only a preset may leave out."""
+
+
 def require_complete(loaded: Loaded) -> None:
     """Raises if a key is missing that only a preset may leave out."""
     for key in ("model", "batch"):
@@ -194,8 +202,7 @@ def _lacks(loaded: Loaded, key: str) -> SpecError:
     mark = loaded.located.mark(tuple(key.split("."))[:-1])
     # The user cannot edit a preset.
     where = str(loaded.located.mark(()) if mark.file.endswith(PRESET) else mark)
-    hint = "data: {train: {sources: [text.txt], tokenizer: gpt2}}" if key == "data.train" else None
-    return SpecError(f"the run file has no {key}", where, hint)
+    return SpecError(f"the run file has no {key}", where, f"for example {EXAMPLES[key]}")
 
 
 def require_whole_copies(loaded: Loaded, nodes: int) -> None:

@@ -34,6 +34,7 @@ from headway.spec.section import (
     Flag,
     Section,
     Shorthand,
+    Suggesting,
     exactly_one,
     later,
 )
@@ -107,7 +108,9 @@ class BatchConfig(Section):
     @classmethod
     def _positive(cls, micro: int | str) -> int | str:
         if isinstance(micro, int) and micro < 1:
-            raise ValueError(f"{micro} is not a positive number of sequences")
+            raise Suggesting(
+                f"{micro} is not a positive number of sequences", "write micro: auto, or 1 or more"
+            )
         return micro
 
 

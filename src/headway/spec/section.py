@@ -28,6 +28,14 @@ def later(default: Any = None) -> Any:
     return Field(default=default, json_schema_extra={"not_yet": True})
 
 
+class Suggesting(ValueError):
+    """A wrong value, and what to write instead."""
+
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(problem)
+        self.hint = hint
+
+
 class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid",

@@ -14,16 +14,13 @@ from torch import nn
 from headway.data.hub_reachable import why_hub_is_away
 from headway.data.reading.sample_set import SampleSet
 from headway.errors import BadInput
-from headway.plan.model_size import ModelSize, model_size
+from headway.plan.model_size import ModelSize, model_size, padded_vocabulary
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.state.user_code import find_function
 from headway.train.initial_weights import InitialWeights, NotByParts
 from headway.train.weight_files import INDEX, ONE_FILE, file_weights
 from headway.train.world import RankPlacement
-
-VOCABULARY_MULTIPLE = 64
-"""A vocabulary that is not given is rounded up to this: matrix products like round sizes."""
 
 TYPES_HINT = (
     "a type of transformers, such as gpt2, llama or bert; or model.call, a function of yours"
@@ -196,10 +193,6 @@ def _refuse_unknown_fields(model: ModelConfig, defaults: Any) -> None:
                 f"model.config: {model.type} has no field {key!r}",
                 f"did you mean {near[0]}?" if near else "see transformers' config of that type",
             )
-
-
-def padded_vocabulary(size: int) -> int:
-    return -(-size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
 
 def _from_weights(model: ModelConfig, objective: ObjectiveConfig, resolved: Resolved) -> Network:

@@ -16,6 +16,7 @@ import pytest
 from headway.clock import SystemClock
 from headway.spec.load import preset_names
 from headway.state.run_directory import RunDirectory
+from support.mistakes import MISTAKES, make
 
 ROOT = Path(__file__).parents[3]
 INSTALL = "hint: pip install 'headway[train]'"
@@ -106,10 +107,23 @@ def test_init_and_check_of_every_preset(headway: Commands, tmp_path: Path) -> No
     )
     for name, said in zip(names, headway([["init", name, name] for name in names]), strict=True):
         assert said["code"] == 0, (name, said)
+        (tmp_path / name / "data").mkdir(exist_ok=True)
+        (tmp_path / name / "data" / "a.jsonl").write_text('{"text": "Once."}\n')
     checks = headway([["check", f"{name}/run.yaml", "--json", "--on", "largest"] for name in names])
     for name, said in zip(names, checks, strict=True):
         assert said["code"] == 0, (name, said)
         assert json.loads(said["out"])["batch"]
+
+
+def test_check_finds_mistakes(headway: Commands, tmp_path: Path) -> None:
+    mistakes = {f"m{at}": one for at, one in enumerate(MISTAKES) if one.found_by == "check"}
+    for folder, mistake in mistakes.items():
+        (tmp_path / folder).mkdir()
+        make(mistake, tmp_path / folder)
+    checks = headway([["check", name, *one.options] for name, one in mistakes.items()])
+    for mistake, said in zip(mistakes.values(), checks, strict=True):
+        assert said["code"] in (2, 3), (mistake.name, said)
+        assert mistake.says in said["err"]
 
 
 def test_commands_that_only_read(headway: Commands, tmp_path: Path) -> None:

@@ -37,6 +37,13 @@ largest:
 """Has room for every preset, unlike this machine."""
 
 
+@pytest.fixture(autouse=True)
+def _prepared_set(folder: Path) -> None:
+    """What the run files here name: check and run look for it."""
+    (folder / "prepared").mkdir()
+    (folder / "prepared" / "manifest.json").write_text("{}")
+
+
 class Ticking(SystemClock):
     """A second later each time: events have an order."""
 
@@ -132,7 +139,8 @@ def test_a_size_in_words_is_refused_without_torch(headway: Headway, folder: Path
     (folder / "run.yaml").write_text(RUN_FILE)
     said = headway("check", "--set", "model.config.n_layer=two")
     assert said.exit_code == Exit.BAD_INPUT
-    assert said.err == "error: model.config.n_layer is 'two', not a whole number above zero\n"
+    where = "--set model.config.n_layer"
+    assert said.err == f"error: {where}: model.config.n_layer: 'two' is not a whole number\n"
 
 
 def test_an_unknown_option_is_bad_input(headway: Headway) -> None:
@@ -154,6 +162,11 @@ def test_what_init_writes_check_accepts(headway: Headway, folder: Path, preset: 
     assert "next: " in made.err
     assert (folder / "My Run" / "README.md").read_text().count("\n") == 3
     (folder / "My Run" / "targets.yaml").write_text(LARGEST_TARGET)
+    if preset != "tiny":
+        said = headway("check", "My Run", "--on", "largest")
+        assert "no file matches" in said.err, "until the data is there"
+        (folder / "My Run" / "data").mkdir()
+        (folder / "My Run" / "data" / "a.jsonl").write_text('{"text": "Once."}\n')
     said = headway("check", "My Run", "--json", "--on", "largest")
     assert (said.exit_code, said.err) == (0, "")
     assert set(json.loads(said.out)) >= {"model", "batch", "train_for"}
@@ -218,8 +231,27 @@ def test_check_shows_what_a_run_file_amounts_to(headway: Headway, folder: Path) 
     assert "6 sequences of 128 tokens = 768 tokens a step, in 2 micro-batches of 4" in said.out
     assert "1M tokens = 1303 steps" in said.out
     assert "in 1 micro-batch of 2" in headway("check", "--set", "batch.global=2").out
-    assert json.loads(headway("check", "--json").out)["train_for"] == "300 steps"
-    assert list(folder.iterdir()) == [folder / "run.yaml"], "it writes nothing"
+    written = {folder / "run.yaml", folder / "prepared"}
+    assert set(folder.iterdir()) == written, "it writes nothing"
+
+
+def test_check_as_data(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    facts = json.loads(headway("check", "--json").out)
+    assert facts["train_for"] == {"amount": 300, "unit": "steps", "steps": 300}
+    assert facts["model"]["origin"] == "gpt2"
+    assert facts["batch"]["sequence_length"] == 128
+    assert (facts["problems"], facts["unchecked"]) == ([], [])
+
+
+def test_problems_as_data(headway: Headway, folder: Path) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE.replace("prepared", "elsewhere"))
+    said = headway("check", "--json")
+    assert said.exit_code == Exit.BAD_INPUT
+    (problem,) = json.loads(said.out)["problems"]
+    assert (problem["file"], problem["line"]) == ("run.yaml", 4)
+    assert problem["problem"].startswith("data.train: no prepared set ")
+    assert problem["hint"] == "make one: headway data prepare SOURCE --into elsewhere"
 
 
 def test_check_of_a_preset_by_its_name(headway: Headway) -> None:
@@ -293,7 +325,8 @@ def test_a_secret_that_is_not_set(
 def test_run_refuses_an_incomplete_file(headway: Headway, folder: Path) -> None:
     (folder / "run.yaml").write_text("version: 1\nextends: gpt2-small\n")
     said = headway("run")
-    assert (said.exit_code, list(folder.iterdir())) == (2, [folder / "run.yaml"])
+    assert said.exit_code == 2
+    assert set(folder.iterdir()) == {folder / "run.yaml", folder / "prepared"}
     assert "the run file has no data.train" in said.err
 
 

@@ -1,7 +1,7 @@
-"""Mistakes of a first hour: `check` names each by file and line, and doing what its hint says helps.
+"""Mistakes of a first hour: `check` names each by file and line, and following its hint helps.
 
-`check` finds them within a second of processor time and without torch. What only `run` can find is
-in tests/local/test_mistakes.py.
+It does so within a second of processor time and without torch. What only `run` can find is in
+tests/local/test_mistakes.py.
 """
 
 from __future__ import annotations
@@ -17,14 +17,6 @@ from support.mistakes import MISTAKES, Mistake, make, repair, start
 
 MOST_SECONDS = 1.0
 BY_CHECK = [mistake for mistake in MISTAKES if mistake.found_by == "check"]
-FOUND = {
-    "the learning rate at the top, as other tools have it",
-    "a misspelt section",
-    "a preset that does not exist",
-    "an option of --set that does not exist",
-    "GPUs that this machine does not have",
-}
-"""So far; the checks for the others follow."""
 
 
 @pytest.fixture(autouse=True)
@@ -49,14 +41,7 @@ def test_the_run_without_a_mistake_is_accepted(folder: Path, headway: Headway) -
     assert headway("check").exit_code == 0
 
 
-@pytest.mark.parametrize(
-    "mistake",
-    [
-        pytest.param(mistake, marks=() if mistake.name in FOUND else pytest.mark.xfail(strict=True))
-        for mistake in BY_CHECK
-    ],
-    ids=lambda mistake: mistake.name,
-)
+@pytest.mark.parametrize("mistake", BY_CHECK, ids=lambda mistake: mistake.name)
 def test_check_names_it_and_its_hint_helps(
     mistake: Mistake, folder: Path, headway: Headway
 ) -> None:

@@ -23,7 +23,7 @@ data: {train: prepared, sequence_length: 10}
 batch: {global: 10, micro: 5}
 train_for: 100 steps
 """
-NO_DATA = "prepared set: it has no manifest.json"
+NO_DATA = "data.train: no prepared set"
 """What a start that is not refused stumbles over here."""
 
 

@@ -260,7 +260,7 @@ def test_the_run_directory_lies_beside_the_run_file_not_the_user(
         ),
         (
             "version: 1\nmodel: {from: a}\nbatch: {global: 8}\n",
-            "run.yaml:1:1: the run file has no data.train\nhint: data: {train:",
+            "run.yaml:1:1: the run file has no data.train\nhint: for example data: {train:",
         ),
         (
             "version: 1\nmodel: {from: a}\nbatch: {global: 8}\ndata:\n  sequence_length: 8\n",

@@ -6,8 +6,9 @@ import pytest
 from torch import nn
 
 from headway.errors import BadInput
+from headway.plan.model_size import padded_vocabulary
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
-from headway.train.models import _from_scratch, find_blocks, padded_vocabulary
+from headway.train.models import _from_scratch, find_blocks
 
 
 class Manifest:

@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
 from tokenize import TokenError
 
 from headway.data.formats.archives import tar_chunks
-from headway.data.formats.arrays import h5_chunks, npy_chunks
 from headway.data.formats.chunks import DAMAGED, Chunk, OpenedSource, problem_chunk
 from headway.data.formats.csv_files import csv_chunks, tsv_chunks
 from headway.data.formats.json_files import json_chunks
 from headway.data.formats.open_files import decompressed, open_raw, seekable_copy, split_suffix
-from headway.data.formats.parquet import arrow_chunks, parquet_chunks
 from headway.data.formats.text_and_jsonl import json_line_chunks, text_chunks
 
 Reader = Callable[[OpenedSource], Iterator[Chunk]]
+
+
+def _with_extra(module: str, function: str) -> Reader:
+    """A reader that needs NumPy or Arrow: `headway check` reads the other formats without them."""
+
+    def read(opened: OpenedSource) -> Iterator[Chunk]:
+        reader: Reader = getattr(import_module(f"headway.data.formats.{module}"), function)
+        return reader(opened)
+
+    return read
+
 
 READERS: dict[str, Reader] = {
     ".txt": text_chunks,
@@ -24,11 +34,11 @@ READERS: dict[str, Reader] = {
     ".json": json_chunks,
     ".csv": csv_chunks,
     ".tsv": tsv_chunks,
-    ".parquet": parquet_chunks,
-    ".arrow": arrow_chunks,
-    ".npy": npy_chunks,
-    ".h5": h5_chunks,
-    ".hdf5": h5_chunks,
+    ".parquet": _with_extra("parquet", "parquet_chunks"),
+    ".arrow": _with_extra("parquet", "arrow_chunks"),
+    ".npy": _with_extra("arrays", "npy_chunks"),
+    ".h5": _with_extra("arrays", "h5_chunks"),
+    ".hdf5": _with_extra("arrays", "h5_chunks"),
 }
 ARCHIVES = {".tar": "", ".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
 """Suffixes of archives, and the compression that each implies."""

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from string import Formatter
 from typing import Any
 
 import numpy as np
 
 from headway.data.formats.chunks import Problem, SourceRecord
 from headway.data.prepare.chat import BadConversation, ChatTemplate, RenderedChat
-from headway.data.prepare.recipe import RecipeSettings, template_columns
-from headway.errors import BadInput
+from headway.data.prepare.columns import (
+    BadRecord,
+    column_of,
+    kind_of,
+    named,
+    template_pieces,
+    text_of,
+)
+from headway.data.prepare.recipe import RecipeSettings
 from headway.state.user_code import find_function, make_importable
 
 
@@ -59,12 +65,12 @@ class Extractor:
             make_importable(code)
             self._transform = find_function(settings.transform)
         if settings.template is not None:
-            self._template = _template(settings.template)
+            self._template = template_pieces(settings.template)
 
     def extract(self, record: SourceRecord, file: str) -> Extracted:
         try:
             found = self._content(record.value)
-        except _Bad as bad:
+        except BadRecord as bad:
             return Problem(bad.kind, file, record.line, bad.message)
         if isinstance(found, str):
             if not found.strip():
@@ -80,15 +86,15 @@ class Extractor:
         if settings.ids is not None:
             return self._ids_of(value)
         if isinstance(value, np.ndarray):
-            raise _Bad("token ids", "it contains token ids: set `ids`")
+            raise BadRecord("token ids", "it contains token ids: set `ids`")
         if settings.messages is not None:
-            return self._conversation(_column(_named(value), settings.messages))
+            return self._conversation(column_of(named(value), settings.messages))
         if settings.template is not None:
             return "".join(
-                text if name is None else text + _text(_named(value), name)
+                text if name is None else text + text_of(named(value), name)
                 for text, name in self._template
             )
-        return value if isinstance(value, str) else _text(value, settings.column)
+        return value if isinstance(value, str) else text_of(value, settings.column)
 
     def _conversation(self, messages: Any) -> RenderedChat:
         if self._chat is None:  # a transform returned messages
@@ -96,37 +102,37 @@ class Extractor:
         try:
             return self._chat.render(messages)
         except BadConversation as error:
-            raise _Bad("bad conversation", str(error)) from None
+            raise BadRecord("bad conversation", str(error)) from None
 
     def _ids_of(self, value: Any) -> TokenIds:
         settings = self._settings
         if isinstance(value, str):
-            raise _Bad("not token ids", "it contains text, but `ids` is set")
+            raise BadRecord("not token ids", "it contains text, but `ids` is set")
         if isinstance(value, np.ndarray):
             return self._checked(value, None)
         assert settings.ids is not None
-        mask = None if settings.mask is None else _column(value, settings.mask)
-        return self._checked(_column(value, settings.ids), mask)
+        mask = None if settings.mask is None else column_of(value, settings.mask)
+        return self._checked(column_of(value, settings.ids), mask)
 
     def _checked(self, ids: Any, mask: Any) -> TokenIds:
         array = _integers(ids, "ids")
         if array.size and (int(array.min()) < 0 or int(array.max()) >= self._vocab_size):
             bad = int(array.min()) if int(array.min()) < 0 else int(array.max())
-            raise _Bad(
+            raise BadRecord(
                 "id outside the vocabulary", f"{bad}; the tokenizer has {self._vocab_size} tokens"
             )
         if mask is None:
             return TokenIds(array, None)
         counts = _integers(mask, "the mask")
         if counts.shape != array.shape:
-            raise _Bad("mask of another length", f"{len(counts)} for {len(array)} tokens")
+            raise BadRecord("mask of another length", f"{len(counts)} for {len(array)} tokens")
         return TokenIds(array, (counts != 0).astype(np.uint8))
 
     def _transformed(self, transform: Callable[[Any], Any], value: Any) -> Content | Omitted:
         try:
-            made = transform(_named(value))
+            made = transform(named(value))
         except Exception as error:  # noqa: BLE001 - user code; reported per record
-            raise _Bad("transform failed", f"{type(error).__name__}: {error}") from None
+            raise BadRecord("transform failed", f"{type(error).__name__}: {error}") from None
         match made:
             case None:
                 return Omitted.DROPPED
@@ -139,7 +145,7 @@ class Extractor:
             case np.ndarray():
                 return self._checked(made, None)
             case _:
-                raise _Bad(
+                raise BadRecord(
                     "transform failed",
                     f"it returned {type(made).__name__}; it can return a text, a list of messages, "
                     "a pair (ids, mask), or None to drop the record",
@@ -149,60 +155,19 @@ class Extractor:
 HALF_PAIR = "half a surrogate pair (\\ud800 to \\udfff): the text was cut inside a character"
 
 
-class _Bad(Exception):
-    def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
-        self.kind = kind
-        self.message = message
-
-
-def _template(text: str) -> list[tuple[str, str | None]]:
-    """Literal texts, each with the column that follows it. `str.format` cannot be used: `{a.b}` and
-    `{0}` would not name columns."""
-    template_columns(text)  # refuses an invalid template
-    pieces = list(Formatter().parse(text))
-    for _, name, form, conversion in pieces:
-        if form or conversion:
-            raise BadInput(
-                f"template {text!r}: columns cannot be formatted", f"write just {{{name}}}"
-            )
-    return [(literal, name) for literal, name, _, _ in pieces]
-
-
-def _named(value: Any) -> Any:
-    """Wraps plain text as a record with one column."""
-    return {"text": value} if isinstance(value, str) else value
-
-
-def _column(value: Any, name: str) -> Any:
-    if not isinstance(value, Mapping) or name not in value:
-        columns = ", ".join(map(str, value)) if isinstance(value, Mapping) else ""
-        raise _Bad("no column", f"no column `{name}`; there are: {columns or 'none'}")
-    return value[name]
-
-
-def _text(value: Any, name: str) -> str:
-    found = _column(value, name)
-    if not isinstance(found, str):
-        raise _Bad("not text", f"column `{name}` holds {_kind(found)}, not text")
-    return found
-
-
-def _kind(value: Any) -> str:
-    return "nothing (null)" if value is None else type(value).__name__
-
-
 def _integers(values: Any, what: str) -> np.ndarray:
     try:
         array = np.asarray(values)
     except ValueError:
-        raise _Bad("not token ids", f"{what}: rows of unequal length") from None
+        raise BadRecord("not token ids", f"{what}: rows of unequal length") from None
     if array.size == 0:
         return np.empty(0, dtype=np.int64)
     if array.ndim != 1 or array.dtype.kind not in ("iu" if what == "ids" else "iub"):
-        raise _Bad("not token ids", f"{what} must be a list of integers, not {_kind(values)}")
+        raise BadRecord(
+            "not token ids", f"{what} must be a list of integers, not {kind_of(values)}"
+        )
     if array.dtype == np.uint64 and int(array.max()) >= 2**63:
-        raise _Bad("id outside the vocabulary", str(int(array.max())))
+        raise BadRecord("id outside the vocabulary", str(int(array.max())))
     return array.astype(np.int64)
 
 

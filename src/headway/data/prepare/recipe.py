@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from headway.data.formats.chunks import Problem
 from headway.data.formats.readers import is_splittable
+from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.sources import SourceFile
 from headway.data.set_format import BLOCK_TOKENS, WINDOW_BLOCKS, Frozen, Layout, SpecialIds
 from headway.errors import BadInput
@@ -67,11 +68,7 @@ class RecipeSettings(Frozen):
         """The only columns needed; None if any may be needed."""
         if self.transform is not None:
             return None
-        if self.ids is not None:
-            return (self.ids,) if self.mask is None else (self.ids, self.mask)
-        if self.template is not None:
-            return template_columns(self.template)
-        return (self.messages or self.column,)
+        return needed_columns(self.column, self.template, self.messages, self.ids, self.mask)
 
 
 class TokenizerFacts(Frozen):
@@ -229,16 +226,3 @@ def _ranges(file: SourceFile, unit_bytes: int) -> list[tuple[SourceRange, int]]:
         )
         for number in range(num_ranges)
     ]
-
-
-def template_columns(template: str) -> tuple[str, ...]:
-    """The columns that a template names, without repetition."""
-    from string import Formatter
-
-    try:
-        fields = [field for _, field, _, _ in Formatter().parse(template) if field is not None]
-    except ValueError as error:
-        raise BadInput(f"template {template!r}: {error}", "write {{ and }} for braces") from None
-    if not fields or "" in fields:
-        raise BadInput(f"template {template!r} names no column", 'such as "{question} {answer}"')
-    return tuple(dict.fromkeys(fields))

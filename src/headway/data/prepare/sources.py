@@ -70,10 +70,7 @@ def find_sources(sources: Sequence[str], beside: Path, anonymous: bool = False) 
             if file.name.startswith(HUB) or is_readable(file.name):
                 files.append(file)
             elif file.name == _name(source, beside):
-                raise BadInput(
-                    f"{file.name} has an unsupported suffix",
-                    f"supported: {SUPPORTED}",
-                )
+                raise _unsupported(file.name)
             else:
                 problems.append(
                     Problem("unknown suffix", file.name, None, f"supported: {SUPPORTED}")
@@ -91,7 +88,7 @@ def _files_of(source: str, beside: Path, anonymous: bool) -> Iterator[SourceFile
     elif "://" in source:
         yield from _remote_files(source, anonymous)
     else:
-        for path in _local_files(source, beside):
+        for path in local_files(source, beside):
             yield _local_file(path, beside)
 
 
@@ -148,7 +145,22 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-def _local_files(source: str, beside: Path) -> list[Path]:
+def require_readable(files: Sequence[Path], source: str, beside: Path) -> str:
+    """The name of the first of `files` in a supported format; raises if there is none."""
+    readable = [path for path in files if is_readable(path.name)]
+    if not readable and len(files) == 1 and _name(str(files[0]), beside) == _name(source, beside):
+        raise _unsupported(_name(source, beside))
+    if not readable:
+        raise BadInput(f"no supported file in {source}", f"supported: {SUPPORTED}")
+    return _name(str(readable[0]), beside)
+
+
+def _unsupported(name: str) -> BadInput:
+    return BadInput(f"{name} has an unsupported suffix", f"supported: {SUPPORTED}")
+
+
+def local_files(source: str, beside: Path) -> list[Path]:
+    """The files that a path, folder or pattern on this machine names, sorted."""
     path = beside / Path(source).expanduser()
     if path.is_file():
         return [path]

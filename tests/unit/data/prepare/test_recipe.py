@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.data.formats.chunks import Problem
+from headway.data.prepare.columns import template_columns
 from headway.data.prepare.recipe import (
     Recipe,
     RecipeSettings,
@@ -17,7 +18,6 @@ from headway.data.prepare.recipe import (
     differences,
     read_recipe,
     source_units,
-    template_columns,
     units_of_part,
 )
 from headway.data.prepare.sources import SourceFile

@@ -1,0 +1,29 @@
+"""Mistakes of a first hour that only `run` can find: before a worker starts, and its hint helps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.commands import headway
+from support.mistakes import MISTAKES, Mistake, make, repair
+
+pytestmark = pytest.mark.local
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [mistake for mistake in MISTAKES if mistake.found_by == "run"],
+    ids=lambda mistake: mistake.name,
+)
+def test_run_names_it_and_its_hint_helps(mistake: Mistake, tmp_path: Path) -> None:
+    make(mistake, tmp_path)
+    said = headway("run", folder=tmp_path, expect=2).stderr
+    assert mistake.says in said
+    assert mistake.hint is None or mistake.hint in said
+    assert "Traceback" not in said
+    assert "starting workers" not in said
+
+    repair(mistake, tmp_path)
+    headway("run", folder=tmp_path)
