@@ -64,7 +64,7 @@ def _delete_on(run: TargetRun, yes: bool) -> None:
         typer.confirm(f"delete {what} {saved}?", abort=True, err=True)
     was_there = run.cluster.delete(say)
     try:
-        was_saved = _delete_saved(run)
+        was_saved = delete_saved(run)
     except (HeadwayError, OSError) as error:
         why = error.message if isinstance(error, HeadwayError) else str(error)
         stays = f"what it saved is still {_kept(run)}: {why}"
@@ -79,7 +79,7 @@ def _delete_on(run: TargetRun, yes: bool) -> None:
     say(f"deleted {what} {saved}" if was_saved else f"deleted {what}; it had saved nothing")
 
 
-def _delete_saved(run: TargetRun) -> bool:
+def delete_saved(run: TargetRun) -> bool:
     """Returns whether anything was saved."""
     from headway.state.run_directory import RunDirectory
 

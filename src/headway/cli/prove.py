@@ -14,10 +14,11 @@ from headway.clock import stamp
 if TYPE_CHECKING:
     from headway.clock import Clock
     from headway.prove.devices import Devices
-    from headway.prove.report import CheckResult, ProofReport
+    from headway.prove.report import ProofReport
     from headway.spec.resolve import Hardware
 
 LIMIT_SECONDS = 900.0
+FEWEST_NODES = 2
 
 
 def prove(
@@ -29,14 +30,29 @@ def prove(
         int | None,
         typer.Option(help="Number of GPUs to use. Default: all; without a GPU, 4 workers.", min=1),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="TARGET", help="Target with several nodes. Default: this machine."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help=f"With --on: number of nodes. Default: {FEWEST_NODES}.", min=FEWEST_NODES
+        ),
+    ] = None,
 ) -> None:
-    """Check on this machine that Headway trains, resumes and exports as promised.
+    """Check here or on a target that Headway trains, resumes and exports as promised.
 
     Takes at most 15 minutes, on all of this machine's GPUs; without a GPU it is a rehearsal on the
     CPU. Trains a tiny model on 1, 2 and 4 workers, replicated and sharded, and compares the losses;
     kills a worker; restores on another number of workers; exports; measures tokens/s of three
-    presets beside a bare loop, DDP and FSDP2. Writes prove.html and prove.json. One machine:
-    several are not proven together yet."""
+    presets beside a bare loop, DDP and FSDP2. Writes prove.html and prove.json.
+
+    With --on, launches such runs on a target, on 1 and on N nodes: equal losses, replicated and
+    sharded over all nodes; a deleted pod; restored on one node; exported; tokens/s of up to three
+    presets, without other loops beside them. It deletes the runs that it made."""
     from headway.cli.preflight import require_train_extra
     from headway.clock import SystemClock
     from headway.errors import BadInput
@@ -44,31 +60,40 @@ def prove(
     from headway.prove.devices import devices_for
 
     require_train_extra("headway prove")
-    hardware = this_machine()
-    chosen = devices_for(hardware, devices)
+    if on is None and nodes is not None:
+        raise BadInput("--nodes needs --on", "on this machine: headway prove --devices N")
+    if on is not None and devices is not None:
+        raise BadInput("--devices is for this machine: with --on, the target names them")
     if into.exists() and (not into.is_dir() or any(into.iterdir())):
         raise BadInput(f"{into} already exists and is not empty", "headway prove --into NEW")
-    into.mkdir(parents=True, exist_ok=True)
-    if chosen.is_cpu:
-        say("this machine has no GPU: a rehearsal on the CPU")
-    conclude(_prove(into.resolve(), hardware, chosen, SystemClock()), into)
+    if on is not None:
+        from headway.cli.prove_target import prove_on
+
+        report = prove_on(on, nodes or FEWEST_NODES, into, SystemClock(), LIMIT_SECONDS)
+    else:
+        hardware = this_machine()
+        report = _prove_here(into, hardware, devices_for(hardware, devices), SystemClock())
+    conclude(report, into)
 
 
-def _prove(folder: Path, hardware: Hardware, devices: Devices, clock: Clock) -> ProofReport:
+def _prove_here(into: Path, hardware: Hardware, devices: Devices, clock: Clock) -> ProofReport:
     from headway.prove.checks import Checks
     from headway.prove.machine import device_name, machine_facts
     from headway.prove.program import Program
     from headway.prove.report import ProofReport
 
+    if devices.is_cpu:
+        say("this machine has no GPU: a rehearsal on the CPU")
+    into.mkdir(parents=True, exist_ok=True)
     started, began = stamp(clock.now()), clock.monotonic()
-    program = Program(folder, clock, LIMIT_SECONDS)
+    program = Program(into.resolve(), clock, LIMIT_SECONDS)
     machine = machine_facts(hardware, devices, program)
     for name, value in machine.items():
         say(f"{name}: {value}")
     checks, results = Checks(program, devices, hardware), []
     for result in checks.results():
         results.append(result)
-        say(check_line(result))
+        say(result.line)
     return ProofReport(
         headway=__version__,
         started=started,
@@ -81,11 +106,6 @@ def _prove(folder: Path, hardware: Hardware, devices: Devices, clock: Clock) -> 
         checks=results,
         speed=checks.speed,
     )
-
-
-def check_line(check: CheckResult) -> str:
-    took = f" ({check.seconds:.0f} s)" if check.outcome != "not run" else ""
-    return f"{check.outcome}: {check.name}: {check.figure}{took}"
 
 
 def conclude(report: ProofReport, folder: Path) -> None:

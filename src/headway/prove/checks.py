@@ -15,8 +15,10 @@ from headway.prove.judge import (
     ProofFailed,
     require_equal,
     require_learning,
+    require_lost,
     require_resumed,
     require_same_loss,
+    require_whole_ledger,
 )
 from headway.prove.program import POLL_SECONDS, Command, Program
 from headway.prove.report import Baseline, CheckResult, SpeedResult
@@ -118,7 +120,8 @@ class Checks:
         ) as run:
             killed_at = self._kill_last_worker(run, directory, workers)
             run.wait()
-        figure = require_resumed(directory.history(), killed_at)
+        require_lost(directory.history())
+        figure = require_resumed(directory.history(), f"killed after step {killed_at}")
         return f"{figure}; {self._ledger(KILLED)}; {self._require_as_alone(KILLED)}"
 
     def _kill_last_worker(self, run: Command, directory: RunDirectory, workers: int) -> int:
@@ -175,9 +178,7 @@ class Checks:
 
     def _ledger(self, name: str) -> str:
         verdict = json.loads(self.program.headway("ledger", "verify", name, "--json"))
-        if verdict["steps"] != self.devices.num_steps:
-            raise ProofFailed(f"the ledger has {verdict['steps']} steps")
-        return f"ledger exact, {verdict['samples']} samples"
+        return require_whole_ledger(verdict, self.devices.num_steps)
 
     def _require_alone(self) -> list[Step]:
         if self._alone is None:
@@ -186,7 +187,7 @@ class Checks:
 
     def _require_as_alone(self, name: str) -> str:
         steps = self._directory(name).steps()
-        return require_equal(steps, self._require_alone(), self.devices.tolerance)
+        return require_equal(steps, self._require_alone(), self.devices.tolerance, "one worker")
 
     def _directory(self, name: str) -> RunDirectory:
         return RunDirectory(self.program.folder / "runs" / name)

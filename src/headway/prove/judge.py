@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
+
+from headway.clock import seconds_of
 
 Record = Mapping[str, Any]
 ALLOWANCE = {"loss": 1.0, "grad_norm": 10.0}
@@ -24,8 +27,10 @@ def require_learning(steps: Sequence[Record], num_steps: int) -> str:
     return figure
 
 
-def require_equal(steps: Sequence[Record], reference: Sequence[Record], tolerance: float) -> str:
-    """Losses and gradient norms of every step against those of one worker."""
+def require_equal(
+    steps: Sequence[Record], reference: Sequence[Record], tolerance: float, whose: str
+) -> str:
+    """Losses and gradient norms of every step against those of `whose` run."""
     _require_all_steps(steps, len(reference))
     figures = []
     for name, allowance in ALLOWANCE.items():
@@ -35,22 +40,45 @@ def require_equal(steps: Sequence[Record], reference: Sequence[Record], toleranc
         )
         if not largest <= allowance * tolerance:
             raise ProofFailed(
-                f"{name} of step {at_step} differs by {largest:.1e} from one worker's; "
+                f"{name} of step {at_step} differs by {largest:.1e} from {whose}'s; "
                 f"allowed: {allowance * tolerance:.0e}"
             )
         figures.append(f"{name} within {largest:.1e}")
-    return f"{', '.join(figures)} of one worker's in {len(reference)} steps"
+    return f"{', '.join(figures)} of {whose}'s in {len(reference)} steps"
 
 
-def require_resumed(history: Iterable[Record], killed_at: int) -> str:
-    """By itself, from a checkpoint. `history`: the events of a run with one killed worker."""
-    events = list(history)
-    if not any(event["event"] == "lost" for event in events):
+def require_lost(history: Iterable[Record]) -> None:
+    if not any(event["event"] == "lost" for event in history):
         raise ProofFailed("a worker was killed, but the run has no record of a lost worker")
-    starts = [event for event in events if event["event"] == "started"]
+
+
+def require_resumed(history: Iterable[Record], what_happened: str) -> str:
+    """By itself, from a checkpoint. `history`: the events of a run to which that happened."""
+    starts = [event for event in history if event["event"] == "started"]
     if len(starts) < 2 or starts[-1]["resumed_from"] is None:
-        raise ProofFailed("a worker was killed, but the run did not resume from a checkpoint")
-    return f"killed after step {killed_at}, resumed from step {starts[-1]['resumed_from']}"
+        raise ProofFailed(f"{what_happened}, but the run did not resume from a checkpoint")
+    return f"{what_happened}, resumed from step {starts[-1]['resumed_from']}"
+
+
+def pause_at_change(lines: Iterable[Record]) -> float:
+    """The longest time between two steps of different generations, by the clocks of the nodes.
+    `lines`: all that was recorded, also of steps that were lost with their workers."""
+    steps = [line for line in lines if "loss" in line]
+    pauses = [
+        seconds_of(after["time"]) - seconds_of(before["time"])
+        for before, after in pairwise(steps)
+        if before["generation"] < after["generation"]
+    ]
+    if not pauses:
+        raise ProofFailed("a worker was lost, but no step was recorded after it")
+    return max(pauses)
+
+
+def require_whole_ledger(verdict: Record, num_steps: int) -> str:
+    """`verdict`: of `headway ledger verify`, which fails where samples are missing or repeated."""
+    if verdict["steps"] != num_steps:
+        raise ProofFailed(f"the ledger has {verdict['steps']} steps")
+    return f"ledger exact, {verdict['samples']} samples"
 
 
 def require_same_loss(found: float, expected: float, tolerance: float) -> str:

@@ -39,7 +39,8 @@ def page(report: ProofReport) -> str:
         _table(("check", "outcome", "figure", "seconds"), map(_check_cells, report.checks)),
         f"<p>{escape(_tolerance(report))}</p>",
         *_speed(report),
-        "<h2>Machine</h2>",
+        *_rates(report),
+        f"<h2>{'Machine' if report.nodes is None else 'Target'}</h2>",
         _table(("", ""), ((escape(k), _value(v)) for k, v in report.machine.items()), header=False),
     ]
     return (
@@ -52,9 +53,10 @@ def page(report: ProofReport) -> str:
 
 
 def _devices(report: ProofReport) -> str:
-    if report.is_rehearsal:
-        return "the CPU"
-    return f"{report.num_devices} x {report.device}"
+    devices = f"{report.num_devices} x {report.device}"
+    if report.nodes is None:
+        return "the CPU" if report.is_rehearsal else devices
+    return f"{report.nodes} nodes{' without GPUs' if report.is_rehearsal else f': {devices}'}"
 
 
 def _summary(report: ProofReport) -> str:
@@ -67,9 +69,28 @@ def _summary(report: ProofReport) -> str:
 
 def _tolerance(report: ProofReport) -> str:
     return (
-        "Equal losses: in fp32, the loss of every step differs from that of one worker by at most "
-        f"{report.tolerance:.0e}, relatively; its gradient norm by ten times as much."
+        f"Equal losses: in fp32, the loss of every step differs from that of one {_one(report)} "
+        f"by at most {report.tolerance:.0e}, relatively; its gradient norm by ten times as much."
     )
+
+
+def _one(report: ProofReport) -> str:
+    return "worker" if report.nodes is None else "node"
+
+
+def _rates(report: ProofReport) -> list[str]:
+    if not report.rates:
+        return []
+    note = (
+        "Headway alone, on all nodes: the median of the second half of the steps. There is no "
+        "other loop beside it, so these figures compare nothing."
+    )
+    rows = (
+        (escape(one.preset), str(one.workers), f"{one.tokens_per_second:,.0f}", _percent(one.mfu))
+        for one in report.rates
+    )
+    table = _table(("preset", "workers", "tokens/s", "MFU"), rows)
+    return ["<h2>Speed</h2>", table, f"<p>{note}</p>"]
 
 
 def _speed(report: ProofReport) -> list[str]:

@@ -35,6 +35,10 @@ class Program:
         self._headway = headway
         self._num_commands = 0
 
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - self.clock.monotonic()
+
     def headway(self, *arguments: str, environment: Mapping[str, str] | None = None) -> str:
         """What it printed on stdout."""
         with self.started(*arguments, environment=environment) as command:
@@ -78,7 +82,7 @@ class Program:
 
     @contextmanager
     def _started(self, words: Sequence[str], environment: Mapping[str, str]) -> Iterator[Command]:
-        left = self._deadline - self.clock.monotonic()
+        left = self.seconds_left
         if left <= 0:
             raise ProofFailed("not reached in time")
         self._num_commands += 1

@@ -23,6 +23,11 @@ class CheckResult(Section):
     seconds: float = 0.0
     """How long it took."""
 
+    @property
+    def line(self) -> str:
+        took = f" ({self.seconds:.0f} s)" if self.outcome != "not run" else ""
+        return f"{self.outcome}: {self.name}: {self.figure}{took}"
+
 
 class SpeedResult(Section):
     """Headway and another loop of the same model, in turns in the same processes."""
@@ -49,6 +54,19 @@ class SpeedResult(Section):
     """Model FLOPs utilisation of the other."""
 
 
+class RateResult(Section):
+    """Speed of Headway alone, on the nodes of a target."""
+
+    preset: str
+    """Name of the preset, and whether it was scaled down."""
+    workers: int
+    """Number of workers, on all nodes together."""
+    tokens_per_second: float
+    """Speed of all workers together: the median of the second half of the steps."""
+    mfu: float | None = None
+    """Model FLOPs utilisation; None where the device has no known peak."""
+
+
 class ProofReport(Section):
     version: Literal[1] = 1
     """Version of this format."""
@@ -61,7 +79,9 @@ class ProofReport(Section):
     device: str
     """Name of the devices; the processor's without GPUs."""
     num_devices: int
-    """Number of devices used; without GPUs, the most workers."""
+    """Number of devices used, on all nodes together; without GPUs, the most workers."""
+    nodes: int | None = None
+    """Number of nodes of a target; None: on one machine, without a target."""
     is_rehearsal: bool
     """Whether it ran on the CPU."""
     tolerance: float
@@ -73,6 +93,8 @@ class ProofReport(Section):
     """Every check, in order."""
     speed: list[SpeedResult] = []
     """Every comparison of speed."""
+    rates: list[RateResult] = []
+    """Every speed on a target."""
 
     @property
     def passed(self) -> bool:

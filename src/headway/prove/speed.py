@@ -70,6 +70,9 @@ ON_CPU = (
     SpeedCase("gpt2-small", 256, 4, config=tuple(_GPT2.items())),
     SpeedCase("qwen3-0.6b", 256, 4, config=tuple(_QWEN3.items())),
 )
+ON_TARGET_GPU = ON_GPU[:3]
+"""At its end a run saves: of the larger presets, that takes longer than the measurement."""
+ON_TARGET_CPU = ON_CPU
 
 
 def cases_for(device_name: str | None, is_cpu: bool) -> list[SpeedCase]:

@@ -30,6 +30,7 @@ from headway.train.save import CheckpointSaver, SaveSchedule
 from headway.train.step import Training
 from headway.train.stop_request import StopRequest
 from headway.train.throughput import ThroughputMeter
+from headway.train.versions import versions
 from headway.train.watchdog import Watchdog
 from headway.train.weight_copies import note_new_arithmetic
 from headway.train.weight_fingerprint import Diverged
@@ -159,6 +160,7 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             resumed_from=resumed_from,
             weights_rule=WEIGHTS_RULE if resumed_from is None else None,
             seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
+            versions=versions(),
             **_facts(training, run.built, run.meter),
         )
     elif world.is_leader:

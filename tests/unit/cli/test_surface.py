@@ -46,7 +46,7 @@ SURFACE = {
         "--on",
     ],
     "export": ["RUN[@STEP]", "--into", "--on"],
-    "prove": ["--into", "--devices"],
+    "prove": ["--into", "--devices", "--on", "--nodes"],
     "node": [],
     "keep": [],
     "serve": [],

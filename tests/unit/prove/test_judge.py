@@ -8,6 +8,7 @@ from headway.prove.judge import (
     ProofFailed,
     require_equal,
     require_learning,
+    require_lost,
     require_resumed,
     require_same_loss,
 )
@@ -24,29 +25,29 @@ ALONE = steps(6.0, 5.0, 4.0)
 
 
 def test_losses_that_differ_by_rounding_are_equal_and_the_difference_is_the_figure() -> None:
-    found = require_equal(steps(6.0, 5.00002, 4.0), ALONE, 1e-5)
+    found = require_equal(steps(6.0, 5.00002, 4.0), ALONE, 1e-5, "one worker")
     assert found == "loss within 4.0e-06, grad_norm within 0.0e+00 of one worker's in 3 steps"
 
 
 def test_one_step_with_another_loss_is_named() -> None:
     with pytest.raises(ProofFailed, match=r"^loss of step 2 differs by 2.0e-03 from one worker's"):
-        require_equal(steps(6.0, 5.01, 4.0), ALONE, 1e-5)
+        require_equal(steps(6.0, 5.01, 4.0), ALONE, 1e-5, "one worker")
 
 
 def test_equal_losses_with_other_gradients_are_not_equal() -> None:
     with pytest.raises(ProofFailed, match="grad_norm of step"):
-        require_equal(steps(6.0, 5.0, 4.0, norm=2.01), ALONE, 1e-5)
+        require_equal(steps(6.0, 5.0, 4.0, norm=2.01), ALONE, 1e-5, "one worker")
 
 
 def test_a_loss_that_is_not_finite_is_not_equal() -> None:
     with pytest.raises(ProofFailed, match="loss of step 3 differs by inf"):
-        require_equal(steps(6.0, 5.0, None), ALONE, 1e-5)
+        require_equal(steps(6.0, 5.0, None), ALONE, 1e-5, "one worker")
 
 
 @pytest.mark.parametrize("found", [steps(6.0, 5.0), [*ALONE, ALONE[-1]], []])
 def test_a_run_with_other_steps_is_not_equal(found: list[dict[str, float]]) -> None:
     with pytest.raises(ProofFailed, match=f"3 steps expected, but {len(found)} recorded"):
-        require_equal(found, ALONE, 1e-5)
+        require_equal(found, ALONE, 1e-5, "one worker")
 
 
 def test_a_run_whose_loss_stays_has_not_learned() -> None:
@@ -61,20 +62,19 @@ FIRST = {"event": "started", "resumed_from": None}
 
 def test_resumed_names_the_steps() -> None:
     history = [FIRST, LOST, {"event": "started", "resumed_from": 6}]
-    assert require_resumed(history, 8) == "killed after step 8, resumed from step 6"
+    require_lost(history)
+    assert require_resumed(history, "killed after step 8").endswith("8, resumed from step 6")
 
 
-@pytest.mark.parametrize(
-    ("history", "words"),
-    [
-        ([FIRST], "no record of a lost worker"),
-        ([FIRST, LOST], "did not resume"),
-        ([FIRST, LOST, FIRST], "did not resume"),
-    ],
-)
-def test_a_run_that_only_seems_to_have_resumed(history: list[dict], words: str) -> None:
-    with pytest.raises(ProofFailed, match=words):
-        require_resumed(history, 8)
+@pytest.mark.parametrize("history", [[FIRST, LOST], [FIRST, LOST, FIRST]])
+def test_a_run_that_only_seems_to_have_resumed(history: list[dict]) -> None:
+    with pytest.raises(ProofFailed, match="killed after step 8, but the run did not resume"):
+        require_resumed(history, "killed after step 8")
+
+
+def test_a_killed_worker_that_the_run_knows_nothing_of() -> None:
+    with pytest.raises(ProofFailed, match="no record of a lost worker"):
+        require_lost([FIRST])
 
 
 def test_an_export_with_another_loss() -> None:

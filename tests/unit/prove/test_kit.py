@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.prove import check_line, conclude
+from headway.cli.prove import conclude
 from headway.clock import SystemClock
 from headway.errors import BadInput, CheckFailed
 from headway.prove.checks import Checks
 from headway.prove.devices import Devices, devices_for
 from headway.prove.judge import ProofFailed
 from headway.prove.program import Program
-from headway.prove.report import CheckResult, ProofReport, read_report
+from headway.prove.report import CheckResult, ProofReport, RateResult, read_report
 from headway.spec.resolve import Hardware
 
 FAILS = (sys.executable, "-c", "import sys; sys.exit('error: the GPU has fallen off the bus')")
@@ -108,9 +108,22 @@ def test_a_rehearsal_says_that_it_proves_nothing_about_gpus(tmp_path: Path) -> N
     assert "proves nothing about GPUs" in (tmp_path / "prove.html").read_text()
 
 
+def test_a_proof_on_a_target_says_so_and_shows_speeds_that_are_no_comparison(
+    tmp_path: Path,
+) -> None:
+    rate = RateResult(preset="tiny", workers=4, tokens_per_second=12_345.6)
+    conclude(report(PASSED).model_copy(update={"nodes": 2, "rates": [rate]}), tmp_path)
+    page = (tmp_path / "prove.html").read_text()
+    assert "Headway 0.1.0 on 2 nodes: 4 x NVIDIA H100 80GB HBM3" in page
+    assert "12,346" in page
+    assert "compare nothing" in page
+    assert "<h2>Target</h2>" in page
+    assert read_report(tmp_path / "prove.json").rates == [rate]
+
+
 def test_a_check_in_a_line() -> None:
-    assert check_line(PASSED) == "passed: one worker learns: loss falls (12 s)"
-    assert check_line(NOT_RUN) == "not run: restored: needs 2 devices"
+    assert PASSED.line == "passed: one worker learns: loss falls (12 s)"
+    assert NOT_RUN.line == "not run: restored: needs 2 devices"
 
 
 def test_a_record_of_another_version_is_refused(tmp_path: Path) -> None:
