@@ -88,7 +88,20 @@ def load_run(reference: str | Path | None = None, overrides: list[str] | None = 
     located, folder = _read_with_bases(_find(reference), seen=())
     for override in overrides or []:
         located = _overridden(located, override)
+    _drop_vocabulary_of_preset(located)
     return Loaded(validated(RunFile, located), folder, located)
+
+
+def _drop_vocabulary_of_preset(located: Located) -> None:
+    """A preset's vocabulary is that of the published tokenizer. With one that is trained for the
+    run, the model has as many tokens as that has. A student needs its teacher's."""
+    key = ("model", "config", "vocab_size")
+    of_preset = key in located.keys and located.keys[key].file.endswith(PRESET)
+    is_trained = ("data", "train", "tokenizer", "train") in located.keys
+    has_teacher = ("objective", "teacher") in located.keys
+    if of_preset and is_trained and not has_teacher:
+        del located.value["model"]["config"]["vocab_size"]
+        del located.keys[key], located.values[key]
 
 
 def changed_run(run: RunFile, overrides: list[str]) -> RunFile:

@@ -443,3 +443,20 @@ def test_every_preset_runs_once_it_has_data(folder: Path, name: str) -> None:
     )
     assert resolved.global_batch % resolved.micro == 0
     assert resolved.ranks_per_node == 8
+
+
+def test_a_presets_vocabulary_follows_a_tokenizer_that_is_trained(folder: Path) -> None:
+    base = "version: 1\nextends: bert-base\n"
+    trained = base + "data: {train: {sources: [a.txt], tokenizer: {train: {vocab: 2048}}}}\n"
+    published = base + "data: {train: {sources: [a.txt], tokenizer: bert-base-uncased}}\n"
+    for text, overrides, vocabulary in (
+        (trained, [], None),
+        (trained, ["model.config.vocab_size=4096"], 4096),
+        (trained + "model: {config: {vocab_size: 30522}}\n", [], 30522),
+        (published, [], 30522),
+    ):
+        Path("run.yaml").write_text(text)
+        model = load_run(None, overrides).run.model
+        assert model is not None
+        assert model.config.get("vocab_size") == vocabulary
+        assert model.config["hidden_size"] == 768
