@@ -14,11 +14,13 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from headway.errors import BadInput
+from headway.state.s3_ranges import RangeReader
 
 # Timeouts are short because callers retry: an unavailable store must not block a thread.
 S3_OPTIONS: dict[str, Any] = {
@@ -39,6 +41,8 @@ BUFFER_BYTES = 2**20
 NUM_REQUESTS = 8
 """Requests at the same time for one large read."""
 NUM_LOCAL_READERS = 4
+LARGE_BYTES = 2**20
+"""From which on a read is limited by more than its latency."""
 
 Piece = TypeVar("Piece")
 Result = TypeVar("Result")
@@ -55,6 +59,12 @@ class Store:
         """Whether it is a folder on another machine, with the files of a local one."""
         if not self.is_local:
             self._remote, self._prefix = _open_remote(self.root, anonymous)
+
+    @cached_property
+    def _ranges(self) -> RangeReader | None:
+        if type(self._remote).__module__.split(".")[0] != "s3fs":
+            return None
+        return RangeReader(self._remote, NUM_REQUESTS)
 
     def location(self, name: str = "") -> str:
         """Location of a file, for messages and for opening it elsewhere."""
@@ -76,6 +86,10 @@ class Store:
             with self.path(name).open("rb") as file:
                 file.seek(start)
                 return file.read(length)
+        if length >= LARGE_BYTES and self._ranges is not None:
+            content = self._ranges.read(self._key(name), start, length)
+            if content is not None:
+                return content
         with _as_os_errors():
             return bytes(self._remote.cat_file(self._key(name), start=start, end=start + length))
 

@@ -206,9 +206,9 @@ def _wanted_moments(
         for key, stored in kept.get(name, {}).items():
             shaped_alike = tuple(stored.shape) == tuple(parameter.shape)
             tensor: Any = (
-                torch.zeros_like(parameter, requires_grad=False)
+                torch.empty_like(parameter, requires_grad=False)
                 if shaped_alike
-                else torch.zeros(
+                else torch.empty(
                     stored.shape,
                     dtype=TORCH_DTYPES[stored.dtype],
                     device=counter_device(training.optimizer, parameter),
