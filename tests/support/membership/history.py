@@ -178,6 +178,10 @@ def random_restart_history(seed: int, is_planned: bool | None = None) -> History
     node_workers, copy_nodes = random.choice(((1, 1), (1, 1), (1, 2), (2, 1), (2, 2)))
     num_domains = random.randint(1, 4)
     is_planned = seed % 4 == 3 if is_planned is None else is_planned
+    step_seconds = random.choice((0.4, 0.4, 0.4, 3.0))
+    noise = random.choice((0.0, 0.0, 1.0))
+    if is_planned or step_seconds > 1:  # as in a live run, one lost heartbeat is one too many there
+        noise = 0.0
     faults = (
         _planned_changes(random, random.randint(1, 3))
         if is_planned
@@ -188,9 +192,9 @@ def random_restart_history(seed: int, is_planned: bool | None = None) -> History
         num_workers=node_workers * copy_nodes * num_domains,
         domain_workers=node_workers * copy_nodes,
         node_workers=node_workers,
-        step_seconds=random.choice((0.4, 0.4, 0.4, 3.0)),
+        step_seconds=step_seconds,
         min_domains=random.randint(1, min(2, num_domains)),
-        noise=0.0 if is_planned else random.choice((0.0, 0.0, 1.0)),
+        noise=noise,
         faults=tuple(sorted(faults, key=lambda fault: fault.time)),
         restarts=True,
         notices_peers=random.random() < 0.5,
