@@ -63,6 +63,15 @@ RESTART_MUTATIONS = [
         planned_in_wide_copies,
     ),
     Mutation(
+        "expects as many as at launch, after a restart of the coordinator",
+        restart_generation,
+        "state.current.awaits or (num_first, num_first)",
+        "(num_first, num_first)\n"
+        "    if state.current.awaits and state.current.incarnation == state.incarnation:\n"
+        "        num_certain, num_expected = state.current.awaits",
+        planned,
+    ),
+    Mutation(
         "expects those that leave to come back",
         restart_generation,
         "if worker.gone or worker.status.leaving]",

@@ -143,7 +143,8 @@ class RestartWorker(ConnectedProcess):
         self._then = then
         self.world.after(WAITS_SECONDS, lambda: self.do(lambda: self._waits(index)))
         self.world.after(seconds, lambda: self.do(lambda: self._times_out(index)))
-        group.join(self, index, Given(self.follower.status.seen, held=held))
+        status = self.follower.status
+        group.join(self, index, Given(status.seen, held=held, leaving=status.leaving))
 
     def _is_in(self, index: int) -> bool:
         return self._then is not None and self._num_collectives == index + 1
@@ -273,7 +274,8 @@ class RestartWorker(ConnectedProcess):
         if self._is_leader and self._held.step % SAVE_EVERY == 0:
             self._save_soon()
         seen = [one.seen for one in given.values()]
-        is_over = self.follower.can_enter_next(min(seen), max(seen))
+        all_leave = all(one.leaving for one in given.values())
+        is_over = all_leave or self.follower.can_enter_next(min(seen), max(seen))
         if is_over and self._held.step >= self._next_leave_step:
             self._save_for_change()
         else:

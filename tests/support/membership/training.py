@@ -43,6 +43,7 @@ class Given:
     seen: int
     healed: int = 0
     held: Held | None = None
+    leaving: bool = False
 
 
 class Group:
