@@ -62,11 +62,14 @@ def train(resolved: Resolved, seconds: float = DEADLINE_SECONDS) -> RunDirectory
 
 
 def in_worker_process(work: Callable[[Any], None]) -> Any:
-    """What `work` puts into the queue that it is given, in a process of its own."""
-    answers = _context.Queue()
-    process = _context.Process(target=work, args=(answers,), daemon=True)
+    """What `work` puts into the queue that it is given, in a process of its own. Fails with its
+    traceback."""
+    answers, failures = _context.Queue(), _context.Queue()
+    process = _context.Process(target=_do, args=(work, answers, failures), daemon=True)
     process.start()
     try:
+        failure = failures.get(timeout=DEADLINE_SECONDS)
+        assert failure is None, failure
         return answers.get(timeout=DEADLINE_SECONDS)
     finally:
         process.kill()
@@ -122,6 +125,14 @@ class Workers:
         for process in self.processes:
             process.join(timeout=10)
         self.scratch.cleanup()
+
+
+def _do(work: Callable[[Any], None], answers: Any, failures: Any) -> None:
+    try:
+        work(answers)
+        failures.put(None)
+    except BaseException:  # noqa: BLE001 - whatever it is, the test must show it
+        failures.put(traceback.format_exc())
 
 
 def _work(
