@@ -1,4 +1,4 @@
-"""Mistakes of a first hour that only `run` can find: before a worker starts, and its hint helps."""
+"""Mistakes of a first hour that only `run` can find: in half a minute, and its hint helps."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ pytestmark = pytest.mark.local
 )
 def test_run_names_it_and_its_hint_helps(mistake: Mistake, tmp_path: Path) -> None:
     make(mistake, tmp_path)
-    said = headway("run", folder=tmp_path, expect=2).stderr
+    said = headway("run", folder=tmp_path, expect=None).stderr
     assert mistake.says in said
     assert mistake.hint is None or mistake.hint in said
     assert "Traceback" not in said
-    assert "starting workers" not in said
 
     repair(mistake, tmp_path)
     headway("run", folder=tmp_path)

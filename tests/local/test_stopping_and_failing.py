@@ -175,8 +175,9 @@ def test_workers_do_not_outlive_a_killed_launcher(folder: Path) -> None:
     assert status["checkpoint_step"] == status["step"] > 0
 
 
-def test_a_workers_own_traceback_comes_first(folder: Path) -> None:
-    """One worker of three raises; the others only lose a peer, and are not the ones shown."""
+def test_an_error_in_the_users_code_comes_first(folder: Path) -> None:
+    """One worker of three raises; the others only lose a peer, and are not the ones shown. Nor are
+    frames of Headway."""
     (folder / "mine.py").write_text(
         "import os\n"
         "from headway.train.objectives import token_loss\n"
@@ -188,9 +189,11 @@ def test_a_workers_own_traceback_comes_first(folder: Path) -> None:
     own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
     done = headway("run", "--nodes", "3", *own, folder=folder, expect=1)
     error = done.stderr[done.stderr.index("error:") :]
-    assert error.startswith("error: Traceback (most recent call last)")
-    assert "ValueError: the third sample is upside down" in error
-    assert "worker 1 ended" in error
+    cause = "your code failed in step 1: ValueError: the third sample is upside down"
+    where = "  mine.py:5 in loss: raise ValueError('the third sample is upside down')"
+    assert error.startswith(f"error: {cause}\n{where}\nworker 1 ended")
+    assert "hint: headway check --code" in error
+    assert "Traceback" not in error
     assert "Connection closed" not in error
     shown = headway("logs", folder=folder).stdout
     assert "upside down" in shown, "logs shows the worker that failed"

@@ -46,7 +46,7 @@ from headway import IGNORED, Batch, Loss
 
 def loss(model, batch: Batch) -> Loss:
     logits = model(input_ids=batch.inputs).logits
-    flat, labels = logits.flatten(0, 1).float(), batch.labels.flatten()
+    flat, labels = logits.flatten(0, 1).float(), batch.targets.flatten()
     return Loss(F.cross_entropy(flat, labels, ignore_index=IGNORED, reduction="sum"),
                 (labels != IGNORED).sum())
 """
@@ -470,6 +470,15 @@ MISTAKES = [
         found_by="run",
         hint="sequence_length",
         repair=_touch_stories,
+    ),
+    Mistake(
+        "a loss that fails",
+        "your code failed in step 1: AttributeError",
+        edits=(("precision: fp32", f"{CALL}precision: fp32"),),
+        files={"mine.py": "def loss(model, batch):\n    return model.missing(batch)\n"},
+        found_by="run",
+        hint="headway check --code",
+        repair=lambda folder: (folder / "mine.py").write_text(OWN_CODE),
     ),
 ]
 

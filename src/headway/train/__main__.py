@@ -62,6 +62,7 @@ def main(arguments: list[str]) -> int:
     from headway.train.collectives import is_lost_peer
     from headway.train.loop import train
     from headway.train.out_of_memory import out_of_memory
+    from headway.train.own_code_error import own_code_error
     from headway.train.worker_run import open_run
 
     import_seconds = clock.monotonic() - began
@@ -99,15 +100,16 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     except Exception as error:  # noqa: BLE001 - logged here: torch's own hook garbles tracebacks
         step = None if run is None else run.training.step + 1
-        if (spent := out_of_memory(error, resolved, step)) is not None:
+        if is_lost_peer(error):
+            if restart is not None:
+                restart.wait_for_decision()
+            log_exit_reason(traceback.format_exc())
+            return Exit.PEER_LOST
+        known = out_of_memory(error, resolved, step) or own_code_error(error, resolved, step)
+        if known is not None:
             log_line(traceback.format_exc())
-            log_exit_reason(str(spent))
-            return Exit.RUN_FAILED
-        words = traceback.format_exc()
-        if is_lost_peer(error) and restart is not None:
-            restart.wait_for_decision()
-        log_exit_reason(words)
-        return Exit.PEER_LOST if is_lost_peer(error) else Exit.RUN_FAILED
+        log_exit_reason(str(known) if known is not None else traceback.format_exc())
+        return Exit.RUN_FAILED
 
 
 def exit_code_of(code: Exit, worlds: WorldSource) -> Exit:
