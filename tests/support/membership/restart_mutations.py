@@ -40,13 +40,6 @@ RESTART_MUTATIONS = [
         planned,
     ),
     Mutation(
-        "does not wait for those that have not found the new coordinator, and save",
-        restart_generation,
-        "due = max(due, first + rules.comeback_seconds)",
-        "pass",
-        planned,
-    ),
-    Mutation(
         "plans a change while a member has no connection",
         restart_generation,
         "if not gone and any(worker.session is None for worker in state.members()):",
