@@ -115,6 +115,11 @@ def _text(rows: list[object]) -> str:
     return "".join(json.dumps(row) + "\n" for row in rows)
 
 
+def _tokenizer(size: int) -> str:
+    """As much of a tokenizer as `check` looks at."""
+    return json.dumps({"model": {"vocab": {f"t{number}": number for number in range(size)}}})
+
+
 def _touch_stories(folder: Path) -> None:
     (folder / "text.jsonl").write_text(_text(list(STORIES)))
 
@@ -261,8 +266,12 @@ MISTAKES = [
     ),
     Mistake(
         "a vocabulary smaller than the tokenizer's",
-        "the tokenizer has 384 tokens, and the model 300",
-        edits=(("n_layer: 2", "n_layer: 2\n    vocab_size: 300"),),
+        "the tokenizer has 400 tokens, and the model 300",
+        edits=(
+            ("n_layer: 2", "n_layer: 2\n    vocab_size: 300"),
+            ("{train: {vocab: 384}}", "./tokenizer"),
+        ),
+        files={"tokenizer/tokenizer.json": _tokenizer(400)},
         where="vocab_size",
         hint="remove vocab_size",
         fix=(("\n    vocab_size: 300", ""),),

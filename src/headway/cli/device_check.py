@@ -19,6 +19,7 @@ from headway.plan.device_refusals import (
 )
 from headway.plan.memory_need import least_parameters
 from headway.plan.unsupported_accelerators import family_of_resource
+from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import PRESET
 from headway.spec.quantities import Sharding
 from headway.spec.resolve import Hardware, resolve
@@ -84,7 +85,7 @@ def _require_room(loaded: Loaded, machine: Hardware, nodes: int) -> None:
         loaded,
         machine,
         nodes=nodes,
-        parameters=parameters_of(loaded.run),
+        parameters=parameters_of(loaded.run, vocabulary_size(loaded)),
         train_set="",
         validation_sets={},
     )

@@ -93,6 +93,7 @@ def start(
     from headway.errors import Stopped
     from headway.launch.hardware import this_machine
     from headway.preflight.preflight import preflight
+    from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import require_whole_copies, resolve, run_directory
     from headway.state.run_directory import RunDirectory
 
@@ -107,7 +108,7 @@ def start(
     preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)
     require_devices_here(loaded, this_machine(), nodes)
-    parameters = parameters_of(loaded.run)
+    parameters = parameters_of(loaded.run, vocabulary_size(loaded))
     with ExitStack() as background:
         try:
             sets = trainable_sets(loaded, background)

@@ -27,6 +27,7 @@ from headway.kube.storage_layout import (
     set_addresses,
 )
 from headway.member.protocol.keys import new_key
+from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import load_target
 from headway.state.store import Store
 from headway.state.user_code import code_digest
@@ -142,7 +143,7 @@ def _plan(
             loaded,
             found.target,
             nodes=nodes,
-            parameters=parameters_of(loaded.run),
+            parameters=parameters_of(loaded.run, vocabulary_size(loaded)),
             layout=layout,
             folders=folders,
             digests=digests,

@@ -37,10 +37,12 @@ class ModelType:
     defaults: Mapping[str, int]
 
     def value(self, config: Mapping[str, Any], name: str) -> int | None:
-        """A whole number in `config` under any of its names, else the type's default."""
-        spellings = {name, self.aliases.get(name, name)}
-        found = [config[key] for key in config if key in spellings]
-        value = found[0] if found else self.defaults.get(name)
+        """A whole number in `config` under any of its names, the last of them if there are several;
+        else the type's default."""
+        field = self.aliases.get(name, name)
+        spellings = {field, *(other for other, of in self.aliases.items() if of == field)}
+        found = [value for key, value in config.items() if key in spellings]
+        value = found[-1] if found else self.defaults.get(name)
         return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
@@ -48,7 +50,9 @@ class ModelType:
 class FieldProblem:
     field: str
     problem: str
-    hint: str | None = None
+    hint: str | None
+    is_unknown: bool = False
+    """Whether the type has no such field; else its value is of the wrong kind."""
 
 
 @cache
@@ -89,9 +93,8 @@ def field_problems(type_: ModelType, config: Mapping[str, Any]) -> Iterator[Fiel
     known = {*type_.fields, *type_.aliases}
     for field, value in config.items():
         if field not in known:
-            yield FieldProblem(
-                field, f"{type_.name} has no field {field!r}", _field_hint(type_, field, known)
-            )
+            hint = _field_hint(type_, field, known)
+            yield FieldProblem(field, f"{type_.name} has no field {field!r}", hint, is_unknown=True)
             continue
         kinds = type_.fields.get(type_.aliases.get(field, field), "any").split("|")
         if "any" not in kinds and _kind(value) not in kinds:

@@ -139,7 +139,7 @@ def model_size(type: str, config: Mapping[str, object]) -> ModelSize | None:
     gpt2, llama and qwen3 are counted as causal language models, bert as a masked one (without
     pooler and next-sentence head). Raises BadInput for a shape that cannot be built.
     """
-    count = _COUNTED.get(type)
+    count = COUNTED.get(type)
     return None if count is None else count(config)
 
 
@@ -252,7 +252,7 @@ def _bert(config: Mapping[str, object]) -> ModelSize | None:
     return ModelSize(matmul + lookup + other, matmul, lookup, layers, hidden, hidden)
 
 
-_COUNTED: Mapping[str, Callable[[Mapping[str, object]], ModelSize | None]] = {
+COUNTED: Mapping[str, Callable[[Mapping[str, object]], ModelSize | None]] = {
     "gpt2": _gpt2,
     "llama": _llama,
     "bert": _bert,

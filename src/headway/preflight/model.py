@@ -17,15 +17,15 @@ from headway.plan.model_fields import (
     nearest_types,
     transformers_version,
 )
-from headway.plan.model_size import BadShape, model_size
+from headway.plan.model_size import COUNTED, BadShape, model_size
 from headway.preflight.unchecked import Unchecked
-from headway.preflight.vocabulary import vocabulary_size
+from headway.preflight.vocabulary import vocabulary_of
 from headway.spec.load import Loaded
 
 POSITIONS = "max_position_embeddings"
 
 
-def model_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:
+def model_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterator[SpecError]:
     model = loaded.run.model
     if model is None or model.call is not None:
         return
@@ -34,29 +34,42 @@ def model_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:
         return
     assert model.type is not None
     type_ = model_types().get(model.type)
-    if type_ is not None:
-        yield from _objective_problem(loaded, type_)
-        yield from _config_problems(loaded, type_)
-    elif _is_other_transformers():
-        unchecked.add(
-            f"model.type: {model.type} is not in the table of transformers {transformers_version()}"
-        )
+    by_table = list(_table_problems(loaded, type_, model.type))
+    if _may_be_other_transformers(is_here):
+        # What the table lacks may exist there.
+        for one in by_table:
+            unchecked.add(f"{one.problem} (by transformers {transformers_version()})")
     else:
-        near = nearest_types(model.type)
+        yield from by_table
+    if type_ is not None and not by_table:
+        yield from _shape_problems(loaded, type_, unchecked)
+
+
+def _may_be_other_transformers(is_here: bool) -> bool:
+    """Whether the run may have another version than the table's: an image's is not known here."""
+    if not is_here:
+        return True
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version("transformers") != transformers_version()
+    return False
+
+
+def _table_problems(loaded: Loaded, type_: ModelType | None, name: str) -> Iterator[SpecError]:
+    if type_ is None:
+        near = nearest_types(name)
         yield SpecError(
-            f"transformers has no model type {model.type!r}",
+            f"transformers has no model type {name!r}",
             str(loaded.located.mark(("model", "type"))),
             f"did you mean {_any_of(near)}?"
             if near
             else "use a type of transformers (gpt2, llama, bert), or model.call: your own function",
         )
-
-
-def _is_other_transformers() -> bool:
-    """Whether another version than the table's is installed, which may know other types."""
-    with suppress(metadata.PackageNotFoundError):
-        return metadata.version("transformers") != transformers_version()
-    return False
+        return
+    yield from _objective_problem(loaded, type_)
+    assert loaded.run.model is not None
+    for found in field_problems(type_, loaded.run.model.config):
+        key = "model.config" if found.is_unknown else f"model.config.{found.field}"
+        yield SpecError(f"{key}: {found.problem}", _where(loaded, found.field), found.hint)
 
 
 def _any_of(names: list[str]) -> str:
@@ -75,22 +88,15 @@ def _objective_problem(loaded: Loaded, type_: ModelType) -> Iterator[SpecError]:
         )
 
 
-def _config_problems(loaded: Loaded, type_: ModelType) -> Iterator[SpecError]:
+def _shape_problems(loaded: Loaded, type_: ModelType, unchecked: Unchecked) -> Iterator[SpecError]:
     assert loaded.run.model is not None
     config = loaded.run.model.config
-    wrong = False
-    for found in field_problems(type_, config):
-        wrong = True
-        name = "model.config" if "has no field" in found.problem else f"model.config.{found.field}"
-        yield SpecError(f"{name}: {found.problem}", _where(loaded, found.field), found.hint)
-    if wrong:
-        return
     try:
         model_size(type_.name, config)
     except BadShape as bad:
         yield SpecError(bad.message, _where(loaded, *_spellings(type_, bad.field)), bad.hint)
         return
-    yield from _fit_problems(loaded, type_, config)
+    yield from _fit_problems(loaded, type_, config, unchecked)
 
 
 def _spellings(type_: ModelType, field: str) -> list[str]:
@@ -106,25 +112,32 @@ def _where(loaded: Loaded, *fields: str) -> str:
 
 
 def _fit_problems(
-    loaded: Loaded, type_: ModelType, config: Mapping[str, Any]
+    loaded: Loaded, type_: ModelType, config: Mapping[str, Any], unchecked: Unchecked
 ) -> Iterator[SpecError]:
     """Whether positions cover the sequence, and the vocabulary the tokenizer."""
     length = loaded.run.data.sequence_length
     positions = type_.value(config, POSITIONS)
-    if positions is not None and length > positions:
+    # Other types may derive their positions from fields of other names.
+    if positions is not None and length > positions and type_.name in COUNTED:
         name = type_.aliases.get(POSITIONS, POSITIONS)
         yield SpecError(
             f"data.sequence_length is {length}, and the model has {positions} positions",
             str(loaded.located.mark(("data", "sequence_length"))),
             f"set model.config.{name}: {length}, or a shorter sequence_length",
         )
-    vocabulary, tokens = config.get("vocab_size"), vocabulary_size(loaded)
-    if isinstance(vocabulary, int) and tokens is not None and vocabulary < tokens:
-        yield SpecError(
-            f"the tokenizer has {tokens} tokens, and the model {vocabulary}",
-            _where(loaded, "vocab_size"),
-            "remove vocab_size: it then is the tokenizer's",
-        )
+    given, vocabulary = config.get("vocab_size"), vocabulary_of(loaded)
+    if isinstance(given, int) and vocabulary is not None and given < vocabulary.size:
+        if vocabulary.is_exact:
+            yield SpecError(
+                f"the tokenizer has {vocabulary.size} tokens, and the model {given}",
+                _where(loaded, "vocab_size"),
+                "remove vocab_size: it then is the tokenizer's",
+            )
+        else:
+            unchecked.add(
+                f"model.config.vocab_size is {given}, and the tokenizer that is trained first may "
+                f"have {vocabulary.size} tokens"
+            )
 
 
 def _saved_model_problems(loaded: Loaded, source: str, unchecked: Unchecked) -> Iterator[SpecError]:
@@ -158,4 +171,5 @@ def _saved_model_problems(loaded: Loaded, source: str, unchecked: Unchecked) -> 
     if type_ is not None:
         assert loaded.run.model is not None
         yield from _objective_problem(loaded, type_)
-        yield from _fit_problems(loaded, type_, {**config, **loaded.run.model.config})
+        merged = {**config, **loaded.run.model.config}
+        yield from _fit_problems(loaded, type_, merged, unchecked)

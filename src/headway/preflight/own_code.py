@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.errors import SpecError
+from headway.preflight.unchecked import Unchecked
 from headway.spec.data_config import DataSetConfig
 from headway.spec.load import Loaded
 
 Key = tuple[str, ...]
 
 
-def code_problems(loaded: Loaded) -> Iterator[SpecError]:
+def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterator[SpecError]:
     folder = None
     if loaded.run.code is not None:
         folder = loaded.folder / loaded.run.code.path
@@ -27,7 +28,15 @@ def code_problems(loaded: Loaded) -> Iterator[SpecError]:
             )
             return
     for key, call in _calls(loaded):
-        yield from _call_problems(call, folder, str(loaded.located.mark(key)))
+        # A transform runs here, wherever the run does, and only with what code.path has.
+        is_transform = key[-1] == "transform"
+        folders = [folder] if folder is not None else []
+        if not is_transform:
+            folders.append(Path.cwd())  # on the Python path of workers
+        if is_here or is_transform or _is_in(call, folders):
+            yield from _call_problems(call, folders, str(loaded.located.mark(key)))
+        else:
+            unchecked.add(f"{'.'.join(key)}: {call} is looked for in the image")
 
 
 def _calls(loaded: Loaded) -> Iterator[tuple[Key, str]]:
@@ -48,12 +57,12 @@ def _calls(loaded: Loaded) -> Iterator[tuple[Key, str]]:
     yield from ((key, call) for key, call in calls.items() if call is not None)
 
 
-def _call_problems(call: str, folder: Path | None, where: str) -> Iterator[SpecError]:
+def _call_problems(call: str, folders: list[Path], where: str) -> Iterator[SpecError]:
     module, _, function = call.partition(":")
-    file = _file_of(module, folder)
+    file = _file_of(module, folders)
     if file is None:
-        if importlib.util.find_spec(module.split(".")[0]) is None:
-            yield SpecError(f"{call}: no module {module!r}", where, _near_module(module, folder))
+        if not _is_in(call, folders) and importlib.util.find_spec(module.split(".")[0]) is None:
+            yield SpecError(f"{call}: no module {module!r}", where, _near_module(module, folders))
         return
     try:
         tree = ast.parse(file.read_bytes(), file.name)
@@ -62,26 +71,32 @@ def _call_problems(call: str, folder: Path | None, where: str) -> Iterator[SpecE
         yield SpecError(text, where, f"correct line {error.lineno} of {file.name}")
         return
     names = set(_names_in(tree))
-    if function not in names and "*" not in names:
+    if function not in names and not names & {"*", "__getattr__"}:
         near = difflib.get_close_matches(function, names, n=1)
         hint = f"did you mean {module}:{near[0]}?" if near else f"define {function} in {file.name}"
         yield SpecError(f"{call}: {file.name} has no function {function!r}", where, hint)
 
 
-def _file_of(module: str, folder: Path | None) -> Path | None:
-    if folder is None:
-        return None
-    path = folder.joinpath(*module.split("."))
-    files = (path.with_name(f"{path.name}.py"), path / "__init__.py")
-    return next((file for file in files if file.is_file()), None)
+def _is_in(call: str, folders: list[Path]) -> bool:
+    """Whether its package or module, of whatever kind, is in one of the folders."""
+    top = call.partition(":")[0].split(".")[0]
+    return any((folder / top).is_dir() or any(folder.glob(f"{top}.*")) for folder in folders)
 
 
-def _near_module(module: str, folder: Path | None) -> str:
-    if folder is None:
-        return "code: {path: .} in the run file says where your modules are"
-    modules = sorted(file.stem for file in folder.glob("*.py"))
+def _file_of(module: str, folders: list[Path]) -> Path | None:
+    """Its source, as Python would find it; None if it is elsewhere or not in Python."""
+    for folder in folders:
+        path = folder.joinpath(*module.split("."))
+        for file in (path / "__init__.py", path.with_name(f"{path.name}.py")):
+            if file.is_file():
+                return file
+    return None
+
+
+def _near_module(module: str, folders: list[Path]) -> str:
+    modules = sorted(file.stem for folder in folders for file in folder.glob("*.py"))
     near = difflib.get_close_matches(module, modules, n=1)
-    return f"did you mean {near[0]}?" if near else f"modules in {folder}: {', '.join(modules[:12])}"
+    return f"did you mean {near[0]}?" if near else "code: {path: FOLDER} says where modules are"
 
 
 def _names_in(tree: ast.Module) -> Iterator[str]:

@@ -30,10 +30,10 @@ def preflight(loaded: Loaded, is_here: bool = True) -> Preflight:
     """Of a run file; of a preset only its model, since its data is not known. `is_here`: it is to
     run on this machine."""
     unchecked = Unchecked()
-    problems = list(model_problems(loaded, unchecked))
+    problems = list(model_problems(loaded, is_here, unchecked))
     if not loaded.is_preset:
         problems += source_problems(loaded, unchecked)
-        problems += code_problems(loaded)
+        problems += code_problems(loaded, is_here, unchecked)
         problems += _missing_secrets(loaded) if is_here else ()
     return Preflight(problems, unchecked.notes)
 

@@ -6,17 +6,23 @@ import difflib
 from collections.abc import Iterator
 from pathlib import Path
 
+from headway.data.formats.open_files import split_suffix
+from headway.data.formats.readers import ARCHIVES, SUPPORTED
 from headway.data.prepare.columns import needed_columns
-from headway.data.prepare.first_records import FirstRecords, NeedsExtra, first_records
-from headway.data.prepare.sources import HUB, local_files, require_readable
+from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, first_records
+from headway.data.prepare.sources import HUB, readable_files
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
 from headway.preflight.unchecked import Unchecked
-from headway.spec.data_config import WAYS, DataSetConfig, SourceConfig
+from headway.spec.data_config import DataSetConfig, SourceConfig
 from headway.spec.load import Loaded
 
 Key = tuple[str | int, ...]
 OF_SETS = ("manifest.json", "mixture.json", "recipe.json")
 """Any of these in a folder makes it a set, finished or not."""
+MOST_FILES = 16
+"""Of a set, spread over all of its files."""
+OTHER_WAYS: tuple[Way, ...] = ("template", "messages", "ids")
+SUPPORTED_HINT = f"supported: {SUPPORTED}"
 NO_SET = "make one: headway data prepare SOURCE --into"
 
 
@@ -26,8 +32,9 @@ def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]
             yield from _set_problems(loaded, key, source.path, unchecked)
         elif source.sources is not None:
             yield from _tokenizer_problems(loaded, key, source, unchecked)
-            for index, name in enumerate(source.sources):
-                yield from _file_problems(loaded, key, source, index, name, unchecked)
+            files: dict[str, str] = {}
+            problems = list(_file_problems(loaded, key, source.sources, files, unchecked))
+            yield from problems or _record_problems(loaded, key, source, files, unchecked)
 
 
 def _sources(loaded: Loaded) -> Iterator[tuple[Key, SourceConfig]]:
@@ -84,25 +91,21 @@ def _tokenizer_problems(
 
 
 def _file_problems(
-    loaded: Loaded, key: Key, source: SourceConfig, index: int, name: str, unchecked: Unchecked
+    loaded: Loaded, key: Key, sources: list[str], files: dict[str, str], unchecked: Unchecked
 ) -> Iterator[SpecError]:
-    where = str(loaded.located.mark((*key, "sources", index)))
-    if name.startswith(HUB) or "://" in name:
-        unchecked.add(f"{_dotted(key)}: {name} is opened when the run starts")
-        return
-    try:
-        file = require_readable(local_files(name, loaded.folder), name, loaded.folder)
-        first = first_records(file, loaded.folder)
-    except NeedsExtra as lacking:
-        unchecked.add(f"{_dotted(key)}: {lacking}")
-    except NotFound as error:
-        yield SpecError(error.message, where, _near_file(name, loaded.folder) or error.hint)
-    except BadInput as error:
-        yield SpecError(error.message, where, error.hint)
-    except HeadwayError as error:
-        yield SpecError(error.message, where)
-    else:
-        yield from _record_problems(loaded, key, source, first, where)
+    """Sources that name nothing. `files` gets what the others name, each with the position of its
+    source."""
+    for index, name in enumerate(sources):
+        where = str(loaded.located.mark((*key, "sources", index)))
+        if _is_elsewhere(name):
+            unchecked.add(f"{_dotted(key)}: {name} is opened when the run starts")
+            continue
+        try:
+            files |= dict.fromkeys(readable_files(name, loaded.folder), where)
+        except NotFound as error:
+            yield SpecError(error.message, where, _near_file(name, loaded.folder) or error.hint)
+        except BadInput as error:
+            yield SpecError(error.message, where, error.hint)
 
 
 def _near_file(name: str, folder: Path) -> str | None:
@@ -114,28 +117,75 @@ def _near_file(name: str, folder: Path) -> str | None:
 
 
 def _record_problems(
-    loaded: Loaded, key: Key, source: SourceConfig, first: FirstRecords, where: str
+    loaded: Loaded, key: Key, source: SourceConfig, files: dict[str, str], unchecked: Unchecked
 ) -> Iterator[SpecError]:
-    """A problem that all of the first records have. Single ones are left out and counted by the
-    preparation."""
-    if first.unreadable is not None:
-        text = f"{first.unreadable.where}: {first.unreadable.kind}: {first.unreadable.message}"
-        yield SpecError(text, where, _what_is_read(first.file))
+    """A problem of the first records of all files. The preparation leaves out and counts single
+    records and files, so nothing is refused where one file is right or cannot be judged."""
+    sources = source.sources or []
+    if any(_is_elsewhere(name) for name in sources):
         return
-    if source.transform is not None:
+    if not files:
+        where = str(loaded.located.mark((*key, "sources")))
+        yield SpecError(f"no supported file in {', '.join(sources)}", where, SUPPORTED_HINT)
         return
+    sample = list(files)[:: -(-len(files) // MOST_FILES)]
+    found = []
+    for file in sample:
+        try:
+            problem = _problem_of(loaded, key, source, file, files[file])
+        except (NeedsExtra, HeadwayError) as error:
+            unchecked.add(f"{_dotted(key)}: {error}")
+            return
+        if problem is None:
+            return
+        found.append(problem)
+    # Many files of which each sampled one lacks the column: it is misspelt.
+    is_judged = len(sample) == len(files) or not any(one.is_unreadable for one in found)
+    if is_judged and not any(map(_is_archive, sample)):
+        yield found[0]
+    else:
+        unchecked.add(f"{found[0].problem}; other files of {_dotted(key)} may be right")
+
+
+def _is_elsewhere(source: str) -> bool:
+    return source.startswith(HUB) or "://" in source
+
+
+def _is_archive(file: str) -> bool:
+    """It may have any files, of which only the first are looked at."""
+    return split_suffix(file)[0] in ARCHIVES
+
+
+class _FileProblem(SpecError):
+    is_unreadable = False
+
+
+class _Unreadable(_FileProblem):
+    is_unreadable = True
+
+
+def _problem_of(
+    loaded: Loaded, key: Key, source: SourceConfig, file: str, where: str
+) -> _FileProblem | None:
+    """The problem that all first records of a file have."""
     columns = needed_columns(
         source.column, source.template, source.messages, source.ids, source.mask
     )
-    is_text = source.messages is None and source.ids is None
-    problem = first.column_problem(columns, only_text=is_text)
+    first = first_records(file, loaded.folder, None if source.transform else columns)
+    if first.unreadable is not None:
+        text = f"{first.unreadable.where}: {first.unreadable.kind}: {first.unreadable.message}"
+        return _Unreadable(text, where, _what_is_read(file))
+    if source.transform is not None:
+        return None
+    given: list[Way] = [way for way in OTHER_WAYS if getattr(source, way) is not None]
+    way = given[0] if given else "column"
+    problem = first.column_problem(columns, way)
     if problem is None:
-        return
-    written = [way for way in ("column", *WAYS) if (*key, way) in loaded.located.keys]
-    if written:
-        where = str(loaded.located.mark((*key, written[0])))
+        return None
+    if (*key, way) in loaded.located.keys:
+        where = str(loaded.located.mark((*key, way)))
     many = "the first record" if first.count == 1 else f"the first {first.count} records"
-    yield SpecError(f"{first.file}: {problem} (in {many})", where, _columns_hint(source, first))
+    return _FileProblem(f"{file}: {problem} (in {many})", where, _columns_hint(source, first))
 
 
 def _what_is_read(file: str) -> str:

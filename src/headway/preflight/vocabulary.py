@@ -4,33 +4,45 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from headway.spec.data_config import DataSetConfig, SourceConfig
 from headway.spec.load import Loaded
 
 
-def vocabulary_size(loaded: Loaded) -> int | None:
-    """At most, for a tokenizer that is trained first. None if only the hub or a store knows it."""
+@dataclass(frozen=True)
+class Vocabulary:
+    size: int
+    is_exact: bool
+    """False for a tokenizer that is trained first: little text makes fewer tokens."""
+
+
+def vocabulary_of(loaded: Loaded) -> Vocabulary | None:
+    """None if only the hub or a store knows it."""
     train = loaded.run.data.train
     if train is None:
         return None
-    for one in (train, *(train.mixture or {}).values()):
-        if (size := _of_source(one, loaded.folder)) is not None:
-            return size
-    return None
-
-
-def _of_source(source: SourceConfig | DataSetConfig, folder: Path) -> int | None:
+    # In a mixture the other members use the first one's.
+    first = next(iter(train.mixture.values())) if train.mixture else train
     with suppress(OSError, ValueError, KeyError, TypeError):
-        if source.path is not None and "://" not in source.path:
-            manifest = json.loads((folder / source.path / "manifest.json").read_text("utf-8"))
-            return int(manifest["vocab_size"])
-        if source.tokenizer is not None and source.tokenizer.train is not None:
-            return source.tokenizer.train.vocab
-        if source.tokenizer is not None and source.tokenizer.from_ is not None:
-            return _of_folder(folder / Path(source.tokenizer.from_).expanduser())
+        if first.path is not None:
+            if "://" in first.path:
+                return None
+            manifest = json.loads((loaded.folder / first.path / "manifest.json").read_text("utf-8"))
+            return Vocabulary(int(manifest["vocab_size"]), is_exact=True)
+        tokenizer = first.tokenizer or train.tokenizer
+        if tokenizer is not None and tokenizer.train is not None:
+            return Vocabulary(tokenizer.train.vocab, is_exact=False)
+        if tokenizer is not None and tokenizer.from_ is not None:
+            folder = loaded.folder / Path(tokenizer.from_).expanduser()
+            return Vocabulary(_of_folder(folder), is_exact=True)
     return None
+
+
+def vocabulary_size(loaded: Loaded) -> int | None:
+    """At most, for a tokenizer that is trained first."""
+    found = vocabulary_of(loaded)
+    return None if found is None else found.size
 
 
 def _of_folder(folder: Path) -> int:

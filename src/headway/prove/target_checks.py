@@ -243,7 +243,7 @@ class TargetChecks:
         content = RATE_FILE.format(
             name=self._name(run),
             preset=case.preset,
-            train_set=self._prepared("train"),
+            train_set=json.dumps(self._prepared("train")),
             length=case.length,
             global_batch=case.micro * self.nodes.num_workers,
             micro=case.micro,
@@ -341,8 +341,8 @@ class TargetChecks:
 
     def _remove(self, all_but: str | None = None) -> None:
         for name in [one for one in self._launched if one != all_but]:
-            self._launched.remove(name)
             self.target.remove(name)
+            self._launched.remove(name)
 
     def _ledger(self, run: str) -> str:
         words = self.program.headway("ledger", "verify", self._name(run), "--json")

@@ -201,7 +201,7 @@ def _from_weights(model: ModelConfig, objective: ObjectiveConfig, resolved: Reso
 
     assert model.from_ is not None
     source = model.from_
-    local = Path(resolved.folder) / source
+    local = Path(resolved.folder) / Path(source).expanduser()
     if local.is_dir() and not (local / "config.json").is_file():
         raise BadInput(
             f"model.from: {local} has no config.json, so it is not a model in the HF format"

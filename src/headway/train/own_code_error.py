@@ -22,7 +22,8 @@ def own_code_error(error: Exception, resolved: Resolved, step: int | None) -> Ru
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
-        if Path(frame.filename).resolve().is_relative_to(folder)
+        if not frame.filename.startswith("<")  # generated or frozen code
+        and Path(frame.filename).resolve().is_relative_to(folder)
         and "site-packages" not in Path(frame.filename).parts
     ]
     if not frames:

@@ -145,14 +145,15 @@ def _matches(parts: Sequence[str], pattern: Sequence[str]) -> bool:
     return bool(parts) and fnmatchcase(parts[0], pattern[0]) and _matches(parts[1:], pattern[1:])
 
 
-def require_readable(files: Sequence[Path], source: str, beside: Path) -> str:
-    """The name of the first of `files` in a supported format; raises if there is none."""
-    readable = [path for path in files if is_readable(path.name)]
-    if not readable and len(files) == 1 and _name(str(files[0]), beside) == _name(source, beside):
-        raise _unsupported(_name(source, beside))
-    if not readable:
-        raise BadInput(f"no supported file in {source}", f"supported: {SUPPORTED}")
-    return _name(str(readable[0]), beside)
+def readable_files(source: str, beside: Path) -> list[str]:
+    """The files in a supported format that a source on this machine names. Raises if there is none,
+    as `find_sources` would."""
+    files = [path for path in local_files(source, beside) if path.is_file()]
+    names = [_name(str(path), beside) for path in files]
+    readable = [name for name in names if is_readable(name)]
+    if not readable and names == [_name(source, beside)]:
+        raise _unsupported(names[0])
+    return readable
 
 
 def _unsupported(name: str) -> BadInput:
@@ -160,7 +161,7 @@ def _unsupported(name: str) -> BadInput:
 
 
 def local_files(source: str, beside: Path) -> list[Path]:
-    """The files that a path, folder or pattern on this machine names, sorted."""
+    """What a path, folder or pattern on this machine names, sorted; links may be broken."""
     path = beside / Path(source).expanduser()
     if path.is_file():
         return [path]
