@@ -20,6 +20,7 @@ from headway.state.checkpoints import (
 from headway.state.ledger import verify_ledger
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
+from headway.state.stored_file import StoredFile
 from support.workers import resolved_run, train
 
 pytestmark = pytest.mark.local
@@ -177,6 +178,26 @@ def test_when_no_checkpoint_is_good_the_run_refuses_to_start(
     with pytest.raises(AssertionError, match="no usable checkpoint") as caught:
         go_on(folder, stream)
     assert str(caught.value).count("is damaged: wrong digest") == 2
+
+
+def test_a_sharded_node_resumes_from_more_files_than_fit_into_one_exchange(
+    trained: Path, stream: dict[str, Path], tmp_path: Path
+) -> None:
+    """As two nodes of eight write them."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    checkpoint = folder / "runs" / "it" / folder_of(10, 1)
+    manifest = CheckpointManifest.model_validate_json((checkpoint / MANIFEST).read_text())
+    files = dict(manifest.files)
+    for rank in range(1, 16):
+        name = f"rank-{rank}.safetensors"
+        (checkpoint / name).touch()
+        files[name] = StoredFile(size=0, block_bytes=1, blocks=())
+    change_manifest(files=files)(checkpoint)
+    overrides = ["train_for=12 steps", *layout("sharded-2")]
+    directory = train(resolved_run(folder, stream, overrides=overrides))
+    starts = [event for event in directory.events.read()[0] if event["event"] == "started"]
+    assert [start["resumed_from"] for start in starts] == [None, 10]
 
 
 def test_a_run_killed_in_its_first_save_starts_again_with_two_workers(

@@ -3,6 +3,7 @@ what it reads, and reads nothing else for it."""
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator
 from typing import Annotated
 
@@ -18,6 +19,9 @@ BLOCK_BYTES = 2**22
 of few rows read more beside them."""
 READ_BYTES = 2**23
 """Bytes of one request."""
+OF_THE_FILE = (errno.ENOENT, errno.EISDIR, errno.ENOTDIR, errno.EIO)
+"""Errors that mean that a file on this machine is missing or damaged. Others pass: too many open
+files, a network file system that does not answer."""
 
 
 class StoredFile(Section):
@@ -115,8 +119,8 @@ def verified_reads(
         start, end = piece
         try:
             content = store.read_range(name, start, end - start)
-        except OSError:
-            if stored is None or not store.is_local:
+        except OSError as error:
+            if stored is None or not store.is_local or error.errno not in OF_THE_FILE:
                 raise  # the store failed, which says nothing about the file
             content = b""
         if len(content) < end - start or not _blocks_are_right(content, start, stored):

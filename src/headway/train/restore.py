@@ -131,10 +131,11 @@ def _load_or_problem(
 
 def _damage(damaged: set[str], manifest: CheckpointManifest, world: World) -> str | None:
     """COLLECTIVE. The first file that is damaged for any worker, as a message."""
-    names = sorted(manifest.files)
-    flags = world.control_all_reduce([int(name in damaged) for name in names])  # COLLECTIVE
-    bad = [name for name, flag in zip(names, flags, strict=True) if flag]
-    return f"{bad[0]} is damaged: wrong digest" if bad else None
+    if not world.any(bool(damaged)):  # COLLECTIVE
+        return None
+    # One by one: there may be more files than values fit into one exchange.
+    bad = [name for name in sorted(manifest.files) if world.any(name in damaged)]  # COLLECTIVE
+    return f"{bad[0]} is damaged: wrong digest"
 
 
 def _damaged_in_share(

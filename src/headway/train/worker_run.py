@@ -152,7 +152,8 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
-        describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
+        with outage_restarts(run.directory, worlds.saves_before_change):
+            describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
             "started",
