@@ -379,3 +379,20 @@ def test_a_coordinator_that_restarts_after_a_loss_waits_for_those_that_were_not_
     again.open("n1.2/0")
     again.wait(0.1)
     assert again.workers == ["n0.3/0", "n1.2/0"]
+
+
+def test_a_new_coordinator_waits_for_those_that_save_though_enough_are_there() -> None:
+    rules = Rules(max_domains=4, first_domains=1, domain_workers=2, restarts=True)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, "n0", "n1"))
+    drive.wait(0.1)
+    drive.settle()
+    number = drive.current.number
+    drive.open(*workers(1, "n2", "n3"))
+    drive.tell("n1.1/0", leaving=True)
+    drive.wait(0.1)
+    assert drive.current.sound == (number,)
+    again = Drive(Membership(rules, 2, drive.current, 0.0))
+    again.open(*workers(1, "n2", "n3"))
+    again.wait(rules.comeback_seconds - 1)
+    assert not again.current.breaks(number), "n0 and n1 have not found the coordinator yet"
