@@ -14,6 +14,7 @@ from headway.cli.members import (
     worker_label,
 )
 from headway.cli.output import say, short_count, short_loss, short_time
+from headway.state.time_left import TimeLeft
 
 if TYPE_CHECKING:
     from headway.clock import Clock
@@ -81,6 +82,7 @@ class RunProgress:
         self.tokens_per_step = 0
         self.shown_step = -1
         self.seconds_per_step: float | None = None
+        self.time_left = TimeLeft()
         self.ranks = 1
         self.workers: int | None = None
         self.stuck: list[dict[str, Any]] = []
@@ -162,6 +164,7 @@ class RunProgress:
         self.total_steps = event["total_steps"]
         self.tokens_per_step = event["tokens_per_step"]
         self.shown_step = event["step"]
+        self.time_left.start()
         self.stuck_step = None
         resumed = event["resumed_from"]
         begin = f"resuming from step {resumed}" if resumed is not None else "starting"
@@ -192,7 +195,8 @@ class RunProgress:
         before = self.seconds_per_step or line["seconds"]
         self.seconds_per_step = before + SMOOTHING * (line["seconds"] - before)
         speed = self.tokens_per_step / self.seconds_per_step
-        left = (self.total_steps - line["step"]) * self.seconds_per_step
+        self.time_left.add(line)
+        left = self.time_left.seconds(self.total_steps) or 0.0
         mfu = f"  {line['mfu']:.1%} MFU" if "mfu" in line else ""
         self.line.show(
             f"step {line['step']}/{self.total_steps}  loss {short_loss(line['loss'])}  "

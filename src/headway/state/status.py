@@ -12,6 +12,7 @@ from headway.state.goodput import Goodput, goodput
 from headway.state.record_log import RememberedLog
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
+from headway.state.time_left import seconds_left
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
 SIGN_OF_LIFE_SECONDS = 180.0
@@ -98,7 +99,7 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
     newest = _newest(events, "started", "changed")
     left = None
     if state == "running" and last and total is not None:
-        left = (total - last["step"]) * last["seconds"]
+        left = seconds_left(steps, started["time"] if started else None, total)
     saved, saved_steps = _newest(events, "saved"), steps_saved(directory)
     failed = _newest(events, "failed") if state == "failed" else None
     return RunStatus(
