@@ -31,6 +31,7 @@ from headway.cli import (
     logs,
     node,
     prove,
+    report,
     resume,
     run,
     scale,
@@ -61,6 +62,7 @@ app.command("status")(status.status)
 app.command("logs")(logs.logs)
 app.command("events")(events.events)
 app.command("list")(list_runs.list_runs)
+app.command("report")(report.report)
 app.command("generate")(generate.generate)
 app.command("export")(export.export)
 app.command("prove")(prove.prove)

@@ -67,7 +67,8 @@ def seconds_left(
     a step, those before it count."""
     if started is not None and steps and steps[-1]["time"] < started:
         started = None
-    left, recent = TimeLeft(), []
+    left = TimeLeft()
+    recent: list[Mapping[str, Any]] = []
     for record in reversed(steps):
         age = seconds_of(steps[-1]["time"]) - seconds_of(record["time"])
         is_of_earlier_start = started is not None and record["time"] < started

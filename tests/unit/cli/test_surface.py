@@ -46,6 +46,7 @@ SURFACE = {
         "--on",
     ],
     "export": ["RUN[@STEP]", "--into", "--on"],
+    "report": ["[RUN]...", "--output", "-o", "--on"],
     "prove": ["--into", "--devices", "--on", "--nodes"],
     "node": [],
     "keep": [],

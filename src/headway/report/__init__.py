@@ -1,0 +1,1 @@
+"""Pictures of runs, from their logs alone: one page that opens offline."""

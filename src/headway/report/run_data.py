@@ -1,0 +1,114 @@
+"""What a page shows of one run, out of its run directory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from headway.clock import seconds_of
+from headway.report.interruptions import Interruption, interruptions
+from headway.report.series import Series, thinned
+from headway.state.ledger import Verdict, verify_ledger
+from headway.state.rewinds import Record, apply_rewinds
+from headway.state.run_directory import RunDirectory
+from headway.state.status import RunStatus, read_status
+
+METRICS = {
+    "loss": "Loss",
+    "lr": "Learning rate",
+    "grad_norm": "Gradient norm",
+    "tokens_per_second": "Tokens per second",
+    "mfu": "MFU",
+}
+"""Keys of a step's record, with their titles."""
+
+
+@dataclass(frozen=True)
+class RunData:
+    name: str
+    status: RunStatus
+    series: dict[str, Series]
+    """By metric, over steps."""
+    evaluations: dict[str, Series]
+    """Loss of each validation set, over steps."""
+    members: Series
+    """Number of workers over seconds since the first record."""
+    interruptions: list[Interruption]
+    start: float
+    """Time of the first record."""
+    end: float
+    ledger: Verdict
+    versions: dict[str, str]
+    settings: dict[str, Any]
+    """The resolved run file."""
+
+
+def run_data(directory: RunDirectory, now: float) -> RunData:
+    events, taken = directory.history(), directory.metrics.read()[0]
+    steps = apply_rewinds(taken)
+    times = [seconds_of(record["time"]) for record in (*events, *steps)]
+    start, end = (min(times), max(times)) if times else (now, now)
+    started = [event for event in events if event["event"] == "started"]
+    forked = directory.record().get("forked_from")
+    resolved = directory.read_spec()
+    return RunData(
+        name=directory.name,
+        status=read_status(directory, now),
+        series={key: found for key in METRICS if (found := _series(steps, key))[0]},
+        evaluations=_evaluations(apply_rewinds(directory.evaluations.read()[0])),
+        members=_members(events, start, end),
+        interruptions=interruptions(events, taken),
+        start=start,
+        end=end,
+        ledger=verify_ledger(directory.ledger.read()[0], forked["step"] if forked else 0),
+        versions=started[-1].get("versions", {}) if started else {},
+        settings=resolved.run.model_dump(mode="json", by_alias=True, exclude_none=True),
+    )
+
+
+def _series(steps: Sequence[Record], key: str) -> Series:
+    having = [step for step in steps if key in step]
+    return thinned([step["step"] for step in having], [step[key] for step in having])
+
+
+def _evaluations(records: Sequence[Record]) -> dict[str, Series]:
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record["set"], []).append(record)
+    return {
+        name: thinned([one["step"] for one in each], [one["loss"] for one in each])
+        for name, each in found.items()
+    }
+
+
+def _members(events: Sequence[Record], start: float, end: float) -> Series:
+    times, workers = [], []
+    for event in events:
+        if event["event"] in ("started", "changed"):
+            times.append(seconds_of(event["time"]) - start)
+            workers.append(float(event["workers"]))
+        elif event["event"] in ("stopped", "finished", "failed"):
+            times.append(seconds_of(event["time"]) - start)
+            workers.append(0.0)
+    if times and workers[-1]:
+        times.append(end - start)
+        workers.append(workers[-1])
+    return thinned(times, workers)
+
+
+def differing_settings(runs: Sequence[RunData]) -> dict[str, list[str]]:
+    """Keys whose values are not the same in all runs, with the value in each."""
+    flat = [_flat(run.settings) for run in runs]
+    keys = dict.fromkeys(key for one in flat for key in one)
+    values = {key: [one.get(key, "") for one in flat] for key in keys if key != "name"}
+    return {key: each for key, each in values.items() if len(set(each)) > 1}
+
+
+def _flat(value: Any, above: str = "") -> dict[str, str]:
+    if not isinstance(value, dict):
+        return {above: str(value)}
+    found: dict[str, str] = {}
+    for key, inner in value.items():
+        found |= _flat(inner, f"{above}.{key}" if above else str(key))
+    return found
