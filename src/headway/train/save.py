@@ -47,6 +47,8 @@ PARTS_FACTOR = 4.0
 rank is slower still when all of them write."""
 FIRST_RETRY_SECONDS = 5.0
 SEND_SECONDS = 60.0
+ROUND_SECONDS = 30.0
+"""Between two collectives while a save is waited for: far less than the timeout of one."""
 LAST_ATTEMPTS = 6
 """Attempts to save at the end of a run, where a save must succeed; each waits twice as long."""
 
@@ -173,6 +175,15 @@ class CheckpointSaver:
         if self.thread is not None:
             self.thread.join()
 
+    def _wait_for_all(self) -> None:
+        """COLLECTIVE. Waits until no worker writes any more, in rounds: a collective that took as
+        long as a large save would run into its timeout."""
+        while True:
+            if self.thread is not None:
+                self.thread.join(ROUND_SECONDS)
+            if not self.world.any(self.is_busy):  # COLLECTIVE
+                return
+
     def finish(self, training: Training, validation_loss: float | None) -> None:
         """COLLECTIVE. At the end of training or after a stop: saves the state, and returns once it
         is in the store. Raises RunFailed if it cannot be saved."""
@@ -193,9 +204,10 @@ class CheckpointSaver:
     def save_now(self, training: Training, validation_loss: float | None) -> bool:
         """COLLECTIVE. Whether the state is in the store, now that this returns. The same on all."""
         state = (training.step, training.committed_in)
+        self._wait_for_all()  # COLLECTIVE
         if self.tried != state:
             self.start(training, validation_loss)
-        self.wait()
+        self._wait_for_all()  # COLLECTIVE
         failed = self.world.is_leader and self.saved != state
         if self.world.any(failed):  # COLLECTIVE
             self.tried = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,6 +16,7 @@ from headway.errors import PeerLost, RunFailed
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.generations import begin_generation
 from headway.state.run_directory import RunDirectory
+from headway.train import save
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
 from headway.train.worker_run import WorkerRun
 from headway.train.world import RankPlacement, World
@@ -167,6 +169,31 @@ def of_two(rank: int, directory: RunDirectory, clock: Patient | None = None) -> 
     little = Little(directory, world=world, clock=clock or Patient())
     little.advance(1)
     return little
+
+
+def test_nobody_waits_for_a_long_save_in_one_collective(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last save of a large model may take longer than the timeout of a collective, and the
+    workers that write nothing would be taken for lost."""
+    monkeypatch.setattr(save, "ROUND_SECONDS", 0.05)
+    little = Little(directory)
+    little.advance(1)
+    write, rounds = little.saver._write, []
+
+    def write_slowly(*facts: Any) -> None:
+        time.sleep(0.5)
+        write(*facts)
+
+    def any_of_all(self: World, flag: bool) -> bool:
+        rounds.append(flag)
+        return flag
+
+    monkeypatch.setattr(little.saver, "_write", write_slowly)
+    monkeypatch.setattr(World, "any", any_of_all)
+    assert little.saver.save_now(little.train, None)
+    assert steps_saved(directory) == [1]
+    assert sum(rounds) >= 3, "rounds while it was written"
 
 
 @pytest.mark.usefixtures("far")
