@@ -297,7 +297,7 @@ def test_hostile_bytes_do_not_reach_the_members(tmp_path: Path) -> None:
     """2,000 cases of the fuzzer over real sockets, half of them by one who has the key."""
 
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:
-        before = await coordinator.metric("opened_total")
+        watch, before = Stopwatch(), await coordinator.metric("opened_total")
         attacking = asyncio.ensure_future(asyncio.to_thread(attack, coordinator))
         gone, *others = some
         await asyncio.sleep(1)
@@ -307,7 +307,8 @@ def test_hostile_bytes_do_not_reach_the_members(tmp_path: Path) -> None:
         assert await coordinator.metric("opened_total") - before == expected_sessions
         assert await coordinator.metric("defects_total") == 0
         assert await coordinator.metric("requests_total") <= messages
-        assert await coordinator.metric("lag_seconds") < 0.5
+        # The longest delay, which the host may have lengthened by what it took.
+        assert await coordinator.metric("lag_seconds") - watch.lost_seconds < 0.5
         for member in others:
             assert member.lost == []
             assert member.evicted == []
