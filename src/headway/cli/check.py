@@ -174,9 +174,8 @@ def _check_code(loaded: Loaded) -> str:
 def _transforms(loaded: Loaded) -> Iterator[str]:
     from headway.cli.run_sets import job_of
     from headway.data.prepare.try_transform import try_transform
+    from headway.preflight.run_sources import run_sources
 
-    data = loaded.run.data
-    sets = [*filter(None, [data.train]), *data.validation.values()]
-    for source in [*sets, *(one for each in sets for one in (each.mixture or {}).values())]:
+    for _, source in run_sources(loaded.run):
         if source.transform is not None:
             yield try_transform(job_of(source, loaded, tokenizer_of=""))

@@ -9,11 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.errors import SpecError
+from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
-from headway.spec.data_config import DataSetConfig
 from headway.spec.load import Loaded
-
-Key = tuple[str, ...]
 
 
 def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterator[SpecError]:
@@ -36,23 +34,18 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
         if is_here or is_transform or _is_in(call, folders):
             yield from _call_problems(call, folders, str(loaded.located.mark(key)))
         else:
-            unchecked.add(f"{'.'.join(key)}: {call} is looked for in the image")
+            unchecked.add(f"{'.'.join(map(str, key))}: {call} is looked for in the image")
 
 
 def _calls(loaded: Loaded) -> Iterator[tuple[Key, str]]:
     run = loaded.run
-    sets: dict[Key, DataSetConfig] = {
-        ("data", "validation", name): one for name, one in run.data.validation.items()
-    }
-    if run.data.train is not None:
-        sets[("data", "train")] = run.data.train
     calls: dict[Key, str | None] = {
         ("model", "call"): run.model.call if run.model else None,
         ("objective", "call"): run.objective.call,
         ("evaluation", "metrics", "call"): (
             run.evaluation.metrics.call if run.evaluation.metrics else None
         ),
-        **{(*key, "transform"): one.transform for key, one in sets.items()},
+        **{(*key, "transform"): one.transform for key, one in run_sources(run)},
     }
     yield from ((key, call) for key, call in calls.items() if call is not None)
 

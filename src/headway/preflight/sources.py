@@ -12,11 +12,11 @@ from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, first_records
 from headway.data.prepare.sources import HUB, readable_files
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
+from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
-from headway.spec.data_config import DataSetConfig, SourceConfig
+from headway.spec.data_config import SourceConfig
 from headway.spec.load import Loaded
 
-Key = tuple[str | int, ...]
 OF_SETS = ("manifest.json", "mixture.json", "recipe.json")
 """Any of these in a folder makes it a set, finished or not."""
 MOST_FILES = 16
@@ -27,7 +27,7 @@ NO_SET = "make one: headway data prepare SOURCE --into"
 
 
 def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:
-    for key, source in _sources(loaded):
+    for key, source in run_sources(loaded.run):
         if source.path is not None:
             yield from _set_problems(loaded, key, source.path, unchecked)
         elif source.sources is not None:
@@ -35,20 +35,6 @@ def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]
             files: dict[str, str] = {}
             problems = list(_file_problems(loaded, key, source.sources, files, unchecked))
             yield from problems or _record_problems(loaded, key, source, files, unchecked)
-
-
-def _sources(loaded: Loaded) -> Iterator[tuple[Key, SourceConfig]]:
-    """Every set of the run and member of a mixture, with where it is in the run file."""
-    data = loaded.run.data
-    sets: dict[Key, DataSetConfig] = {
-        ("data", "validation", name): one for name, one in data.validation.items()
-    }
-    if data.train is not None:
-        sets = {("data", "train"): data.train, **sets}
-    for key, one in sets.items():
-        yield key, one
-        for name, member in (one.mixture or {}).items():
-            yield (*key, "mixture", name), member
 
 
 def _set_problems(loaded: Loaded, key: Key, path: str, unchecked: Unchecked) -> Iterator[SpecError]:

@@ -195,14 +195,5 @@ class LiveRun(Simulation):
                 self.world.after(REPLACED_SECONDS, self._start_node)
             case "worker comes":
                 self._start_node()
-            case "worker is cut off":
-                self._cut(fault.seconds, (worker.name, ""), ("", worker.name))
-            case "worker is not heard":
-                self._cut(fault.seconds, (worker.name, ""))
-            case "worker hears nothing":
-                self._cut(fault.seconds, ("", worker.name))
-            case "two workers are cut" | "two workers are cut for long":
-                if other is not worker:
-                    self._cut(fault.length, (worker.name, other.name))
             case _:
-                self._strike_coordinator(fault)
+                self._strike_network(fault, worker.name, other.name)

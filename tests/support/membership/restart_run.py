@@ -250,17 +250,8 @@ class RestartRun(Simulation):
                 self._leave(node, fault)
             case "worker comes":
                 self._start_node()
-            case "worker is cut off":
-                self._cut(fault.seconds, (worker.name, ""), ("", worker.name))
-            case "worker is not heard":
-                self._cut(fault.seconds, (worker.name, ""))
-            case "worker hears nothing":
-                self._cut(fault.seconds, ("", worker.name))
-            case "two workers are cut" | "two workers are cut for long":
-                if other is not worker:
-                    self._cut(fault.length, (worker.name, other.name))
             case _:
-                self._strike_coordinator(fault)
+                self._strike_network(fault, worker.name, other.name)
 
     def _leave(self, node: Node, fault: Fault) -> None:
         here = [one for one in self.nodes if not one.is_gone and not one.is_leaving]

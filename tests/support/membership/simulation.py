@@ -44,6 +44,22 @@ class Simulation:
             )
         return self._groups[generation.number]
 
+    def _strike_network(self, fault: Fault, worker: str, other: str) -> None:
+        """Cuts of the network between these two workers and the coordinator; all other faults are
+        the coordinator's."""
+        match fault.kind:
+            case "worker is cut off":
+                self._cut(fault.seconds, (worker, ""), ("", worker))
+            case "worker is not heard":
+                self._cut(fault.seconds, (worker, ""))
+            case "worker hears nothing":
+                self._cut(fault.seconds, ("", worker))
+            case "two workers are cut" | "two workers are cut for long":
+                if other != worker:
+                    self._cut(fault.length, (worker, other))
+            case _:
+                self._strike_coordinator(fault)
+
     def _strike_coordinator(self, fault: Fault) -> None:
         coordinator = self.network.coordinators[-1]
         match fault.kind:
