@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test cluster-up cluster-down simulate bench-loop bench-overhead bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -58,6 +58,9 @@ test-chaos: install  ## training processes that are killed, stopped and cut off 
 
 test-local-long: install ## local and chaos tests that mostly wait; each says why it is not in the gate
 	$(TEST) tests/local -m long
+
+test-prometheus: install ## a Prometheus of this machine reads runs, here and on the test cluster: apt-get install prometheus
+	$(TEST) tests/local/test_prometheus.py tests/cluster/test_prometheus.py
 
 test-cluster: install ## runs on a Kubernetes made on this machine, as root, or on HEADWAY_TEST_KUBECONFIG
 	$(TEST) tests/cluster -m "cluster and not long"
@@ -160,5 +163,17 @@ bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memor
 bench-loop: install  ## tokens/s against a bare PyTorch loop
 	$(BENCH).loop
 
+bench-time-left: install ## time left after a tenth of a run beside the truth, in five kinds of run
+	$(BENCH).time_left
+
+bench-display: install ## processor time that metrics and the terminal add to a step of preset tiny
+	$(BENCH).display
+
 bench-overhead: install ## milliseconds that Headway adds to a step
 	$(BENCH).overhead
+
+bench-report: install ## a report of STEPS=1000000 steps: size, seconds to open in Chromium, time and memory to make it
+	$(BENCH).report
+
+pictures: install ## the pictures in docs/images, of real runs whose workers are killed; Chromium and tmux, 10 minutes
+	$(BENCH).pictures

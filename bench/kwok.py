@@ -197,7 +197,7 @@ class Run:
         """The keeper's."""
 
     def launch(self) -> dict[str, Any]:
-        began, position = time.time(), self.desk.audit.position
+        began = time.time()
         size = ("--nodes", str(self.nodes), "--set", f"name={self.name}")
         with self.desk.started("run", "--on", "lab", *size) as typed:
             self.wait_until_up(self.nodes)
@@ -206,11 +206,6 @@ class Run:
         command = typed.ended(CTRL_C, int(Exit.RUN_FAILED))
         made = [call for call in command.calls if call.is_write]
         before = [call for call in command.calls if call.time <= made[-1].time]
-        lifted = [
-            call.time
-            for call in self.desk.audit.calls(self.account, position)
-            if call.words == "patch pods"
-        ]
         return {
             "objects": dict(Counter(call.resource for call in made if call.code == 201)),
             "writes": len(made),
@@ -218,8 +213,6 @@ class Run:
             "reads_while_it_waited": len(command.calls) - len(before),
             "megabytes": round(command.megabytes, 1),
             "made_seconds": round(made[-1].time - began, 2),
-            "first_gate_lifted_seconds": round(min(lifted) - began, 2),
-            "last_gate_lifted_seconds": round(max(lifted) - began, 2),
             "all_up_seconds": round(up - began, 2),
             **({"failure": command.output.strip()} if command.code != CTRL_C else {}),
         }

@@ -48,6 +48,10 @@ class HeadwayError(Exception):
     def __str__(self) -> str:
         return self.message if self.hint is None else f"{self.message}\nhint: {self.hint}"
 
+    def _render_traceback_(self) -> list[str]:
+        """What notebooks show: the words of the terminal."""
+        return [f"error: {self}"]
+
 
 def without_hint(text: str) -> tuple[str, str | None]:
     """Message and hint of an error that another process printed."""

@@ -278,6 +278,8 @@ class _Handler(BaseHTTPRequestHandler):
         if int(length) > most_bytes:
             raise HttpError(413, f"at most {most_bytes} bytes at once")
         content: bytes = self.rfile.read(int(length))
+        if len(content) != int(length):
+            raise HttpError(400, f"only {len(content)} of {length} bytes came")
         self._is_input_left = False
         return content
 

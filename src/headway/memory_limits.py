@@ -60,5 +60,9 @@ class Memory:
         yield top
 
 
-def in_gib(num_bytes: float) -> str:
-    return f"{num_bytes / 2**30:.1f} GiB"
+def byte_size(num_bytes: float) -> str:
+    """3.1 GiB; 14.4 MiB; 812 KiB: in the units in which memory is sold."""
+    for unit, factor in (("GiB", 2**30), ("MiB", 2**20)):
+        if num_bytes >= factor:
+            return f"{num_bytes / factor:.1f} {unit}"
+    return f"{num_bytes / 2**10:.0f} KiB"

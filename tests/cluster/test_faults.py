@@ -14,7 +14,7 @@ import pytest
 
 from cluster_tool import faults, pods, slow_dns
 from cluster_tool.cluster import Cluster
-from cluster_tool.network import HOST
+from cluster_tool.network import HOST, connects
 from cluster_tool.node import Node
 from cluster_tool.readiness import condition, is_ready
 from support.stolen_time import Stopwatch
@@ -32,12 +32,6 @@ def _start(cluster: Cluster, namespace: str, node: Node, *command: str) -> str:
     assert cluster.image
     pods.start(cluster.api, namespace, node.name, cluster.image, command, node.name)
     return pods.wait_running(cluster.api, namespace, node.name)
-
-
-def _connects(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(1.0)
-        return probe.connect_ex((address, port)) == 0
 
 
 def _pressure(cluster: Cluster, node: Node) -> str:
@@ -75,15 +69,15 @@ def test_a_cut_network_lets_the_node_run_on(own_cluster: Cluster, namespace: str
     node = own_cluster.nodes[1]
     address = _start(own_cluster, namespace, node, *SERVE)
     before = node.pod_pids()
-    assert _connects(address, 8080)
-    assert _connects(node.address, KUBELET)
+    assert connects(address, 8080)
+    assert connects(node.address, KUBELET)
     faults.cut_network(node)
-    assert not _connects(address, 8080)
-    assert not _connects(node.address, KUBELET)
+    assert not connects(address, 8080)
+    assert not connects(node.address, KUBELET)
     assert before <= node.pod_pids()
     faults.mend_network(node)
-    wait_for("the node to be reached", lambda: _connects(node.address, KUBELET))
-    wait_for("the pod to be reached", lambda: _connects(address, 8080))
+    wait_for("the node to be reached", lambda: connects(node.address, KUBELET))
+    wait_for("the pod to be reached", lambda: connects(address, 8080))
 
 
 def test_the_api_server_goes_and_comes_back(own_cluster: Cluster, namespace: str) -> None:

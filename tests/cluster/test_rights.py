@@ -8,18 +8,25 @@ from typing import Any
 import pytest
 from lightkube import KubeConfig
 from lightkube.config.models import User
+from lightkube.resources.core_v1 import ConfigMap
 
+from cluster_tool.api import Object
 from cluster_tool.cluster import GivenCluster
 from headway.errors import HeadwayError
 from headway.kube.client import KubeClient, RequestRefused
-from headway.kube.names import coordinator_object, labels, record_object, run_object
-from headway.kube.rbac import role, role_binding, service_account
+from headway.kube.names import coordinator_object, labels, record_object, run_object, spec_object
+from headway.kube.rbac import run_rights, shared_rights
 from headway.spec.target_file import Target
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 RUN = "it"
+SPEC = {
+    "metadata": {"name": spec_object(RUN, "0")},
+    "immutable": True,
+    "data": {"spec.json": "its code"},
+}
 RBAC = "/apis/rbac.authorization.k8s.io/v1/namespaces"
 SETTLE_SECONDS = 10.0
 EVERYBODY_MAY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"}
@@ -27,14 +34,30 @@ EVERYBODY_MAY = {"selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsub
 Calls = Mapping[tuple[str, str], Callable[[], object]]
 
 
+@pytest.fixture(params=["of the run", "of all runs"])
+def rights(request: pytest.FixtureRequest, namespace: str) -> list[Object]:
+    """Account, Role and RoleBinding."""
+    written = {} if request.param == "of the run" else {"coordinator": "keeps"}
+    content = {"kube": {"namespace": namespace}, "service_account": written}
+    target = Target.model_validate(content)
+    return shared_rights(target) if written else run_rights(RUN, target)
+
+
 @pytest.fixture
-def coordinator(cluster: GivenCluster, namespace: str) -> KubeClient:
-    """Who has the run's token, and nothing else; with what a run's coordinator finds there."""
-    target = Target.model_validate({"kube": {"namespace": namespace}})
+def role(rights: list[Object], namespace: str) -> str:
+    """Its path."""
+    return f"{RBAC}/{namespace}/roles/{rights[1]['metadata']['name']}"
+
+
+@pytest.fixture
+def coordinator(cluster: GivenCluster, namespace: str, rights: list[Object]) -> KubeClient:
+    """Who has the coordinator's token, and nothing else; with what a run's coordinator finds."""
     api, core = cluster.api, f"/api/v1/namespaces/{namespace}"
-    api.create(f"{core}/serviceaccounts", service_account(RUN, target))
-    api.create(f"{RBAC}/{namespace}/roles", role(RUN, target))
-    api.create(f"{RBAC}/{namespace}/rolebindings", role_binding(RUN, target))
+    account, role, role_binding = rights
+    api.create(f"{core}/serviceaccounts", account)
+    api.create(f"{RBAC}/{namespace}/roles", role)
+    api.create(f"{RBAC}/{namespace}/rolebindings", role_binding)
+    api.create(f"{core}/configmaps", SPEC)
     api.create(f"{core}/configmaps", {"metadata": {"name": record_object(RUN)}})
     pod = {
         "metadata": {"name": "waits", "labels": labels(RUN, "worker")},
@@ -58,7 +81,7 @@ def coordinator(cluster: GivenCluster, namespace: str) -> KubeClient:
     for name in (run_object(RUN), coordinator_object(RUN)):
         job = {"metadata": {"name": name}, "spec": {"suspend": True, "template": template}}
         api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
-    asked = api.create(f"{core}/serviceaccounts/{run_object(RUN)}/token", {"spec": {}})
+    asked = api.create(f"{core}/serviceaccounts/{account['metadata']['name']}/token", {"spec": {}})
     there = KubeConfig.from_file(cluster.kubeconfig).get()
     assert there is not None
     user = User(token=asked["status"]["token"])
@@ -102,12 +125,9 @@ def refused(calls: Calls) -> set[tuple[str, str]]:
     return found
 
 
-def test_each_right_is_needed(
-    cluster: GivenCluster, namespace: str, coordinator: KubeClient
-) -> None:
+def test_each_right_is_needed(cluster: GivenCluster, role: str, coordinator: KubeClient) -> None:
     calls = calls_of(coordinator)
-    path = f"{RBAC}/{namespace}/roles/{run_object(RUN)}"
-    rules = cluster.api.get(path)["rules"]
+    rules = cluster.api.get(role)["rules"]
     wait_for("its rights", lambda: refused(calls) == set(), SETTLE_SECONDS)
     granted = {(rule["resources"][0], verb) for rule in rules for verb in rule["verbs"]}
     assert granted == calls.keys()
@@ -118,7 +138,7 @@ def test_each_right_is_needed(
             else rule
             for rule in rules
         ]
-        cluster.api.patch(path, {"rules": fewer})
+        cluster.api.patch(role, {"rules": fewer})
         expected = {(resource, verb)}
         if (resource, verb) == ("configmaps", "get"):
             expected.add(("configmaps", "update"))  # it reads what it changes
@@ -129,7 +149,9 @@ def test_each_right_is_needed(
         )
 
 
-def test_there_is_no_other(cluster: GivenCluster, namespace: str, coordinator: KubeClient) -> None:
+def test_there_is_no_other(
+    cluster: GivenCluster, namespace: str, role: str, coordinator: KubeClient
+) -> None:
     review = {"spec": {"namespace": namespace}}
     path = "apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
 
@@ -138,7 +160,7 @@ def test_there_is_no_other(cluster: GivenCluster, namespace: str, coordinator: K
         found: list[dict[str, Any]] = answer.json()["status"]["resourceRules"]
         return [rule for rule in found if not EVERYBODY_MAY & set(rule["resources"])]
 
-    expected = cluster.api.get(f"{RBAC}/{namespace}/roles/{run_object(RUN)}")["rules"]
+    expected = cluster.api.get(role)["rules"]
     wait_for("its rights", lambda: len(rules()) == len(expected), SETTLE_SECONDS)
 
     def plain(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
@@ -146,3 +168,22 @@ def test_there_is_no_other(cluster: GivenCluster, namespace: str, coordinator: K
         return sorted(tuple(sorted(rule.get(key) or ()) for key in keys) for rule in found)
 
     assert plain(rules()) == plain(expected)
+
+
+def test_what_a_run_is_cannot_be_changed(
+    cluster: GivenCluster, namespace: str, role: str, coordinator: KubeClient
+) -> None:
+    """By no coordinator, also not by one that may change the ConfigMaps of all runs."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps/{SPEC['metadata']['name']}"
+    spec = ConfigMap.from_dict(cluster.api.get(path))
+    spec.data = {"spec.json": "other code"}
+    may_change = not any("resourceNames" in rule for rule in cluster.api.get(role)["rules"])
+    why = "immutable" if may_change else "cannot update resource"
+
+    def refusal() -> str:
+        with pytest.raises(RequestRefused) as caught:
+            coordinator.replace_config_map(spec)
+        return caught.value.message
+
+    wait_for(why, lambda: why in refusal(), SETTLE_SECONDS)
+    assert cluster.api.get(path)["data"] == SPEC["data"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from support.guide_rights import users_kubeconfig
+from cluster_tool import faults
+from cluster_tool.network import connects
+from support.guide_rights import editors_kubeconfig, users_kubeconfig
 from support.lab import Lab
 from support.stolen_time import Stopwatch
 from support.waiting import wait_for
@@ -12,7 +14,10 @@ from support.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
-def test_scaled_while_it_trains(lab: Lab) -> None:
+def test_scaled_while_it_trains(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By somebody who may do what the guide says and no more."""
+    kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     lab.headway("run", "--on", "lab", "--nodes", "2")
     lab.wait_for_workers(2)
     first = lab.training_pids()
@@ -23,16 +28,37 @@ def test_scaled_while_it_trains(lab: Lab) -> None:
         lab.wait_for_workers(nodes)
         now = lab.training_pids()
         assert all(now[pod] == pids for pod, pids in kept.items()), "never restarted"
+    assert lab.status()["state"] == "running"
+    assert "step" in lab.headway("logs").stdout
     lab.headway("stop")
     lab.require_exact()
     lab.require_as_undisturbed()
     assert not [event for event in lab.directory().history() if event["event"] == "lost"]
+    assert "it" in lab.headway("list", "--on", "lab").stdout
+    lab.headway("delete", "it", "--yes")
+    wait_for("nothing to be left", lambda: lab.objects() == [], 60)
 
 
 def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By somebody who has the ClusterRole `edit` and what `headway rbac` prints, and no more."""
+    monkeypatch.setenv("KUBECONFIG", str(editors_kubeconfig(lab)))
+    accounts = _go_the_whole_way(lab)
+    assert accounts == {("worker", "headway-worker"), ("coordinator", "headway-coordinator")}
+
+
+@pytest.mark.long("a minute; test_scaled_while_it_trains uses the same rights")
+def test_the_whole_way_with_accounts_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """By somebody who may do what the guide says and no more."""
     kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
     monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    accounts = _go_the_whole_way(lab)
+    assert accounts == {("worker", "default"), ("coordinator", "headway-my-run")}
+
+
+def _go_the_whole_way(lab: Lab) -> set[tuple[str, str]]:
+    """Where the API server does not reach pods by their addresses. Returns the service accounts of
+    the run's pods, by component."""
+    faults.cut_api_from_pods()
     (lab.folder / "run.yaml").unlink()
     lab.headway("init", "tiny", "my-run")
     targets = (lab.folder / "targets.yaml").read_text()
@@ -44,6 +70,14 @@ def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     run_file.write_text(run_file.read_text() + more)
     lab.headway("run", "--on", "lab", "--nodes", "2")
     assert lab.status()["state"] == "running"
+    accounts = {
+        (component, pod["spec"]["serviceAccountName"])
+        for component in ("worker", "coordinator")
+        for pod in lab.pods(component)
+    }
+    lab.headway("events")
+    (coordinator,) = lab.pods("coordinator")
+    assert not connects(coordinator["status"]["podIP"], faults.PODS_PORT), "the proxy's way"
     lab.headway("scale", "--nodes", "1")
     assert "saved" in lab.headway("stop").stderr
     stopped_at = lab.status()["step"]
@@ -60,6 +94,7 @@ def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     lab.require_exact("my-run")
     lab.headway("delete", "my-run", "--yes")
     wait_for("nothing to be left", lambda: lab.objects() == [], 60)
+    return accounts
 
 
 def test_what_cannot_heal_is_given_up_with_its_reason(lab: Lab) -> None:

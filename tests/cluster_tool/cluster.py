@@ -125,6 +125,7 @@ class Cluster(GivenCluster):
 
     def repair(self) -> None:
         """Undoes whatever fault is left; does next to nothing if there is none."""
+        faults.mend_api()
         if not self.control_plane.api_runs:
             faults.start_api(self.control_plane, self.api)
         if self.dns.is_slow:
@@ -213,6 +214,7 @@ def take_down(folder: Path = FOLDER) -> None:
     for node in _nodes(folder, facts["nodes"], processes):
         node.power_off()
     processes.end_all()
+    faults.mend_api()
     network.remove_bridge()
     for path in facts["made"]:
         # Somebody else may use it by now.

@@ -16,6 +16,7 @@ from support.waiting import wait_for
 FILLER = "filler"
 LEFT_BYTES = 1 << 20
 READY_SECONDS = 90.0
+PODS_PORT, KUBELET_PORT = 7461, 10250
 
 
 def pull_plug(node: Node) -> None:
@@ -38,6 +39,21 @@ def cut_network(node: Node) -> None:
 
 def mend_network(node: Node) -> None:
     network.mend(node.number)
+
+
+def cut_api_from_pods() -> None:
+    """The API server's packets to the HTTP port of Headway's pods are lost."""
+    network.block(network.PODS, PODS_PORT)
+
+
+def cut_api_from_kubelets() -> None:
+    network.block(network.NODES, KUBELET_PORT)
+
+
+def mend_api() -> None:
+    """It reaches pods and kubelets."""
+    network.unblock(network.PODS, PODS_PORT)
+    network.unblock(network.NODES, KUBELET_PORT)
 
 
 def cordon(node: Node, api: Api) -> None:

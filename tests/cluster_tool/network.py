@@ -5,6 +5,7 @@ Nodes and the host know the way to each other's pods, so nothing is translated b
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 from cluster_tool.commands import run, try_to
@@ -94,6 +95,27 @@ def cut(node: int) -> None:
 
 def mend(node: int) -> None:
     run("ip", "link", "set", namespace(node), "up")
+
+
+def block(destination: str, port: int) -> None:
+    """Nothing gets from the control plane's address to that port of those addresses."""
+    run("iptables", "-A", "OUTPUT", *_rule(destination, port))
+
+
+def unblock(destination: str, port: int) -> None:
+    while try_to("iptables", "-D", "OUTPUT", *_rule(destination, port)):
+        pass
+
+
+def _rule(destination: str, port: int) -> list[str]:
+    return ["-d", destination, "-p", "tcp", "--dport", str(port), "-j", "DROP"]
+
+
+def connects(address: str, port: int) -> bool:
+    """Whether the control plane's machine gets through."""
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex((address, port)) == 0
 
 
 def traces() -> list[str]:

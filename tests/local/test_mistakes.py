@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from support.commands import headway
-from support.mistakes import MISTAKES, Mistake, make, repair
+from support.mistakes import MISTAKES, Mistake, commands_in, make, repair
 
 pytestmark = pytest.mark.local
 
@@ -25,4 +25,6 @@ def test_run_names_it_and_its_hint_helps(mistake: Mistake, tmp_path: Path) -> No
     assert "Traceback" not in said
 
     repair(mistake, tmp_path)
+    for command in commands_in(said):
+        headway(*command, folder=tmp_path)
     headway("run", folder=tmp_path)

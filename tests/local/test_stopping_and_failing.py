@@ -192,7 +192,9 @@ def test_an_error_in_the_users_code_comes_first(folder: Path) -> None:
     cause = "your code failed in step 1: ValueError: the third sample is upside down"
     where = "  mine.py:5 in loss: raise ValueError('the third sample is upside down')"
     assert error.startswith(f"error: {cause}\n{where}\nworker 1 ended")
-    assert "hint: headway check --code" in error
+    assert "headway check --code" in error
+    shown = json.loads(headway("status", "--json", folder=folder).stdout)
+    assert f"error: {shown['failure']}\nhint: {shown['failure_hint']}\n" == error
     assert "Traceback" not in error
     assert "Connection closed" not in error
     shown = headway("logs", folder=folder).stdout

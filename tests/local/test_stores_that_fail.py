@@ -14,7 +14,10 @@ import pytest
 
 from headway.state.checkpoints import steps_saved
 from headway.state.ledger import verify_ledger
+from headway.state.run_directory import RunDirectory
 from support.killing import write_run
+from support.live import RUN_FILE, LiveRun
+from support.live import write_run as write_live_run
 from support.proxies import BrokenProxy
 from support.s3 import credentials, s3_server
 from support.waiting import wait_for
@@ -122,3 +125,37 @@ def _slowest_pause(directory: Any, seconds: float) -> float:
             slowest, last_step, changed = max(slowest, now - changed), step, now
         time.sleep(0.02)
     return slowest
+
+
+@pytest.mark.long("waits for most of a minute; unit/train/test_outages.py has what a worker does")
+def test_workers_that_restart_wait_for_a_store_that_is_away(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody holds the state: all of them need the store, to open the run and to restore."""
+    with s3_server(tmp_path / "s3") as port, BrokenProxy(port) as proxy:
+        for name, value in credentials(proxy.port).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        run_file = f"{RUN_FILE}elastic: restart\ncheckpoint: {{every: 20 steps}}\n"
+        folder = write_live_run(tmp_path, text, f"{run_file}storage: s3://bucket/runs\n")
+        with LiveRun(folder, "it", 2) as run:
+            run.directory = RunDirectory("s3://bucket/runs/it").here()
+            wait_for("a save", lambda: run.events("saved"), 120)
+            proxy.broken = True
+            lost_at = run.step
+            os.kill(noted_workers(run)[1], signal.SIGKILL)
+            time.sleep(OUTAGE_SECONDS)
+            assert run.process.poll() is None, run.output
+            assert run.step <= lost_at + 20, "nobody trains without the store"
+            proxy.broken = False
+            run.wait_for_step(lost_at + 30, 90)
+            run.stop()
+        assert proxy.refused > 0
+        verdict = verify_ledger(RunDirectory("s3://bucket/runs/it").ledger.read()[0])
+        assert verdict.breach is None, verdict
+
+
+def noted_workers(run: LiveRun) -> dict[int, int]:
+    """Newest process of each node."""
+    started = [event for event in run.directory.launcher.read()[0] if event["event"] == "worker"]
+    return {event["node"]: event["pid"] for event in started}

@@ -80,6 +80,7 @@ class Warm:
                 "HEADWAY_DEVICE": str(rank),
                 "HEADWAY_STORE": str(self.folder / f"store-{resolved.name}-{generation}"),
                 "HEADWAY_GENERATION": str(generation),
+                "HEADWAY_STEPS": str(self.steps_file(rank)),
             }
             command = {
                 "start": rank,
@@ -98,6 +99,9 @@ class Warm:
 
     def log(self, rank: int) -> Path:
         return self.folder / f"worker-{rank}.log"
+
+    def steps_file(self, rank: int) -> Path:
+        return self.folder / f"steps-{rank}"
 
     def words(self) -> str:
         return "\n".join(path.read_text() for path in sorted(self.folder.glob("*.log")))
@@ -148,6 +152,8 @@ def test_its_workers_train(warm: Warm, stream: dict[str, Path], nodes: int) -> N
     seconds, lost_seconds = watch.seconds, watch.lost_seconds
     directory = RunDirectory.open(resolved.run_directory)
     assert [line["step"] for line in directory.steps()] == list(range(1, 7))
+    recorded = [warm.steps_file(rank).read_text().split() for rank in range(nodes)]
+    assert recorded == [["0", "6"]] * nodes, "for its launcher"
     # A cold worker imports what the parent did, before anything else.
     assert seconds < warm.ready_seconds / 2
     (started,) = [event for event in directory.history() if event["event"] == "started"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from prometheus_client.parser import text_string_to_metric_families
 
 from headway.member.protocol.keys import new_key, read_key
 from support.commands import HEADWAY
@@ -107,7 +108,10 @@ class CoordinatorProcess:
 
     async def metric(self, name: str) -> float:
         text = (await self.get("/metrics")).decode()
-        lines = [
-            line for line in text.splitlines() if line.startswith(f"headway_coordinator_{name} ")
-        ]
-        return float(lines[0].split()[1])
+        (value,) = (
+            sample.value
+            for family in text_string_to_metric_families(text)
+            for sample in family.samples
+            if sample.name == f"headway_coordinator_{name}"
+        )
+        return value

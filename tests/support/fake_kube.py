@@ -4,22 +4,23 @@ Kubernetes does with objects is for the real one to show. It can be away, refuse
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from socket import SHUT_RDWR
-from threading import Thread
+from socket import SHUT_RDWR, socket
+from threading import Thread, current_thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from headway.clock import SystemClock
-from headway.http_server import HttpServer
-from headway.kube.names import INSTANCE, STORAGE
+from headway.http_server import TEXT, HttpServer, Pages, Resource
+from headway.kube.names import INSTANCE, STORAGE, SUSPECT
 from headway.launch.claim_server import ServedClaim
 from headway.member.protocol.sockets import bound_to
 from support.fake_pods import PODS, FakePods, WatchCut, patch_pod
+from support.fake_port_forward import END_SECONDS, FakePortForward
 
 Object = dict[str, Any]
 DELETED_AT = "2026-11-16T09:00:00Z"
@@ -51,6 +52,7 @@ class FakeKube:
         """How many more calls that begin so (`DELETE /api/v1/...`) are answered with 500."""
         self.calls: list[str] = []
         """All that were answered, such as `GET /apis/...`."""
+        self.pod_patches: list[Any] = []
         self.page = 500
         """Most objects in a list."""
         self.pods = FakePods()
@@ -60,6 +62,13 @@ class FakeKube:
         """Status of a pod that serves the claim."""
         self.printed: dict[str, dict[str, str]] = {}
         """By pod and container."""
+        self.port_forward = FakePortForward()
+        self.proxy_error: tuple[int, str] | None = None
+        """Status and message instead of a pod's answer."""
+        self.gateway_error = 0
+        """Status of an answer that is neither the API server's nor the pod's."""
+        self.connections: dict[Thread, socket] = {}
+        """Of clients, by the thread that serves each."""
         self._claim = claim
         self._served: HttpServer | None = None
 
@@ -97,6 +106,10 @@ class FakeKube:
         if any(path.startswith(prefix) for prefix in self.forbidden):
             return self._status(403, f"{path} is forbidden: you may not {method} it")
         if "/proxy/" in path:
+            if self.proxy_error is not None:
+                return self._status(*self.proxy_error)
+            if self.gateway_error:
+                return self.gateway_error, b"<html>Bad gateway</html>"
             return self._proxied(method, where.partition("/proxy")[2], content, headers)
         if path.endswith("/log"):
             return self._log(path.split("/")[-2], query.get("container", [""])[0])
@@ -104,13 +117,21 @@ class FakeKube:
             return self._changed_pod(method, path, content)
         if method == "PATCH":
             return 200, json.dumps(self._patched(path, json.loads(content))).encode()
+        if method == "POST":
+            return self._created(path, json.loads(content))
         if method == "DELETE":
-            return self._deleted(path)
+            return self._deleted(path, json.loads(content or b"{}"))
         if (found := self.objects.get(path)) is not None:
             return 200, json.dumps(found).encode()
         if path.rsplit("/", 1)[1] in ("jobs", "pods", "events", *self.others):
             return 200, self._listed(path, query)
         return self._status(404, f"{path} not found")
+
+    def _created(self, path: str, content: Object) -> tuple[int, bytes]:
+        path = f"{path}/{content['metadata']['name']}"
+        if path in self.objects:
+            return self._status(409, f"{path} already exists")
+        return 201, json.dumps(self._patched(path, content)).encode()
 
     def _patched(self, path: str, patch: Object) -> Object:
         there = self.objects.get(path)
@@ -137,7 +158,8 @@ class FakeKube:
             return self._status(404, f"{path} not found")
         metadata = pod["metadata"]
         if method == "PATCH":
-            patch_pod(pod, json.loads(content))
+            self.pod_patches.append(json.loads(content))
+            patch_pod(pod, self.pod_patches[-1])
         else:
             metadata["deletionTimestamp"] = metadata.get("deletionTimestamp") or DELETED_AT
         if metadata.get("deletionTimestamp") and not metadata.get("finalizers"):
@@ -153,24 +175,39 @@ class FakeKube:
         wanted = _selected(query)
         return self.pods.watch(
             int(query["resourceVersion"][0]),
-            lambda pod: wanted.items() <= pod["metadata"].get("labels", {}).items(),
+            wanted,
         )
 
     def _serve(self, secret: Object) -> None:
         from base64 import b64decode
 
         key = b64decode(secret["data"]["key"]).decode()
-        resources = ServedClaim(self._claim, key).resources
-        self._served = HttpServer(bound_to("127.0.0.1", 0), {}, SystemClock(), resources)
+        resources = ServedClaim(self._claim, key, SystemClock()).resources
+        self._start_pod({"/healthz": lambda: (TEXT, b"ok\n")}, resources)
+
+    def serve_pages(self, pages: Pages, resources: Mapping[str, Resource] | None = None) -> None:
+        """As the pod does that is asked by port-forward or proxy."""
+        if self._served is not None:
+            self._served.__exit__()
+        self._start_pod(pages, resources or {})
+
+    def _start_pod(self, pages: Pages, resources: Mapping[str, Resource]) -> None:
+        self._served = HttpServer(bound_to("127.0.0.1", 0), pages, SystemClock(), resources)
         self._served.__enter__()
 
-    def _deleted(self, path: str) -> tuple[int, bytes]:
-        gone = self.objects.pop(path, None)
+    def _deleted(self, path: str, options: Object) -> tuple[int, bytes]:
+        gone = self.objects.get(path)
         if gone is None:
             return self._status(404, f"{path} not found")
+        wanted = options.get("preconditions", {}).get("uid")
+        if wanted not in (None, gone["metadata"]["uid"]):
+            return self._status(409, f"{path} has another UID than {wanted}")
+        del self.objects[path]
         run = gone["metadata"]["labels"][INSTANCE]
         for other, one in list(self.objects.items()):
-            if one["metadata"].get("labels", {}).get(INSTANCE) == run:
+            labels = one["metadata"].get("labels", {})
+            # A pod that marks a lost machine has no kubelet that would end it.
+            if labels.get(INSTANCE) == run and SUSPECT not in labels:
                 del self.objects[other]
         return self._status(200, "deleted")
 
@@ -200,6 +237,30 @@ class FakeKube:
         connection.request(method, where, content, kept)
         answer = connection.getresponse()
         return answer.status, answer.read()
+
+    def refusal_to_forward(self, where: str) -> tuple[int, bytes] | None:
+        path = urlsplit(where).path
+        self.calls.append(f"FORWARD {path}")
+        if any(path.startswith(prefix) for prefix in self.forbidden):
+            return self._status(403, f"{path} is forbidden: you may not get it")
+        if self.port_forward.refusal is not None:
+            return self._status(*self.port_forward.refusal)
+        if path.removesuffix("/portforward") not in self.objects:
+            return self._status(404, f"{path} not found")
+        return None
+
+    def forward(self, connection: socket, key: str) -> None:
+        assert self._served is not None, STORAGE
+        self.port_forward.serve(connection, key, self._served.port)
+
+    def end(self) -> None:
+        """No thread is left: some tests count them."""
+        for thread, connection in list(self.connections.items()):
+            with suppress(OSError):
+                connection.shutdown(SHUT_RDWR)
+            thread.join(END_SECONDS)
+        if self._served is not None:
+            self._served.__exit__()
 
     def _log(self, pod: str, container: str) -> tuple[int, bytes]:
         """As the real one: of several containers one has to be named."""
@@ -231,6 +292,14 @@ def fake_kube(folder: Path) -> Iterator[FakeKube]:
         protocol_version = "HTTP/1.1"
         wbufsize = -1  # an answer is one packet
 
+        def setup(self) -> None:
+            super().setup()
+            kube.connections[current_thread()] = self.connection
+
+        def finish(self) -> None:
+            super().finish()
+            del kube.connections[current_thread()]
+
         def _do(self) -> None:
             content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             if kube.is_away:
@@ -240,7 +309,20 @@ def fake_kube(folder: Path) -> Iterator[FakeKube]:
             if "watch=true" in self.path:
                 self._watch()
                 return
-            code, answer = kube.answer(self.command, self.path, content, self.headers)
+            if "/portforward" in self.path:
+                self._forward()
+                return
+            self._answer(*kube.answer(self.command, self.path, content, self.headers))
+
+        def _forward(self) -> None:
+            refusal = kube.refusal_to_forward(self.path)
+            if refusal is not None:
+                self._answer(*refusal)
+                return
+            kube.forward(self.connection, self.headers["Sec-WebSocket-Key"])
+            self._cut()
+
+        def _answer(self, code: int, answer: bytes) -> None:
             self.send_response(code)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(answer)))
@@ -279,6 +361,8 @@ def fake_kube(folder: Path) -> Iterator[FakeKube]:
         yield kube
     finally:
         kube.is_away = True
+        kube.port_forward.is_over.set()
         kube.pods.end_watches(is_cut=True)
         server.shutdown()
         server.server_close()
+        kube.end()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from threading import Condition
-from typing import Any
+from typing import Any, NamedTuple
 
 Object = dict[str, Any]
 PODS = "/api/v1/namespaces/ml/pods"
@@ -14,6 +14,13 @@ PODS = "/api/v1/namespaces/ml/pods"
 
 class WatchCut(Exception):
     """The connection of a watch is cut in the middle."""
+
+
+class Change(NamedTuple):
+    version: int
+    what: str
+    pod: Object
+    labels_before: dict[str, str]
 
 
 class FakePods:
@@ -26,7 +33,9 @@ class FakePods:
         self.is_held = False
         """Watches show no more changes."""
         self.num_lists = self.num_watches = 0
-        self._changes: list[tuple[int, str, Object]] = []
+        self._changes: list[Change] = []
+        self._labels: dict[str, dict[str, str]] = {}
+        """Of each pod, at its newest change."""
         self._changed = Condition()
         self._watch_epoch = 0
         self._is_cut = False
@@ -34,8 +43,11 @@ class FakePods:
     def note(self, what: str, pod: Object) -> None:
         with self._changed:
             self.version += 1
-            pod["metadata"]["resourceVersion"] = str(self.version)
-            self._changes.append((self.version, what, deepcopy(pod)))
+            metadata = pod["metadata"]
+            metadata["resourceVersion"] = str(self.version)
+            before = self._labels.get(metadata["name"], {})
+            self._labels[metadata["name"]] = dict(metadata.get("labels", {}))
+            self._changes.append(Change(self.version, what, deepcopy(pod), before))
             self._changed.notify_all()
 
     def forget_changes(self) -> None:
@@ -51,7 +63,8 @@ class FakePods:
             self._watch_epoch += 1
             self._changed.notify_all()
 
-    def watch(self, version: int, is_wanted: Callable[[Object], bool]) -> Iterator[bytes]:
+    def watch(self, version: int, wanted: Mapping[str, str]) -> Iterator[bytes]:
+        """Of pods with these labels. One that loses them is gone for this watch."""
         self.num_watches += 1
         epoch = self._watch_epoch
         if version < self.oldest:
@@ -59,12 +72,14 @@ class FakePods:
             yield _line("ERROR", gone)
             return
         while new := self._after(version, epoch):
-            for newest, what, pod in new:
-                version = newest
-                if is_wanted(pod):
-                    yield _line(what, pod)
+            for change in new:
+                version = change.version
+                if wanted.items() <= change.pod["metadata"].get("labels", {}).items():
+                    yield _line(change.what, change.pod)
+                elif wanted.items() <= change.labels_before.items():
+                    yield _line("DELETED", change.pod)
 
-    def _after(self, version: int, epoch: int) -> list[tuple[int, str, Object]]:
+    def _after(self, version: int, epoch: int) -> list[Change]:
         """Changes since then, once there are any; none: the watch ends."""
 
         def has_ended() -> bool:
@@ -76,10 +91,10 @@ class FakePods:
                 raise WatchCut
             return [] if has_ended() else self._newer(version)
 
-    def _newer(self, version: int) -> list[tuple[int, str, Object]]:
+    def _newer(self, version: int) -> list[Change]:
         if self.is_held:
             return []
-        return [change for change in self._changes if change[0] > version]
+        return [change for change in self._changes if change.version > version]
 
 
 def _line(what: str, content: Object) -> bytes:
@@ -93,6 +108,14 @@ def patch_pod(pod: Object, patch: Any) -> None:
             _apply(pod, operation)
         return
     metadata: Mapping[str, Any] = patch["metadata"]
+    for key in ("labels", "annotations"):
+        merged = pod["metadata"].get(key, {}) | metadata.get(key, {})
+        pod["metadata"][key] = {name: value for name, value in merged.items() if value is not None}
+    for change in metadata.get("ownerReferences", ()):
+        (owner,) = (
+            one for one in pod["metadata"]["ownerReferences"] if one["uid"] == change["uid"]
+        )
+        owner.update(change)
     finalizers: list[str] = pod["metadata"].setdefault("finalizers", [])
     for name in metadata.get("$deleteFromPrimitiveList/finalizers", ()):
         if name in finalizers:

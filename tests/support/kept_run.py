@@ -15,7 +15,7 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import SystemClock, stamp
 from headway.kube.client import KubeClient
-from headway.kube.names import FINALIZER, GATE, INDEX, labels
+from headway.kube.names import CONTROLLER_UIDS, FINALIZER, GATE, INDEX, SUSPECT, labels
 from headway.launch import keeper as keeper_module
 from headway.launch import pod_watch as watch_module
 from headway.spec.load import load_run
@@ -23,6 +23,7 @@ from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import Journal, RunDirectory
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_pods import PODS
+from support.named_machines import named_machines
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 START = 1_800_000_000.0
@@ -141,23 +142,43 @@ class KeptRun:
         """Whether its Job does not count it."""
         return FINALIZER not in self.pod(name)["metadata"]["finalizers"]
 
-    def create_pod(self, index: int, name: str, age_seconds: float = 0.0) -> None:
-        """As the Job does: it is scheduled once its gate is lifted."""
+    def is_marker(self, name: str) -> bool:
+        """Whether it keeps other pods off its machine, its Job ignores it, and it goes with that
+        Job."""
+        assert self.has_pod(name)
+        metadata = self.pod(name)["metadata"]
+        (owner,) = metadata["ownerReferences"]
+        is_ignored = not metadata["labels"].keys() & {*CONTROLLER_UIDS} and not owner["controller"]
+        return SUSPECT in metadata["labels"] and is_ignored and self.is_released(name)
+
+    def create_pod(
+        self, index: int, name: str, age_seconds: float = 0.0, is_gated: bool = False
+    ) -> None:
+        """As the Job does."""
+        job = self.job["metadata"]
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": job["name"], "uid": job["uid"]}
         metadata = {
-            "labels": labels("it", "worker"),
+            "labels": labels("it", "worker") | dict.fromkeys(CONTROLLER_UIDS, job["uid"]),
             "annotations": {INDEX: str(index)},
+            "ownerReferences": [owner | {"controller": True}],
             "finalizers": [FINALIZER],
             "creationTimestamp": stamp(self.clock.now() - age_seconds),
         }
         terms: dict[str, Any] = {"nodeSelectorTerms": [{"matchExpressions": []}]}
         required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
-        spec = {"schedulingGates": [{"name": GATE}], "affinity": {"nodeAffinity": required}}
+        gates = [{"name": GATE}] if is_gated else []
+        spec = {"schedulingGates": gates, "affinity": {"nodeAffinity": required}}
         self._put(name, metadata, spec, {"phase": "Pending"})
+
+    def schedule_pod(self, name: str, machine: str) -> None:
+        pod = self.pod(name)
+        pod["spec"]["nodeName"] = machine
+        self._update(pod, pod["status"])
 
     def start_pod(self, name: str, machine: str) -> None:
         """It is scheduled, and its worker is let into the run."""
         pod = self.pod(name)
-        pod["spec"] |= {"nodeName": machine, "schedulingGates": []}
+        self.schedule_pod(name, machine)
         self._update(pod, {"phase": "Running"})
         self.coordinator.connected.add(name)
         self.coordinator.members.add(name)
@@ -224,11 +245,6 @@ class KeptRun:
         """From the launcher's journal."""
         return [one for one in self.directory.launcher.read()[0] if one["event"] == kind]
 
-    def not_on(self, name: str) -> list[str]:
-        """Machines on which a pod must not be scheduled."""
-        (term,) = self._term(name)
-        return [one["values"][0] for one in term.get("matchFields", ())]
-
     def is_off_spot(self, name: str) -> bool:
         (term,) = self._term(name)
         return any(one["key"] == SPOT[0] for one in term["matchExpressions"])
@@ -289,6 +305,7 @@ def kept_run(folder: Path, code: Code, *settings: str) -> Iterator[KeptRun]:
         run = KeptRun(kube, folder, code, *settings)
         yield run
         run.keeper.watch.stop()
+        assert named_machines(kube.pod_patches) == []
 
 
 def _resolved(folder: Path, settings: tuple[str, ...]) -> Resolved:

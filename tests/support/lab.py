@@ -130,6 +130,23 @@ class Lab:
             and pod["status"]["phase"] in ("Pending", "Running")
         ]
 
+    def markers(self) -> list[dict[str, Any]]:
+        """Lost pods that keep others off their machines."""
+        return self.cluster.api.items(
+            f"/api/v1/namespaces/{self.namespace}/pods", labelSelector="headway/suspect"
+        )
+
+    def scheduled_on(self, node: Node) -> set[str]:
+        """Names of all pods that were ever scheduled there, also of those that are gone."""
+        events = self.cluster.api.items(
+            f"/api/v1/namespaces/{self.namespace}/events", fieldSelector="reason=Scheduled"
+        )
+        return {
+            event["involvedObject"]["name"]
+            for event in events
+            if event["message"].endswith(f" to {node.name}")
+        }
+
     def is_kept(self, elsewhere_than: str) -> bool:
         """Whether a coordinator is up, and not on that machine."""
         return any(

@@ -1,12 +1,15 @@
 """Forty mistakes that people make in their first hour, and what they should be told.
 
 Each changes the folder of a good first run. `where` is the text in the run file that the message
-has to point at; `fix` is what its hint says to do, after which the run is accepted.
+has to point at; `fix` is what its hint says to do, after which the run is accepted. A command in a
+hint is typed as it stands.
 """
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,6 +108,12 @@ def change(folder: Path, edits: tuple[Edit, ...]) -> None:
         assert text.count(old) == 1, f"{old!r} is {text.count(old)} times in the run file"
         text = text.replace(old, new)
     (folder / "run.yaml").write_text(text)
+
+
+def commands_in(hints: str) -> list[list[str]]:
+    """Arguments of the commands that hints say to type."""
+    found = re.findall(r"(?:^hint: |: )headway (.*)$", hints, re.MULTILINE)
+    return [shlex.split(command) for command in found]
 
 
 def _undo(edit: Edit) -> tuple[Edit, ...]:
@@ -393,6 +402,18 @@ MISTAKES = [
         repair=lambda folder: _gzip(folder / "text.txt.gz", "A story. " * 900),
     ),
     Mistake(
+        "conversations, and a tokenizer without a chat template",
+        "has no chat template, which messages need",
+        edits=(("{train: {vocab: 384}}", "./tokenizer\n    messages: messages"),),
+        files={
+            "tokenizer/tokenizer.json": _tokenizer(400),
+            "text.jsonl": _text([{"messages": [{"role": "user", "content": "Why?"}]}]),
+        },
+        where="tokenizer: ./tokenizer",
+        hint="tokenizer: {from: ./tokenizer, chat_template: zephyr}",
+        fix=(("./tokenizer", "{from: ./tokenizer, chat_template: zephyr}"),),
+    ),
+    Mistake(
         "no tokenizer",
         "data.train: sources need a tokenizer",
         edits=(("    tokenizer: {train: {vocab: 384}}\n", ""),),
@@ -410,8 +431,7 @@ MISTAKES = [
             ),
         ),
         where="path",
-        hint="headway data prepare",
-        fix=(("path: set", "sources: [text.jsonl]\n    tokenizer: {train: {vocab: 384}}"),),
+        hint="to make it: headway data prepare text.jsonl --into set --train-vocab 8192",
     ),
     Mistake(
         "a tokenizer folder without a tokenizer",

@@ -22,6 +22,8 @@ class Lost:
     healed: float
     """All workers are members again, none of them on that machine."""
     node: Node
+    astray: set[str]
+    """Pods that were scheduled on it nevertheless."""
 
 
 def away_from_the_coordinator(lab: Lab) -> Mapping[str, Any]:
@@ -35,6 +37,7 @@ def pull_the_plug(lab: Lab, seconds: float = RECOVER_SECONDS) -> Lost:
     wait for the next step, and then for all workers."""
     num_workers = len(lab.pods())
     node, before = lab.node_of(away_from_the_coordinator(lab)), lab.generation()["generation"]
+    scheduled = lab.scheduled_on(node)
     faults.pull_plug(node)
     watch, struck = Stopwatch(), time.time()
     stepped = wait_for("the next step", lambda: lab.first_step_of(before + 1), seconds)
@@ -42,4 +45,4 @@ def pull_the_plug(lab: Lab, seconds: float = RECOVER_SECONDS) -> Lost:
     lab.wait_for_workers(num_workers, seconds)
     healed = watch.seconds
     assert node.name not in {lab.node_of(pod).name for pod in lab.pods()}
-    return Lost(next_step, healed, node)
+    return Lost(next_step, healed, node, lab.scheduled_on(node) - scheduled)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from contextlib import suppress
 from typing import Self
 
 ANSWER = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
@@ -31,7 +32,11 @@ class Proxy:
                 client, _ = self._listener.accept()
             except OSError:
                 return
-            threading.Thread(target=self.serve, args=(client,), daemon=True).start()
+            threading.Thread(target=self._serve, args=(client,), daemon=True).start()
+
+    def _serve(self, client: socket.socket) -> None:
+        with client, suppress(ConnectionRefusedError):  # the server has ended before its clients
+            self.serve(client)
 
     def serve(self, client: socket.socket) -> None:
         raise NotImplementedError
@@ -47,16 +52,15 @@ class BrokenProxy(Proxy):
 
     def serve(self, client: socket.socket) -> None:
         server: socket.socket | None = None
-        with client:
-            while data := _received(client):
-                if self.broken:
-                    self.refused += 1
-                    client.sendall(ANSWER)
-                    break
-                if server is None:
-                    server = socket.create_connection(("127.0.0.1", self.to_port))
-                    threading.Thread(target=_pump, args=(server, client), daemon=True).start()
-                server.sendall(data)
+        while data := _received(client):
+            if self.broken:
+                self.refused += 1
+                client.sendall(ANSWER)
+                break
+            if server is None:
+                server = socket.create_connection(("127.0.0.1", self.to_port))
+                threading.Thread(target=_pump, args=(server, client), daemon=True).start()
+            server.sendall(data)
         if server is not None:
             server.close()
 
@@ -87,7 +91,7 @@ class SlowProxy(Proxy):
                     return
 
         threading.Thread(target=answers, daemon=True).start()
-        with client, server:
+        with server:
             while data := _received(client):
                 if answered.is_set():
                     answered.clear()

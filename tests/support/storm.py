@@ -175,8 +175,13 @@ class Storm:
         is_stalled = self._newest_step and self._stalled_at.has_passed
         assert not is_stalled, f"no step for {STALL_SECONDS:.0f} s{self._where()}"
         launched = [e for e in self.run.directory.launcher.read()[0] if e["event"] == "worker"]
-        if len(launched) != self._num_starts:
-            self._num_starts, self._after_step = len(launched), max(self._after_step, step + 1)
+        for start in launched[self._num_starts :]:
+            self._after_step = max(self._after_step, step + 1)
+            # The launcher compares steps when it has seen a loss: steps committed between the kill
+            # and that moment are none since.
+            kills = self._kills.get(start["node"], (0, 0))[1]
+            self._kills[start["node"]] = (self.run.step, kills)
+        self._num_starts = len(launched)
         self._holders.intersection_update(self.run.members())
         if self._is_calm():
             self._holders = set(range(self.nodes))

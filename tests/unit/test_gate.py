@@ -91,3 +91,10 @@ def test_what_the_host_took_is_the_average_of_the_processors(tmp_path: Path) -> 
     )
     assert _bash(f"stolen_seconds {stat}").stdout == "45done\n"
     assert _bash("stolen_seconds").returncode == 0
+
+
+def test_contributors_are_told_the_budgets() -> None:
+    table = (GATE.parents[1] / "CONTRIBUTING.md").read_text()
+    told = dict(re.findall(r"`make (test-\w+)` \| (\d+)", table))
+    tiers = re.findall(r"^tier .* (\d+) make (test-\w+)", GATE.read_text(), re.MULTILINE)
+    assert told == {target: budget for budget, target in tiers}

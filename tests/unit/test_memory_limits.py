@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.memory_limits import Memory
+from headway.memory_limits import Memory, byte_size
 
 MEMINFO = "MemTotal:       25165824 kB\nMemFree:  100 kB\n"
 V1 = "4:memory:/pods/it\n1:cpu:/pods/it\n0::/\n"
@@ -87,3 +87,10 @@ def test_of_this_machine() -> None:
     there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert 2**26 < Memory().limit_bytes() <= there
     assert (Memory().oom_kills() or 0) >= 0
+
+
+def test_a_small_model_has_a_size() -> None:
+    sizes = {15_056_000: "14.4 MiB", 3.1 * 2**30: "3.1 GiB", 2**20: "1.0 MiB", 4096: "4 KiB"}
+    assert {byte_size(number): words for number, words in sizes.items()} == {
+        words: words for words in sizes.values()
+    }

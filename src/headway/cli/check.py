@@ -13,6 +13,7 @@ from headway.cli.preflight import parameters_of, steps_of, warn_of_run_file
 
 if TYPE_CHECKING:
     from headway.errors import SpecError
+    from headway.preflight.preflight import Preflight
     from headway.spec.load import Loaded
 
 
@@ -38,20 +39,10 @@ def check(
     """Validate a run file, summarise the run, and refuse what its devices cannot run.
 
     Writes nothing, needs no torch and, with --on, asks no cluster."""
-    from headway.preflight.preflight import preflight
-    from headway.spec.load import load_run, load_targets
-    from headway.spec.resolve import require_complete, run_directory
+    from headway.spec.load import load_run
 
     loaded = load_run(run_file, set_)
-    if not loaded.is_preset:
-        require_complete(loaded)
-        run_directory(loaded)
-    targets = load_targets(loaded.folder)
-    warn_of_run_file(loaded)
-    found = preflight(loaded, is_here=on is None)
-    facts = {} if found.problems else run_facts(loaded)
-    if code and not found.problems:
-        facts["code"] = _check_code(loaded)
+    found, facts = examined(loaded, is_here=on is None, code=code)
     if json_:
         problems = [_problem_facts(problem) for problem in found.problems]
         print_json({**facts, "problems": problems, "unchecked": found.unchecked})
@@ -60,13 +51,37 @@ def check(
         rows = [*in_words(facts).items(), *(("not_checked", note) for note in found.unchecked)]
         for key, value in rows:
             print(f"{key.replace('_', ' '):<18}{value}")
-    if on is not None:
-        from headway.cli.target_render import require_fit_on
-        from headway.spec.load import load_target
+    require_devices(loaded, on)
 
+
+def examined(loaded: Loaded, is_here: bool, code: bool) -> tuple[Preflight, dict[str, Any]]:
+    """All problems that were found, and if there are none what the run will be. `code`: by running
+    the user's own functions as well."""
+    from headway.preflight.preflight import preflight
+    from headway.spec.load import load_targets
+    from headway.spec.resolve import require_complete, run_directory
+
+    if not loaded.is_preset:
+        require_complete(loaded)
+        run_directory(loaded)
+    load_targets(loaded.folder)
+    warn_of_run_file(loaded)
+    found = preflight(loaded, is_here)
+    facts = {} if found.problems else run_facts(loaded)
+    if code and not found.problems:
+        facts["code"] = _check_code(loaded)
+    return found, facts
+
+
+def require_devices(loaded: Loaded, on: str | None) -> None:
+    """Raises if the devices of this machine, or of a target, cannot run it."""
+    from headway.cli.target_render import require_fit_on
+    from headway.spec.load import load_target, load_targets
+
+    if on is not None:
         require_fit_on(loaded, load_target(on, loaded.folder))
     elif not loaded.is_preset:
-        _require_here(loaded, list(targets))
+        _require_here(loaded, list(load_targets(loaded.folder)))
 
 
 def _problem_facts(problem: SpecError) -> dict[str, Any]:
@@ -134,7 +149,7 @@ def run_facts(loaded: Loaded) -> dict[str, Any]:
 
 def in_words(facts: dict[str, Any]) -> dict[str, str]:
     """The same for reading."""
-    from headway.memory_limits import in_gib
+    from headway.memory_limits import byte_size
     from headway.spec.quantities import Length
 
     words = {key: str(value) for key, value in facts.items() if key != "name"}
@@ -142,7 +157,7 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
         model = facts["model"]
         size = ""
         if model["parameters"]:
-            state = in_gib(model["state_bytes"])
+            state = byte_size(model["state_bytes"])
             size = f", {short_count(model['parameters'])} parameters, {state} of state"
         words["model"] = f"{model['origin']}{size}"
     if "batch" in facts:

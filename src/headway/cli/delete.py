@@ -1,13 +1,17 @@
-"""headway delete: remove a run for good."""
+"""headway delete: remove runs for good."""
 
 from __future__ import annotations
 
+import functools
 import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.completion import local_runs
 from headway.cli.options import OnOption
 from headway.cli.output import hint, say, warn
 
@@ -15,13 +19,40 @@ if TYPE_CHECKING:
     from headway.cli.target_run import TargetRun
     from headway.state.run_directory import RunDirectory
 
+ALL_SAVED = "with all that it saved"
+
 
 def delete(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Name, folder or address of a run.")],
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN",
+            help="Names, folders or addresses of runs.",
+            autocompletion=local_runs,
+        ),
+    ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     on: OnOption = None,
 ) -> None:
-    """Delete a run with its checkpoints, logs and ledger. This cannot be undone."""
+    """Delete runs with their checkpoints, logs and ledgers. This cannot be undone."""
+    # All are looked up first: a misspelt name among several deletes nothing.
+    deletions = [_deletion(run, on) for run in dict.fromkeys(runs)]
+    if not yes:
+        what = "\n  ".join(one.what for one in deletions)
+        asked = f"delete {what}?" if len(deletions) == 1 else f"delete these?\n  {what}\n"
+        typer.confirm(asked, abort=True, err=True)
+    for one in deletions:
+        one.delete()
+
+
+@dataclass(frozen=True)
+class _Deletion:
+    what: str
+    delete: Callable[[], None]
+
+
+def _deletion(name: str, on: str | None) -> _Deletion:
+    """Raises if there is no such run, or if it is still running."""
     from headway.cli.target_run import target_run
     from headway.clock import SystemClock
     from headway.errors import StillRunning
@@ -29,20 +60,19 @@ def delete(
     from headway.state.find_run import find_run
     from headway.state.status import read_status
 
-    if (there := target_run(run, on, Path.cwd())) is not None:
-        _delete_on(there, yes)
-        return
-    directory = find_run(run, Path.cwd())
+    if (there := target_run(name, on, Path.cwd())) is not None:
+        return _deletion_on(there)
+    directory = find_run(name, Path.cwd())
     if read_status(directory, SystemClock().now()).state in ("starting", "running"):
-        raise StillRunning(
-            f"run {directory.name} is still running", f"headway stop {directory.name}"
-        )
+        raise StillRunning(f"run {directory.name} is still running", f"headway stop {name}")
     saved = steps_saved(directory)
     what = f"{directory.location} with checkpoints of steps {', '.join(map(str, saved)) or 'none'}"
-    if not yes:
-        typer.confirm(f"delete {what}?", abort=True, err=True)
-    _remove(directory)
-    say(f"deleted {what}")
+
+    def delete() -> None:
+        _remove(directory)
+        say(f"deleted {what}")
+
+    return _Deletion(what, delete)
 
 
 def _remove(directory: RunDirectory) -> None:
@@ -51,17 +81,36 @@ def _remove(directory: RunDirectory) -> None:
     shutil.rmtree(directory.local, ignore_errors=True)
 
 
-def _delete_on(run: TargetRun, yes: bool) -> None:
-    """Deletes its objects, and everything that it saved."""
-    from headway.cli.target_run import note_started_on
-    from headway.errors import HeadwayError, NotFound, RunFailed, StillRunning
+def _deletion_on(run: TargetRun) -> _Deletion:
+    """Of its objects, and of everything that it saved."""
+    from headway.errors import NotFound, StillRunning
 
     job = run.cluster.job()
     if job is not None and run.cluster.job_status(job).state == "active":
-        raise StillRunning(f"run {run.name} is still running", f"headway stop {run.name}")
-    what, saved = f"run {run.name} on {run.on}", "with all that it saved"
-    if not yes:
-        typer.confirm(f"delete {what} {saved}?", abort=True, err=True)
+        raise StillRunning(
+            f"run {run.name} is still running", f"headway stop {run.name} --on {run.on}"
+        )
+    if job is None and not _may_be_saved(run):
+        raise NotFound(f"there is no run {run.name} on {run.on}", f"headway list --on {run.on}")
+    return _Deletion(f"run {run.name} on {run.on} {ALL_SAVED}", functools.partial(_delete_on, run))
+
+
+def _may_be_saved(run: TargetRun) -> bool:
+    """Also if the storage cannot be asked: then deleting tells why."""
+    from headway.errors import HeadwayError
+    from headway.state.run_directory import RunDirectory
+
+    try:
+        return RunDirectory.exists(run.location)
+    except (HeadwayError, OSError):
+        return True
+
+
+def _delete_on(run: TargetRun) -> None:
+    from headway.cli.target_run import note_started_on
+    from headway.errors import HeadwayError, NotFound, RunFailed
+
+    what = f"run {run.name} on {run.on}"
     was_there = run.cluster.delete(say)
     try:
         was_saved = delete_saved(run)
@@ -76,7 +125,7 @@ def _delete_on(run: TargetRun, yes: bool) -> None:
     if not was_there and not was_saved:
         raise NotFound(f"there is no {what}", f"headway list --on {run.on}")
     note_started_on(run.folder, run.name, None)
-    say(f"deleted {what} {saved}" if was_saved else f"deleted {what}; it had saved nothing")
+    say(f"deleted {what} {ALL_SAVED}" if was_saved else f"deleted {what}; it had saved nothing")
 
 
 def delete_saved(run: TargetRun) -> bool:

@@ -57,7 +57,7 @@ def require_supported_on(loaded: Loaded, found: LoadedTarget) -> None:
     run = with_defaults(loaded.run, found.target)
     _refuse(unsupported_accelerators(run, Hardware(cores=1, cuda_devices=0)), loaded, found)
     wanted, device = run.resources.accelerators, found.target.pod.device
-    family = family_of_resource(device)
+    family = family_of_resource(device) if device is not None else None
     if wanted is not None and not wanted.is_cpu and family is not None:
         problem = f"{found.name}.pod.device: {device} requests {family.name}"
         refusal = DeviceRefusal(

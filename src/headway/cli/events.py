@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def events(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
-    """Show what happened to a run: starts, lost workers, checkpoints; on a target, also the events
+    """Show what happened to a run: starts, lost workers, checkpoints. On a target, also the events
     of Kubernetes."""
     from headway.cli.target_run import target_run
     from headway.state.find_run import find_run

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from headway.cli.completion import local_runs
 from headway.cli.options import SetOption
 from headway.cli.output import say
 
@@ -15,7 +16,9 @@ def fork(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN[@STEP]", help="Run to start from, and a saved step. Default: the newest."
+            metavar="RUN[@STEP]",
+            help="Run to start from, and a saved step. Default: the newest.",
+            autocompletion=local_runs,
         ),
     ],
     new: Annotated[str, typer.Argument(metavar="NEW", help="Name of the new run.")],

@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.output import say
+from headway.cli.completion import presets
+from headway.cli.output import print_table, say
 
 SCHEMA = "run.schema.json"
 """Beside the run file, and named by it: an address within the installed package would differ for
@@ -16,18 +17,29 @@ everybody who shares the folder."""
 
 def init(
     preset: Annotated[
-        str, typer.Argument(help="tiny, gpt2-small, llama2-7b, ... (see --list)")
+        str,
+        typer.Argument(
+            help="tiny, gpt2-small, llama2-7b, ... (see --list)", autocompletion=presets
+        ),
     ] = "",
     folder: Annotated[Path | None, typer.Argument(help="A new or empty folder.")] = None,
-    list_: Annotated[bool, typer.Option("--list", help="List the presets and exit.")] = False,
+    list_: Annotated[
+        bool,
+        typer.Option(
+            "--list",
+            help="List the presets with parameters, bytes of state, and what holds it.",
+        ),
+    ] = False,
 ) -> None:
     """Create a folder with a run file based on a preset."""
     from headway.errors import BadInput
     from headway.spec.load import preset_names
 
     if list_:
-        for name in preset_names():
-            print(name)
+        from headway.cli.preset_needs import preset_rows
+
+        header = ("PRESET", "PARAMETERS", "STATE", "HELD BY")
+        print_table(header, preset_rows())
         return
     if preset not in preset_names():
         raise BadInput(

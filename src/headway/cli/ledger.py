@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import typer
-
+from headway.cli.command_group import ExampleCommand, plain_app
 from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import print_json
 
-app = typer.Typer(help="Prove which samples a run consumed.", no_args_is_help=True)
+app = plain_app(help="Prove which samples a run consumed.", no_args_is_help=True)
 
 
 @app.callback()
@@ -18,7 +17,11 @@ def _group() -> None:
     pass
 
 
-@app.command("verify")
+@app.command(
+    "verify",
+    cls=ExampleCommand,
+    epilog="headway ledger verify\nheadway ledger verify my-run --json",
+)
 def verify(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
     """Prove from the ledger alone that every sample was consumed once, in order."""
     from headway.cli.target_run import directory_of

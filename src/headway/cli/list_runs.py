@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption
-from headway.cli.output import print_json, print_table, say
+from headway.cli.output import print_json, print_table, say, short_age, short_loss
+from headway.clock import seconds_of
+
+if TYPE_CHECKING:
+    from headway.state.run_directory import RunDirectory
+    from headway.state.status import RunStatus
+
+
+COLUMNS = ("NAME", "STATE", "STEP", "LOSS", "HELD-OUT", "CHECKPOINT", "AGE")
 
 
 def list_runs(on: OnOption = None, json_: JsonOption = False) -> None:
-    """List the runs in this folder; with --on, those in the namespace of a target."""
+    """List the runs in this folder, or with --on those in the namespace of a target."""
     from headway.clock import SystemClock
     from headway.state import find_run as find
     from headway.state.status import read_status
@@ -20,7 +29,8 @@ def list_runs(on: OnOption = None, json_: JsonOption = False) -> None:
         return
     folder = find.runs_folder(Path.cwd())
     now = SystemClock().now()
-    found = [read_status(directory, now) for directory in find.list_runs(folder)]
+    there = find.list_runs(folder)
+    found = [read_status(directory, now) for directory in there]
     if json_:
         print_json([status.as_json() for status in found])
         return
@@ -28,16 +38,23 @@ def list_runs(on: OnOption = None, json_: JsonOption = False) -> None:
         say(f"no runs in {folder}")
         return
     rows = [
-        (
-            status.name,
-            status.state,
-            f"{status.step}/{status.total_steps or '?'}",
-            f"{status.loss:.4f}" if status.loss is not None else "-",
-            str(status.checkpoint_step or "-"),
-        )
-        for status in found
+        list_row(directory, status, now) for directory, status in zip(there, found, strict=True)
     ]
-    print_table(("NAME", "STATE", "STEP", "LOSS", "CHECKPOINT"), rows)
+    print_table(COLUMNS, rows)
+
+
+def list_row(directory: RunDirectory, status: RunStatus, now: float) -> tuple[str, ...]:
+    losses = {name: short_loss(loss) for name, loss in status.evaluations.items()}
+    several = ", ".join(f"{name} {loss}" for name, loss in losses.items())
+    return (
+        status.name,
+        status.state,
+        f"{status.step}/{status.total_steps or '?'}",
+        f"{status.loss:.4f}" if status.loss is not None else "-",
+        several if len(losses) > 1 else next(iter(losses.values()), "-"),
+        str(status.checkpoint_step or "-"),
+        short_age(now - seconds_of(directory.record()["created"])),
+    )
 
 
 def _list_target(on: str, json_: bool) -> None:

@@ -82,11 +82,11 @@ def _leave_words(words: str) -> None:
 
 
 def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
-    """Waits for storage that is not mounted yet or fails for a moment: that is no error of the run.
-    None if the node is `asked` to leave meanwhile."""
+    """Waits for storage that is not mounted yet or fails for a moment: that is no error of the run,
+    but a store that refuses us is. None if the node is `asked` to leave meanwhile."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, NotFound
-    from headway.state.run_directory import RunDirectory
+    from headway.state.run_directory import RunDirectory, StoreUnreachable
 
     clock = SystemClock()
     deadline = clock.monotonic() + STORAGE_SECONDS
@@ -98,6 +98,9 @@ def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
                 raise NotFound(f"run {directory.name} has not been launched yet")
             return directory
         except (BadInput, NotFound, OSError) as error:
+            is_final = isinstance(error, BadInput) and not isinstance(error, StoreUnreachable)
+            if is_final and "://" in location:
+                raise
             if clock.monotonic() > deadline:
                 raise OSError(f"waited {STORAGE_SECONDS:.0f} s for {location}: {error}") from None
             if str(error) != said:

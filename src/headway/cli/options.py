@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from headway.cli.completion import local_runs, run_file_keys
+
+Output = Literal["yaml", "json"]
+"""Formats of Kubernetes objects."""
 
 RunFileArgument = Annotated[
     str | None,
@@ -12,19 +17,35 @@ RunFileArgument = Annotated[
 ]
 RunArgument = Annotated[
     str | None,
-    typer.Argument(metavar="RUN", help="Name or folder of a run. Default: that of ./run.yaml."),
+    typer.Argument(
+        metavar="RUN",
+        help="Name or folder of a run. Default: that of ./run.yaml.",
+        autocompletion=local_runs,
+    ),
+]
+RunsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Names or folders of runs. Default: that of ./run.yaml.",
+        autocompletion=local_runs,
+    ),
 ]
 RunStepArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN[@STEP]",
         help="Name or folder of a run, and a saved step. Default: run of ./run.yaml, newest step.",
+        autocompletion=local_runs,
     ),
 ]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", metavar="KEY=VALUE", help="Override a key of the run file: --set optimizer.lr=1e-4"
+        "--set",
+        metavar="KEY=VALUE",
+        help="Override a key of the run file: --set optimizer.lr=1e-4",
+        autocompletion=run_file_keys,
     ),
 ]
 SequenceLengthOption = Annotated[
@@ -33,6 +54,10 @@ SequenceLengthOption = Annotated[
         help="Tokens per sample, as in the run file. Default: 1024, or the length of the windows.",
         min=1,
     ),
+]
+AllowUnreadableOption = Annotated[
+    bool,
+    typer.Option("--allow-unreadable", help="Accept sources most of whose records have no text."),
 ]
 OnOption = Annotated[
     str | None,

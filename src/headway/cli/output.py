@@ -5,11 +5,16 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.terminal import has_colour, labelled
+
+if TYPE_CHECKING:
+    from headway.state.goodput import Goodput
 
 
 def say(text: str = "") -> None:
-    print(text, file=sys.stderr, flush=True)
+    print(labelled(text, has_colour(sys.stderr)), file=sys.stderr, flush=True)
 
 
 def hint(*lines: str) -> None:
@@ -42,6 +47,15 @@ def short_count(number: float) -> str:
     return f"{number:.3g}"
 
 
+def short_bytes(number: int) -> str:
+    """1234567 -> 1.23 MB."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if number >= factor:
+            amount = number / factor
+            return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}"
+    return f"{number} bytes"
+
+
 def short_loss(loss: float | None) -> str:
     return "not finite" if loss is None else f"{loss:.4f}"
 
@@ -53,3 +67,21 @@ def short_time(seconds: float) -> str:
         return f"{whole // 86400}d {whole % 86400 // 3600}h"
     hours, minutes, rest = whole // 3600, whole % 3600 // 60, whole % 60
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def short_age(seconds: float) -> str:
+    """75 -> 1m; 4000 -> 1h; 200000 -> 2d. As kubectl writes ages."""
+    for factor, letter in ((86400, "d"), (3600, "h"), (60, "m")):
+        if seconds >= factor:
+            return f"{int(seconds // factor)}{letter}"
+    return f"{max(0, int(seconds))}s"
+
+
+def goodput_text(found: Goodput) -> str:
+    """Share of time spent on learning, and the largest causes of the rest."""
+    causes = sorted(found.lost_seconds.items(), key=lambda pair: -pair[1])
+    worst = ", ".join(
+        f"{cause} {short_time(seconds)}" for cause, seconds in causes[:3] if seconds >= 1
+    )
+    total = short_time(found.total_seconds)
+    return f"{found.ratio:.1%} of {total}" + (f"; the rest went to {worst}" if worst else "")

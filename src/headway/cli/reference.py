@@ -15,11 +15,10 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from headway.cli.preset_needs import SHOWN, preset_parameters
 from headway.errors import Exit
-from headway.plan.accelerators import find_device
 from headway.plan.device_refusals import NODE_DEVICES, fewest_devices
 from headway.plan.memory_need import COPY_BYTES, STATE_BYTES, state_bytes
-from headway.plan.model_size import model_size
 from headway.spec.key_suggestions import fields_of, is_mapping_of_sections, section_of
 from headway.spec.load import load_run, preset_names, preset_text
 from headway.spec.run_file import RunFile
@@ -122,11 +121,6 @@ weights of its teacher. More devices make a run faster.
 
 These are counts: no preset has run on a GPU yet. See [GPUs](../guides/gpus.md).
 """
-SHOWN = {
-    label: device
-    for label in ("L4", "A100-40GB", "A100-80GB, H100", "H200", "B200")
-    if (device := find_device(label.partition(",")[0])) is not None
-}
 
 
 def _page(title: str, root: type[BaseModel], introduction: str) -> str:
@@ -229,25 +223,12 @@ def meant_for(preset: str) -> list[str]:
     ]
 
 
-def preset_parameters(run: RunFile) -> int:
-    assert run.model is not None
-    assert run.model.type is not None
-    config = dict(run.model.config)
-    if run.data.train is not None and run.data.train.tokenizer is not None:
-        trained = run.data.train.tokenizer.train
-        assert trained is not None
-        config.setdefault("vocab_size", trained.vocab)
-    size = model_size(run.model.type, config)
-    assert size is not None
-    return size.parameters
-
-
 def _commands() -> str:
     """The help of every command."""
     import typer
     from typer.testing import CliRunner
 
-    from headway.cli.main import app
+    from headway.cli.app import app
 
     lines = [NOTE, "# Commands", "", _EXIT_CODES]
     group: Any = typer.main.get_command(app)
@@ -263,7 +244,8 @@ def _commands() -> str:
 
 
 _EXIT_CODES = """\
-Data goes to stdout, words to stderr. Reading commands write nothing and take `--json`.
+Data goes to stdout, words to stderr. Commands that print facts write nothing, and
+take `--json`.
 
 | exit code | meaning |
 |---|---|

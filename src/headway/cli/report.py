@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import OnOption
+from headway.cli.options import OnOption, RunsArgument
 from headway.cli.output import say
+
+if TYPE_CHECKING:
+    from headway.cli.members import Event
+    from headway.report.run_data import RunData
+    from headway.state.run_directory import RunDirectory
 
 
 def report(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[RUN]...", help="Names or folders of runs. Default: that of ./run.yaml."
-        ),
-    ] = None,
+    runs: RunsArgument = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
         "report.html"
     ),
@@ -28,17 +28,40 @@ def report(
 
     It is one file that opens offline: send it to somebody. Several runs are drawn over each other,
     and the settings in which they differ are listed."""
-    from headway.cli.target_run import target_run
     from headway.clock import SystemClock
     from headway.report.page import page
-    from headway.report.run_data import run_data
-    from headway.state.find_run import find_run
+    from headway.report.run_data import ledger_verdict, run_data
 
-    now, found = SystemClock().now(), []
-    wanted: Sequence[str | None] = runs or [None]
-    for name in wanted:
-        there = target_run(name, on, Path.cwd())
-        directory = there.directory() if there is not None else find_run(name, Path.cwd())
-        found.append(run_data(directory, now))
-    output.write_text(page(found), "utf-8")
+    directories = runs_of(runs, on)
+    now = SystemClock().now()
+    ledgers = [ledger_verdict(directory) for directory in directories]
+    found = [_readable(run_data(one, now), one.history()) for one in directories]
+    output.write_text(page(found, ledgers), "utf-8")
     say(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
+
+
+def _readable(run: RunData, events: Sequence[Event]) -> RunData:
+    """Workers in the causes of interruptions named as people name them."""
+    from dataclasses import replace
+
+    from headway.cli.members import newest_launch, readable_names
+
+    ranks = newest_launch(events).ranks
+    causes = [readable_names(one.cause, ranks) for one in run.interruptions]
+    named = [replace(one, cause=c) for one, c in zip(run.interruptions, causes, strict=True)]
+    return replace(run, interruptions=named)
+
+
+def runs_of(names: Sequence[str] | None, on: str | None) -> list[RunDirectory]:
+    """Run directories for looking at: each log is read once."""
+    from headway.report.run_data import open_once
+
+    return [open_once(directory) for directory in directories_of(names, on)]
+
+
+def directories_of(names: Sequence[str] | None, on: str | None) -> list[RunDirectory]:
+    """Of the named runs; without a name, of the one of ./run.yaml."""
+    from headway.cli.target_run import directory_of
+
+    wanted: Sequence[str | None] = names or [None]
+    return [directory_of(name, on, Path.cwd()) for name in wanted]

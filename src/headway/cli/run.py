@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import RunFileArgument, SetOption
+from headway.cli.options import Output, RunFileArgument, SetOption
 from headway.cli.output import hint, say
 
 if TYPE_CHECKING:
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from headway.spec.resolve import Resolved
     from headway.state.run_directory import RunDirectory
 
-Output = Literal["yaml", "json"]
 RESUME_HINT = "run the same command to resume"
 
 
@@ -81,16 +79,28 @@ def start(
     location: str | None = None,
     else_nodes: int = 1,
 ) -> None:
-    """Prepares, resolves and trains; exits with the run's exit code. `location` is the run
-    directory, if it is not the one that the run file names. Without `nodes` their number is that of
-    the last `headway scale`, else `else_nodes`."""
+    """Exits with the run's exit code."""
+    _, code = train_here(loaded, nodes, extend, location, else_nodes)
+    raise typer.Exit(int(code))
+
+
+def train_here(
+    loaded: Loaded,
+    nodes: int | None,
+    extend: bool,
+    location: str | None = None,
+    else_nodes: int = 1,
+) -> tuple[str, Exit]:
+    """Prepares, resolves and trains. Returns the run directory and DONE or STOPPED. `location` is
+    the run directory, if it is not the one that the run file names. Without `nodes` their number is
+    that of the last `headway scale`, else `else_nodes`."""
     from headway.cli.device_check import require_devices_here
     from headway.cli.preflight import parameters_of, require_trainable_here, warn_of_run_file
     from headway.cli.restart_check import is_left_to_train
     from headway.cli.run_sets import trainable_sets
     from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
-    from headway.errors import Stopped
+    from headway.errors import Exit, Stopped
     from headway.launch.hardware import this_machine
     from headway.preflight.preflight import preflight
     from headway.preflight.vocabulary import vocabulary_size
@@ -101,7 +111,7 @@ def start(
     warn_of_run_file(loaded)
     location = location or run_directory(loaded)
     if not is_left_to_train(location, loaded.run, extend):
-        return
+        return location, Exit.DONE
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
     # These raise, if at all, before data is prepared for hours.
@@ -124,8 +134,7 @@ def start(
         ).model_copy(update={"run_directory": location})
         directory = RunDirectory.create(location, SystemClock())
         note_started_on(loaded.folder, resolved.name, None)
-        code = _train(resolved, directory)
-    raise typer.Exit(int(code))
+        return location, _train(resolved, directory)
 
 
 def nodes_left_by_scale(directory: RunDirectory) -> int | None:
@@ -137,13 +146,14 @@ def nodes_left_by_scale(directory: RunDirectory) -> int | None:
 
 def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.cli.progress import RunProgress
+    from headway.cli.run_summary import next_commands, show_summary
     from headway.clock import SystemClock
     from headway.errors import Exit
     from headway.launch.local_run import LocalRun
     from headway.state.checkpoints import steps_saved
 
-    progress = RunProgress(directory, SystemClock())
     local = LocalRun(resolved, directory, SystemClock())
+    progress = RunProgress(directory, SystemClock())
 
     def stop(*_: object) -> None:
         first = local.stop_asked_at is None
@@ -163,18 +173,10 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
         saved = steps_saved(directory)
         newest = f"saved up to step {saved[-1]}" if saved else "no checkpoint yet"
         say(f"stopped; {newest}: {directory.location}")
+        show_summary(directory)
         hint(RESUME_HINT)
     else:
         say(f"finished: {directory.location}")
-        hint(*_uses(resolved, directory))
+        show_summary(directory)
+        hint(*next_commands(resolved, directory))
     return code
-
-
-def _uses(resolved: Resolved, directory: RunDirectory) -> Iterator[str]:
-    """Commands that take the trained model."""
-    from headway.state.run_directory import MODEL
-
-    if resolved.run.objective.type != "masked":
-        yield f'headway generate {directory.as_typed} --prompt "Once"'
-    if directory.store.names(MODEL):  # otherwise it is a module of the user's own
-        yield f"headway export {directory.as_typed}"

@@ -134,6 +134,7 @@ def job_of(
         ),
         code=loaded.folder / loaded.run.code.path if loaded.run.code else None,
         anonymous=source.anonymous,
+        allow_unreadable=source.allow_unreadable,
     )
 
 
@@ -163,7 +164,7 @@ def state_of(job: PrepareJob) -> str:
         "changed": [_changed(job.beside / file.name) for file in found.files],
         "settings": job.settings.model_dump(),
         "code": code_digest_1(job.code) if job.settings.transform and job.code else None,
-        "tokenizer": _tokenizer_state(job.tokenizer, job.beside),
+        "tokenizer": _tokenizer_state(job),
     }
     return xxhash.xxh3_64_hexdigest(json.dumps(state, sort_keys=True).encode())[:12]
 
@@ -215,12 +216,20 @@ def _ready_mixture(
     return str(into)
 
 
-def _tokenizer_state(source: TokenizerSource, folder: Path) -> list[object]:
+def _tokenizer_state(job: PrepareJob) -> list[object]:
     """A tokenizer in a folder is identified by its content: the folder may keep its name."""
-    if source.load is not None and (folder / source.load / "tokenizer.json").is_file():
-        content = (folder / source.load / "tokenizer.json").read_bytes()
-        return [xxhash.xxh3_64_hexdigest(content), None]
-    return [source.load, source.train_vocab]
+    from headway.data.prepare.set_tokenizer import companions_digest
+
+    source = job.tokenizer
+    # Left out if there is none: sets of earlier versions keep their names.
+    template: list[object] = [source.chat_template] if source.chat_template is not None else []
+    if source.load is not None and (job.beside / source.load / "tokenizer.json").is_file():
+        folder = job.beside / source.load
+        if job.settings.messages is not None or job.settings.transform is not None:
+            template.append(companions_digest(folder))
+        content = (folder / "tokenizer.json").read_bytes()
+        return [xxhash.xxh3_64_hexdigest(content), None, *template]
+    return [source.load, source.train_vocab, *template]
 
 
 def _tokenizer_source(
@@ -234,7 +243,7 @@ def _tokenizer_source(
         return TokenizerSource(load=tokenizer_folder(tokenizer_of) if tokenizer_of else "")
     if tokenizer.train is not None:
         return TokenizerSource(train_vocab=tokenizer.train.vocab)
-    return TokenizerSource(load=tokenizer.from_)
+    return TokenizerSource(load=tokenizer.from_, chat_template=tokenizer.chat_template)
 
 
 def tokenizer_folder(location: str) -> str:

@@ -20,7 +20,8 @@ def serve() -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     key = Path(os.environ["HEADWAY_KEY"]).read_text().strip()
-    claim = ServedClaim(Path(os.environ["HEADWAY_STORAGE"]), key)
+    clock = SystemClock()
+    claim = ServedClaim(Path(os.environ["HEADWAY_STORAGE"]), key, clock)
     pages = {"/healthz": lambda: (TEXT, b"ok\n")}
-    with HttpServer(bound_to("", HTTP_PORT), pages, SystemClock(), claim.resources):
+    with HttpServer(bound_to("", HTTP_PORT), pages, clock, claim.resources):
         over.wait()

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -94,12 +95,11 @@ class BackgroundPreparation:
 
     def wait_until_begun(self) -> None:
         """Waits for the tokenizer: other sets may need it."""
-        line = MovingLine()
-        while self._store.size(RECIPE) is None:
-            self._raise_if_failed()
-            line.show("preparing train: reading the list of sources")
-            time.sleep(SHOW_SECONDS)
-        line.close()
+        with closing(MovingLine()) as line:
+            while self._store.size(RECIPE) is None:
+                self._raise_if_failed()
+                line.show("preparing train: reading the list of sources")
+                time.sleep(SHOW_SECONDS)
 
     def _raise_if_failed(self) -> None:
         if self._store.size(FAILED) is not None:
@@ -124,16 +124,15 @@ def wait_for_first_samples(samples: SampleSet, sequence_length: int) -> None:
 
 def _waited_for(samples: GrowingSet, sequence_length: int) -> str:
     """Waits for the first samples; returns how far the preparation is then."""
-    line = MovingLine()
+    with closing(MovingLine()) as line:
 
-    def show() -> None:
-        line.show(
-            f"waiting for the first {short_count(samples.section_tokens)} tokens: "
-            f"{short_count(samples.num_tokens)} are prepared"
-        )
+        def show() -> None:
+            line.show(
+                f"waiting for the first {short_count(samples.section_tokens)} tokens: "
+                f"{short_count(samples.num_tokens)} are prepared"
+            )
 
-    samples.wait_for(1, sequence_length, show)
-    line.close()
+        samples.wait_for(1, sequence_length, show)
     done, units = samples.progress
     return "" if done == units else f" while the data is being prepared ({done} of {units} done)"
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption, RunArgument
-from headway.cli.output import print_json, short_count, short_loss, short_time
+from headway.cli.output import goodput_text, print_json, short_count, short_loss, short_time
 
 if TYPE_CHECKING:
     from headway.cli.members import Event, Launch, ListedWorker
     from headway.cli.target_run import TargetRun
-    from headway.state.goodput import Goodput
     from headway.state.status import RunStatus
 
 MOST_LISTED = 8
@@ -22,29 +21,52 @@ MOST_LISTED = 8
 
 def status(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
     """Show what a run is doing: state, step, loss, speed, time left, last checkpoint."""
-    from headway.cli.members import RunSnapshot, members, newest_launch
     from headway.cli.target_run import target_run
-    from headway.clock import SystemClock
     from headway.state.find_run import find_run
-    from headway.state.status import read_status
 
     if (elsewhere := target_run(run, on, Path.cwd())) is not None:
         _show_on_target(elsewhere, json_)
         return
-    directory = RunSnapshot(find_run(run, Path.cwd()).location)
-    found = read_status(directory, SystemClock().now())
-    launch = newest_launch(directory.history())
-    there = members(directory, launch) if found.state == "running" else []
+    here = read_here(find_run(run, Path.cwd()).location)
     if json_:
-        more = {"mode": launch.mode, "wanted_nodes": launch.wanted_nodes}
-        print_json({**found.as_json(), **more, "members": [asdict(member) for member in there]})
+        more = {"mode": here.launch.mode, "wanted_nodes": here.launch.wanted_nodes}
+        there = [asdict(member) for member in here.members]
+        print_json({**here.status.as_json(), **more, "members": there})
         return
-    _print(_lines(directory.as_typed, directory.history(), found, launch, there))
+    _print(status_lines(here))
+
+
+@dataclass(frozen=True)
+class StatusHere:
+    """What is known of a run from its directory."""
+
+    as_typed: str
+    events: Sequence[Event]
+    status: RunStatus
+    launch: Launch
+    members: list[ListedWorker]
+
+
+def read_here(location: str) -> StatusHere:
+    from headway.cli.members import RunSnapshot, members, newest_launch
+    from headway.clock import SystemClock
+    from headway.state.status import read_status
+
+    directory = RunSnapshot(location)
+    found = read_status(directory, SystemClock().now())
+    events = directory.history()
+    launch = newest_launch(events)
+    there = members(directory, launch) if found.state == "running" else []
+    return StatusHere(directory.as_typed, events, found, launch, there)
+
+
+def status_lines(here: StatusHere) -> list[tuple[str, str]]:
+    return _lines(here.as_typed, here.events, here.status, here.launch, here.members)
 
 
 def _print(lines: list[tuple[str, str]]) -> None:
     for key, value in lines:
-        print(f"{key:<12}{value}")
+        print(f"{key:<11} {value}")
 
 
 def _show_on_target(run: TargetRun, json_: bool) -> None:
@@ -87,7 +109,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     if not is_active:
         lines += _budget(events, run.on)
     if found is None:
-        _print([("run", run.name), ("state", "queued" if is_queued else "starting"), *lines])
+        state = "queued" if is_queued else "starting" if cluster.unreachable is None else "unknown"
+        _print([("run", run.name), ("state", state), *lines])
         return
     shown = _lines(run.name, events, found, newest_launch(events), [])
     _print([*shown[:2], *lines, *shown[2:]])
@@ -116,7 +139,10 @@ def _lines(
 ) -> list[tuple[str, str]]:
     lines = [("run", found.name), ("state", found.state)]
     if found.failure:
-        lines.append(("cause", found.failure))
+        first, *more = found.failure.splitlines()
+        lines += [("cause", first), *(("", line) for line in more)]
+    if found.failure_hint:
+        lines.append(("hint", found.failure_hint))
     total = f" of {found.total_steps}" if found.total_steps is not None else ""
     lines.append(("step", f"{found.step}{total}"))
     if found.loss is not None:
@@ -139,7 +165,7 @@ def _lines(
     if found.save_failure is not None:
         lines.append(("warning", f"saving fails: {found.save_failure}"))
     if found.goodput is not None:
-        lines.append(("goodput", _goodput(found.goodput)))
+        lines.append(("goodput", goodput_text(found.goodput)))
     lines.append(("folder", found.folder))
     return lines
 
@@ -179,13 +205,3 @@ def _happened(
     if found.state == "running" and (reports := stuck_reports(events, found.step)):
         lines.append(("warning", stuck_text(reports, as_typed, launch.ranks)))
     return lines
-
-
-def _goodput(found: Goodput) -> str:
-    """Share of time spent on learning, and the largest causes of the rest."""
-    causes = sorted(found.lost_seconds.items(), key=lambda pair: -pair[1])
-    worst = ", ".join(
-        f"{cause} {short_time(seconds)}" for cause, seconds in causes[:3] if seconds >= 1
-    )
-    total = short_time(found.total_seconds)
-    return f"{found.ratio:.1%} of {total}" + (f"; the rest went to {worst}" if worst else "")

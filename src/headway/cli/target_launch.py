@@ -18,6 +18,7 @@ from headway.cli.target_render import target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
+from headway.kube.client import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
 from headway.launch.upload import is_uploaded, upload
 from headway.member.protocol.keys import new_key
@@ -29,7 +30,10 @@ from headway.state.store import Store
 from headway.state.user_code import code_files
 
 if TYPE_CHECKING:
+    from lightkube.resources.batch_v1 import Job
+
     from headway.cli.run_sets import Sets
+    from headway.kube.names import Object
     from headway.launch.upload import Files
     from headway.spec.load import Loaded, LoadedTarget
 
@@ -65,12 +69,38 @@ def _launch(
     if not is_left_to_train(run.location, plan.resolved.run, extend, on):
         return None
     _upload(storage, plan.folders, plan.digests)
-    cluster = run.cluster
-    if cluster.job() is not None:
-        cluster.delete(say)  # stopped or ended: its pods may not change, so it is made anew
-    cluster.launch(plan.objects(new_key()))
+    _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
     return run
+
+
+def _create(run: TargetRun, objects: Sequence[Object]) -> None:
+    """All of them, or none."""
+    try:
+        _delete_old(run)
+        run.cluster.launch(objects)
+    except RequestRefused as error:
+        _clean_up(run)
+        if isinstance(error, Conflict):
+            error.hint = (
+                f"somebody else has just launched run {run.name}: headway status {run.name} --on "
+                f"{run.on}"
+            )
+        if error.message.startswith(("Role ", "RoleBinding ")):
+            error.hint = (
+                "without this permission: service_account: {coordinator: headway-coordinator} in "
+                f"the target, and once, by an administrator: headway rbac --on {run.on} | kubectl "
+                "apply -f -"
+            )
+        raise
+
+
+def _delete_old(run: TargetRun) -> None:
+    """Stopped or ended: its pods may not change, so it is made anew. Somebody may have launched it
+    during the upload."""
+    job = _refuse_active(run)
+    if job is not None and job.metadata is not None:
+        run.cluster.delete(say, job.metadata.uid)
 
 
 def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
@@ -85,13 +115,14 @@ def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
         hint("use a claim with accessModes: [ReadWriteMany], or storage: s3://BUCKET/PREFIX")
 
 
-def _refuse_active(run: TargetRun) -> None:
+def _refuse_active(run: TargetRun) -> Job | None:
+    """Its Job, if it has one that does not run."""
     job = run.cluster.job()
     shape = run.cluster.job_status(job) if job is not None else None
     if shape is None or not shape.is_running_or_queued:
-        return
+        return job
     if not run.cluster.has_coordinator():
-        return  # a launch that was cut off
+        return job  # a launch that was cut off
     if shape.state == "queued":
         raise StillRunning(
             f"run {run.name} is already waiting on {run.on}, {shape.why}",
@@ -210,8 +241,10 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
 
 
 def _clean_up(run: TargetRun) -> None:
-    """Deletes the objects of a run that cannot start."""
+    """Deletes the objects of a run that cannot start, if this command has created them."""
+    if run.cluster.launched_uid is None:
+        return
     try:
-        run.cluster.delete(say)
+        run.cluster.delete(say, run.cluster.launched_uid)
     except HeadwayError as error:
         say(str(error))

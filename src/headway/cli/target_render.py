@@ -13,6 +13,7 @@ from headway.cli.device_check import require_room_on, require_supported_on
 from headway.cli.output import hint, print_json, say, warn
 from headway.cli.preflight import parameters_of, warn_of_run_file
 from headway.errors import BadInput, NotFound, SpecError, needs_train
+from headway.kube.device_labels import PRODUCT
 from headway.kube.manifests import NOT_SHOWN, manifests, without_key
 from headway.kube.names import Object
 from headway.kube.placement import resolve_on_target
@@ -26,6 +27,7 @@ from headway.kube.storage_layout import (
     model_digest,
     set_addresses,
 )
+from headway.kube.worker_devices import unknown_kind
 from headway.member.protocol.keys import new_key
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import load_target
@@ -33,11 +35,13 @@ from headway.state.store import Store
 from headway.state.user_code import code_digest
 
 if TYPE_CHECKING:
+    from headway.cli.options import Output
     from headway.spec.load import Loaded, LoadedTarget
+    from headway.spec.located_yaml import Mark
     from headway.spec.resolve import Resolved
 
 
-def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: str | None) -> None:
+def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: Output | None) -> None:
     """`headway run --dry-run`."""
     if name is None:
         raise BadInput(
@@ -45,11 +49,14 @@ def show_on(loaded: Loaded, name: str | None, nodes: int | None, output: str | N
             "for a run on this machine: headway check",
         )
     warn_of_run_file(loaded)
-    shown = without_key(rendered(loaded, name, nodes, new_key()))
+    print_objects(without_key(rendered(loaded, name, nodes, new_key())), output)
+
+
+def print_objects(objects: Sequence[Object], output: Output | None) -> None:
     if output == "json":
-        print_json({"apiVersion": "v1", "kind": "List", "items": shown})
+        print_json({"apiVersion": "v1", "kind": "List", "items": objects})
     else:
-        print(as_yaml(shown), end="")
+        print(as_yaml(objects), end="")
 
 
 def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Object]:
@@ -72,7 +79,7 @@ def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Obj
 
 def require_fit_on(loaded: Loaded, found: LoadedTarget) -> None:
     """Raises if the run does not fit on the target. Reads no folders, and asks no cluster."""
-    with _errors_located(found):
+    with errors_located(found):
         layout = StorageLayout.of(loaded.run, found.target)
     folders = local_folders(loaded, lambda path: path.is_dir())
     _plan(loaded, found, None, layout, folders, {})
@@ -80,7 +87,7 @@ def require_fit_on(loaded: Loaded, found: LoadedTarget) -> None:
 
 def target_plan(loaded: Loaded, found: LoadedTarget, nodes: int | None) -> TargetPlan:
     """Raises if the run does not fit on the target, or if a folder that it needs is missing."""
-    with _errors_located(found):
+    with errors_located(found):
         layout = StorageLayout.of(loaded.run, found.target)
     folders = local_folders(loaded, lambda path: path.is_dir())
     return _plan(loaded, found, nodes, layout, folders, _digests(loaded, folders))
@@ -113,15 +120,36 @@ class TargetPlan:
 
     def warn(self) -> None:
         """Warns of what is possible but perhaps not intended."""
+        self._warn_of_spot()
+        self._warn_of_kind()
+
+    def _warn_of_kind(self) -> None:
+        target = self.found.target
+        kind = unknown_kind(self.resolved, target)
+        if kind is None:
+            return
+        where = self._mark_of("accelerators")
+        warn(
+            f"{where}: Headway does not know how machines with {kind} are labelled: pods may run "
+            f"on any machine with {target.pod.device}"
+        )
+        hint(
+            f"in the target: accelerators: {{{kind}: [{{{PRODUCT}: VALUE}}]}}, or another label of "
+            "such machines; [] if all of them are such"
+        )
+
+    def _mark_of(self, key: str) -> Mark:
+        """Position of a key of `resources`: in the run file, else in the target."""
+        is_of_run = key in self.loaded.run.resources.model_fields_set
+        return (self.loaded.located if is_of_run else self.found).mark(("resources", key))
+
+    def _warn_of_spot(self) -> None:
         resources = self.resolved.run.resources
         is_written = "spot" in resources.model_fields_set
         if is_written and resources.spot == "none" and not self.found.target.spot_label:
-            key = ("resources", "spot")
-            is_of_run = "spot" in self.loaded.run.resources.model_fields_set
-            where = self.loaded.located.mark(key) if is_of_run else self.found.mark(key)
             warn(
-                f"{where}: `spot: none` has no effect: {self.found.name} has no spot_label that "
-                "marks spot machines"
+                f"{self._mark_of('spot')}: `spot: none` has no effect: {self.found.name} has no "
+                "spot_label that marks spot machines"
             )
             hint(
                 "spot_label: {karpenter.sh/capacity-type: spot}, or the label of such machines here"
@@ -138,7 +166,7 @@ def _plan(
 ) -> TargetPlan:
     _refuse_stream(loaded)
     require_supported_on(loaded, found)
-    with _errors_located(found):
+    with errors_located(found):
         resolved = resolve_on_target(
             loaded,
             found.target,
@@ -155,7 +183,7 @@ def _plan(
 
 
 @contextmanager
-def _errors_located(found: LoadedTarget) -> Iterator[None]:
+def errors_located(found: LoadedTarget) -> Iterator[None]:
     """Errors name their position in the target file."""
     try:
         yield

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING
 
 from headway.cli.output import say
@@ -71,13 +72,11 @@ class TargetRun:
     def require_scalable(self, nodes: int) -> None:
         """Raises if the run, as it was launched, cannot have this number of nodes."""
         from headway.errors import BadInput
-        from headway.kube.names import run_object
-        from headway.spec.resolve import Resolved, copies_problem, whole_copies
+        from headway.spec.resolve import copies_problem, whole_copies
 
-        found = self.kube.config_map(run_object(self.name))
-        if found is None or not found.data:
+        resolved = self.cluster.launched_as()
+        if resolved is None:
             return
-        resolved = Resolved.model_validate_json(found.data["spec.json"])
         if problem := copies_problem(resolved.run, nodes):
             fewer = whole_copies(resolved.run, nodes)
             raise BadInput(problem, f"headway scale {self.name} --on {self.on} --nodes {fewer}")
@@ -163,6 +162,8 @@ def serve_claims(folder: Path) -> None:
 
 _claim_pods: dict[tuple[str, Path], ClaimPod] = {}
 """One per target: it takes seconds to start, and lasts as long as this process."""
+_starting = Lock()
+"""Several threads may upload to the same target."""
 
 
 def _claim_pod(name: str, folder: Path) -> ClaimPod:
@@ -171,11 +172,12 @@ def _claim_pod(name: str, folder: Path) -> ClaimPod:
     from headway.launch.claim_pod import ClaimPod
     from headway.spec.load import load_target
 
-    if (name, folder) not in _claim_pods:
-        target = load_target(name, folder).target
-        kube = KubeClient.from_kubeconfig(target.kube.context, target.kube.namespace)
-        _claim_pods[name, folder] = ClaimPod(kube, target, SystemClock(), say).start()
-    return _claim_pods[name, folder]
+    with _starting:
+        if (name, folder) not in _claim_pods:
+            target = load_target(name, folder).target
+            kube = KubeClient.from_kubeconfig(target.kube.context, target.kube.namespace)
+            _claim_pods[name, folder] = ClaimPod(kube, target, SystemClock(), say).start()
+        return _claim_pods[name, folder]
 
 
 def end_claim_pods() -> None:

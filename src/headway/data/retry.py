@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from headway.clock import Clock
 from headway.errors import BadInput, RunFailed
-from headway.state.store import Store
+from headway.state.store import Store, is_refusal
 
 OPEN_SECONDS = 30.0
 """Deadline while a person waits for a set to open."""
@@ -20,6 +20,10 @@ NAP_SECONDS = 0.1
 """Pauses are slept in short naps, so that closing a set does not wait for one to end."""
 
 Answer = TypeVar("Answer")
+
+
+class SetUnreachable(RunFailed):
+    """The store of a set was tried until the deadline."""
 
 
 def with_retries(
@@ -46,7 +50,7 @@ def with_retries(
                 ) from error
             waited = clock.monotonic() - began
             if waited + pause > seconds or is_closed():
-                raise RunFailed(
+                raise SetUnreachable(
                     f"{what} could not be read for {waited:.0f} s: {error}",
                     "check that the store is available, then run the same command to resume",
                 ) from error
@@ -56,9 +60,8 @@ def with_retries(
 
 def is_final(error: OSError) -> bool:
     """Whether a retry would fail the same way."""
-    if isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError):
-        return True
-    return "Credentials" in type(error.__cause__).__name__  # botocore's NoCredentialsError and kin
+    # botocore's NoCredentialsError and kin
+    return is_refusal(error) or "Credentials" in type(error.__cause__).__name__
 
 
 def _pause(seconds: float, clock: Clock, is_closed: Callable[[], bool]) -> None:

@@ -20,9 +20,22 @@ from headway.errors import BadInput, NotFound
 
 TOKENIZER_JSON = "tokenizer.json"
 CONFIG_JSON = "tokenizer_config.json"
-COMPANIONS = (CONFIG_JSON, "special_tokens_map.json", "chat_template.jinja")
+TEMPLATE_JINJA = "chat_template.jinja"
+COMPANIONS = (CONFIG_JSON, "special_tokens_map.json", TEMPLATE_JINJA)
 
 END_OF_TEXT = "<|endoftext|>"
+
+CHAT_TEMPLATES = {
+    # As the model of that name has it, but nothing follows the last message's end of text. Its
+    # headers are plain text and its turns end with a token that every causal model has, so a
+    # model needs no new embeddings, and generation stops at the end of an answer.
+    "zephyr": (
+        "{% for message in messages %}{{ '' if loop.first else '\\n' }}"
+        "{{ '<|' + message['role'] + '|>\\n' + message['content'] + eos_token }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '\\n<|assistant|>\\n' }}{% endif %}\n"
+    ),
+}
+"""Built-in chat templates by name."""
 
 # Roles by the names that transformers uses.
 _TRAINED_ROLES: dict[Layout, dict[str, str]] = {
@@ -49,15 +62,18 @@ _USUAL_NAMES = {
 
 @dataclass(frozen=True)
 class TokenizerSource:
-    """Where the tokenizer comes from; exactly one field is set."""
+    """Where the tokenizer comes from: `load` or `train_vocab`."""
 
     load: str | None = None
     """A folder with tokenizer.json, or a name on the hub."""
     train_vocab: int | None = None
     """Vocabulary size of a tokenizer to train on the text."""
+    chat_template: str | None = None
+    """With `load`: name of the built-in chat template that takes the place of its own."""
 
     def __post_init__(self) -> None:
         assert (self.load is None) != (self.train_vocab is None), "exactly one of the two"
+        assert self.load is not None or self.chat_template is None
 
 
 @dataclass(frozen=True)
@@ -165,8 +181,8 @@ def save_tokenizer(tokenizer: Tokenizer, roles: Mapping[str, str], folder: Path)
     _write_config(roles, folder)
 
 
-def copy_tokenizer(files: TokenizerFiles, folder: Path) -> None:
-    """Copies the files byte for byte; creates a config only if there is none."""
+def copy_tokenizer(files: TokenizerFiles, folder: Path) -> TokenizerFiles:
+    """Copies the files byte for byte; creates a config only if there is none. Returns the copy."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, path in files.paths.items():
         (folder / name).write_bytes(path.read_bytes())
@@ -179,6 +195,18 @@ def copy_tokenizer(files: TokenizerFiles, folder: Path) -> None:
             if token is not None:
                 roles[role] = token
         _write_config(roles, folder)
+    return TokenizerFiles({path.name: path for path in folder.iterdir()})
+
+
+def write_chat_template(name: str, roles: Mapping[str, str], folder: Path, called: str) -> None:
+    """Writes a built-in template where transformers looks first. `called`: the tokenizer, for
+    errors."""
+    if "eos_token" not in roles:
+        raise BadInput(
+            f"{called} names no eos_token, with which the chat template {name} ends a message",
+            f"name it in the tokenizer's {CONFIG_JSON}",
+        )
+    (folder / TEMPLATE_JINJA).write_text(CHAT_TEMPLATES[name], encoding="utf-8", newline="\n")
 
 
 def _write_config(roles: Mapping[str, str], folder: Path) -> None:

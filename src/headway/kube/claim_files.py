@@ -1,25 +1,37 @@
 """The files of a claim from outside the cluster, as if it were a bucket: `claim://TARGET/runs/it`.
 
-A short-lived pod has it mounted and serves it; it is asked through the API server's proxy, with the
-user's own rights.
+A short-lived pod has it mounted and serves it; it is asked through the API server, with the user's
+own rights.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, Protocol
 from urllib.parse import quote
+from uuid import uuid4
 
 import fsspec
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from headway.errors import NotFound
+from headway import __version__
+from headway.clock import Clock, SystemClock
+from headway.errors import BadInput, HeadwayError, NotFound
+from headway.state.store import in_parallel
 
 SCHEME = "claim"
 PIECE_BYTES = 2**23
 """Of a large file: one call each, so that a lost connection costs little."""
+PIECES_AT_ONCE = 4
+"""A single connection is slower than the network: each byte passes the API server and a kubelet."""
+PAUSE_SECONDS = (0, 2, 10)
+"""Pauses before retries of a part."""
+NO_PARTS = "no page /parts"
+"""The answer of a pod from before uploads had names: it would mix parts that come in any order."""
 
 
 class ClaimFileExists(FileExistsError):
@@ -35,12 +47,13 @@ class ClaimConnection(Protocol):
         ...
 
 
-def register(connect: Callable[[str], ClaimConnection]) -> None:
+def register(connect: Callable[[str], ClaimConnection], clock: Clock | None = None) -> None:
     """From now on `claim://TARGET/...` can be opened; `connect` starts the pod of a target."""
+    used = clock or SystemClock()
 
     class Registered(ClaimFileSystem):
         def __init__(self, **options: Any) -> None:
-            super().__init__(connect, **options)
+            super().__init__(connect, used, **options)
 
     fsspec.register_implementation(SCHEME, Registered, clobber=True)
 
@@ -49,10 +62,16 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
     protocol = SCHEME
     cachable = False
 
-    def __init__(self, connect: Callable[[str], ClaimConnection], **options: Any) -> None:
+    def __init__(
+        self, connect: Callable[[str], ClaimConnection], clock: Clock, **options: Any
+    ) -> None:
         super().__init__(**options)
         self._connect = connect
+        self.clock = clock
         self._pods: dict[str, ClaimConnection] = {}
+        self._take_parts: set[str] = set()
+        self._connecting = Lock()
+        """Files are uploaded from several threads."""
 
     def ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
         root = self._strip_protocol(path)
@@ -70,7 +89,7 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _found(self, path: str) -> dict[str, dict[str, Any]]:
         target, _, _ = path.partition("/")
-        sizes = json.loads(self._ask("find", path))
+        sizes = json.loads(self.ask("find", path))
         return {
             f"{target}/{name}": {"name": f"{target}/{name}", "size": size, "type": "file"}
             for name, size in sizes.items()
@@ -87,31 +106,56 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
         headers = {}
         if start is not None and end is not None:
             headers["Range"] = f"bytes={start}-{end - 1}"
-        return self._ask("files", self._strip_protocol(path), headers=headers)
+        return self.ask("files", self._strip_protocol(path), headers=headers)
 
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **_: Any) -> None:
         options = "?create" if mode == "create" else ""
-        self._ask("files", self._strip_protocol(path), "PUT", value, options)
+        self.ask("files", self._strip_protocol(path), "PUT", value, options)
 
     def put_file(self, lpath: str, rpath: str, callback: Any = None, **_: Any) -> None:
-        wanted, at = self._strip_protocol(rpath), 0
-        with Path(lpath).open("rb") as file:
-            while (piece := file.read(PIECE_BYTES)) or not at:
-                self._ask("files", wanted, "PUT", piece, f"?at={at}")
-                at += len(piece)
+        file = Path(lpath)
+        size, upload = file.stat().st_size, ClaimUpload(self, self._strip_protocol(rpath))
+
+        def send(at: int) -> int:
+            with file.open("rb") as opened:
+                opened.seek(at)
+                piece = opened.read(PIECE_BYTES)
+            upload.send(at, piece)
+            return len(piece)
+
+        try:
+            for sent in in_parallel(send, range(0, max(size, 1), PIECE_BYTES), PIECES_AT_ONCE):
                 if callback is not None:
-                    callback.relative_update(len(piece))
-                if len(piece) < PIECE_BYTES:
-                    break
-        self._ask("files", wanted, "PUT", b"", f"?size={at}")
+                    callback.relative_update(sent)
+            upload.finish(size)
+        except BaseException:
+            upload.drop()
+            raise
 
     def rm(self, path: str, recursive: bool = False, maxdepth: int | None = None) -> None:
-        self._ask("files", self._strip_protocol(path), "DELETE")
+        self.ask("files", self._strip_protocol(path), "DELETE")
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **_: Any) -> Any:
         return ClaimFile(self, path, mode, block_size or PIECE_BYTES)
 
-    def _ask(
+    def require_parts(self, path: str) -> None:
+        """Raises BadInput if the pod's image is too old for them."""
+        target, _, _ = path.partition("/")
+        if target in self._take_parts:
+            return
+        try:
+            self._pod(target).ask("/parts/", "GET", None, {})
+        except NotFound as error:
+            if NO_PARTS not in str(error):
+                raise
+            raise BadInput(
+                f"the image of target {target} is older than this headway, {__version__}: its "
+                "storage pod cannot take uploads in parts",
+                f"give target {target} an image of headway {__version__}",
+            ) from None
+        self._take_parts.add(target)
+
+    def ask(
         self,
         kind: str,
         path: str,
@@ -121,13 +165,50 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
         headers: dict[str, str] | None = None,
     ) -> bytes:
         target, _, name = path.partition("/")
-        if target not in self._pods:
-            self._pods[target] = self._connect(target)
+        pod = self._pod(target)
         try:
-            where = f"/{kind}/{quote(name)}{options}"
-            return self._pods[target].ask(where, method, content, headers or {})
+            return pod.ask(f"/{kind}/{quote(name)}{options}", method, content, headers or {})
         except NotFound:
             raise FileNotFoundError(f"{SCHEME}://{path}") from None
+
+    def _pod(self, target: str) -> ClaimConnection:
+        with self._connecting:
+            if target not in self._pods:
+                self._pods[target] = self._connect(target)
+            return self._pods[target]
+
+
+class ClaimUpload:
+    """A large file in parts, from any number of threads. A part may be sent twice."""
+
+    def __init__(self, files: ClaimFileSystem, path: str) -> None:
+        files.require_parts(path)
+        self._files = files
+        self._path = path
+        self._id = uuid4().hex
+
+    def send(self, at: int, piece: bytes) -> None:
+        self._put(piece, f"?at={at}&upload={self._id}")
+
+    def finish(self, size: int) -> None:
+        self._put(b"", f"?size={size}&upload={self._id}")
+
+    def drop(self) -> None:
+        """Removes what was sent: it would fill the claim."""
+        with suppress(OSError, HeadwayError):  # the next upload of the file removes it
+            self._files.ask("parts", self._path, "DELETE", options=f"?upload={self._id}")
+
+    def _put(self, content: bytes, options: str) -> None:
+        for pause in (*PAUSE_SECONDS, None):
+            try:
+                self._files.ask("parts", self._path, "PUT", content, options)
+                return
+            except (FileNotFoundError, PermissionError, FileExistsError):
+                raise  # an answer
+            except OSError:
+                if pause is None:
+                    raise
+                self._files.clock.sleep(pause)
 
 
 class ClaimFile(AbstractBufferedFile):  # type: ignore[misc]
@@ -137,12 +218,16 @@ class ClaimFile(AbstractBufferedFile):  # type: ignore[misc]
         return bytes(self.fs.cat_file(self.path, start=start, end=end))
 
     def _initiate_upload(self) -> None:
-        self._at = 0
+        self._at, self._upload = 0, ClaimUpload(self.fs, self.path)
 
     def _upload_chunk(self, final: bool = False) -> bool:
         piece = self.buffer.getvalue()
-        self.fs._ask("files", self.path, "PUT", piece, f"?at={self._at}")
-        self._at += len(piece)
-        if final:
-            self.fs._ask("files", self.path, "PUT", b"", f"?size={self._at}")
+        try:
+            self._upload.send(self._at, piece)
+            self._at += len(piece)
+            if final:
+                self._upload.finish(self._at)
+        except BaseException:
+            self._upload.drop()
+            raise
         return True

@@ -48,7 +48,7 @@ def storage_objects(session: str, target: Target, key: str) -> list[Object]:
         "tolerations": short_node_tolerations(),
     }
     made = template(name, "storage", target, served, [], spec)
-    pod = with_overrides(made, target.pod, target.coordinator.node_selector)
+    pod = with_overrides(made, target, "storage")
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",

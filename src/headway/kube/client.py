@@ -3,10 +3,12 @@ rest of Headway knows neither HTTP nor status codes."""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar, cast
 
 import httpx2
@@ -14,6 +16,7 @@ from lightkube import ApiError, Client, KubeConfig
 from lightkube.codecs import from_dict
 from lightkube.config.client_adapter import Client as http_client
 from lightkube.config.client_adapter import ConnectionParams
+from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import Status
@@ -22,7 +25,24 @@ from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim,
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
-from headway.kube.names import FINALIZER, GATE, Component, Object
+from headway.kube.names import (
+    COMPONENT,
+    CONTROLLER_UIDS,
+    FINALIZER,
+    SUSPECT,
+    SUSPECT_UNTIL,
+    Component,
+    Object,
+)
+from headway.kube.pod_http import (
+    NoWayToPod,
+    PodAnswerLost,
+    PodHttp,
+    PodNotListening,
+    PodRequest,
+    api_status,
+)
+from headway.kube.scheduling_gate import patch_of_gate
 
 FIELD_MANAGER = "headway"
 CALL_SECONDS = 20.0
@@ -31,10 +51,6 @@ FEW = 20
 WATCH_SECONDS = 240
 """Time after which the server ends a watch and a new one starts: a watch that died silently does
 not last forever."""
-GATES = "/spec/schedulingGates"
-AFFINITY_TERM = (
-    "/spec/affinity/nodeAffinity/requiredDuringSchedulingIgnoredDuringExecution/nodeSelectorTerms/0"
-)
 Found = TypeVar("Found")
 Selector = Mapping[str, Any]
 
@@ -45,12 +61,33 @@ class ClusterUnreachable(HeadwayError, OSError):
     """The API server does not answer; it may soon."""
 
 
+class PodUnreachable(ClusterUnreachable):
+    """Neither port-forward nor proxy reaches a pod, and both say why."""
+
+
 class RequestRefused(BadInput):
     """The API server refused the request, and says why."""
 
 
+class PodForbidden(RequestRefused):
+    """The user may use neither port-forward nor proxy."""
+
+
 class Conflict(RequestRefused):
     """Another client changed or created the object first."""
+
+
+_DECODING = Lock()
+
+
+@functools.cache
+def _prepare_decoding() -> None:
+    """msgspec analyses a type when an object of it is first decoded. Two threads that do so at the
+    same time crash the process, and whoever watches pods decodes in two."""
+    for kind in (Pod, Job, Event, ConfigMap, Secret, PersistentVolumeClaim):
+        decode_list(b'{"items": []}', kind)
+    decode_status(b"{}")
+    decode_watch_event(b'{"type": "ADDED", "object": {}}')
 
 
 class KubeClient:
@@ -60,6 +97,9 @@ class KubeClient:
         self.namespace = namespace
         self._client = client
         self._http = http
+        self._pod_http = PodHttp(http, namespace, CALL_SECONDS)
+        with _DECODING:
+            _prepare_decoding()
 
     @classmethod
     def from_kubeconfig(cls, context: str | None, namespace: str) -> KubeClient:
@@ -94,6 +134,11 @@ class KubeClient:
             made = cast(NamespacedResource, from_dict(manifest))
             return self._client.apply(made, force=True, dry_run=dry_run)
 
+    def create(self, manifest: Object) -> Any:
+        """Raises Conflict if it exists."""
+        with _words(f"{manifest['kind']} {manifest['metadata']['name']}"):
+            return self._client.create(cast(NamespacedResource, from_dict(manifest)))
+
     def job(self, name: str) -> Job | None:
         with _words(f"Job {name}"):
             return _or_none(lambda: self._client.get(Job, name))
@@ -110,15 +155,18 @@ class KubeClient:
         """Deletes its pods, or creates them again."""
         self.patch_job(name, {"spec": {"suspend": suspended}})
 
-    def delete_job(self, name: str) -> bool:
-        """With all that it owns. Returns whether it existed."""
+    def delete_job(self, name: str, uid: str | None = None) -> bool:
+        """With all that it owns. Returns whether it existed. Raises Conflict if it is another than
+        the one with `uid`."""
+        options: Object = {"propagationPolicy": CascadeType.BACKGROUND.value}
+        if uid is not None:
+            options["preconditions"] = {"uid": uid}
+        path = f"apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
         with _words(f"Job {name}"):
-            try:
-                self._client.delete(Job, name, cascade=CascadeType.BACKGROUND)
-            except ApiError as error:
-                if error.status.code == 404:
-                    return False
-                raise
+            response = self._http.request("DELETE", path, json=options)
+            if response.status_code == 404:
+                return False
+            _require_success(response)
             return True
 
     def secret(self, name: str) -> Secret | None:
@@ -214,31 +262,30 @@ class KubeClient:
         """Restores its Job's finalizer: the Job counts how it ends."""
         self._merge_into_pod(name, {"metadata": {"finalizers": [FINALIZER]}})
 
+    def mark_suspect(self, name: str, job_uid: str, until: float) -> None:
+        """Takes a lost pod from its Job, which makes another at once, and leaves it where it is:
+        no worker's pod is scheduled beside it.
+
+        By one call. With its label but no controller, the Job would adopt it again; with its
+        controller but no label, the Job would drop the reference, and the pod would outlive it."""
+        off = dict.fromkeys((*CONTROLLER_UIDS, COMPONENT))
+        metadata = {
+            "labels": {SUSPECT: "true", **off},
+            "annotations": {SUSPECT_UNTIL: f"{until:.0f}"},
+            "ownerReferences": [{"uid": job_uid, "controller": False}],
+            "$deleteFromPrimitiveList/finalizers": [FINALIZER],
+        }
+        self._merge_into_pod(name, {"metadata": metadata})
+
     def _merge_into_pod(self, name: str, patch: Object) -> None:
         """If the pod exists."""
         with _words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
 
-    def lift_gate(
-        self, name: str, not_on: Sequence[str], not_labelled: tuple[str, str] | None
-    ) -> None:
-        """The pod may be scheduled, but on none of these nodes, nor on one with that label.
-
-        The pod template has one term of node affinity, so that there is something to add to: that
-        is all that may be changed in a pod that waits."""
-        patch: list[Object] = [{"op": "test", "path": f"{GATES}/0/name", "value": GATE}]
-        if not_on:
-            # Of a field, Kubernetes takes one value at a time.
-            fields = [
-                {"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in not_on
-            ]
-            patch.append({"op": "add", "path": f"{AFFINITY_TERM}/matchFields", "value": fields})
-        if not_labelled is not None:
-            key, value = not_labelled
-            expression = {"key": key, "operator": "NotIn", "values": [value]}
-            path = f"{AFFINITY_TERM}/matchExpressions/-"
-            patch.append({"op": "add", "path": path, "value": expression})
-        patch.append({"op": "remove", "path": f"{GATES}/0"})
+    def lift_gate(self, name: str, num_terms: int, not_labelled: tuple[str, str] | None) -> None:
+        """The pod, which has so many terms of node affinity, may be scheduled, but on no node with
+        that label."""
+        patch = patch_of_gate(num_terms, not_labelled)
         with _words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.JSON))
 
@@ -272,7 +319,7 @@ class KubeClient:
                 time, _, text = line.partition(" ")
                 yield time, text
 
-    # Through the API server's proxy
+    # To a pod's own port
 
     def request_to_pod(
         self,
@@ -284,9 +331,9 @@ class KubeClient:
         headers: dict[str, str] | None = None,
     ) -> bytes:
         """A request to its HTTP port, with the user's own permissions. Returns the content."""
-        where = f"api/v1/namespaces/{self.namespace}/pods/{pod}:{port}/proxy{path}"
         with _words(f"pod {pod}"):
-            response = self._http.request(method, where, content=content, headers=headers)
+            request = PodRequest(pod, port, path, method, content, headers or {})
+            response = self._pod_http.request(request)
             _require_success(response)
             return response.content
 
@@ -308,9 +355,8 @@ def _or_none(call: Callable[[], Found]) -> Found | None:
 def _require_success(response: httpx2.Response) -> None:
     if response.is_error:
         response.read()
-        try:
-            status = cast(Status, Status.from_dict(response.json()))
-        except ValueError:
+        status = api_status(response)
+        if status is None:
             text = response.text.strip()[:500] or response.reason_phrase
             status = Status(code=response.status_code, message=text)
         raise ApiError(status=status)
@@ -331,8 +377,33 @@ def _words(what: str) -> Iterator[None]:
             f"the login in your kubeconfig failed: {str(error).strip()}",
             "make this work first: kubectl get pods",
         ) from None
+    except PodNotListening as error:
+        raise ClusterUnreachable(f"{what} does not listen yet: {error}") from None
+    except PodAnswerLost as error:
+        raise ClusterUnreachable(f"{what} was asked and did not answer: {error}") from None
+    except NoWayToPod as error:
+        raise _unreachable(what, error) from None
     except httpx2.TransportError as error:
-        raise ClusterUnreachable(f"the API server does not answer: {error}") from None
+        words = f"the API server does not answer: {error}{_server(error)}"
+        raise ClusterUnreachable(words) from None
+
+
+def _server(error: httpx2.TransportError) -> str:
+    """Its address, if the error has it."""
+    try:
+        url = error.request.url
+    except RuntimeError:
+        return ""
+    return f" ({url.scheme}://{url.netloc.decode()})"
+
+
+def _unreachable(what: str, error: NoWayToPod) -> HeadwayError:
+    words = f"{what} cannot be reached: {error}"
+    if error.is_forbidden:
+        return PodForbidden(
+            words, "ask the administrator of the namespace for pods/portforward: get and create"
+        )
+    return PodUnreachable(words)
 
 
 def _refusal(what: str, status: Status) -> HeadwayError:

@@ -10,13 +10,13 @@ from headway.kube.names import (
     Object,
     coordinator_object,
     labels,
-    run_object,
 )
 from headway.kube.pod_overrides import with_overrides
 from headway.kube.pods import (
     affinity,
     container,
     metadata,
+    off_suspects,
     short_node_tolerations,
     spec_mount,
     spec_volume,
@@ -24,6 +24,7 @@ from headway.kube.pods import (
     variable,
     variable_from_field,
 )
+from headway.kube.rbac import coordinator_account
 from headway.kube.worker_job import KEPT_SECONDS, NO_LIMIT
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
@@ -32,7 +33,7 @@ from headway.spec.target_file import Target
 
 def coordinator_job(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
-    pod = with_overrides(_template(resolved, target), target.pod, target.coordinator.node_selector)
+    pod = with_overrides(_template(resolved, target), target, "coordinator")
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -113,21 +114,37 @@ def _template(resolved: Resolved, target: Target) -> Object:
     }
     spec: Object = {
         "restartPolicy": "OnFailure",
-        "serviceAccountName": run_object(run),
+        "serviceAccountName": coordinator_account(run, target),
         "automountServiceAccountToken": True,
         "tolerations": short_node_tolerations(),
         "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run)},
     }
-    return template(run, "coordinator", target, coordinator, [spec_volume(run)], spec)
+    made = template(run, "coordinator", target, coordinator, [spec_volume(resolved)], spec)
+    if target.metrics == "annotations":
+        made["metadata"]["annotations"] = _scraped()
+    return made
+
+
+def _scraped() -> dict[str, str]:
+    """What Prometheus' usual configuration for pods looks for."""
+    return {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": str(HTTP_PORT),
+        "prometheus.io/path": "/metrics",
+    }
 
 
 def _apart(run: str) -> Object:
     """Prefers a node without workers: if a worker is lost together with the coordinator, it is
     removed only once there is a new coordinator. Set here, it also keeps the workers' pods away,
-    and the scheduler has only one such pod to consider."""
-    term = {
+    and the scheduler has only one such pod to consider.
+
+    And one that lost no pod a moment ago. Not required: nobody but a coordinator ends a suspicion,
+    so a new one must not wait for that."""
+    from_workers = {
         "labelSelector": {"matchLabels": labels(run, "worker")},
         "topologyKey": "kubernetes.io/hostname",
     }
-    preferred = [{"weight": 100, "podAffinityTerm": term}]
+    terms = [from_workers, off_suspects()]
+    preferred = [{"weight": 100, "podAffinityTerm": term} for term in terms]
     return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}

@@ -20,8 +20,8 @@ from headway.kube.names import (
 )
 from headway.kube.network_policy import network_policy
 from headway.kube.pod_overrides import require_restricted
-from headway.kube.pods import metadata
-from headway.kube.rbac import role, role_binding, service_account
+from headway.kube.pods import metadata, spec_config_map
+from headway.kube.rbac import run_rights
 from headway.kube.worker_job import worker_job
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -43,9 +43,7 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
         record_config_map(run, target),
         key_secret(run, target, key),
         service(run, target),
-        service_account(run, target),
-        role(run, target),
-        role_binding(run, target),
+        *run_rights(run, target),
         network_policy(run, target),
         coordinator_job(resolved, target),
     ]
@@ -73,16 +71,6 @@ def without_key(objects: Sequence[Object]) -> list[Object]:
         one | {"data": dict.fromkeys(one["data"], NOT_SHOWN)} if one["kind"] == "Secret" else one
         for one in objects
     ]
-
-
-def spec_config_map(resolved: Resolved, target: Target) -> Object:
-    text = resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2)
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(resolved.name, target.kube.namespace),
-        "data": {"spec.json": text + "\n"},
-    }
 
 
 def record_config_map(run: str, target: Target) -> Object:

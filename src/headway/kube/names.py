@@ -26,8 +26,15 @@ HTTP_PORT = 7461
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 """Finalizer, set by Kubernetes, of a pod that its Job has not counted yet."""
+CONTROLLER_UIDS = ("batch.kubernetes.io/controller-uid", "controller-uid")
+"""Labels, set by Kubernetes, by which a Job finds its pods. The second is the older name."""
 GATE = "headway/placed"
-"""Scheduling gate of workers' pods, until the coordinator has said which nodes to avoid."""
+"""Scheduling gate of workers' pods with `spot: above_min`, until the coordinator has said which of
+them must not be on spot machines."""
+SUSPECT = "headway/suspect"
+"""Label of a lost pod that is kept to mark its machine: workers' pods are scheduled elsewhere."""
+SUSPECT_UNTIL = "headway/suspect-until"
+"""Annotation of such a pod: when it is deleted, in seconds since 1970."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job in a Kueue queue."""
@@ -59,6 +66,12 @@ def coordinator_object(run: str) -> str:
 
 def record_object(run: str) -> str:
     return f"headway-{run}-record"
+
+
+def spec_object(run: str, digest: str) -> str:
+    """With the digest of its content: a kubelet keeps an immutable ConfigMap for as long as any pod
+    on its node has named it, also a lost one of an earlier launch."""
+    return f"headway-{run}-spec-{digest}"
 
 
 def labels(run: str, component: Component | None = None) -> dict[str, str]:

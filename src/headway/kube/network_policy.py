@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.kube.names import HTTP_PORT, Object, labels
+from headway.kube.names import HTTP_PORT, SESSION_PORT, Object, labels
 from headway.kube.pods import metadata
 from headway.spec.target_file import Target
 
@@ -21,6 +21,9 @@ def network_policy(run: str, target: Target) -> Object:
             {"ports": [_port("TCP", HTTP_PORT)]},
         ],
     }
+    if target.pod.host_network:
+        # Workers then have the address of their machine, and no label. They still need the key.
+        spec["ingress"].append({"ports": [_port("TCP", SESSION_PORT)]})
     if target.egress:
         spec["policyTypes"] = ["Ingress", "Egress"]
         spec["egress"] = [

@@ -70,8 +70,8 @@ def target_hardware(resources: ResourcesConfig, target: Target) -> Hardware:
     """What a pod of the workers has."""
     pod, wanted = target.pod, resources.accelerators
     devices = 0 if wanted is None or wanted.is_cpu else wanted.count
-    written = pod.resources.get(pod.device)
-    if written is not None and written != str(devices):
+    written = pod.resources.get(pod.device) if pod.device is not None else None
+    if pod.device is not None and written is not None and written != str(devices):
         raise TargetMismatch(
             f"it is {written}, and resources.accelerators is {wanted or 'not given'}",
             ("pod", "resources", pod.device),
@@ -126,7 +126,9 @@ def _require_credentials(loaded: Loaded, target: Target) -> None:
     `secrets` of the run."""
     bucket = loaded.run.storage
     has_claim = target.storage is not None and target.storage.claim is not None
-    if "://" in bucket and has_claim and not target.service_account.annotations:
+    accounts = target.service_account
+    has_identity = bool(accounts.annotations) or accounts.name is not None
+    if "://" in bucket and has_claim and not has_identity:
         raise SpecError(
             f"storage: {bucket} is a bucket, and nothing gives the pods of a target whose storage "
             "is a claim credentials for it",

@@ -7,8 +7,8 @@ from copy import deepcopy
 from typing import Any
 
 from headway.errors import BadInput
-from headway.kube.names import Object
-from headway.spec.target_file import PodConfig
+from headway.kube.names import Component, Object
+from headway.spec.target_file import ARCHITECTURE, ComponentConfig, PodConfig, Target
 
 RESTRICTED_VOLUMES = frozenset(
     {
@@ -24,8 +24,16 @@ RESTRICTED_VOLUMES = frozenset(
 )
 """Kinds that Kubernetes' own restricted pod security lets through."""
 OURS = "HEADWAY_"
+OUR_LABELS = "headway/"
 FOR_USERS = frozenset({"HEADWAY_CACHE", "HEADWAY_CACHE_BYTES"})
 """Of ours: where sets of a bucket are cached in a pod, and how much of them."""
+DO_NOT_DISRUPT = {
+    "karpenter.sh/do-not-disrupt": "true",
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+}
+UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+"""What restricted pod security asks of every container; the rest is set for the pod."""
+SIDECAR = {"restartPolicy": "Always"}
 SET_BY_KUBERNETES = frozenset({"JOB_COMPLETION_INDEX"})
 
 
@@ -38,15 +46,21 @@ class TargetMismatch(BadInput):
         self.path = path
 
 
-def with_overrides(template: Object, pod: PodConfig, node_selector: Mapping[str, str]) -> Object:
+def with_overrides(template: Object, target: Target, component: Component) -> Object:
     """A pod template of one container with the target's additions."""
+    pod = target.pod
+    own, section = (pod, "pod") if component == "worker" else (target.coordinator, "coordinator")
     made = deepcopy(template)
     metadata, spec = made["metadata"], made["spec"]
     (container,) = spec["containers"]
+    annotations = (DO_NOT_DISRUPT if own.do_not_disrupt else {}) | pod.annotations
     _add(metadata, "labels", pod.labels, ("pod", "labels"))
-    _add(metadata, "annotations", pod.annotations, ("pod", "annotations"))
-    _add(spec, "nodeSelector", node_selector, ("pod", "node_selector"))
-    _extend(spec, "tolerations", pod.tolerations)
+    _add(metadata, "annotations", annotations, ("pod", "annotations"))
+    _add_placement(spec, own, section)
+    # Workers of a higher priority would evict their own coordinator.
+    if priority := own.priority_class or pod.priority_class:
+        spec["priorityClassName"] = priority
+    _add_containers(spec, own, section)
     _extend(spec, "imagePullSecrets", [{"name": name} for name in pod.image_pull_secrets])
     _add_environment(container, pod.env)
     _add_volumes(spec, pod.volumes)
@@ -55,6 +69,12 @@ def with_overrides(template: Object, pod: PodConfig, node_selector: Mapping[str,
 
 
 def require_restricted(pod: PodConfig) -> None:
+    if pod.host_network:
+        raise TargetMismatch(
+            "the machine's network is not what `security: restricted` allows",
+            ("pod", "host_network"),
+            "security: baseline, in a namespace that lets hostNetwork through",
+        )
     for index, volume in enumerate(pod.volumes):
         kind = next(key for key in volume if key != "name")
         if kind not in RESTRICTED_VOLUMES:
@@ -66,10 +86,41 @@ def require_restricted(pod: PodConfig) -> None:
             )
 
 
+def _add_placement(spec: Object, own: ComponentConfig, section: str) -> None:
+    architecture = {ARCHITECTURE: own.architecture} if own.architecture is not None else {}
+    _add(spec, "nodeSelector", own.node_selector | architecture, (section, "node_selector"))
+    _extend(spec, "tolerations", own.tolerations)
+    names = {
+        "schedulerName": own.scheduler,
+        "runtimeClassName": own.runtime_class,
+    }
+    spec |= {key: name for key, name in names.items() if name is not None}
+
+
+def _add_containers(spec: Object, own: ComponentConfig, section: str) -> None:
+    there = {container["name"] for container in spec["containers"]}
+    for key, containers in (("init_containers", own.init_containers), ("sidecars", own.sidecars)):
+        for index, container in enumerate(containers):
+            if container["name"] in there:
+                raise TargetMismatch(
+                    f"container {container['name']} exists already",
+                    (section, key, index),
+                    "give it another name",
+                )
+            there.add(container["name"])
+    # Sidecars first: init containers may need them, and those wait until a sidecar has started.
+    sidecars = [SIDECAR | container for container in own.sidecars]
+    _extend(spec, "initContainers", [_unprivileged(one) for one in sidecars + own.init_containers])
+
+
+def _unprivileged(container: Object) -> Object:
+    return container | {"securityContext": UNPRIVILEGED | container.get("securityContext", {})}
+
+
 def _add(into: Object, key: str, added: Mapping[str, str], path: tuple[str, ...]) -> None:
     there = into.get(key, {})
     for name in added:
-        if name in there:
+        if name in there or name.startswith(OUR_LABELS):
             raise TargetMismatch(f"{name} is set by Headway", (*path, name), "leave it out")
     if added:
         into[key] = there | dict(added)

@@ -8,11 +8,17 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from lightkube.models.batch_v1 import JobCondition
-from lightkube.models.core_v1 import ContainerStateTerminated, ContainerStatus, PodStatus
+from lightkube.models.core_v1 import (
+    Affinity,
+    ContainerStateTerminated,
+    ContainerStatus,
+    PodStatus,
+)
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
 from headway.kube.names import COMPONENTS, GATE
+from headway.kube.pods import SPEC_VOLUME
 
 HOPELESS = {
     "ErrImagePull": "the image cannot be pulled",
@@ -26,7 +32,10 @@ HOPELESS = {
 retries."""
 HOPELESS_RESTARTS = 3
 LACKS = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
+NO_LABEL = "node affinity/selector"
+"""The scheduler's words for nodes without the labels that a pod requires."""
 QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)")
+NO_ACCOUNT = re.compile(r'serviceaccount "([^"]+)" not found')
 WHICH_POD = re.compile(r'^pods "[^"]+" is forbidden: ')
 """A different pod at each attempt, with the same reason."""
 
@@ -70,6 +79,9 @@ def _of_job(job: Job, num_made: int, events: Sequence[Event]) -> Iterable[WaitRe
 def _not_made(message: str, pods: int) -> WaitReason:
     if quota := QUOTA.search(message):
         return WaitReason(f"quota {quota[1]} is exceeded: {quota[2]}", pods)
+    if account := NO_ACCOUNT.search(message):
+        words = "does not exist in the namespace; headway rbac prints what an administrator applies"
+        return WaitReason(f"service account {account[1]} {words}", pods)
     _, _, why = message.partition("Error creating: ")
     is_policy = "violates PodSecurity" in message or "denied the request" in message
     words = WHICH_POD.sub("", why or message)
@@ -83,15 +95,16 @@ def _of_pod(pod: Pod) -> tuple[str, bool] | None:
         return None
     assert pod.spec is not None
     if status.phase == "Running":
-        return next(filter(None, map(_crashing, status.containerStatuses or ())), None)
+        return next(filter(None, map(_crashing, _containers(status))), None)
     if any(gate.name == GATE for gate in pod.spec.schedulingGates or ()):
         return "waiting for the coordinator to place it", False
-    for container in status.containerStatuses or ():
+    for container in _containers(status):
         if words := _of_container(container):
             return words
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
-            return _unplaced(condition.message or condition.reason or "not scheduled yet"), False
+            said = condition.message or condition.reason or "not scheduled yet"
+            return _unplaced(said, pod.spec.affinity), False
     return ("pulling the image" if _is_placed(status) else "not scheduled yet"), False
 
 
@@ -104,6 +117,11 @@ def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
     code = f"exit code {ended.exitCode}" if ended is not None else "no reason given"
     words = f": {ended.message.strip()}" if ended is not None and ended.message else ""
     return f"it keeps crashing ({code}){words}", container.restartCount >= HOPELESS_RESTARTS
+
+
+def _containers(status: PodStatus) -> list[ContainerStatus]:
+    """Also those that run before or beside ours."""
+    return [*(status.initContainerStatuses or ()), *(status.containerStatuses or ())]
 
 
 def _is_placed(status: PodStatus) -> bool:
@@ -122,12 +140,30 @@ def _of_container(container: ContainerStatus) -> tuple[str, bool] | None:
     return f"{waits.reason}: {waits.message or ''}".rstrip(": "), False
 
 
-def _unplaced(message: str) -> str:
+def _unplaced(message: str, affinity: Affinity | None) -> str:
     """The scheduler counts nodes by what each lacks."""
     lacks = [what for _, what in LACKS.findall(message)]
     if lacks:
         return f"no capacity: not enough {', '.join(sorted(set(lacks)))} ({message})"
-    return f"no node fits: {message}"
+    labels = _required_labels(affinity) if NO_LABEL in message else None
+    needed = f" (needed: {labels})" if labels else ""
+    return f"no node fits: {message}{needed}"
+
+
+def _required_labels(affinity: Affinity | None) -> str:
+    """One of these is what a node must have: `a=b|c + d=e, or f=g`."""
+    nodes = affinity.nodeAffinity if affinity is not None else None
+    required = nodes.requiredDuringSchedulingIgnoredDuringExecution if nodes is not None else None
+    terms = required.nodeSelectorTerms if required is not None else []
+    written = [
+        " + ".join(
+            f"{one.key}={'|'.join(one.values or ())}"
+            for one in term.matchExpressions or ()
+            if one.operator == "In"
+        )
+        for term in terms
+    ]
+    return ", or ".join(filter(None, written))
 
 
 def end_condition(job: Job) -> JobCondition | None:
@@ -157,6 +193,20 @@ def exit_code(pod: Pod) -> int | None:
     return ended.exitCode if ended is not None else None
 
 
+def spec_config_map_name(job: Job) -> str | None:
+    """The ConfigMap with the resolved run that pods of this Job mount."""
+    pod = job.spec.template.spec if job.spec is not None else None
+    for volume in (pod.volumes if pod is not None else None) or ():
+        if volume.name == SPEC_VOLUME and volume.configMap is not None:
+            return volume.configMap.name
+    return None
+
+
+def is_ready(pod: Pod) -> bool:
+    conditions = (pod.status.conditions if pod.status else None) or ()
+    return any(one.type == "Ready" and one.status == "True" for one in conditions)
+
+
 def is_unreachable(pod: Pod) -> bool:
     """Whether Kubernetes evicts the pod because its node has been unreachable for too long."""
     found = {one.type: one for one in (pod.status.conditions if pod.status else None) or ()}
@@ -170,7 +220,15 @@ def describe_pod_exit(pod: Pod) -> str:
     ended = _end_of(pod)
     if ended is None:
         assert pod.status is not None
+        for container in pod.status.initContainerStatuses or ():
+            first = container.state.terminated if container.state is not None else None
+            if first is not None and first.exitCode != 0:
+                return f"did not start: init container {container.name} {_exit_words(first)}"
         return f"was ended: {pod.status.message or pod.status.reason or 'no reason given'}"
+    return _exit_words(ended)
+
+
+def _exit_words(ended: ContainerStateTerminated) -> str:
     memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
     return f"ended with exit code {ended.exitCode}{memory}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,13 +11,17 @@ from headway.kube.names import (
     KEY_FOLDER,
     SPEC_FOLDER,
     STORAGE,
+    SUSPECT,
     Component,
     Object,
     labels,
     run_object,
+    spec_object,
 )
+from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
 
+SPEC_VOLUME = "headway-spec"
 READ_BY_GROUP = 0o440
 """Mode of the key's file, whose group is the pod's; written in decimal, since JSON has no octal."""
 
@@ -104,13 +109,34 @@ def container(
     }
 
 
-def spec_volume(run: str) -> Object:
-    """The resolved run. Pods read it from here, since others may write to the storage."""
-    return {"name": "headway-spec", "configMap": {"name": run_object(run)}}
+def spec_config_map(resolved: Resolved, target: Target) -> Object:
+    """The resolved run. It says what code runs, by digest: so nobody can change it, not even
+    whoever has the coordinator's token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(resolved.name, target.kube.namespace, _spec_name(resolved)),
+        "immutable": True,
+        "data": {"spec.json": _spec_text(resolved)},
+    }
+
+
+def spec_volume(resolved: Resolved) -> Object:
+    """Pods read the run from here, since others may write to the storage."""
+    return {"name": SPEC_VOLUME, "configMap": {"name": _spec_name(resolved)}}
+
+
+def _spec_text(resolved: Resolved) -> str:
+    return resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n"
+
+
+def _spec_name(resolved: Resolved) -> str:
+    digest = hashlib.sha256(_spec_text(resolved).encode()).hexdigest()
+    return spec_object(resolved.name, digest[:12])
 
 
 def spec_mount() -> Object:
-    return {"name": "headway-spec", "mountPath": SPEC_FOLDER, "readOnly": True}
+    return {"name": SPEC_VOLUME, "mountPath": SPEC_FOLDER, "readOnly": True}
 
 
 def variable(name: str, value: str) -> Object:
@@ -121,17 +147,33 @@ def variable_from_field(name: str, field: str) -> Object:
     return {"name": name, "valueFrom": {"fieldRef": {"fieldPath": field}}}
 
 
-def affinity(target: Target, is_off_spot: bool) -> Object:
-    """A single term, which the coordinator extends before a worker's pod is placed: Kubernetes
-    allows no other change to the affinity. So the term exists even if nothing else is required."""
+def affinity(
+    target: Target, is_off_spot: bool, alternatives: Sequence[Sequence[Object]] = ((),)
+) -> Object:
+    """Node affinity: one term for each alternative, of which a machine has to fulfil one. The
+    coordinator extends them when it lifts the gate of a worker's pod: Kubernetes allows no other
+    change. So there is a term even if nothing else is required.
+
+    No term may name a machine: Karpenter makes no machine for a pod that does."""
     expressions = [{"key": "kubernetes.io/os", "operator": "NotIn", "values": ["windows"]}]
     if is_off_spot:
         expressions += [
             {"key": key, "operator": "NotIn", "values": [value]}
             for key, value in target.spot_label.items()
         ]
-    terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    terms = [{"matchExpressions": [*expressions, *alternative]} for alternative in alternatives]
+    required = {"nodeSelectorTerms": terms}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def off_suspects() -> Object:
+    """Term of anti-affinity to machines that lost a pod a moment ago, also one of another run. The
+    affinity of a pod is fixed once it exists, so what says `not there` is a label of the lost
+    pod."""
+    return {
+        "labelSelector": {"matchExpressions": [{"key": SUSPECT, "operator": "Exists"}]},
+        "topologyKey": "kubernetes.io/hostname",
+    }
 
 
 def short_node_tolerations() -> list[Object]:

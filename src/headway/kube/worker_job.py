@@ -16,20 +16,29 @@ from headway.kube.names import (
     Object,
     coordinator_address,
     labels,
-    run_object,
 )
 from headway.kube.pod_overrides import TargetMismatch, with_overrides
 from headway.kube.pods import (
     affinity,
     container,
     metadata,
+    off_suspects,
     spec_mount,
     spec_volume,
     template,
     variable,
     variable_from_field,
 )
+from headway.kube.rbac import worker_account
 from headway.kube.storage_layout import StorageLayout, folders_to_fetch
+from headway.kube.worker_devices import (
+    HOST_NETWORK,
+    add_claims,
+    close_together,
+    machine_alternatives,
+    request_cache,
+    worker_resources,
+)
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
 
@@ -75,18 +84,9 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
             # last checkpoint before any succeeds, so one is enough; others may never have started.
             "successPolicy": {"rules": [{"succeededCount": 1}]},
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": with_overrides(
-                _template(resolved, target), target.pod, target.pod.node_selector
-            ),
+            "template": with_overrides(_template(resolved, target), target, "worker"),
         },
     }
-
-
-def worker_resources(resolved: Resolved, target: Target) -> dict[str, str]:
-    resources = dict(target.pod.resources)
-    if resolved.device == "cuda":
-        resources[target.pod.device] = str(resolved.ranks_per_node)
-    return resources
 
 
 def _failure_rules() -> list[Object]:
@@ -106,16 +106,24 @@ def _template(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
     mounts = [spec_mount(), {"name": "headway-shm", "mountPath": SHARED_MEMORY}]
     shared = {"medium": "Memory", "sizeLimit": target.pod.shared_memory}
-    volumes: list[Object] = [spec_volume(run), {"name": "headway-shm", "emptyDir": shared}]
+    volumes: list[Object] = [spec_volume(resolved), {"name": "headway-shm", "emptyDir": shared}]
     if folders_to_fetch(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
         volumes.append({"name": "headway-fetched", "emptyDir": {}})
+    spot = resolved.run.resources.spot
+    # Required: a machine that lost its power a moment ago is Ready, and the emptiest there is.
+    apart = {"requiredDuringSchedulingIgnoredDuringExecution": [off_suspects()]}
     spec: Object = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": GRACE_SECONDS,
-        "schedulingGates": [{"name": GATE}],
-        "affinity": affinity(target, is_off_spot=resolved.run.resources.spot == "none"),
+        # Autoscalers do not see pods that wait at a gate, so there is one only where affinity
+        # depends on the pod's index.
+        **({"schedulingGates": [{"name": GATE}]} if spot == "above_min" else {}),
+        "affinity": {
+            **affinity(target, spot == "none", alternatives=machine_alternatives(resolved, target)),
+            "podAntiAffinity": apart,
+        },
         "topologySpreadConstraints": [
             {
                 "maxSkew": 1,
@@ -125,9 +133,8 @@ def _template(resolved: Resolved, target: Target) -> Object:
             }
         ],
     }
-    if target.service_account.annotations:
-        # For the cloud only: the token for Kubernetes itself is not mounted.
-        spec["serviceAccountName"] = run_object(run)
+    if (account := worker_account(run, target)) is not None:
+        spec["serviceAccountName"] = account
     worker = container(
         "worker",
         target,
@@ -137,6 +144,12 @@ def _template(resolved: Resolved, target: Target) -> Object:
         worker_resources(resolved, target),
         _capabilities(target),
     )
+    request_cache(worker, resolved, target)
+    add_claims(spec, worker, target)
+    if target.pod.topology is not None:
+        spec["affinity"]["podAffinity"] = close_together(run, target.pod.topology)
+    if target.pod.host_network:
+        spec |= HOST_NETWORK
     return template(run, "worker", target, worker, volumes, spec)
 
 

@@ -11,16 +11,18 @@ from headway.clock import Clock
 from headway.errors import HeadwayError, NotFound, RunFailed
 from headway.kube.claim_files import ClaimFileExists
 from headway.kube.claim_job import storage_objects
-from headway.kube.client import Conflict, KubeClient
+from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import HTTP_PORT, labels, run_object
-from headway.kube.pod_status import wait_reasons
+from headway.kube.pod_status import is_ready, wait_reasons
 from headway.launch.claim_server import KEY_HEADER
 from headway.member.protocol.keys import new_key
 from headway.spec.target_file import Target
 
 START_SECONDS = 900.0
 """Time limit for starting: pulling an image with torch takes minutes on a slow network."""
+ANSWER_SECONDS, ASK_AGAIN_SECONDS = 60.0, 2.0
+"""Time limit for the first answer of a pod that is ready, and pause between two attempts."""
 LOOK_SECONDS, LOOK_SHARE = 0.3, 0.05
 """Pause between two polls, which take three calls each; in a long wait, this share of it."""
 
@@ -45,6 +47,7 @@ class ClaimPod:
         for one in owned_by(self._objects, made.metadata.uid)[1:]:
             self._kube.apply(one)
         self._wait()
+        self._require_answer()
         return self
 
     def end(self) -> None:
@@ -65,13 +68,11 @@ class ClaimPod:
         name = run_object(f"storage-{self._session}")
         while True:
             pods = self._kube.first_pods(labels(f"storage-{self._session}", "storage"), most=3)
-            for pod in pods:
-                conditions = (pod.status.conditions if pod.status else None) or ()
-                if any(one.type == "Ready" and one.status == "True" for one in conditions):
-                    assert pod.metadata is not None
-                    assert pod.metadata.name is not None
-                    self._pod = pod.metadata.name
-                    return
+            for pod in filter(is_ready, pods):
+                assert pod.metadata is not None
+                assert pod.metadata.name is not None
+                self._pod = pod.metadata.name
+                return
             job = self._kube.job(name)
             if job is None:
                 raise NotFound(f"Job {name} was deleted")
@@ -94,3 +95,19 @@ class ClaimPod:
                     f"kubectl get events -n {self._kube.namespace}",
                 )
             self._clock.sleep(max(LOOK_SECONDS, LOOK_SHARE * waited))
+
+    def _require_answer(self) -> None:
+        deadline = self._clock.monotonic() + ANSWER_SECONDS
+        while True:
+            try:
+                self._kube.request_to_pod(self._pod, HTTP_PORT, "/healthz")
+                return
+            except ClusterUnreachable as error:
+                if self._clock.monotonic() > deadline:
+                    self.end()
+                    raise RunFailed(
+                        f"claim {self._claim} is served, but cannot be reached from here: "
+                        f"{error.message}",
+                        "ask the administrator of the cluster which of the two should work",
+                    ) from None
+                self._clock.sleep(ASK_AGAIN_SECONDS)

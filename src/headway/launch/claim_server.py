@@ -1,42 +1,54 @@
-"""The files of a claim over HTTP, for the API server's proxy. Every request needs the key.
+"""The files of a claim over HTTP, for whoever comes through the API server. Every request needs the
+key.
 
 GET     /files/PATH   a file; a Range gives part of it
 GET     /find/PATH    every file below, as {name: size}
-PUT     /files/PATH   a file; with `?create` only if there is none (409), with `?at=N` a part of
-                      a large one, which appears after `?size=N` without content
+PUT     /files/PATH   a file; with `?create` only if there is none (409)
 DELETE  /files/PATH   it, or everything below
+PUT     /parts/PATH   with `?at=N&upload=ID` a part of a large file, in any order, which appears
+                      after `?size=N&upload=ID` without content
+DELETE  /parts/PATH   with `?upload=ID`: the parts
+GET     /parts/       nothing: it says that parts are taken; older images answer 404
 """
 
 from __future__ import annotations
 
 import hmac
 import json
+import os
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
+from headway import __version__
+from headway.clock import Clock
 from headway.http_server import JSON, TEXT, Answer, HttpError, HttpRequest, Resource
-from headway.state.store import Store
+from headway.state.store import PARTIAL, Store
 
 KEY_HEADER = "X-Headway-Key"
 """The API server takes Authorization for itself."""
 MAX_PART_BYTES = 2**26
 BYTES = "application/octet-stream"
+UPLOAD = re.compile(r"[0-9a-f]{8,32}")
+ABANDONED_SECONDS = 3600.0
+"""After which parts that nobody added to are removed, when the file is uploaded again."""
 RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 
 
 class ServedClaim:
     """`root` is the folder that is served, for those who show the key."""
 
-    def __init__(self, root: Path, key: str) -> None:
+    def __init__(self, root: Path, key: str, clock: Clock) -> None:
         self._root = root
+        self._clock = clock
         self._store = Store(root)
         self._key = key.encode()
 
     @property
     def resources(self) -> Mapping[str, Resource]:
-        return {"files": self._files, "find": self._find}
+        return {"files": self._files, "find": self._find, "parts": self._parts}
 
     def _files(self, request: HttpRequest) -> Answer:
         name = self._require(request)
@@ -48,6 +60,23 @@ class ServedClaim:
             self._remove(name)
         else:
             raise HttpError(405, "this answers GET, PUT and DELETE", "GET, HEAD, PUT, DELETE")
+        return TEXT, b""
+
+    def _parts(self, request: HttpRequest) -> Answer:
+        name, options = self._require(request), request.query
+        if request.method in ("GET", "HEAD"):
+            return TEXT, b""
+        partial = self._partial(name, options)
+        if request.method == "DELETE":
+            partial.unlink(missing_ok=True)
+        elif request.method != "PUT":
+            raise HttpError(405, "this answers GET, PUT and DELETE", "GET, HEAD, PUT, DELETE")
+        elif "at" in options:
+            self._write_part(partial, request.content(MAX_PART_BYTES), int(options["at"][0]))
+        elif "size" in options:
+            self._finish(name, partial, int(options["size"][0]))
+        else:
+            raise HttpError(400, "a part has a place, the whole has a size")
         return TEXT, b""
 
     def _find(self, request: HttpRequest) -> Answer:
@@ -89,34 +118,47 @@ class ServedClaim:
         if "create" in options:
             if not self._store.create(name, content):
                 raise HttpError(409, f"{name} exists already")
-        elif "at" in options:
-            self._write_part(name, content, int(options["at"][0]))
-        elif "size" in options:
-            self._finish(name, int(options["size"][0]))
+        elif "at" in options or "size" in options:
+            raise HttpError(400, f"this image has headway {__version__}; yours is older: update it")
         else:
             self._store.write(name, content)
 
-    def _write_part(self, name: str, content: bytes, at: int) -> None:
+    def _write_part(self, partial: Path, content: bytes, at: int) -> None:
         """Possibly twice, if the answer was lost."""
-        partial = self._partial(name)
-        partial.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("r+b" if at else "wb") as file:
+        if not partial.exists():
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            _remove_old(partial, self._clock.now() - ABANDONED_SECONDS)
+        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
             file.seek(at)
             file.write(content)
 
-    def _finish(self, name: str, size: int) -> None:
-        partial = self._partial(name)
+    def _finish(self, name: str, partial: Path, size: int) -> None:
         if not partial.exists() and self._store.size(name) == size:
             return
         if not partial.exists() or partial.stat().st_size != size:
             raise HttpError(409, f"{name} is incomplete")
         self._store.adopt(partial, name)
 
-    def _partial(self, name: str) -> Path:
+    def _partial(self, name: str, options: Mapping[str, list[str]]) -> Path:
+        """Of one upload: another one of the same file may be under way."""
+        upload = options.get("upload", [""])[0]
+        if UPLOAD.fullmatch(upload) is None:
+            raise HttpError(400, "an upload is named by 8 to 32 hexadecimal digits")
         path = self._root / name
-        return path.with_name(f".{path.name}.partial-sent")
+        return path.with_name(f".{path.name}{PARTIAL}sent-{upload}")
 
     def _remove(self, name: str) -> None:
         if not name:
             raise HttpError(400, "the whole claim cannot be deleted")
         self._store.remove(name)
+
+
+def _remove_old(partial: Path, before: float) -> None:
+    """Parts from other uploads of the same file, if nothing was added since then."""
+    beginning = partial.name.rpartition("-")[0]
+    for other in partial.parent.iterdir():
+        if other.name.startswith(f"{beginning}-"):
+            with suppress(FileNotFoundError):
+                if other.stat().st_mtime < before:
+                    other.unlink()

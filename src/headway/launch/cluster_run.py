@@ -13,14 +13,16 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
 from headway.clock import Clock, stamp
-from headway.errors import NotFound, RunFailed, StillRunning
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.errors import Exit, HeadwayError, NotFound, RunFailed, StillRunning
+from headway.kube.client import ClusterUnreachable, KubeClient, PodForbidden, PodUnreachable
 from headway.kube.kueue import num_ahead, queue_of, start_job, stop_job, was_stopped
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
     HTTP_PORT,
     INDEX,
     INSTANCE,
+    QUEUE,
+    SUSPECT,
     Component,
     Object,
     coordinator_object,
@@ -33,14 +35,20 @@ from headway.kube.pod_status import (
     creation_time,
     end_condition,
     exit_code,
+    is_ready,
+    spec_config_map_name,
     termination_message,
     wait_reasons,
 )
 from headway.kube.worker_job import OWN_ERRORS
+from headway.launch.lasting import Lasting
+from headway.spec.resolve import Resolved
 
 LOOK_SECONDS = 1.0
 HOPELESS_SECONDS = 10.0
 """An image that cannot be pulled is retried once or twice before the run fails."""
+SILENT_SECONDS = 60.0
+"""A coordinator that is ready answers at once, if anything reaches it."""
 STOP_SECONDS = 400.0
 """Time for a save, longer than the grace period of pods."""
 ASK_AGAIN_SECONDS = (0.6, 1.0, 2.0, 4.0)
@@ -74,30 +82,50 @@ class ClusterRunStatus:
         return self.state in ("active", "queued")
 
 
+class PagesUnreachable(HeadwayError):
+    """The run is on the cluster, and cannot be watched from here."""
+
+    exit_code = Exit.STILL_RUNNING
+
+
 class ClusterRun:
     def __init__(self, kube: KubeClient, name: str, clock: Clock) -> None:
         self.kube = kube
         self.name = name
         self.clock = clock
+        self.unreachable: PodUnreachable | PodForbidden | None = None
+        """Why its coordinator could not be asked the last time."""
+        self.launched_uid: str | None = None
+        """Of the Job that this process has created."""
         self._coordinator = ""
 
     # Making it
 
     def launch(self, objects: Sequence[Object]) -> None:
-        """The owner first: the next launch completes one that was interrupted."""
-        owner = self.kube.apply(objects[0])
-        for one in owned_by(objects, owner.metadata.uid)[1:]:
+        """The owner first, suspended: workers could take the coordinator's room, and all would
+        wait. Of a launch that was interrupted that is left, and the next one replaces it. A queue
+        starts workers by itself. Raises Conflict if the run is there already."""
+        workers = objects[0]
+        is_queued = QUEUE in workers["metadata"]["labels"]
+        if not is_queued:
+            workers = workers | {"spec": workers["spec"] | {"suspend": True}}
+        self.launched_uid = str(self.kube.create(workers).metadata.uid)
+        for one in owned_by(objects, self.launched_uid)[1:]:
             self.kube.apply(one)
+        if not is_queued:
+            self.kube.suspend_job(run_object(self.name), suspended=False)
 
     def has_coordinator(self) -> bool:
         return self.kube.job(coordinator_object(self.name)) is not None
 
     def wait_until_training(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Its status once a step is committed, or it has finished or was stopped. Raises if
-        something blocks it that will not go away by itself."""
-        hopeless_since: float | None = None
+        """Its status once a step is committed, or it has finished or was stopped. Raises RunFailed
+        if something blocks it that will not go away by itself, and PagesUnreachable if it cannot
+        be watched."""
+        hopeless, silent = Lasting(), Lasting()
         said = ""
         while True:
+            began = self.clock.monotonic()
             status, job, reasons, loss = self._patiently(self._seen, say)
             if job is None:
                 return status or {}
@@ -107,16 +135,31 @@ class ClusterRun:
             if words != said:
                 said = words
                 say(words)
-            now = self.clock.monotonic()
             # Where some pods are up, others may be on machines that have trouble of their own.
-            is_hopeless = any(reason.is_hopeless for reason in reasons)
-            if not is_hopeless or (status is not None and self._ready(job)):
-                hopeless_since = None
-            elif hopeless_since is None:
-                hopeless_since = now
-            elif now - hopeless_since > HOPELESS_SECONDS:
+            is_hopeless = any(reason.is_hopeless for reason in reasons) and not (
+                status is not None and self._ready(job)
+            )
+            now = self.clock.monotonic()
+            if hopeless.seconds(is_hopeless, now, now) > HOPELESS_SECONDS:
                 raise RunFailed(reasons[0].words)
+            is_silent = self.unreachable is not None and self._has_ready_coordinator()
+            if silent.seconds(is_silent, began, now) >= SILENT_SECONDS:
+                raise self._pages_unreachable(job)
             self.clock.sleep(LOOK_SECONDS)
+
+    def _has_ready_coordinator(self) -> bool:
+        return any(is_ready(pod) for pod in self._coordinators())
+
+    def _pages_unreachable(self, job: Job) -> PagesUnreachable:
+        assert self.unreachable is not None
+        shape = self.job_status(job)
+        return PagesUnreachable(
+            f"run {self.name} continues ({shape.ready} of {shape.nodes} pods are ready), but "
+            f"cannot be watched from here: {self.unreachable.message}",
+            self.unreachable.hint
+            or f"make this work first: kubectl port-forward -n {self.kube.namespace} "
+            f"job/{coordinator_object(self.name)} {HTTP_PORT}",
+        )
 
     def _seen(self) -> tuple[dict[str, Any] | None, Job | None, list[WaitReason], str | None]:
         """Its status; and until it trains, its Job and what blocks it."""
@@ -140,6 +183,8 @@ class ClusterRun:
         if (queue := _queue(job)) is not None:
             return [WaitReason(self._in_queue(queue, job), 1)]
         found = [] if is_kept else self._reasons_of_coordinator()
+        if self.unreachable is not None:
+            found.append(WaitReason(f"coordinator: {self.unreachable.message}", 1))
         if self._ready(job) < (job.spec.parallelism or 0):
             waits = {"status.phase": "Pending"}
             pods = self.kube.first_pods(labels(self.name, "worker"), LOOKED_AT, waits)
@@ -204,6 +249,15 @@ class ClusterRun:
             )
         return job
 
+    def launched_as(self) -> Resolved | None:
+        """The resolved run, from the ConfigMap that its pods mount; None if it has no objects."""
+        job = self.job()
+        name = spec_config_map_name(job) if job is not None else None
+        found = self.kube.config_map(name) if name is not None else None
+        if found is None or not found.data:
+            return None
+        return Resolved.model_validate_json(found.data["spec.json"])
+
     def job_status(self, job: Job) -> ClusterRunStatus:
         assert job.spec is not None
         end, queue = end_condition(job), _queue(job)
@@ -226,14 +280,24 @@ class ClusterRun:
         return None if answer is None else dict(json.loads(answer))
 
     def ask(self, path: str) -> bytes | None:
-        """A page of the coordinator, through the API server's proxy; None if it does not answer."""
+        """A page of the coordinator; None if it does not answer."""
+        tried = ""
         for _ in range(2):
             if not self._coordinator and not self._find_coordinator():
+                self.unreachable = None
+                return None
+            if self._coordinator == tried:
                 return None
             try:
-                return self.kube.request_to_pod(self._coordinator, HTTP_PORT, path)
-            except (ClusterUnreachable, NotFound):
+                answer = self.kube.request_to_pod(self._coordinator, HTTP_PORT, path)
+            except (PodUnreachable, PodForbidden) as error:
+                self.unreachable, tried = error, self._coordinator
                 self._coordinator = ""  # it may have been replaced
+            except (ClusterUnreachable, NotFound):
+                self.unreachable, self._coordinator = None, ""
+            else:
+                self.unreachable = None
+                return answer
         return None
 
     def _find_coordinator(self) -> bool:
@@ -331,14 +395,18 @@ class ClusterRun:
         return step
 
     def resume(self) -> None:
-        # In this order: the coordinator tells one start of the workers from the next.
-        start_job(self.kube, self.require_job())
+        """The coordinator first, as at a launch, and again afterwards: if the run was stopped a
+        moment ago, its keeper may have suspended it in between."""
+        job = self.require_job()
+        self.kube.suspend_job(coordinator_object(self.name), suspended=False)
+        start_job(self.kube, job)
         self.kube.suspend_job(coordinator_object(self.name), suspended=False)
 
-    def delete(self, say: Callable[[str], None]) -> bool:
-        """Deletes all of its objects, by one call. Returns whether there were any."""
-        there = self.kube.delete_job(run_object(self.name))
-        self._wait_for("its objects to be deleted", self._has_nothing, GONE_SECONDS, say)
+    def delete(self, say: Callable[[str], None], uid: str | None = None) -> bool:
+        """Deletes all of its objects, by one call. Returns whether there were any. Raises Conflict
+        if its Job is another than the one with `uid`."""
+        there = self.kube.delete_job(run_object(self.name), uid)
+        self._wait_for("its objects to be deleted", self._is_gone, GONE_SECONDS, say)
         return there
 
     def _has_no_workers(self) -> bool:
@@ -348,10 +416,15 @@ class ClusterRun:
             for phase in ("Pending", "Running")
         )
 
-    def _has_nothing(self) -> bool:
-        return not self.kube.jobs(labels(self.name)) and not self.kube.first_pods(
-            labels(self.name), 1
-        )
+    def _is_gone(self) -> bool:
+        """Whether nothing of it is left. Lost pods that mark their machine are deleted with the
+        Job, but with grace, and no kubelet is there to end them."""
+        left = self.kube.first_pods(labels(self.name), LOOKED_AT)
+        for pod in left:
+            assert pod.metadata is not None
+            if SUSPECT in (pod.metadata.labels or {}):
+                self.kube.delete_pod(str(pod.metadata.name), grace_seconds=0)
+        return not left and not self.kube.jobs(labels(self.name))
 
     def _wait_for(
         self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]
@@ -386,11 +459,17 @@ class ClusterRun:
 
 def cluster_runs(kube: KubeClient, clock: Clock) -> Iterator[ClusterRunStatus]:
     """All runs of the namespace."""
+    for name, job in jobs_of_runs(kube):
+        yield ClusterRun(kube, name, clock).job_status(job)
+
+
+def jobs_of_runs(kube: KubeClient) -> Iterator[tuple[str, Job]]:
+    """Name and workers' Job of each run of the namespace."""
     for job in kube.jobs({key: value for key, value in labels("", "worker").items() if value}):
         assert job.metadata is not None
         name = (job.metadata.labels or {}).get(INSTANCE)
         if name:
-            yield ClusterRun(kube, name, clock).job_status(job)
+            yield name, job
 
 
 def _queue(job: Job) -> str | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from headway.launch.worker_exit import is_loss
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import found_checkpoints
-from headway.state.rewinds import Record, step_after
+from headway.state.rewinds import step_after
 from headway.state.run_directory import RunDirectory
 
 MOST_LOSSES = 3
@@ -25,10 +25,27 @@ MOST_UNSAVED = 30
 SEEN_SECONDS = 120.0
 """Time after which a new step is certainly visible from another machine: object stores receive the
 metrics once a minute. Losses closer together than this are no reason to give up there."""
+OUTAGE_SECONDS = 600.0
+"""Time for which starts that fail while the store cannot be reached are not held against a run."""
 
 Saved = tuple[int, int]
 """Generation and step of a checkpoint: that of the newest one is higher after each save, since a
 generation saves beyond the step that it resumed from."""
+NOTHING_SAVED: Saved = (0, 0)
+
+
+@dataclass(frozen=True)
+class StepsTaken:
+    """By workers in their generation, as they have recorded them on this machine: logs in an object
+    store are a minute old, and lack the last steps of a generation that was lost."""
+
+    first: int
+    """Step from which the generation resumed."""
+    last: int
+
+    @property
+    def is_any(self) -> bool:
+        return self.last > self.first
 
 
 @dataclass
@@ -39,6 +56,8 @@ class WorkerProcess:
     log: Path
     log_start: int
     """Bytes of the log written by earlier starts of this run."""
+    steps_file: Path
+    """In which it records the steps it takes."""
     started_at: float
     pid: int | None = None
     exit_code: int | None = None
@@ -58,6 +77,14 @@ class WorkerProcess:
             self.was_killed and self.exit_code == -signal.SIGKILL
         )
 
+    @property
+    def steps_taken(self) -> StepsTaken | None:
+        """None: its generation had not begun."""
+        with suppress(OSError, ValueError):
+            first, last = self.steps_file.read_text().split()
+            return StepsTaken(int(first), int(last))
+        return None
+
     def signal(self, number: int) -> None:
         if self.pid is not None and self.exit_code is None:
             with suppress(ProcessLookupError):  # it has exited, and the report is on its way
@@ -74,7 +101,6 @@ class Losses:
     """Highest step of the run at the newest loss."""
     since: float = 0.0
     """Time of the first loss."""
-    _newest: Record | None = None
     _last: int = 0
     """Step at the newest loss."""
     _saved: Saved = (0, 0)
@@ -87,18 +113,17 @@ class Losses:
             self.count = 0
         return self._count(step, now)
 
-    def add_rewound(self, newest: Record, saved: Saved, now: float) -> int:
+    def add_rewound(self, taken: StepsTaken | None, saved: Saved, now: float) -> int:
         """The new count, where each loss goes back to a checkpoint: only a new one is progress, or
         a run that crashes a step later each time would do so for ever. But a run that has taken
         steps since, and was lost at a step where it was not lost before, has not failed in the same
-        way again; yet it is to arrive one day. `newest`: newest line of the metrics."""
-        step = step_after(newest)
-        has_advanced = "step" in newest and newest != self._newest
-        # The last line may not have been written.
-        is_elsewhere = has_advanced and abs(step - self._last) > 1
+        way again; yet it is to arrive one day."""
+        step = self._last if taken is None else taken.last
+        # The last step may not have been recorded.
+        is_elsewhere = taken is not None and taken.is_any and abs(step - self._last) > 1
         if saved > self._saved:
             self.count = self._num_elsewhere = 0
-        self._newest, self._last, self._saved = newest, step, max(saved, self._saved)
+        self._last, self._saved = step, max(saved, self._saved)
         if self.count and is_elsewhere and self._num_elsewhere < MOST_ELSEWHERE:
             self._num_elsewhere += 1
             return self.count
@@ -134,13 +159,12 @@ class FruitlessStarts:
     """Those without a new checkpoint."""
     unsaved_since: float = 0.0
     """Time of the first of them."""
-    _newest: Record | None = None
     _saved: Saved = (0, 0)
 
-    def add(self, newest: Record, saved: Saved, now: float) -> None:
-        has_advanced = "step" in newest and newest != self._newest
+    def add(self, has_advanced: bool, saved: Saved, now: float) -> None:
+        """`has_advanced`: it has taken a step."""
         has_saved = saved > self._saved
-        self._newest, self._saved = newest, max(saved, self._saved)
+        self._saved = max(saved, self._saved)
         self.count = 0 if has_advanced else self.count + 1
         self.since = now if self.count <= 1 else self.since
         self.num_unsaved = 0 if has_saved else self.num_unsaved + 1
@@ -156,6 +180,31 @@ class FruitlessStarts:
         if self.count >= MOST_FRUITLESS:
             return f"{self.count} times in a row without a step"
         return f"{self.num_unsaved} times in a row without a new checkpoint"
+
+
+@dataclass
+class Outage:
+    """Ends of workers in a row before they took a step, of which nobody knows whether the run has
+    progressed: the store cannot be reached. They are no progress; and they are not held against the
+    run, since no worker can start without the store, but not for ever."""
+
+    count: int = 0
+    since: float = 0.0
+    """Time of the first."""
+    _newest: float = 0.0
+
+    def add(self, now: float) -> None:
+        if now - self._newest > OUTAGE_SECONDS:
+            self.count = 0  # another outage: workers have lived for long meanwhile
+        self.count += 1
+        self.since = now if self.count == 1 else self.since
+        self._newest = now
+
+    def is_too_long(self, now: float) -> bool:
+        return self.count >= MOST_LOSSES and now - self.since > OUTAGE_SECONDS
+
+    def __str__(self) -> str:
+        return f"{self.count} times in a row while the run's storage could not be reached"
 
 
 @dataclass(eq=False)
@@ -183,31 +232,32 @@ class FailureDomain:
         lost = [worker for worker in self.workers if worker.is_lost]
         return min(lost, key=lambda worker: worker.exit_code or 0, default=None)
 
+    @property
+    def steps_taken(self) -> StepsTaken | None:
+        """By the worker that came furthest."""
+        found = [taken for worker in self.workers if (taken := worker.steps_taken) is not None]
+        return max(found, key=lambda taken: taken.last, default=None)
+
     def signal(self, number: int) -> None:
         for worker in self.workers:
             worker.signal(number)
 
 
-def newest_seen(directory: RunDirectory) -> Record:
-    """The newest line of the run's metrics visible from this machine."""
-    try:
-        return directory.metrics.last() or {"rewind": 0}
-    except OSError:
-        return {"rewind": 0}  # the store cannot be reached
-
-
-def last_saved(directory: RunDirectory) -> Saved:
-    """The last checkpoint visible from this machine; (0, 0) if there is none."""
+def last_saved(directory: RunDirectory) -> Saved | None:
+    """The last checkpoint visible from this machine; None: the store cannot be reached."""
     try:
         found = found_checkpoints(directory)
     except OSError:
-        return 0, 0  # the store cannot be reached
-    return max(((one.generation, one.step) for one in found), default=(0, 0))
+        return None
+    return max(((one.generation, one.step) for one in found), default=NOTHING_SAVED)
 
 
-def step_seen(directory: RunDirectory) -> int:
-    """The newest step of the run visible from this machine."""
-    return step_after(newest_seen(directory))
+def step_seen(directory: RunDirectory) -> int | None:
+    """The newest step of the run visible from this machine; None: the store cannot be reached."""
+    try:
+        return step_after(directory.metrics.last() or {"rewind": 0})
+    except OSError:
+        return None
 
 
 def failure_domains(resolved: Resolved, nodes: range) -> list[FailureDomain]:

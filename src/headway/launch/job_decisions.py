@@ -42,6 +42,8 @@ class RunFacts:
     """None: it was deleted."""
     pods: Sequence[PodFacts] | None
     """None: not listed yet."""
+    has_markers: bool
+    """Lost pods are kept to mark their machines."""
     is_released: bool
     """The keeper's own pod was taken from its Job."""
     is_hopeless: bool
@@ -73,6 +75,11 @@ class StopRun:
 
 
 @dataclass(frozen=True)
+class EndSuspicions:
+    """Delete all markers: the Job, which they have left, does not, and no kubelet will."""
+
+
+@dataclass(frozen=True)
 class SuspendOwnJob:
     """The run was stopped and its pods have ended: there is nothing to keep until it is resumed.
     Kubernetes then ends this pod."""
@@ -91,7 +98,14 @@ class EndKeeper:
 
 
 JobDecision = (
-    ReleaseOwnPod | NoteScaling | NoteBudget | StopRun | SuspendOwnJob | NoteFailure | EndKeeper
+    ReleaseOwnPod
+    | NoteScaling
+    | NoteBudget
+    | StopRun
+    | EndSuspicions
+    | SuspendOwnJob
+    | NoteFailure
+    | EndKeeper
 )
 
 
@@ -106,20 +120,22 @@ class JobTracker:
         """Decisions for this look, in the order in which to carry them out."""
         job = facts.job
         if job is None:
-            return [EndKeeper()]
+            return [*_without_markers(facts), EndKeeper()]
         made: list[JobDecision] = [] if facts.is_released else [ReleaseOwnPod()]
         if self.nodes is not None and job.nodes != self.nodes:
             made.append(NoteScaling(self.nodes, job.nodes))
         self.nodes = job.nodes
+        if job.is_suspended or job.has_ended:
+            made += _without_markers(facts)
         if not job.is_suspended:
             made += self._to_stop(facts)
-        elif job.is_stopped and facts.pods is not None and _have_ended(facts.pods):
+        elif job.is_stopped and _is_empty(facts):
             # A queue suspends and resumes workers as it likes, and knows nothing of this pod: a run
             # that is suspended by its queue keeps its coordinator.
             made.append(SuspendOwnJob())
         if job.failure is not None:
             made.append(_failure(job.failure, facts.pods or ()))
-        if job.has_ended:
+        if job.has_ended and not facts.has_markers:
             made.append(EndKeeper())
         return made
 
@@ -148,8 +164,12 @@ def job_facts(job: Job) -> JobFacts:
 
 def launch_id(job: Job) -> str | None:
     """Names one start of the workers; None: they have not been started. A stopped run that is
-    resumed is another launch."""
+    resumed is another launch: it gets another time when it is no longer noted as suspended."""
+    assert job.spec is not None
     if job.status is None or job.status.startTime is None:
+        return None
+    conditions = {one.type: one.status for one in job.status.conditions or ()}
+    if not job.spec.suspend and conditions.get("Suspended") == "True":
         return None
     assert job.metadata is not None
     return f"{job.metadata.uid} {job.status.startTime}"
@@ -162,8 +182,15 @@ def is_noted(launch: str, events: Iterable[Mapping[str, Any]]) -> bool:
     return bool(launched) and launched[-1].get("launch") == launch
 
 
-def _have_ended(pods: Sequence[PodFacts]) -> bool:
-    return all(pod.has_ended for pod in pods)
+def _without_markers(facts: RunFacts) -> list[JobDecision]:
+    return [EndSuspicions()] if facts.has_markers else []
+
+
+def _is_empty(facts: RunFacts) -> bool:
+    """Whether nothing is left to wait for."""
+    if facts.pods is None or facts.has_markers:
+        return False
+    return all(pod.has_ended for pod in facts.pods)
 
 
 def _failure(why: str, pods: Sequence[PodFacts]) -> NoteFailure:

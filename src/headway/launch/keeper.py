@@ -30,7 +30,9 @@ from headway.kube.kueue import stop_job
 from headway.kube.names import (
     HTTP_PORT,
     SESSION_PORT,
+    SUSPECT,
     coordinator_object,
+    labels,
     record_object,
     run_object,
 )
@@ -38,6 +40,7 @@ from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.failure_domains import step_seen
 from headway.launch.job_decisions import (
     EndKeeper,
+    EndSuspicions,
     JobDecision,
     JobTracker,
     NoteBudget,
@@ -57,13 +60,17 @@ from headway.launch.pod_decisions import (
     RESTART_ALONE_SECONDS,
     CrashCounter,
     DismissPod,
+    PodFacts,
     PodTracker,
     ReleasePod,
+    RemoveMarker,
     ReplacePod,
+    TakeBackPod,
     connected_pods,
     member_pods,
 )
-from headway.launch.pod_watch import PodWatch
+from headway.launch.pod_watch import PodWatch, pod_facts
+from headway.launch.replacements import Replacements
 from headway.launch.run_pages import run_pages
 from headway.launch.worker_exit import failed_facts
 from headway.member.protocol.sockets import bound_to
@@ -77,6 +84,8 @@ JOB_SECONDS = 2.0
 """Interval between looks at the Job: whether it has ended, and how many nodes it should have."""
 BUDGET_SECONDS = 30.0
 """Interval between looks at the budget: they read the run's files."""
+RESUME_SECONDS = 10.0
+"""How long after this pod its workers are started, at most, when a run is resumed."""
 COORDINATOR_HTTP = "127.0.0.1:7462"
 """Address of the coordinator's pages for this process, also after a restart."""
 
@@ -118,12 +127,14 @@ class Keeper:
         alone = ALONE_SECONDS if resolved.is_live else RESTART_ALONE_SECONDS
         self._pods = PodTracker(resolved.run.resources.nodes.minimum, alone)
         self._crashes = CrashCounter()
+        self._replacements = Replacements([])
         self._watched = watched(directory)
         self._journal = Journal(directory.launcher, clock)
         self._key = key
         self._pod = pod
         self._say = say
         self._is_released = False
+        self._has_found_markers = False
         self._away = ""
         """Why the API server did not answer, once that was said."""
         self._looked_at_job = self._looked_at_budget = -inf
@@ -153,14 +164,19 @@ class Keeper:
 
     def started_job(self) -> Job | None:
         """The workers' Job once it was started, because each start is another launch; None if it
-        was deleted."""
+        was deleted. A run that is resumed starts this pod first; otherwise a stopped run has lost
+        its coordinator."""
+        deadline = self.clock.monotonic() + RESUME_SECONDS
         while not self.is_stopping:
             try:
                 job = self.kube.job(run_object(self.resolved.name))
             except ClusterUnreachable as error:
                 self._say_away(error)
             else:
-                if job is None or launch_id(job) is not None:
+                if job is None:
+                    return None
+                is_resuming = job_facts(job).is_stopped and self.clock.monotonic() < deadline
+                if launch_id(job) is not None and not is_resuming:
                     return job
             self.clock.sleep(LOOK_SECONDS)
         return None
@@ -170,7 +186,9 @@ class Keeper:
         coordinator is new."""
         launch = launch_id(job)
         assert launch is not None
-        if is_noted(launch, self.directory.launcher.read()[0]):
+        events = self.directory.launcher.read()[0]
+        if is_noted(launch, events):
+            self._replacements = Replacements(events)
             self._journal.note("coordinator_lost", how="its pod was replaced")
             return None
         resolved = self.resolved
@@ -195,6 +213,9 @@ class Keeper:
             self._note_outcome(outcome)
         if how := coordinator.keep_alive():
             self._journal.note("coordinator_lost", how=how)
+        pods = self.watch.pods()
+        if pods is not None:
+            self._find_markers(pods)
         if self._look_at_job():
             return True
         self._look_at_pods(coordinator)
@@ -216,15 +237,27 @@ class Keeper:
     def _look_at_pods(self, coordinator: KeptCoordinator) -> None:
         state = coordinator.state()
         pods = self.watch.pods()
-        if state is None or pods is None:
+        if state is None or pods is None or not self._has_found_markers:
             return
         connected, members = connected_pods(state), member_pods(state)
         for decision in self._pods.look(pods, connected, members, self.clock.now()):
             if not isinstance(decision, DismissPod):
                 self.calls.start(decision)
-            if isinstance(decision, DismissPod | ReplacePod):
+            if isinstance(decision, DismissPod | ReplacePod | TakeBackPod):
                 coordinator.dismiss(decision.pod)
         self.calls.forget({pod.name for pod in pods})
+        for joined in self._replacements.look(pods, members & connected, self.clock.now()):
+            took = round(joined.seconds, 3)
+            self._journal.note("replaced", node=joined.node, pod=joined.pod, seconds=took)
+
+    def _find_markers(self, pods: list[PodFacts]) -> None:
+        """Once: those of a keeper before this one."""
+        if self._has_found_markers:
+            return
+        with self._saying_what_fails():
+            wanted = labels(self.resolved.name) | {SUSPECT: "true"}
+            self._pods.find_markers(self.kube.pods(wanted, pod_facts)[0], pods)
+            self._has_found_markers = True
 
     def _note_outcome(self, outcome: Outcome) -> None:
         call = outcome.call
@@ -232,20 +265,27 @@ class Keeper:
             self._say(f"{call.pod}: {outcome.error}")
         elif isinstance(call, ReplacePod):
             self._say(f"{call.pod} is lost; {call.machine} gets no pods for a while")
-            self._note_lost(call.index, f"no longer answers ({call.pod})")
+            self._note_lost(call, "no longer answers")
             self.watch.forget(call.pod)
+        elif isinstance(call, TakeBackPod):
+            self._say(f"{call.pod} was scheduled on {call.machine}, and is taken back")
+            self.watch.forget(call.pod)
+        elif isinstance(call, RemoveMarker):
+            self._pods.forget_marker(call.pod)
         elif isinstance(call, ReleasePod) and call.how is not None:
             self._say(f"{call.pod} {call.how}")
-            self._note_lost(call.index, f"{call.how} ({call.pod})")
+            self._note_lost(call, call.how)
             now = self.clock.monotonic()
             if why := self._crashes.add(call.index, call.how, outcome.step, now):
                 self._say(f"node {call.index}: {why}: the run stops")
                 with suppress(OSError):  # the store is away; the run stops nevertheless
                     self._note_failure(call.index, None, why)
 
-    def _note_lost(self, node: int, how: str) -> None:
+    def _note_lost(self, call: ReplacePod | ReleasePod, how: str) -> None:
+        self._replacements.lose(call.index, call.pod, self.clock.now())
+        how = f"{how} ({call.pod})"
         for local_rank in range(self.resolved.ranks_per_node):
-            self._journal.note("lost", node=node, local_rank=local_rank, how=how)
+            self._journal.note("lost", node=call.index, local_rank=local_rank, how=how)
 
     def _finish_calls(self) -> None:
         self.calls.wait()
@@ -284,6 +324,7 @@ class Keeper:
         return RunFacts(
             job=facts,
             pods=self.watch.pods(),
+            has_markers=bool(self._pods.markers) or not self._has_found_markers,
             is_released=self._is_released,
             is_hopeless=is_hopeless,
             spent_seconds=self._spent_seconds() if is_running else None,
@@ -305,18 +346,28 @@ class Keeper:
                 self._is_released = True
             case NoteScaling(before, nodes):
                 self._journal.note("scaled", nodes=nodes, before=before)
+                self._replacements.scale(nodes)
             case NoteBudget(spent_seconds):
                 self._note_budget(spent_seconds)
             case StopRun():
                 assert job is not None
                 stop_job(self.kube, job)
+            case EndSuspicions():
+                for marker in sorted(self._pods.markers):
+                    self.kube.delete_pod(marker, grace_seconds=0)
+                    self._pods.forget_marker(marker)
             case SuspendOwnJob():
                 self._flush()
-                self.kube.suspend_job(coordinator_object(self.resolved.name))
+                if self._is_stopped():  # not resumed meanwhile
+                    self.kube.suspend_job(coordinator_object(self.resolved.name))
             case NoteFailure(node, last_words, why):
                 self._note_failure(node, last_words, why)
             case EndKeeper():
                 self.kube.give_back_pod(self._pod)
+
+    def _is_stopped(self) -> bool:
+        job = self.kube.job(run_object(self.resolved.name))
+        return job is not None and job_facts(job).is_stopped
 
     @contextmanager
     def _saying_what_fails(self) -> Iterator[None]:

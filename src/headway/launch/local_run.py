@@ -18,6 +18,7 @@ from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.failure_domains import (
     MOST_LOSSES,
     FailureDomain,
+    Losses,
     WorkerProcess,
     failure_domains,
 )
@@ -26,10 +27,10 @@ from headway.launch.supervise import DEFAULTS, Supervisor
 from headway.launch.worker_exit import describe_exit, exit_message
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.memory_limits import Memory
-from headway.plan.memory_need import HINT, needed_and_present
+from headway.plan.memory_need import less_memory, needed_and_present
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
-from headway.state.rewinds import Record
+from headway.state.rewinds import step_after
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.user_code import code_digest
 
@@ -103,7 +104,7 @@ class LocalRun(Supervisor):
             try:
                 return self._supervise()
             except ForkServerLost as lost:
-                self._note_failed(0, 0, how="lost its fork server", words=lost.message)
+                self._noted(lost, 0, 0, "lost its fork server", lost.message)
                 raise
 
     def ask_to_stop(self) -> None:
@@ -165,19 +166,19 @@ class LocalRun(Supervisor):
         if not self.workers.have_exited:
             self._require_stop_in_time()
 
-    def _newest_line(self) -> Record:
-        return self.directory.here().metrics.last() or {"rewind": 0}
+    def _newest_step(self) -> int | None:
+        return step_after(self.directory.here().metrics.last() or {"rewind": 0})
 
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         if lost.out_of_memory and not self._has_made_a_step():
             self._fail_for_memory(lost)
-        losses = self._count_loss(domain)
-        if losses.count >= MOST_LOSSES:
-            raise self._run_failed(lost, f", {losses}")
         if self.resolved.is_live and not self._has_state_somewhere():
             assert self._coordinator is not None
             self._coordinator.restart_without_members()  # it would wait for them to come back
+
+    def _are_too_many(self, losses: Losses) -> bool:
+        return losses.count >= MOST_LOSSES
 
     def _has_state_somewhere(self) -> bool:
         """Whether a worker has the run's state: one that was started a moment ago has not."""
@@ -213,8 +214,9 @@ class LocalRun(Supervisor):
         asked = self.stop_asked_at
         if asked is not None and self.clock.monotonic() - asked > STOP_SECONDS:
             how = f"did not save and stop within {STOP_SECONDS:.0f} s"
-            self._note_failed(0, 0, how=how, words=f"the workers {how}")
-            raise RunFailed(f"the workers {how}", f"their logs: {self.directory.local / 'logs'}")
+            logs = f"their logs: {self.directory.local / 'logs'}"
+            error = RunFailed(f"the workers {how}", logs)
+            raise self._noted(error, 0, 0, how, error.message)
 
     # Ending
 
@@ -262,19 +264,30 @@ class LocalRun(Supervisor):
         figures = needed_and_present(self.resolved, self._nodes, self.memory.limit_bytes())
         words = f"out of memory before the first step: {figures}"
         how = describe_exit(-signal.SIGKILL, out_of_memory=True)
-        self._note_failed(worker.node, worker.local_rank, how, words)
-        raise RunFailed(exit_message(self._rank(worker), how, words), HINT)
+        hint = less_memory(self.resolved, self._nodes)
+        error = RunFailed(exit_message(self._rank(worker), how, words), hint)
+        raise self._noted(error, worker.node, worker.local_rank, how, words)
 
     def _failure(self, worker: WorkerProcess, how: str, cause: str, hint: str | None) -> RunFailed:
-        self._note_failed(worker.node, worker.local_rank, how, cause or how)
         message = exit_message(self._rank(worker), how, cause)
-        return RunFailed(message, hint or f"its full log: {worker.log}")
+        error = RunFailed(message, hint or f"its full log: {worker.log}")
+        return self._noted(error, worker.node, worker.local_rank, how, cause or how)
 
-    def _note_failed(self, node: int, local_rank: int, how: str, words: str) -> None:
-        rank = node * self.resolved.ranks_per_node + local_rank
+    def _noted(
+        self, error: RunFailed, node: int, local_rank: int, how: str, words: str
+    ) -> RunFailed:
+        """The error that ends the run, recorded: `status` shows what the terminal shows."""
         self.journal.note(
-            "failed", rank=rank, node=node, local_rank=local_rank, how=how, words=words
+            "failed",
+            rank=node * self.resolved.ranks_per_node + local_rank,
+            node=node,
+            local_rank=local_rank,
+            how=how,
+            words=words,
+            message=error.message,
+            hint=error.hint,
         )
+        return error
 
     def _send_logs(self) -> None:
         """Where the run directory is far away: what was printed and noted here."""

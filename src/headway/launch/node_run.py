@@ -19,16 +19,16 @@ from headway.clock import Clock
 from headway.errors import Exit, RunFailed
 from headway.launch.failure_domains import (
     FailureDomain,
+    Losses,
     WorkerProcess,
     failure_domains,
-    newest_seen,
+    step_seen,
 )
 from headway.launch.fork_server import COMMAND, ForkServerLost
 from headway.launch.supervise import Supervisor
 from headway.launch.worker_exit import exit_message
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
-from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
 
 
@@ -114,14 +114,14 @@ class NodeRun(Supervisor):
     def _on_left(self, domain: FailureDomain) -> None:
         pass  # when all workers have left, the pod is replaced
 
-    def _newest_line(self) -> Record:
-        return newest_seen(self.directory)
+    def _newest_step(self) -> int | None:
+        return step_seen(self.directory)
 
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
         self._say(f"worker {lost.name} {how}; restarting it")
-        losses = self._count_loss(domain)
-        if losses.are_too_many(self.clock.monotonic()):
-            raise self._run_failed(lost, f", {losses}")
+
+    def _are_too_many(self, losses: Losses) -> bool:
+        return losses.are_too_many(self.clock.monotonic())
 
     def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
         return Exit.DONE in exit_codes

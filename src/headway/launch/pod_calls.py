@@ -8,10 +8,18 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from headway.kube.client import KubeClient
-from headway.launch.pod_decisions import PlacePod, PodCall, ReleasePod, RemovePod, ReplacePod
+from headway.launch.pod_decisions import (
+    PlacePod,
+    PodCall,
+    ReleasePod,
+    RemoveMarker,
+    RemovePod,
+    ReplacePod,
+    TakeBackPod,
+)
 
 CALLS_AT_ONCE = 8
-"""Thousands of pods are placed at the start of a run, by one call each."""
+"""With `spot: above_min`, thousands of pods are placed at the start of a run, by one call each."""
 
 CallKey = tuple[type[PodCall], str]
 
@@ -22,20 +30,23 @@ class Outcome:
 
     call: PodCall
     error: BaseException | None
-    step: int = 0
-    """For a failed pod that was released: the newest step of the run."""
+    step: int | None = None
+    """For a failed pod that was released: the newest step of the run, if it could be read."""
 
 
 class PodCalls:
     def __init__(
-        self, kube: KubeClient, spot_label: tuple[str, str] | None, newest_step: Callable[[], int]
+        self,
+        kube: KubeClient,
+        spot_label: tuple[str, str] | None,
+        newest_step: Callable[[], int | None],
     ) -> None:
         """`spot_label`: label of spot machines. `newest_step` may take long: a store is read."""
         self._kube = kube
         self._spot_label = spot_label
         self._newest_step = newest_step
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE)
-        self._running: dict[CallKey, tuple[PodCall, Future[int]]] = {}
+        self._running: dict[CallKey, tuple[PodCall, Future[int | None]]] = {}
         self._done: set[CallKey] = set()
         """Calls that succeeded, until their pod is gone: the watch may still show it as before."""
 
@@ -54,7 +65,7 @@ class PodCalls:
             error = future.exception()
             if error is None:
                 self._done.add(key)
-            found.append(Outcome(call, error, future.result() if error is None else 0))
+            found.append(Outcome(call, error, future.result() if error is None else None))
         return found
 
     def forget(self, known: Set[str]) -> None:
@@ -65,12 +76,14 @@ class PodCalls:
         """Until no call is running."""
         wait([future for _, future in self._running.values()])
 
-    def _perform(self, call: PodCall) -> int:
+    def _perform(self, call: PodCall) -> int | None:
         match call:
             case PlacePod():
                 not_labelled = self._spot_label if call.is_off_spot else None
-                self._kube.lift_gate(call.pod, call.not_on, not_labelled)
-            case ReplacePod():
+                self._kube.lift_gate(call.pod, call.num_affinity_terms, not_labelled)
+            case ReplacePod(marking=marking) if marking is not None:
+                self._kube.mark_suspect(call.pod, marking.job_uid, marking.until)
+            case ReplacePod() | TakeBackPod():
                 # The Job waits for its own finalizer before it creates another pod, and the API
                 # server waits for a kubelet that will not answer.
                 self._kube.release_pod(call.pod)
@@ -79,6 +92,6 @@ class PodCalls:
                 self._kube.release_pod(call.pod)
                 if call.how is not None:
                     return self._newest_step()
-            case RemovePod():
+            case RemovePod() | RemoveMarker():
                 self._kube.delete_pod(call.pod, grace_seconds=0)
-        return 0
+        return None

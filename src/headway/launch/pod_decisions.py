@@ -1,10 +1,14 @@
-"""Which pods of a run to place, replace, release, remove or dismiss. Pure: facts in, decisions out.
+"""Which pods of a run to place, replace, take back, release, remove or dismiss. Pure: facts in,
+decisions out.
 
 Kubernetes keeps a pod of a machine without power for minutes, and puts its successor on the same
 machine. The coordinator knows within seconds, because the pod's sessions are gone. But they are
 also gone while a worker restarts, and a cut network may be repaired. So a pod is lost only when the
 coordinator continues without it, it had a session before, it has had none for a while, and others
 have one.
+
+A lost pod is taken from its Job and stays as a marker: pods are not scheduled on a machine that has
+one. Where that is not possible, a pod that is scheduled there is taken back.
 """
 
 from __future__ import annotations
@@ -14,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.launch.failure_domains import Losses
+from headway.launch.failure_domains import Losses, Outage
 from headway.member.protocol.identity import parse
 
 SILENT_SECONDS = 2.5
@@ -29,6 +33,9 @@ since the newest checkpoint, and a run of one node has nobody else to be heard o
 SUSPECT_SECONDS = 90.0
 """Time without new pods for a machine that lost one without a goodbye. Kubernetes knows after 50 s
 whether the machine is gone; one that is back should be used again."""
+BLOCKED_SECONDS = 5.0
+"""Time without a pod of its index after which a marker goes: a quota may have no room for both. A
+Job makes the next pod after one second, and tries again 1, 2 and 4 s after a refusal."""
 START_SECONDS = 60.0
 """Time for a new pod on such a machine to open its first session."""
 LATE_SECONDS = 5.0
@@ -53,6 +60,12 @@ class PodFacts:
     delete_by: float | None
     """End of its grace period, if it is being deleted."""
     has_ended: bool
+    num_affinity_terms: int = 1
+    """Of node affinity: alternatives, of which a machine has to fulfil one."""
+    job_uid: str | None = None
+    """Of the Job that controls it."""
+    suspect_until: float | None = None
+    """Of a marker: when the suspicion ends."""
     is_cut_off: bool = False
     """Deleted by Kubernetes because its machine does not answer Kubernetes either."""
     has_failed: bool = False
@@ -69,21 +82,47 @@ class PodFacts:
 
 @dataclass(frozen=True)
 class PlacePod:
-    """Let Kubernetes schedule it, but on none of these machines."""
+    """Let Kubernetes schedule it."""
 
     pod: str
-    not_on: tuple[str, ...]
+    num_affinity_terms: int
     is_off_spot: bool
-    """Also on no spot machine: the run's minimum of nodes should not be preempted."""
+    """On no spot machine: the run's minimum of nodes should not be preempted."""
 
 
 @dataclass(frozen=True)
 class ReplacePod:
-    """It is lost: dismiss its workers and delete it, so that a new pod takes its index."""
+    """It is lost: dismiss its workers and take it from its Job, so that a new pod takes its
+    index."""
 
     pod: str
     index: int
-    machine: str | None
+    machine: str
+    marking: Marking | None
+    """It stays as a marker of its machine; None: it is deleted."""
+
+
+@dataclass(frozen=True)
+class Marking:
+    job_uid: str
+    until: float
+    """When the marker is to be deleted, if nobody did so before."""
+
+
+@dataclass(frozen=True)
+class TakeBackPod:
+    """It was scheduled on a machine that lost another: delete it, so that a new pod takes its
+    index."""
+
+    pod: str
+    machine: str
+
+
+@dataclass(frozen=True)
+class RemoveMarker:
+    """Its machine may have pods again, or it takes the room of its own replacement."""
+
+    pod: str
 
 
 @dataclass(frozen=True)
@@ -111,9 +150,24 @@ class DismissPod:
     pod: str
 
 
-PodCall = PlacePod | ReplacePod | ReleasePod | RemovePod
+PodCall = PlacePod | ReplacePod | TakeBackPod | RemoveMarker | ReleasePod | RemovePod
 """Decisions that take a call to the API server."""
 PodDecision = PodCall | DismissPod
+
+
+@dataclass
+class Suspect:
+    """A machine that lost a pod without a goodbye."""
+
+    until: float = 0.0
+    present: set[str] = field(default_factory=set)
+    """Pods that were on it when they were last counted: others are taken back."""
+    marker: str | None = None
+    """The lost pod that is kept there."""
+    index: int = 0
+    """Node of the run that the marker was."""
+    missed: float | None = None
+    """Since when no pod has that index."""
 
 
 @dataclass
@@ -124,9 +178,37 @@ class PodTracker:
     alone_seconds: float = ALONE_SECONDS
     heard: dict[str, float] = field(default_factory=dict)
     """When each pod last had a session."""
-    suspects: dict[str, float] = field(default_factory=dict)
-    """Until when nothing is placed on a machine."""
+    suspects: dict[str, Suspect] = field(default_factory=dict)
+    """By machine."""
+    ended_markers: set[str] = field(default_factory=set)
+    """To be deleted."""
     _has_looked: bool = False
+
+    @property
+    def markers(self) -> set[str]:
+        """All that are not deleted yet."""
+        kept = {one.marker for one in self.suspects.values() if one.marker is not None}
+        return kept | self.ended_markers
+
+    def find_markers(self, markers: Sequence[PodFacts], pods: Sequence[PodFacts]) -> None:
+        """Markers of a keeper before this one."""
+        for marker in markers:
+            if marker.machine is None or marker.machine in self.suspects:
+                self.ended_markers.add(marker.name)
+                continue
+            self.suspects[marker.machine] = Suspect(
+                marker.suspect_until or 0.0,
+                _names_on(marker.machine, pods),
+                marker.name,
+                marker.index,
+            )
+
+    def forget_marker(self, name: str) -> None:
+        """It was deleted."""
+        self.ended_markers.discard(name)
+        for suspect in self.suspects.values():
+            if suspect.marker == name:
+                suspect.marker = None
 
     def look(
         self, pods: Sequence[PodFacts], connected: Set[str], members: Set[str], now: float
@@ -138,27 +220,62 @@ class PodTracker:
             self._has_looked = True
             self.heard = dict.fromkeys(members, now)
         self.heard.update(dict.fromkeys(connected, now))
-        self.suspects = {machine: until for machine, until in self.suspects.items() if until > now}
         names = {pod.name for pod in pods}
         self.heard = {name: time for name, time in self.heard.items() if name in names}
+        self._end_suspicions(pods, names, now)
         lost = [pod for pod in pods if self._is_lost(pod, connected, members, now)]
-        for pod in lost:
-            if pod.machine is not None:
-                self.suspects[pod.machine] = now + SUSPECT_SECONDS
-            self.heard.pop(pod.name, None)
-        suspects = tuple(sorted(self.suspects))
+        replaced = [self._replaced(pod, pods, now) for pod in lost]
         dismissed = (connected | members) - {pod.name for pod in pods if not pod.has_ended}
         return [
-            *(ReplacePod(pod.name, pod.index, pod.machine) for pod in lost),
+            *replaced,
+            *(TakeBackPod(pod.name, str(pod.machine)) for pod in pods if self._is_astray(pod)),
+            *(RemoveMarker(name) for name in sorted(self.ended_markers)),
             *(ReleasePod(pod.name, pod.index, pod.how) for pod in pods if pod.is_uncounted),
             *(RemovePod(pod.name) for pod in _failed(pods)[:-KEPT]),
             *(
-                PlacePod(pod.name, suspects, is_off_spot=pod.index < self.minimum_nodes)
+                PlacePod(pod.name, pod.num_affinity_terms, pod.index < self.minimum_nodes)
                 for pod in pods
                 if pod.is_gated
             ),
             *(DismissPod(name) for name in sorted(dismissed)),
         ]
+
+    def _end_suspicions(self, pods: Sequence[PodFacts], names: Set[str], now: float) -> None:
+        """Those that are over, and markers whose replacement is not made: the machine stays suspect
+        without them."""
+        indices = {pod.index for pod in pods if not pod.has_ended} if self.suspects else set()
+        for machine, suspect in list(self.suspects.items()):
+            if suspect.until <= now:
+                del self.suspects[machine]
+            if suspect.index in indices or suspect.marker in names:  # the latter: not marked yet
+                suspect.missed = None
+            elif suspect.missed is None:
+                suspect.missed = now
+            is_blocked = suspect.missed is not None and now > suspect.missed + BLOCKED_SECONDS
+            if suspect.marker is not None and (suspect.until <= now or is_blocked):
+                self.ended_markers.add(suspect.marker)
+                suspect.marker = None
+
+    def _replaced(self, pod: PodFacts, pods: Sequence[PodFacts], now: float) -> ReplacePod:
+        assert pod.machine is not None
+        self.heard.pop(pod.name, None)
+        suspect = self.suspects.setdefault(pod.machine, Suspect())
+        suspect.until = now + SUSPECT_SECONDS
+        suspect.present |= _names_on(pod.machine, pods)
+        marking = None
+        # One marker is enough. A pod that is being deleted cannot be one: autoscalers ignore it.
+        if suspect.marker in (None, pod.name):
+            if pod.job_uid is not None and pod.delete_by is None:
+                marking = Marking(pod.job_uid, suspect.until)
+            suspect.marker, suspect.index = (pod.name if marking else None), pod.index
+        return ReplacePod(pod.name, pod.index, pod.machine, marking)
+
+    def _is_astray(self, pod: PodFacts) -> bool:
+        """Scheduled on a suspect after the suspicion began, and never heard of."""
+        suspect = self.suspects.get(pod.machine) if pod.machine is not None else None
+        if suspect is None or pod.name in suspect.present or pod.name in self.heard:
+            return False
+        return not pod.has_ended and pod.delete_by is None
 
     def _is_lost(self, pod: PodFacts, connected: Set[str], members: Set[str], now: float) -> bool:
         if pod.has_ended or pod.is_gated or pod.machine is None or pod.name in connected:
@@ -181,17 +298,26 @@ class CrashCounter:
 
     losses: defaultdict[int, Losses] = field(default_factory=lambda: defaultdict(Losses))
     """By node."""
+    outages: defaultdict[int, Outage] = field(default_factory=lambda: defaultdict(Outage))
+    """By node."""
     is_hopeless: bool = False
     """Some node's pods keep failing, and the run makes no step in between."""
 
-    def add(self, node: int, how: str, step: int, now: float) -> str | None:
-        """Why the run should stop, once. `step`: the newest that the run has committed."""
-        losses = self.losses[node]
-        count = losses.add(step, now)
-        if self.is_hopeless or not losses.are_too_many(now):
+    def add(self, node: int, how: str, step: int | None, now: float) -> str | None:
+        """Why the run should stop, once. `step`: the newest that the run has committed; None: its
+        store cannot be reached."""
+        losses, outage = self.losses[node], self.outages[node]
+        if step is None:
+            outage.add(now)
+            is_enough, words = outage.is_too_long(now), str(outage)
+        else:
+            self.outages.pop(node)
+            losses.add(step, now)
+            is_enough, words = losses.are_too_many(now), str(losses)
+        if self.is_hopeless or not is_enough:
             return None
         self.is_hopeless = True
-        return f"its pod {how}, {count} times in a row without a new step"
+        return f"its pod {how}, {words}"
 
 
 def connected_pods(state: Mapping[str, Any]) -> set[str]:
@@ -211,6 +337,10 @@ def member_pods(state: Mapping[str, Any]) -> set[str]:
 
 def _pods_of(workers: Iterable[str]) -> set[str]:
     return {parse(worker).node for worker in workers}
+
+
+def _names_on(machine: str, pods: Sequence[PodFacts]) -> set[str]:
+    return {pod.name for pod in pods if pod.machine == machine}
 
 
 def _failed(pods: Sequence[PodFacts]) -> list[PodFacts]:

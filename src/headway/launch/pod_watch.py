@@ -11,13 +11,14 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.errors import Exit, HeadwayError
 from headway.kube.client import ClusterUnreachable, KubeClient, StaleVersion
-from headway.kube.names import FINALIZER, GATE, INDEX, labels
+from headway.kube.names import FINALIZER, GATE, INDEX, SUSPECT_UNTIL, labels
 from headway.kube.pod_status import (
     describe_pod_exit,
     exit_code,
     is_unreachable,
     termination_message,
 )
+from headway.kube.scheduling_gate import num_affinity_terms
 from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.pod_decisions import PodFacts
 
@@ -105,18 +106,23 @@ def pod_facts(pod: Pod) -> PodFacts:
     assert spec is not None
     assert metadata.name is not None
     created, deleted = metadata.creationTimestamp, metadata.deletionTimestamp
+    annotations = metadata.annotations or {}
+    owners = metadata.ownerReferences or ()
     code = exit_code(pod)
     is_failed = status is not None and status.phase == "Failed"
     is_to_blame = is_failed and code in OWN_ERRORS
     has_failed = is_failed and not is_to_blame
     return PodFacts(
         name=metadata.name,
-        index=int((metadata.annotations or {}).get(INDEX, 0)),
+        index=int(annotations.get(INDEX, 0)),
         machine=spec.nodeName,
         created=_seconds(created),
         is_gated=any(gate.name == GATE for gate in spec.schedulingGates or ()),
         delete_by=_seconds(deleted) if deleted is not None else None,
         has_ended=status is not None and status.phase in ("Succeeded", "Failed"),
+        num_affinity_terms=num_affinity_terms(pod),
+        job_uid=next((owner.uid for owner in owners if owner.controller), None),
+        suspect_until=_until(annotations.get(SUSPECT_UNTIL)),
         is_cut_off=is_unreachable(pod),
         has_failed=has_failed,
         is_to_blame=is_to_blame,
@@ -128,3 +134,10 @@ def pod_facts(pod: Pod) -> PodFacts:
 
 def _seconds(time: datetime | None) -> float:
     return time.timestamp() if time is not None else 0.0
+
+
+def _until(annotation: str | None) -> float | None:
+    try:
+        return float(annotation or "")
+    except ValueError:  # somebody has edited it
+        return None

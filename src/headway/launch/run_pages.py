@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from threading import Lock
 from typing import Any
+
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from headway.clock import Clock
 from headway.http_server import JSON, Answer, Page, Pages
 from headway.launch.coordinator_process import CoordinatorProcess
+from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 
-OF_THE_COORDINATOR = ("/state", "/history", "/metrics", "/healthz")
+OF_THE_COORDINATOR = ("/state", "/history", "/healthz")
 SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
 """Events that `headway status` shows..."""
 MOST_EVENTS = 200
@@ -44,12 +49,42 @@ def run_pages(coordinator: CoordinatorProcess, directory: RunDirectory, clock: C
     def events() -> Answer:
         return _json(directory.history()[-MOST_HISTORY:])
 
+    def metrics() -> Answer:
+        own = partial(
+            generate_latest, RunMetrics(directory, clock, num_training(coordinator.state()))
+        )
+        return CONTENT_TYPE_LATEST, _joined([lambda: coordinator.page("/metrics")[1], own])
+
     def page(path: str) -> Page:
         return lambda: coordinator.page(path)
 
     theirs = {path: page(path) for path in OF_THE_COORDINATOR}
-    made = {"/status": status, "/events": events, **theirs}
+    made = {"/status": status, "/events": events, "/metrics": metrics, **theirs}
     return {path: cached(make, clock) for path, make in made.items()}
+
+
+def num_training(state: Mapping[str, Any] | None) -> int | None:
+    """Workers that train, from the coordinator's `/state`; None if there is none."""
+    if state is None:
+        return None
+    generation = state["generation"]
+    if generation["paused"]:
+        return 0
+    return sum(len(domain["pods"]) for domain in generation["domains"])
+
+
+def _joined(parts: Sequence[Callable[[], bytes]]) -> bytes:
+    """Those that can be made now: a coordinator that restarts must not hide the loss, nor a store
+    that is away the members."""
+    made, failures = [], []
+    for part in parts:
+        try:
+            made.append(part())
+        except OSError as error:
+            failures.append(error)
+    if not made:
+        raise failures[0]
+    return b"".join(made)
 
 
 def cached(make: Page, clock: Clock) -> Page:

@@ -21,16 +21,16 @@ from headway.launch.failure_domains import (
     FailureDomain,
     FruitlessStarts,
     Losses,
+    Outage,
     WorkerProcess,
     last_saved,
 )
 from headway.launch.fork_server import ForkServerProcess
+from headway.launch.uncounted_ends import SeenProgress, UncountedEnd, UncountedEnds
 from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
 from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
-from headway.state.generations import next_generation
-from headway.state.rewinds import Record, step_after
 from headway.state.run_directory import RunDirectory
 
 STRAGGLER_SECONDS = 10.0
@@ -89,6 +89,8 @@ class Supervisor(ABC):
         """Time at which the newest generation ended, as seen by the first worker that ended with
         it."""
         self._fruitless_starts = FruitlessStarts()
+        self._outage = Outage()
+        self._uncounted = UncountedEnds(self._progress, waits=not directory.store.is_local)
 
     # What a launcher decides for itself
 
@@ -116,12 +118,16 @@ class Supervisor(ABC):
         """All of it stopped without a request from this launcher."""
 
     @abstractmethod
-    def _newest_line(self) -> Record:
-        """Of the metrics, as far as it is visible here."""
+    def _newest_step(self) -> int | None:
+        """Of the run, as far as it is visible here; None: its store cannot be reached."""
+
+    @abstractmethod
+    def _are_too_many(self, losses: Losses) -> bool:
+        """Whether the run ends."""
 
     @abstractmethod
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
-        """Before it is restarted. Raises, if it is not to be."""
+        """Before it is restarted and counted. Raises, if it is not to be."""
 
     @abstractmethod
     def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
@@ -154,6 +160,7 @@ class Supervisor(ABC):
             **self._environment(),
             "HEADWAY_RANK": str(self._rank(worker)),
             "HEADWAY_DEVICE": str(self._device(worker)),
+            "HEADWAY_STEPS": str(worker.steps_file),
         }
         if (coordinator := self._coordinator_address()) is None:
             environment["HEADWAY_GENERATION"] = str(self.generation)
@@ -185,6 +192,8 @@ class Supervisor(ABC):
             if any(is_failure(code) for code in exit_codes):
                 raise self._run_failed(self.workers.to_blame())
             is_ending = self._is_asked_to_end or Exit.DONE in exit_codes
+            if not is_ending:
+                self._count_ends()
             for domain in list(self.workers.domains):
                 self._look_after(domain, is_ending)
             if self.workers.have_exited:
@@ -210,14 +219,16 @@ class Supervisor(ABC):
 
     def _restart(self, domain: FailureDomain, lost: WorkerProcess) -> None:
         assert lost.exit_code is not None
-        if self._is_cause(lost):
-            self._lost_at = self.clock.monotonic()
+        now, is_cause = self.clock.monotonic(), self._is_cause(lost)
+        if is_cause:
+            self._lost_at = now
             self._on_lost(domain, lost, describe_exit(lost.exit_code, lost.out_of_memory))
-        elif lost.started_at > max(self._lost_at, self._ended_at):
-            self._ended_at = self.clock.monotonic()
-            self._require_steps(lost)
+        if is_cause or lost.started_at > max(self._lost_at, self._ended_at):
+            self._ended_at = self._ended_at if is_cause else now
+            self._uncounted.add(domain, lost, is_cause, now)
+            self._count_ends()  # at once, where the store is a folder
         if self._coordinator_address() is None:
-            self.generation = next_generation(self.directory)
+            self.generation += 1  # only this launcher starts any
         self.workers.start(domain)
 
     def _is_cause(self, lost: WorkerProcess) -> bool:
@@ -226,21 +237,54 @@ class Supervisor(ABC):
         is_follower = not self.resolved.is_live and lost.started_at <= self._lost_at
         return lost.exit_code != Exit.GENERATION_OVER and not is_follower
 
-    def _require_steps(self, ended: WorkerProcess) -> None:
-        """A generation has ended, and nobody was lost here. Raises if that is all that happens."""
-        now, starts = self.clock.monotonic(), self._fruitless_starts
-        starts.add(self._newest_line(), last_saved(self.directory), now)
-        if starts.are_too_many(now):
-            raise self._run_failed(ended, f", {starts}")
-
-    def _count_loss(self, domain: FailureDomain) -> Losses:
-        """Losses in a row with this one: of the domain, or of all where all restart together."""
-        newest, now = self._newest_line(), self.clock.monotonic()
+    def _progress(self) -> SeenProgress | None:
         if self.resolved.is_live:
-            domain.losses.add(step_after(newest), now)
-            return domain.losses
-        self._losses_of_all.add_rewound(newest, last_saved(self.directory), now)
-        return self._losses_of_all
+            step = self._newest_step()
+            return None if step is None else SeenProgress(step=step)
+        saved = last_saved(self.directory)
+        return None if saved is None else SeenProgress(saved=saved)
+
+    def _count_ends(self) -> None:
+        """Raises if workers keep ending, and that is all that happens."""
+        for end, progress in self._uncounted.known(self.clock.monotonic()):
+            if progress is None and not end.has_advanced:
+                self._count_outage(end)
+                continue
+            self._outage = Outage()
+            if progress is None and self.resolved.is_live:
+                continue  # it took steps, though nobody knows how far the run is
+            if end.is_loss:
+                self._count_loss(end, progress or SeenProgress())
+            else:
+                self._require_steps(end, progress or SeenProgress())
+
+    def _require_steps(self, end: UncountedEnd, progress: SeenProgress) -> None:
+        """A generation has ended, and nobody was lost here."""
+        starts = self._fruitless_starts
+        starts.add(end.has_advanced, progress.saved, end.at)
+        if starts.are_too_many(end.at):
+            raise self._end_failed(end, starts)
+
+    def _count_loss(self, end: UncountedEnd, progress: SeenProgress) -> None:
+        """Of the domain, or of all where all restart together."""
+        if self.resolved.is_live:
+            losses = end.domain.losses
+            losses.add(progress.step, end.at)
+        else:
+            losses = self._losses_of_all
+            losses.add_rewound(end.steps_taken, progress.saved, end.at)
+        if self._are_too_many(losses):
+            raise self._end_failed(end, losses)
+
+    def _count_outage(self, end: UncountedEnd) -> None:
+        self._outage.add(end.at)
+        if self._outage.is_too_long(end.at):
+            raise self._end_failed(end, self._outage)
+
+    def _end_failed(self, end: UncountedEnd, times: object) -> RunFailed:
+        assert end.worker.exit_code is not None
+        how = describe_exit(end.worker.exit_code, end.worker.out_of_memory)
+        return self._failure(end.worker, f"{how}, {times}", end.cause, end.hint)
 
     def _end_stragglers(self) -> None:
         """Workers exit well only when all is saved. One that still runs long after that hangs: the
@@ -251,11 +295,11 @@ class Supervisor(ABC):
         if now - self._over_at > STRAGGLER_SECONDS:
             self.workers.signal(signal.SIGKILL)
 
-    def _run_failed(self, worker: WorkerProcess, times: str = "") -> RunFailed:
+    def _run_failed(self, worker: WorkerProcess) -> RunFailed:
         """The error that ends the run, with the last words of this worker."""
         assert worker.exit_code is not None
         cause, hint = exit_cause(worker.last_words, worker.log, worker.log_start)
-        how = describe_exit(worker.exit_code, worker.out_of_memory) + times
+        how = describe_exit(worker.exit_code, worker.out_of_memory)
         return self._failure(worker, how, cause, hint)
 
     def _rank(self, worker: WorkerProcess) -> int:

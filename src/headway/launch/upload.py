@@ -12,17 +12,21 @@ import hashlib
 import shutil
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from headway.clock import Clock
 from headway.errors import NotFound, RunFailed
 from headway.state.file_listing import VERSION_2, read_listing
-from headway.state.store import Store
+from headway.state.store import Store, in_parallel
 
 Files = Mapping[str, Path]
 """By their names in the folder."""
 PIECE_BYTES = 2**22
+FILES_AT_ONCE = 4
+LARGE_BYTES = 2**23
+"""Files from here on go one after the other: the storage sends several parts of one at a time."""
 PAUSE_SECONDS = (2, 10, 60)
 """Pauses before retries of a file: an API server that is upgraded is back sooner."""
 
@@ -30,9 +34,9 @@ PAUSE_SECONDS = (2, 10, 60)
 def is_uploaded(storage: Store, name: str) -> bool:
     digest = PurePosixPath(name).name
     if not digest.startswith(VERSION_2):
-        return storage.size(_whole(name)) is not None
+        return storage.size(whole_mark(name)) is not None
     try:
-        return read_listing(storage.read(_whole(name)), digest) is not None
+        return read_listing(storage.read(whole_mark(name)), digest) is not None
     except FileNotFoundError:
         return False
 
@@ -55,14 +59,19 @@ def upload(
     def put(file: str, work: Callable[[], None]) -> None:
         _retrying(storage.location(file), work, say, clock)
 
-    for each, size in sizes.items():
+    def send(each: str) -> int:
         file = f"{name}/{each}"
         # A partial upload has another name or another size.
-        if have.get(file) != size:
+        if have.get(file) != sizes[each]:
             put(file, partial(storage.send, files[each], file))
+        return sizes[each]
+
+    small = [each for each, size in sizes.items() if size < LARGE_BYTES]
+    large = [each for each, size in sizes.items() if size >= LARGE_BYTES]
+    for size in chain(in_parallel(send, small, FILES_AT_ONCE), map(send, large)):
         sent += size
         show(sent, total)
-    put(_whole(name), partial(storage.write, _whole(name), listing))
+    put(whole_mark(name), partial(storage.write, whole_mark(name), listing))
 
 
 def fetch(storage: Store, name: str, into: Path) -> None:
@@ -71,13 +80,13 @@ def fetch(storage: Store, name: str, into: Path) -> None:
     if into.is_dir():
         return
     try:
-        content = storage.read(_whole(name))
+        content = storage.read(whole_mark(name))
     except FileNotFoundError:
         where = storage.location(name)
         raise NotFound(f"{where} does not exist", "headway run --on uploads it again") from None
     listing = read_listing(content, PurePosixPath(name).name)
     if listing is None:
-        raise _changed(storage, name, _whole(name))
+        raise _changed(storage, name, whole_mark(name))
     half = into.with_name(f".{into.name}-{uuid4().hex[:8]}")
     half.mkdir(parents=True)
     try:
@@ -141,5 +150,6 @@ def _retrying(
             clock.sleep(PAUSE_SECONDS[tried])
 
 
-def _whole(name: str) -> str:
+def whole_mark(name: str) -> str:
+    """The file beside an uploaded folder that says that all of it is there."""
     return f"{name}.whole"

@@ -66,7 +66,8 @@ def exit_message(worker: str | int, how: str, last_words: str) -> str:
 def failed_facts(node: int, message: str | None, why: str, ranks_per_node: int) -> dict[str, Any]:
     """Fields of the event `failed`, from a pod's termination message and the reason Kubernetes
     gives."""
-    lines = (without_hint((message or "").strip())[0] or why).splitlines()
+    left, hint = without_hint((message or "").strip())
+    lines = (left or why).splitlines()
     local_rank, how = 0, why
     if found := EXIT_LINE.fullmatch(lines[-1]):
         local_rank, how = parse(found[1]).local_rank, found[2]
@@ -77,6 +78,8 @@ def failed_facts(node: int, message: str | None, why: str, ranks_per_node: int) 
         "local_rank": local_rank,
         "how": how,
         "words": "\n".join(lines),
+        "message": left or why,
+        "hint": hint,
     }
 
 
@@ -93,7 +96,7 @@ def last_words(log: Path, start: int = 0) -> str:
         with log.open("rb") as file:
             file.seek(start)
             text = file.read().decode("utf-8", errors="replace").rstrip()
-    except FileNotFoundError:
+    except OSError:  # not there, or on a network file system that fails
         return ""
     others = [line for line in text.splitlines() if not PROGRESS.match(line)]
     return from_traceback(text) or "\n".join(others[-5:])

@@ -78,7 +78,8 @@ class WorkerProcesses:
             log.touch()
             name = str(WorkerIdentity(self._node_name(node), domain.starts, local_rank))
             now, log_start = self._clock.monotonic(), log.stat().st_size
-            worker = WorkerProcess(name, node, local_rank, log, log_start, now)
+            steps_file = self.scratch / f"steps-{self._num_starts}-{node}-{local_rank}"
+            worker = WorkerProcess(name, node, local_rank, log, log_start, steps_file, now)
             domain.workers.append(worker)
             arguments = [self._directory.location]
             self.fork_server.start(name, arguments, self._environment(worker, store), log)

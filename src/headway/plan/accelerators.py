@@ -56,7 +56,7 @@ DEVICES: tuple[Device, ...] = (
 )
 # fmt: on
 
-# What torch.cuda.get_device_name() prints, and other short names in use, after `_folded`. Whole
+# What torch.cuda.get_device_name() prints, and other short names in use, after `folded_name`. Whole
 # names only: "H100 NVL", "GH200" and a MIG slice ("A100-SXM4-40GB MIG 1g.5gb") contain a known name
 # but are different devices. A100 and V100 alone mean the smaller memory, as on cloud price lists:
 # if that is wrong, the plan errs on the safe side.
@@ -68,8 +68,10 @@ _ALSO: Mapping[str, str] = {
     "v100-pcie-16gb": "V100-PCIe-16GB",
     "v100-pcie-32gb": "V100-PCIe-32GB",
     "a100": "A100-40GB",
+    "a100-40": "A100-40GB",
     "a100-sxm4-40gb": "A100-40GB",
     "a100-pcie-40gb": "A100-40GB",
+    "a100-80": "A100-80GB",
     "a100-sxm4-80gb": "A100-80GB",
     "a100-80gb-pcie": "A100-80GB",
     "a100-pcie-80gb": "A100-80GB",
@@ -79,7 +81,7 @@ _ALSO: Mapping[str, str] = {
 }
 
 
-def _folded(name: str) -> str:
+def folded_name(name: str) -> str:
     """`NVIDIA A100 80GB PCIe` -> `a100-80gb-pcie`. Prefixes changed with driver versions."""
     words = name.casefold().replace("-", " ").replace("_", " ").split()
     while words and words[0] in ("nvidia", "tesla"):
@@ -87,13 +89,13 @@ def _folded(name: str) -> str:
     return "-".join(words)
 
 
-_BY_NAME: Mapping[str, Device] = {_folded(device.name): device for device in DEVICES}
+_BY_NAME: Mapping[str, Device] = {folded_name(device.name): device for device in DEVICES}
 
 
 def find_device(reported: str) -> Device | None:
     """The device that a driver or a run file means by this name; None if it is not in the table."""
-    name = _folded(reported)
-    return _BY_NAME.get(_folded(_ALSO[name]) if name in _ALSO else name)
+    name = folded_name(reported)
+    return _BY_NAME.get(folded_name(_ALSO[name]) if name in _ALSO else name)
 
 
 # Boards that share a short name differ in memory, and ECC, which the table subtracts, can be off.
@@ -113,7 +115,7 @@ def most_memory_gib(reported: str) -> float | None:
     """Memory that no device of this name exceeds, for refusals that must be certain; None if it is
     not in the table."""
     device = find_device(reported)
-    return None if device is None else _LARGEST_GIB.get(_folded(reported), device.memory_gib)
+    return None if device is None else _LARGEST_GIB.get(folded_name(reported), device.memory_gib)
 
 
 def peak_flops(device: Device, precision: Precision) -> float | None:
@@ -149,7 +151,7 @@ def mfu(
 
 def why_no_mfu(device_name: str, precision: Precision) -> str:
     """One sentence to show instead of the MFU. Only for a combination that has none."""
-    if _folded(device_name) == "cpu":
+    if folded_name(device_name) == "cpu":
         return "MFU is not given on CPUs: no published peak to compare with."
     device = find_device(device_name)
     if device is None:
@@ -191,4 +193,4 @@ def _is_another(kind: str, reported: str) -> bool:
     of the same name vary in memory and form factor, and share its first word."""
     if find_device(kind) is None:
         return False
-    return _folded(kind).split("-")[0] != _folded(reported).split("-")[0]
+    return folded_name(kind).split("-")[0] != folded_name(reported).split("-")[0]

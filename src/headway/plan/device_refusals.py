@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from headway.memory_limits import in_gib
+from headway.memory_limits import byte_size
 from headway.plan.accelerators import (
     DEVICES,
     ON_CPU,
@@ -105,7 +105,7 @@ def state_too_large(
         if most is not None and needed > most * 2**30:
             return DeviceRefusal(
                 (ACCELERATORS, *MODEL),
-                f"weights, gradients and optimizer state need at least {in_gib(needed)} on each "
+                f"weights, gradients and optimizer state need at least {byte_size(needed)} on each "
                 f"{name}, which has at most {most:g} GiB",
                 _devices_hint("to shard it", name, resolved, parameters),
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headway.memory_limits import in_gib
+from headway.memory_limits import byte_size
 from headway.plan.model_size import model_size
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import RunFile
@@ -15,7 +15,6 @@ STATE_BYTES = 16
 COPY_BYTES = 2
 """Bytes per parameter of the bf16 or fp16 copy that a whole model computes with. A sharded one
 gathers its blocks one by one."""
-HINT = "use a smaller model, a smaller batch.micro, fewer --nodes, or a machine with more memory"
 
 
 def least_parameters(run: RunFile, saved_config: Mapping[str, Any] | None = None) -> int | None:
@@ -54,10 +53,26 @@ def needed_and_present(
     """A phrase for messages, for a machine with this much memory that runs `nodes` nodes. Without
     `parameters` their number is what the run file gives."""
     parameters = parameters or least_parameters(resolved.run)
-    present = f"{in_gib(present_bytes)} is available"
+    present = f"{byte_size(present_bytes)} is available"
     if parameters is None:
         return present
     workers = nodes * resolved.ranks_per_node
     several = f" of all {workers} workers" if workers > 1 else ""
-    needed = in_gib(least_bytes(resolved, nodes, parameters))
+    needed = byte_size(least_bytes(resolved, nodes, parameters))
     return f"weights, gradients and optimizer state{several} need at least {needed}; {present}"
+
+
+def less_memory(resolved: Resolved, nodes: int) -> str:
+    """A hint for a run on `nodes` nodes of one machine whose state fits into memory, or it would
+    have been refused, and whose activations do not."""
+    ways = []
+    if not resolved.checkpoint_activations and resolved.run.model and resolved.run.model.type:
+        ways.append("--set memory.checkpoint_activations=true recomputes activations")
+    if nodes > 1:
+        ways.append(f"--nodes {nodes // 2} has fewer workers on this machine")
+    if resolved.micro > 1:
+        half = resolved.micro // 2
+        ways.append(f"in a new run, --set batch.micro={half} computes fewer sequences at once")
+    if not ways:
+        return "use a smaller model, shorter sequences, or a machine with more memory"
+    return f"to need less memory: {'; '.join(ways)}"

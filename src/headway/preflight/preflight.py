@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from headway.errors import SpecError
 from headway.preflight.model import model_problems
 from headway.preflight.own_code import code_problems
+from headway.preflight.prompts import prompt_problems
 from headway.preflight.sources import source_problems
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
@@ -34,6 +35,7 @@ def preflight(loaded: Loaded, is_here: bool = True) -> Preflight:
     if not loaded.is_preset:
         problems += source_problems(loaded, unchecked)
         problems += code_problems(loaded, is_here, unchecked)
+        problems += prompt_problems(loaded, unchecked)
         problems += _missing_secrets(loaded) if is_here else ()
     return Preflight(problems, unchecked.notes)
 

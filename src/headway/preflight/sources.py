@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from headway.data.prepare.sources import HUB, readable_files
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
 from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
-from headway.spec.data_config import SourceConfig
+from headway.spec.data_config import SourceConfig, TokenizerConfig
 from headway.spec.load import Loaded
 
 OF_SETS = ("manifest.json", "mixture.json", "recipe.json")
@@ -23,7 +25,8 @@ MOST_FILES = 16
 """Of a set, spread over all of its files."""
 OTHER_WAYS: tuple[Way, ...] = ("template", "messages", "ids")
 SUPPORTED_HINT = f"supported: {SUPPORTED}"
-NO_SET = "make one: headway data prepare SOURCE --into"
+TEXT = (".jsonl", ".txt", ".json", ".csv", ".parquet")
+"""Suffixes of files that are most likely the text of a run."""
 
 
 def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:
@@ -49,7 +52,18 @@ def _set_problems(loaded: Loaded, key: Key, path: str, unchecked: Unchecked) -> 
         hint = f"to prepare the file: {{sources: [{path}], tokenizer: {{train: {{vocab: 8192}}}}}}"
         yield SpecError(f"{_dotted(key)}: {path} is a file, not a prepared set", where, hint)
     else:
-        yield SpecError(f"{_dotted(key)}: no prepared set {folder}", where, f"{NO_SET} {path}")
+        hint = _prepare_hint(loaded.folder, path)
+        yield SpecError(f"{_dotted(key)}: no prepared set {folder}", where, hint)
+
+
+def _prepare_hint(folder: Path, path: str) -> str:
+    """A command that makes the set from the text beside the run file, if there is any."""
+    found = sorted(file.name for file in folder.iterdir() if file.suffix in TEXT)
+    if not found:
+        return "name your text instead: {sources: [FILE], tokenizer: {train: {vocab: 8192}}}"
+    source = shlex.quote(str(Path(os.path.relpath(folder)) / found[0]))
+    into = shlex.quote(str(Path(os.path.relpath(folder)) / path))
+    return f"to make it: headway data prepare {source} --into {into} --train-vocab 8192"
 
 
 def _tokenizer_problems(
@@ -68,12 +82,26 @@ def _tokenizer_problems(
                 "save a fast tokenizer there with transformers' save_pretrained, or train one: "
                 "tokenizer: {train: {vocab: 8192}}",
             )
+        elif source.messages is not None and not _has_chat_template(source.tokenizer, folder):
+            yield SpecError(
+                f"{folder} has no chat template, which messages need",
+                where,
+                f"use a built-in one: tokenizer: {{from: {name}, chat_template: zephyr}}",
+            )
     elif name.startswith((".", "/", "~")) or name.count("/") > 1:
         yield SpecError(
             f"no tokenizer folder {folder}", where, "check the path, or give a name on the hub"
         )
     else:
         unchecked.add(f"{_dotted(key)}: tokenizer {name} on the hub is opened when the run starts")
+
+
+def _has_chat_template(tokenizer: TokenizerConfig, folder: Path) -> bool:
+    """Whether there is one; whether it is right is seen when it is used."""
+    if tokenizer.chat_template is not None or (folder / "chat_template.jinja").is_file():
+        return True
+    config = folder / "tokenizer_config.json"
+    return config.is_file() and "chat_template" in config.read_text("utf-8")
 
 
 def _file_problems(

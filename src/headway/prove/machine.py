@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from headway.memory_limits import byte_size
 from headway.prove.devices import Devices
 from headway.prove.judge import ProofFailed
 from headway.prove.program import Program
@@ -21,7 +22,7 @@ def machine_facts(hardware: Hardware, devices: Devices, program: Program) -> dic
         "devices": _device_words(hardware, devices),
         "processor": processor_name(),
         "cores": str(hardware.cores),
-        "memory": _gib(hardware.memory_bytes),
+        "memory": byte_size(hardware.memory_bytes) if hardware.memory_bytes else "",
         "system": f"{platform.system()} {platform.release()}, {platform.machine()}",
         "Python": platform.python_version(),
     }
@@ -52,10 +53,6 @@ def _device_words(hardware: Hardware, devices: Devices) -> str:
     if devices.is_cpu:
         return "none: a rehearsal on the CPU"
     return f"{devices.num_devices} of {hardware.cuda_devices} x {device_name(hardware, devices)}"
-
-
-def _gib(num_bytes: int | None) -> str:
-    return "" if num_bytes is None else f"{num_bytes / 2**30:.1f} GiB"
 
 
 def _nvidia_smi(*arguments: str) -> str:

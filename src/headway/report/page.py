@@ -12,6 +12,7 @@ import yaml
 
 from headway.report.interruptions import Interruption
 from headway.report.run_data import METRICS, RunData, differing_settings
+from headway.state.ledger import Verdict
 
 SHORT_SECONDS = 7200
 KINDS = {
@@ -23,24 +24,25 @@ KINDS = {
 }
 NUMBERS = {"step", "seconds", "last step", "tokens", "loss", "held-out", "goodput", "hours"}
 """Columns aligned to the right."""
-WIDE = {"cause", "ledger"}
+WIDE = {"cause", "ledger", "prompt", "continuation"}
 """Columns that are broken into lines."""
 
 
-def page(runs: Sequence[RunData]) -> str:
+def page(runs: Sequence[RunData], ledgers: Sequence[Verdict]) -> str:
+    """`ledgers`: what was found in the ledger of each run."""
     title = ", ".join(run.name for run in runs)
     charts = [*_metric_charts(runs), _member_chart(runs)]
     charts = [chart for chart in charts if chart["series"]]
     parts = [
         f"<h1>{escape(title)}</h1>",
-        _summary(runs),
+        _summary(runs, ledgers),
+        "<h2>Time</h2>",
+        _key(),
+        *(_timeline(run, len(runs) > 1) for run in runs),
         "<h2>Training</h2>",
         '<div class="charts">',
         *(_chart_place(chart) for chart in charts),
         "</div>",
-        "<h2>Time</h2>",
-        _key(),
-        *(_timeline(run, len(runs) > 1) for run in runs),
         *_differences(runs),
         *(part for run in runs for part in _details(run, len(runs) > 1)),
     ]
@@ -114,16 +116,15 @@ def _chart_place(chart: dict[str, Any]) -> str:
     )
 
 
-def _summary(runs: Sequence[RunData]) -> str:
+def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict]) -> str:
     names = ("run", "state", "last step", "loss", "held-out", "hours", "goodput", "ledger")
-    return _table(names, map(_summary_cells, runs))
+    return _table(names, map(_summary_cells, runs, ledgers))
 
 
-def _summary_cells(run: RunData) -> Sequence[str]:
+def _summary_cells(run: RunData, ledger: Verdict) -> Sequence[str]:
     status = run.status
     total = f" of {status.total_steps:,}" if status.total_steps is not None else ""
     losses = [loss for loss in status.evaluations.values() if loss is not None]
-    ledger = run.ledger
     verdict = (
         f'<span class="good">exact</span>: {ledger.steps:,} steps, {ledger.samples:,} samples'
         if ledger.breach is None
@@ -144,7 +145,7 @@ def _summary_cells(run: RunData) -> Sequence[str]:
 def _key() -> str:
     return (
         '<p class="key dim">'
-        + "".join(f'<span class="{kind}"></span>{words}' for kind, words in KINDS.items())
+        + "".join(f'<b><span class="{kind}"></span>{words}</b> ' for kind, words in KINDS.items())
         + "</p>"
     )
 
@@ -186,6 +187,14 @@ def _differences(runs: Sequence[RunData]) -> list[str]:
 def _details(run: RunData, is_one_of_several: bool) -> list[str]:
     name = f"{escape(run.name)}: " if is_one_of_several else ""
     parts = []
+    if run.samples:
+        texts = (
+            (str(step), escape(prompt), escape(text))
+            for prompt, each in run.samples.items()
+            for step, text in each
+        )
+        table = _table(("step", "prompt", "continuation"), texts)
+        parts += [f"<h2>{name}{'S' if not name else 's'}amples</h2>", table]
     if run.interruptions:
         rows = (
             (str(one.step), KINDS[one.kind], escape(one.cause), f"{one.seconds:.1f}")

@@ -1,4 +1,4 @@
-"""What a page shows of one run, out of its run directory."""
+"""What pages, tables and screens show of one run, out of its run directory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from headway.report.series import Series, thinned
 from headway.state.ledger import Verdict, verify_ledger
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
-from headway.state.status import RunStatus, read_status
+from headway.state.status import RunStatus, read_status, watched
 
 METRICS = {
     "loss": "Loss",
@@ -24,6 +24,10 @@ METRICS = {
 """Keys of a step's record, with their titles."""
 
 
+MOST_SAMPLED = 12
+"""Evaluations whose samples are shown."""
+
+
 @dataclass(frozen=True)
 class RunData:
     name: str
@@ -32,39 +36,68 @@ class RunData:
     """By metric, over steps."""
     evaluations: dict[str, Series]
     """Loss of each validation set, over steps."""
+    samples: dict[str, list[tuple[int, str]]]
+    """Step and continuation of each prompt, at most MOST_SAMPLED of them."""
     members: Series
     """Number of workers over seconds since the first record."""
     interruptions: list[Interruption]
+    tokens_per_second: float | None
+    """Tokens of all steps that count, over their time."""
     start: float
     """Time of the first record."""
     end: float
-    ledger: Verdict
     versions: dict[str, str]
     settings: dict[str, Any]
     """The resolved run file."""
 
+    @property
+    def counted_interruptions(self) -> list[Interruption]:
+        """Without the first start, and without the time between a stop and the next launch."""
+        return [one for one in self.interruptions[1:] if one.kind != "down"]
+
+
+def open_once(directory: RunDirectory) -> RunDirectory:
+    """The same run directory, whose logs are read once, however often its data is asked for."""
+    return watched(directory, tuple(METRICS))
+
 
 def run_data(directory: RunDirectory, now: float) -> RunData:
+    """`directory`: as `open_once` gives it."""
     events, taken = directory.history(), directory.metrics.read()[0]
     steps = apply_rewinds(taken)
     times = [seconds_of(record["time"]) for record in (*events, *steps)]
     start, end = (min(times), max(times)) if times else (now, now)
     started = [event for event in events if event["event"] == "started"]
-    forked = directory.record().get("forked_from")
     resolved = directory.read_spec()
     return RunData(
         name=directory.name,
         status=read_status(directory, now),
         series={key: found for key in METRICS if (found := _series(steps, key))[0]},
         evaluations=_evaluations(apply_rewinds(directory.evaluations.read()[0])),
+        samples=_samples(apply_rewinds(directory.samples.read()[0])),
         members=_members(events, start, end),
         interruptions=interruptions(events, taken),
+        tokens_per_second=_speed(steps),
         start=start,
         end=end,
-        ledger=verify_ledger(directory.ledger.read()[0], forked["step"] if forked else 0),
         versions=started[-1].get("versions", {}) if started else {},
         settings=resolved.run.model_dump(mode="json", by_alias=True, exclude_none=True),
     )
+
+
+def ledger_verdict(directory: RunDirectory) -> Verdict:
+    forked = directory.record().get("forked_from")
+    return verify_ledger(directory.ledger.read()[0], forked["step"] if forked else 0)
+
+
+def lowest(series: Series) -> float | None:
+    return min((value for value in series[1] if value is not None), default=None)
+
+
+def _speed(steps: Sequence[Record]) -> float | None:
+    seconds = sum(step["seconds"] for step in steps)
+    tokens = sum(step["tokens_per_second"] * step["seconds"] for step in steps)
+    return tokens / seconds if seconds else None
 
 
 def _series(steps: Sequence[Record], key: str) -> Series:
@@ -80,6 +113,18 @@ def _evaluations(records: Sequence[Record]) -> dict[str, Series]:
         name: thinned([one["step"] for one in each], [one["loss"] for one in each])
         for name, each in found.items()
     }
+
+
+def _samples(records: Sequence[Record]) -> dict[str, list[tuple[int, str]]]:
+    steps = sorted({record["step"] for record in records})
+    last = len(steps) - 1
+    # Evenly spaced, the first and the last among them.
+    shown = {steps[round(last * n / (MOST_SAMPLED - 1))] for n in range(MOST_SAMPLED) if steps}
+    found: dict[str, list[tuple[int, str]]] = {}
+    for record in records:
+        if record["step"] in shown:
+            found.setdefault(record["prompt"], []).append((record["step"], record["text"]))
+    return found
 
 
 def _members(events: Sequence[Record], start: float, end: float) -> Series:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -25,10 +25,15 @@ class TokenizerConfig(Section):
     """Hub name, or a folder with `tokenizer.json`."""
     train: TokenizerTrainingConfig | None = None
     """Tokenizer to train on the set's own text."""
+    chat_template: Literal["zephyr"] | None = None
+    """Built-in chat template for a tokenizer that has none; takes the place of its own. `zephyr`
+    ends each message with the tokenizer's end-of-text token, and adds no token."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> TokenizerConfig:
         exactly_one(self, {"from_": "from", "train": "train"})
+        if self.train is not None and self.chat_template is not None:
+            raise ValueError("`chat_template` needs `from`: conversations need a tokenizer first")
         return self
 
 
@@ -60,6 +65,8 @@ class SourceConfig(Section):
     """Whether documents with exactly the same text as an earlier one are left out."""
     anonymous: Flag = False
     """Whether s3:// and gs:// are read without credentials, for public buckets."""
+    allow_unreadable: Flag = False
+    """Whether sources are accepted of which more records are unreadable or blank than have text."""
 
     def _given(self, names: frozenset[str]) -> list[str]:
         """The fields among `names` that differ from their default."""
@@ -84,7 +91,9 @@ class SourceConfig(Section):
 
 WAYS = ("template", "messages", "transform", "ids")
 """Keys that say how a record becomes tokens, other than `column`."""
-SOURCES_ONLY = frozenset({"column", *WAYS, "mask", "tokenizer", "deduplicate", "hold_out"})
+SOURCES_ONLY = frozenset(
+    {"column", *WAYS, "mask", "tokenizer", "deduplicate", "hold_out", "allow_unreadable"}
+)
 
 
 class MixtureMemberConfig(SourceConfig):
@@ -123,7 +132,7 @@ class DataSetConfig(SourceConfig):
             kinds = {member.weight is None for member in self.mixture.values()}
             if len(kinds) > 1:
                 raise ValueError("give every member a weight, or give every member epochs")
-            ways = (*WAYS, "mask", "hold_out", "deduplicate")
+            ways = (*WAYS, "mask", "hold_out", "deduplicate", "allow_unreadable")
             given = self._given(frozenset(ways))
             if given:
                 raise ValueError(f"`{given[0]}` belongs in a member of the mixture")

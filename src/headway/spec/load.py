@@ -162,9 +162,12 @@ def _find(reference: str | Path | None) -> Path | str:
         return path / RUN_FILE
     if str(reference) in preset_names():
         return str(reference)
+    is_setting = "=" in str(reference)
     raise NotFound(
         f"no run file at {reference}",
-        f"presets: {', '.join(preset_names())}; to create a run file: headway init PRESET DIR",
+        f"to set a key: --set {reference}"
+        if is_setting
+        else "to create one that works as it is: headway init tiny my-run",
     )
 
 

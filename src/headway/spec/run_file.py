@@ -200,6 +200,9 @@ class MetricsConfig(Section):
     Sums and counts are added up over the whole set, then divided."""
 
 
+Prompt = Annotated[str, Field(max_length=1000)]
+
+
 class EvaluationConfig(Section):
     """Evaluation on the validation sets; one is always done at the end of the run."""
 
@@ -209,6 +212,11 @@ class EvaluationConfig(Section):
     """Most sequences of each set: a sample fixed by the seed, the same every time."""
     metrics: MetricsConfig | None = None
     """Metrics besides the loss."""
+    prompts: list[Prompt] = Field(default=[], max_length=8)
+    """Texts that the model continues at each evaluation, by the run's seed every time; at most 8.
+    Causal models only."""
+    sample_tokens: int = Field(default=64, ge=1, le=256)
+    """Most new tokens of each continuation: at most 256, and half of `data.sequence_length`."""
 
     @model_validator(mode="after")
     def _by_steps(self) -> EvaluationConfig:

@@ -32,14 +32,17 @@ OPERATION = frozenset(
         "storage",
         "notify",
         "data.validation",
-        "data.train.anonymous",
     }
 )
 """All other keys are the run's identity: they decide the weights it ends with."""
+OF_A_SET = ("anonymous", "allow_unreadable")
+"""How a set is read, in the same way: of the training set, or of a member of its mixture."""
 
 
 def is_operation(key: str) -> bool:
     parts = key.split(".")
+    if parts[:2] == ["data", "train"] and parts[-1] in OF_A_SET:
+        return True
     return any(".".join(parts[:length]) in OPERATION for length in range(1, len(parts) + 1))
 
 

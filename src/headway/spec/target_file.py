@@ -4,23 +4,33 @@ from __future__ import annotations
 
 import ipaddress
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     Field,
     PlainValidator,
     RootModel,
+    ValidationInfo,
     WithJsonSchema,
     field_validator,
     model_validator,
 )
 
 from headway.spec.run_file import BudgetConfig, ResourcesConfig, RunFile
-from headway.spec.section import NAME_PATTERN, VARIABLE_PATTERN, Section, Shorthand
+from headway.spec.section import (
+    NAME_PATTERN,
+    VARIABLE_PATTERN,
+    Flag,
+    Section,
+    Shorthand,
+    Suggesting,
+)
 
 OBJECT_PATTERN = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 IMAGE_PATTERN = r"@sha256:[0-9a-f]{64}$"
+ARCHITECTURE = "kubernetes.io/arch"
+KIND = re.compile(r"[A-Za-z][\w.-]*")
 AMOUNT = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 
 ObjectName = Annotated[str, Field(pattern=OBJECT_PATTERN)]
@@ -76,21 +86,84 @@ class StorageConfig(Section):
         return self
 
 
-class PodConfig(Section):
-    """Additions to the pods of workers and coordinator. Values that conflict with Headway's own are
-    refused."""
+class ComponentConfig(Section):
+    """How pods of one kind are placed, and what runs beside them."""
+
+    node_selector: dict[str, str] = {}
+    """Labels of the machines that they may run on."""
+    architecture: Literal["amd64", "arm64"] | None = None
+    """Processor architecture of these machines. Needed if the cluster has both, unless the image is
+    for both."""
+    tolerations: list[dict[str, Any]] = []
+    """Kubernetes tolerations, added to Headway's own."""
+    priority_class: ObjectName | None = None
+    """Name of a PriorityClass. The coordinator has that of the workers, unless it is given one."""
+    scheduler: str | None = None
+    """Name of the scheduler. Left out: the cluster's own."""
+    runtime_class: ObjectName | None = None
+    """Name of a RuntimeClass, such as `nvidia`."""
+    init_containers: list[dict[str, Any]] = []
+    """Containers that run to their end before Headway's starts, as in a pod spec. They drop all
+    capabilities, unless they say otherwise."""
+    sidecars: list[dict[str, Any]] = []
+    """Containers that run beside Headway's, and end with it; written like `init_containers`. They
+    need Kubernetes 1.29. Without `resources` of their own, the pod is among the first to be
+    evicted."""
+    do_not_disrupt: Flag = True
+    """Whether Karpenter and the cluster autoscaler leave their machine alone, instead of moving
+    pods to save machines. Karpenter then moves them for nothing else either: not when it drains the
+    machine, and not when a spot machine is about to be taken."""
+
+    @field_validator("init_containers", "sidecars")
+    @classmethod
+    def _name_and_image(cls, containers: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for container in containers:
+            if not all(isinstance(container.get(key), str) for key in ("name", "image")):
+                raise ValueError(
+                    f"{container} is not a container: write {{name: warm-up, image: ADDRESS, "
+                    "command: [...]}"
+                )
+        return containers
+
+    @model_validator(mode="after")
+    def _one_architecture(self) -> Self:
+        if self.architecture is not None and ARCHITECTURE in self.node_selector:
+            raise ValueError(f"architecture and node_selector both set {ARCHITECTURE}")
+        return self
+
+
+class DeviceClaim(Section):
+    """Devices of a pod by Kubernetes' dynamic resource allocation (DRA)."""
+
+    name: ObjectName
+    """Name of the claim in the pod."""
+    template: ObjectName
+    """Name of the ResourceClaimTemplate in the namespace."""
+
+
+class PodConfig(ComponentConfig):
+    """The pods of workers. Volumes, mounts, variables, labels, annotations, pull secrets, user and
+    group are those of all pods. Values that conflict with Headway's own are refused."""
 
     resources: dict[str, AmountField] = {}
     """Resources of a worker's pod, as request and as limit: `cpu`, `memory`, and others such as
-    `ephemeral-storage` or `vpc.amazonaws.com/efa`. Accelerators are added automatically."""
-    device: str = "nvidia.com/gpu"
-    """Resource name of one accelerator in Kubernetes."""
+    `vpc.amazonaws.com/efa`. Accelerators are added automatically. `ephemeral-storage` left out:
+    `HEADWAY_CACHE_BYTES` of `env`, if data is in a bucket, as request only."""
+    do_not_disrupt: Flag = False
+    """As for the coordinator. On spot machines leave it off: workers would lose the notice, and
+    with it the save before the end."""
+    device: str | None = "nvidia.com/gpu"
+    """Resource name of one accelerator in Kubernetes. `null`: `device_claims` has them."""
+    device_claims: list[DeviceClaim] = []
+    """Claims of devices, such as `{name: gpus, template: eight-h100}`."""
     shared_memory: AmountField = "1Gi"
     """Size of /dev/shm; its content counts towards the pod's `memory`."""
-    tolerations: list[dict[str, Any]] = []
-    """Kubernetes tolerations, added to Headway's own."""
-    node_selector: dict[str, str] = {}
-    """Labels of the machines that workers may run on."""
+    topology: str | None = None
+    """Label of machines: workers are placed where its value is the same, as far as there is room.
+    For example `topology.kubernetes.io/zone`, or the label of a rack or network block."""
+    host_network: Flag = False
+    """Whether workers use the machine's network: no NetworkPolicy applies to them. Not with
+    `security: restricted`."""
     volumes: list[dict[str, Any]] = []
     """More volumes, as in a pod spec."""
     mounts: list[dict[str, Any]] = []
@@ -130,23 +203,62 @@ class PodConfig(Section):
         return mounts
 
 
-class CoordinatorConfig(Section):
-    """The pod of the membership coordinator. It never runs on a spot machine that `spot_label`
-    identifies."""
+class CoordinatorConfig(ComponentConfig):
+    """The pod of the membership coordinator, and those that serve a claim to your machine. They
+    never run on a spot machine that `spot_label` identifies."""
 
-    node_selector: dict[str, str] = {}
-    """Labels of the machine it may run on; `pod.node_selector` is for workers only."""
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
-    """Resources of its pod, as request and as limit. Runs of more than 150,000 steps need more
-    memory: 3Gi for a million."""
+    """Resources of the coordinator's pod, as request and as limit. Runs of more than 150,000 steps
+    need more memory: 3Gi for a million."""
 
 
 class ServiceAccountConfig(Section):
-    """Identity of a run's pods in the cloud."""
+    """Identity of a run's pods, in Kubernetes and in the cloud. Left out: each run makes an account
+    of its own, for which you need the right to create Roles."""
 
+    coordinator: ObjectName | None = None
+    """Service account of the coordinators of all runs. An administrator makes it once, with the
+    rights that `headway rbac` prints; you need no more than the ClusterRole `edit`."""
+    name: ObjectName | None = None
+    """Service account of all workers, which an administrator makes: clouds know it by this name
+    (EKS Pod Identity, GKE). Workers do not get its token for Kubernetes. Needs `coordinator`."""
     annotations: dict[str, str] = {}
-    """Annotations of the run's service account, which give its pods a cloud identity:
+    """Annotations of the account that each run makes, which give its pods a cloud identity:
     `eks.amazonaws.com/role-arn`, `iam.gke.io/gcp-service-account`."""
+
+    @field_validator("coordinator", "name")
+    @classmethod
+    def _not_everyones(cls, name: str | None) -> str | None:
+        if name == "default":
+            raise Suggesting(
+                "`default` is the account of every pod that names none",
+                "name an account that is Headway's alone, such as headway-coordinator",
+            )
+        return name
+
+    @field_validator("name")
+    @classmethod
+    def _with_coordinator(cls, name: str | None, info: ValidationInfo) -> str | None:
+        # It is not in the data if it was refused itself.
+        if name is not None and info.data.get("coordinator", "refused") is None:
+            raise Suggesting(
+                "`name` needs `coordinator`: the coordinator writes to the storage as well",
+                f"service_account: {{name: {name}, coordinator: headway-coordinator}}",
+            )
+        return name
+
+    @field_validator("annotations")
+    @classmethod
+    def _of_own_account(cls, annotations: dict[str, str], info: ValidationInfo) -> dict[str, str]:
+        account = info.data.get("coordinator")
+        if annotations and account is not None:
+            raise Suggesting(
+                f"an account that an administrator makes, such as {account}, carries its own "
+                "annotations",
+                f"leave them out, and for each account: kubectl annotate serviceaccount {account} "
+                + " ".join(f"{key}={value}" for key, value in annotations.items()),
+            )
+        return annotations
 
 
 class Target(Section):
@@ -166,6 +278,10 @@ class Target(Section):
     """Default budget."""
     queue: ObjectName | None = None
     """Kueue LocalQueue."""
+    accelerators: dict[str, list[dict[str, str]]] = {}
+    """Labels of the machines that have a kind of accelerator, in place of those that Headway knows:
+    `{H100: [{example.com/gpu: h100}, {example.com/gpu: h100-nvl}]}`. A machine has to have all
+    labels of one entry; `[]`: no label is needed."""
     prices: dict[str, float] = {}
     """Dollars per device hour, by device."""
     spot_label: dict[str, str] = {}
@@ -175,11 +291,15 @@ class Target(Section):
     coordinator: CoordinatorConfig = CoordinatorConfig()
     """Pod of the coordinator."""
     service_account: ServiceAccountConfig = ServiceAccountConfig()
-    """Identity of the run's pods in the cloud."""
+    """Identity of the run's pods, in Kubernetes and in the cloud."""
     egress: list[str] = []
     """Address ranges that pods may reach besides each other and name servers, such as
     `10.0.0.0/8`. They must include the storage, the hub, and the API server: without it, lost pods
     are not replaced. Left out: all addresses."""
+    metrics: Literal["annotations", "off"] = "annotations"
+    """How Prometheus finds the metrics of a run. `annotations`: the coordinator's pod has
+    `prometheus.io/scrape`, `prometheus.io/port` and `prometheus.io/path`. `off`: it has none, as
+    for a PodMonitor; the metrics are served all the same."""
     security: Literal["restricted", "baseline"] = "restricted"
     """Pod security level. `baseline` allows volumes of any kind, and adds the capability IPC_LOCK
     if `pod.resources` has an RDMA device. Kubernetes' own `baseline` allows neither IPC_LOCK nor
@@ -191,6 +311,21 @@ class Target(Section):
         if len(label) > 1:
             raise ValueError(f"give one label (found {', '.join(label)})")
         return label
+
+    @field_validator("accelerators")
+    @classmethod
+    def _kinds_with_labels(
+        cls, labels: dict[str, list[dict[str, str]]]
+    ) -> dict[str, list[dict[str, str]]]:
+        for kind, entries in labels.items():
+            if KIND.fullmatch(kind) is None:
+                raise ValueError(f"{kind!r} is not a kind of accelerator such as H100")
+            if not all(entries):
+                raise ValueError(
+                    f"{kind} has an entry without labels: write {kind}: [{{LABEL: VALUE}}]; or "
+                    f"{kind}: [] if no label is needed"
+                )
+        return labels
 
     @field_validator("egress")
     @classmethod

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
@@ -119,6 +120,10 @@ class FileLog(Log):
             file.seek(position)
             yield from _complete_lines(partial(file.read, piece_bytes), position)
 
+    def end(self) -> int:
+        """The position after the newest record, without reading."""
+        return self.path.stat().st_size if self.path.exists() else 0
+
     def last(self, block_bytes: int = 65536) -> Record | None:
         """The newest complete record, without reading a long file whole."""
         try:
@@ -196,8 +201,8 @@ class RememberedLog(Log):
         yield piece
 
     def _slim(self, record: Record) -> Record:
-        if self._keys is None:
-            return record
+        if self._keys is None:  # else each record has its own copies of the names
+            return {sys.intern(key): value for key, value in record.items()}
         return {key: record[key] for key in self._keys if key in record}
 
     def last(self) -> Record | None:
@@ -281,8 +286,11 @@ def _records(data: bytes) -> list[Record]:
     """Of all complete lines: half a line lacks the last brace, so it is no JSON object."""
     records = []
     for line in data.splitlines():
-        with suppress(ValueError):
-            record = json.loads(line)
-            if isinstance(record, dict):
-                records.append(record)
+        try:
+            # Decoded here: json would look for other encodings in every line.
+            record = json.loads(line.decode("utf-8", "surrogatepass"))
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
     return records

@@ -25,6 +25,9 @@ def apply_rewinds(records: list[Record]) -> list[Record]:
             while kept and kept[-1]["step"] > record["rewind"]:
                 kept.pop()
             continue
+        if not kept or kept[-1]["step"] < record["step"]:
+            kept.append(record)  # nearly all: a long run has millions
+            continue
         # A generation may evaluate the step that it resumed from again.
         while kept and kept[-1]["step"] >= record["step"] and _is_older(kept[-1], record):
             kept.pop()
@@ -66,4 +69,4 @@ def _of_step(records: list[Record], step: int) -> Iterator[Record]:
 
 
 def _is_same(one: Record, other: Record) -> bool:
-    return all(one.get(key) == other.get(key) for key in ("step", "set", "block"))
+    return all(one.get(key) == other.get(key) for key in ("step", "set", "block", "prompt"))

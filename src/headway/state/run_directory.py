@@ -7,6 +7,7 @@
     events.jsonl        events of training: started, evaluated, saved, skipped, ...
     metrics.jsonl       one line per committed step
     evaluations.jsonl   one line per validation set and evaluation
+    samples.jsonl       one line per prompt and evaluation, if evaluation.prompts is set
     activations.jsonl   one line per block and measurement, if watch.activations is set
     ledger.jsonl        which samples each step consumed
     checkpoints/        step-00000300.g000001/, complete once it has a manifest
@@ -42,7 +43,7 @@ from headway.errors import BadInput, NotFound, StillRunning
 from headway.spec.resolve import Resolved
 from headway.state.record_log import Log, SegmentLog, open_log
 from headway.state.rewinds import Record, apply_rewinds
-from headway.state.store import Store
+from headway.state.store import Store, is_refusal
 
 FORMAT_VERSION = 1
 LOCK_ATTEMPTS, LOCK_PAUSE_SECONDS = 5, 0.05
@@ -56,6 +57,10 @@ WANTED_NODES = "wanted-nodes"
 GIVEN_SPEC = "HEADWAY_SPEC"
 
 
+class StoreUnreachable(BadInput):
+    """Of a run directory: it did not answer, and may do so later."""
+
+
 class RunDirectory:
     def __init__(self, location: str | Path) -> None:
         self.store = Store(location)
@@ -64,6 +69,7 @@ class RunDirectory:
         self.events = open_log(self.store, self.local, "events")
         self.metrics = open_log(self.store, self.local, "metrics")
         self.evaluations = open_log(self.store, self.local, "evaluations")
+        self.samples = open_log(self.store, self.local, "samples")
         self.activations = open_log(self.store, self.local, "activations")
         self.ledger = open_log(self.store, self.local, "ledger")
         self.tensorboard = self.local / "tensorboard"
@@ -144,7 +150,8 @@ class RunDirectory:
 
     def read_spec(self) -> Resolved:
         try:
-            return Resolved.model_validate_json(self.store.read(SPEC))
+            with _reaching(self.location):
+                return Resolved.model_validate_json(self.store.read(SPEC))
         except FileNotFoundError:
             raise NotFound(f"run {self.name} was never started", "headway run") from None
         except ValidationError as error:
@@ -292,6 +299,7 @@ def send_logs(directory: RunDirectory) -> None:
         directory.events,
         directory.metrics,
         directory.evaluations,
+        directory.samples,
         directory.activations,
         directory.ledger,
     ):
@@ -301,17 +309,19 @@ def send_logs(directory: RunDirectory) -> None:
 
 @contextmanager
 def _reaching(location: str | Path) -> Iterator[None]:
-    """Turns errors of the first access (credentials, wrong address) into BadInput."""
+    """Turns errors of the first access (credentials, wrong address) into BadInput; what may pass
+    into StoreUnreachable."""
     try:
         yield
     except FileNotFoundError:
         raise
     except OSError as error:
-        raise BadInput(
+        if "://" not in str(location):
+            raise BadInput(f"{location} cannot be read: {error}") from None
+        kind = BadInput if is_refusal(error) else StoreUnreachable
+        raise kind(
             f"{location} cannot be read: {error}",
-            "check its address, your credentials and the endpoint"
-            if "://" in str(location)
-            else None,
+            "check its address, your credentials and the endpoint",
         ) from None
 
 

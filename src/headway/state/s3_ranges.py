@@ -1,4 +1,4 @@
-"""Large ranges of objects in S3, read in the calling thread.
+"""Large ranges of objects in S3, received in the calling thread, in the memory where they stay.
 
 s3fs reads in one event loop, whose thread is then the limit: eight threads that read 8 MiB each
 take 3 s of processor time for 2 GB with it, and 1 s here. Whatever fails here is read again with
@@ -7,9 +7,14 @@ s3fs, which retries, and raises the errors that callers know.
 
 from __future__ import annotations
 
+import ssl
 import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from math import inf
 from typing import Any
+from urllib.parse import SplitResult, urlsplit
 
 SIGNED_FOR_SECONDS, SIGNED_AGAIN_SECONDS = 900, 300
 """Signing takes half a millisecond. Credentials that expire are renewed 10 minutes before that."""
@@ -19,11 +24,11 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 class RangeReader:
     """Reads with the credentials and settings of an s3fs file system, from any thread."""
 
-    def __init__(self, remote: Any, num_connections: int) -> None:
+    def __init__(self, remote: Any) -> None:
         import botocore.session
         from botocore import UNSIGNED
         from botocore.config import Config
-        from botocore.httpsession import URLLib3Session
+        from botocore.httpsession import where
         from botocore.utils import get_environ_proxies
 
         session = botocore.session.get_session()
@@ -35,34 +40,71 @@ class RangeReader:
             endpoint_url=remote.endpoint_url,
             config=Config(signature_version=UNSIGNED if remote.anon else "s3v4"),
         )
-        self._session = URLLib3Session(
-            verify=session.get_config_variable("ca_bundle") or True,
-            proxies=get_environ_proxies(self._client.meta.endpoint_url),
-            timeout=(CONNECT_SECONDS, READ_SECONDS),
-            max_pool_connections=num_connections,
-        )
+        certificates = session.get_config_variable("ca_bundle") or where()
+        self._tls = ssl.create_default_context(cafile=certificates)
         self._signed: dict[str, tuple[str, float]] = {}
         """Addresses of objects, each with the time when it was signed."""
-        self._is_refused = False
+        self._idle: list[HTTPConnection] = []
+        # Proxies are left to s3fs.
+        self._is_refused = bool(get_environ_proxies(self._client.meta.endpoint_url))
 
-    def read(self, key: str, start: int, length: int) -> bytes | None:
-        """The range of `bucket/path`, which may end early as the object does; None if it has to be
-        read in another way."""
-        from botocore.awsrequest import AWSRequest
-
+    def read_into(self, key: str, start: int, places: list[memoryview]) -> int | None:
+        """Fills the places, one after the other, with what `bucket/path` has from `start` on.
+        Returns the number of bytes, fewer if the object ends before; None if it has to be read in
+        another way."""
         if self._is_refused:
             return None
-        headers = {"Range": f"bytes={start}-{start + length - 1}"}
+        last = start + sum(map(len, places)) - 1
         try:
-            request = AWSRequest("GET", self._address(key), headers, stream_output=True)
-            answer = self._session.send(request.prepare())
-            content = bytes(answer.raw.read())
-        except Exception:  # noqa: BLE001 - of several libraries; s3fs tries next, and tells
+            url = urlsplit(self._address(key))
+            connection, answer = self._send(url, {"Range": f"bytes={start}-{last}"})
+            count = self._receive(answer, places)
+        except Exception as error:  # noqa: BLE001 - of several libraries; s3fs tries next, and tells
+            self._is_refused |= isinstance(error, ssl.SSLCertVerificationError)
+            self._idle.clear()
             return None
+        if count is None:
+            connection.close()
+        elif not answer.will_close:
+            self._idle.append(connection)
+        return count
+
+    def _receive(self, answer: HTTPResponse, places: list[memoryview]) -> int | None:
         # Signed otherwise than the store wants it, or for another region: that does not change.
-        self._is_refused = answer.status_code in (301, 307, 400, 401, 403)
-        is_whole = answer.headers.get("Content-Length") == str(len(content))
-        return content if answer.status_code == 206 and is_whole else None
+        self._is_refused = answer.status in (301, 307, 400, 401, 403)
+        if answer.status != 206:
+            return None
+        size = answer.length
+        count = fill(answer.readinto, places)
+        return count if count == size else None
+
+    def _send(
+        self, url: SplitResult, headers: dict[str, str]
+    ) -> tuple[HTTPConnection, HTTPResponse]:
+        """Over an open connection, or a new one: the store closes those that are idle for long."""
+        while connection := self._take_idle():
+            with suppress(ConnectionError):
+                connection.request("GET", f"{url.path}?{url.query}", headers=headers)
+                return connection, connection.getresponse()
+            connection.close()
+        connection = self._connected(url)
+        connection.request("GET", f"{url.path}?{url.query}", headers=headers)
+        return connection, connection.getresponse()
+
+    def _take_idle(self) -> HTTPConnection | None:
+        with suppress(IndexError):
+            return self._idle.pop()
+        return None
+
+    def _connected(self, url: SplitResult) -> HTTPConnection:
+        connection: HTTPConnection
+        if url.scheme == "https":
+            connection = HTTPSConnection(url.netloc, timeout=CONNECT_SECONDS, context=self._tls)
+        else:
+            connection = HTTPConnection(url.netloc, timeout=CONNECT_SECONDS)
+        connection.connect()
+        connection.sock.settimeout(READ_SECONDS)
+        return connection
 
     def _address(self, key: str) -> str:
         address, signed_at = self._signed.get(key, ("", -inf))
@@ -75,3 +117,16 @@ class RangeReader:
             )
             self._signed[key] = address, time.monotonic()
         return address
+
+
+def fill(read_into: Callable[[memoryview], int], places: Iterable[memoryview]) -> int:
+    """Fills the places, one after the other, until nothing comes any more; number of bytes."""
+    count = 0
+    for place in places:
+        rest = place
+        while len(rest):
+            received = read_into(rest)
+            if not received:
+                return count
+            count, rest = count + received, rest[received:]
+    return count

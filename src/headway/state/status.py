@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -21,7 +22,7 @@ uploaded every minute."""
 SHOWN_CHANGES = 8
 STEP_KEYS = (
     *("step", "generation", "writer", "rewind", "time"),
-    *("seconds", "data_seconds", "skipped", "loss", "tokens_per_second"),
+    *("seconds", "data_seconds", "skipped", "loss", "tokens_per_second", "lr", "grad_norm"),
 )
 """Keys of a step's record that the status needs: a long run has millions of records."""
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
@@ -67,6 +68,10 @@ class RunStatus:
     goodput: Goodput | None
     """Goodput; None until the first step is committed."""
     failure: str | None
+    """What the terminal showed when the run failed."""
+    failure_hint: str | None = None
+    lr: float | None = None
+    grad_norm: float | None = None
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -79,13 +84,14 @@ class RunStatus:
         return cls(**{**known, "changes": changes, "goodput": counted})
 
 
-def watched(directory: RunDirectory) -> RunDirectory:
-    """The same run directory with its logs kept in memory, for reading its status repeatedly."""
+def watched(directory: RunDirectory, more_keys: Sequence[str] = ()) -> RunDirectory:
+    """The same run directory with its logs kept in memory, for reading its status repeatedly.
+    `more_keys`: of a step's record, besides those that the status needs."""
     again = RunDirectory(directory.location)
     again.launcher = RememberedLog(again.launcher)
     again.events = RememberedLog(again.events)
     again.evaluations = RememberedLog(again.evaluations)
-    again.metrics = RememberedLog(again.metrics, STEP_KEYS)
+    again.metrics = RememberedLog(again.metrics, (*STEP_KEYS, *more_keys))
     return again
 
 
@@ -94,14 +100,14 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
     steps = directory.steps()
     last = steps[-1] if steps else None
     state = _state(events, _is_alive(directory, events, last, now))
-    started = _newest(events, "started")
+    started = newest_event(events, "started")
     total = started["total_steps"] if started else None
-    newest = _newest(events, "started", "changed")
+    newest = newest_event(events, "started", "changed")
     left = None
     if state == "running" and last and total is not None:
-        left = seconds_left(steps, started["time"] if started else None, total)
-    saved, saved_steps = _newest(events, "saved"), steps_saved(directory)
-    failed = _newest(events, "failed") if state == "failed" else None
+        left = seconds_left(steps, events)
+    saved, saved_steps = newest_event(events, "saved"), steps_saved(directory)
+    failed = newest_event(events, "failed") if state == "failed" else None
     return RunStatus(
         name=directory.name,
         folder=directory.location,
@@ -120,12 +126,16 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         save_failure=_save_failure(events),
         skipped_steps=sum(step.get("skipped") is not None for step in steps),
         goodput=goodput(events, directory.metrics.read()[0]),
-        failure=_last_line(failed["words"]) if failed else None,
+        failure=_message(failed) if failed else None,
+        failure_hint=failed.get("hint") if failed else None,
+        lr=last.get("lr") if last else None,
+        grad_norm=last.get("grad_norm") if last else None,
     )
 
 
-def _last_line(words: str) -> str:
-    return (without_hint(words)[0] or "no reason given").splitlines()[-1]
+def _message(failed: Record) -> str:
+    """Runs of earlier versions have only what the worker said."""
+    return str(failed.get("message") or without_hint(failed["words"])[0] or "no reason given")
 
 
 def _is_alive(
@@ -156,7 +166,7 @@ def _state(events: list[Record], is_alive: bool) -> State:
 
 def _has_failed(events: list[Record]) -> bool:
     """Whether the newest start failed."""
-    newest = _newest(events, "failed", "launched")
+    newest = newest_event(events, "failed", "launched")
     return newest is not None and newest["event"] == "failed"
 
 
@@ -178,5 +188,5 @@ def _changes(events: list[Record]) -> list[MembershipChange]:
     ]
 
 
-def _newest(events: list[Record], *names: str) -> Record | None:
+def newest_event(events: Sequence[Record], *names: str) -> Record | None:
     return next((event for event in reversed(events) if event["event"] in names), None)

@@ -10,7 +10,7 @@ import io
 import os
 import shutil
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from typing import IO, Any, BinaryIO, TypeVar, cast
 from uuid import uuid4
 
 from headway.errors import BadInput
-from headway.state.s3_ranges import RangeReader
+from headway.state.s3_ranges import RangeReader, fill
 
 # Timeouts are short because callers retry: an unavailable store must not block a thread.
 S3_OPTIONS: dict[str, Any] = {
@@ -41,6 +41,8 @@ BUFFER_BYTES = 2**20
 NUM_REQUESTS = 8
 """Requests at the same time for one large read."""
 NUM_LOCAL_READERS = 4
+PASSING_REFUSALS = ("RequestTimeTooSkewed", "ExpiredToken", "TokenRefreshRequired")
+"""Codes of S3."""
 LARGE_BYTES = 2**20
 """From which on a read is limited by more than its latency."""
 
@@ -64,7 +66,7 @@ class Store:
     def _ranges(self) -> RangeReader | None:
         if type(self._remote).__module__.split(".")[0] != "s3fs":
             return None
-        return RangeReader(self._remote, NUM_REQUESTS)
+        return RangeReader(self._remote)
 
     def location(self, name: str = "") -> str:
         """Location of a file, for messages and for opening it elsewhere."""
@@ -87,9 +89,28 @@ class Store:
                 file.seek(start)
                 return file.read(length)
         if length >= LARGE_BYTES and self._ranges is not None:
-            content = self._ranges.read(self._key(name), start, length)
-            if content is not None:
-                return content
+            content = memoryview(bytearray(length))
+            count = self._ranges.read_into(self._key(name), start, [content])
+            if count is not None:
+                return bytes(content[:count])
+        return self._read_with_library(name, start, length)
+
+    def read_into(self, name: str, start: int, places: list[memoryview]) -> int:
+        """Fills the places, one after the other, with what the file has from `start` on. Returns
+        the number of bytes, fewer if the file ends before."""
+        if self.is_local:
+            with self.path(name).open("rb", buffering=0) as file:
+                file.seek(start)
+                return fill(file.readinto, places)
+        length, count = sum(map(len, places)), None
+        if length >= LARGE_BYTES and self._ranges is not None:
+            count = self._ranges.read_into(self._key(name), start, places)
+        if count is None:
+            content = io.BytesIO(self._read_with_library(name, start, length))
+            count = fill(content.readinto, places)
+        return count
+
+    def _read_with_library(self, name: str, start: int, length: int) -> bytes:
         with _as_os_errors():
             return bytes(self._remote.cat_file(self._key(name), start=start, end=start + length))
 
@@ -271,9 +292,10 @@ class Store:
 
 
 def in_parallel(
-    read: Callable[[Piece], Result], pieces: Sequence[Piece], num_readers: int
+    read: Callable[[Piece], Result], pieces: Iterable[Piece], num_readers: int
 ) -> Iterator[Result]:
-    """Results in the order of the pieces; a few are read ahead at the same time."""
+    """Results in the order of the pieces, which are taken one by one; a few are read ahead at the
+    same time."""
     with ThreadPoolExecutor(num_readers, thread_name_prefix="reader") as pool:
         waiting: deque[Future[Result]] = deque()
         try:
@@ -362,12 +384,26 @@ def _as_os_errors() -> Iterator[None]:
         raise
 
 
+def is_refusal(error: OSError) -> bool:
+    """Whether the store has answered that there is no such file or bucket, or that we have no
+    rights: it would answer the same again. Anything else may pass, also a token that has expired
+    or a clock that is not set yet."""
+    return (
+        isinstance(error, FileNotFoundError | PermissionError | NotADirectoryError)
+        and _code(error) not in PASSING_REFUSALS
+    )
+
+
+def _code(error: OSError) -> str:
+    """The store's own, empty if there is none."""
+    answer = getattr(error.__cause__, "response", None) or {}
+    return str(answer.get("Error", {}).get("Code", ""))
+
+
 def _is_taken(error: OSError) -> bool:
     """Whether a conditional write failed because the file exists. s3fs raises FileExistsError only
     for stores that name the condition in their answer."""
-    answer = getattr(error.__cause__, "response", None) or {}
-    refused = answer.get("Error", {}).get("Code") == "PreconditionFailed"
-    return refused or isinstance(error, FileExistsError)
+    return _code(error) == "PreconditionFailed" or isinstance(error, FileExistsError)
 
 
 def _to_disk(file: IO[bytes]) -> None:

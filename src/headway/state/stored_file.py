@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Annotated
 
 import xxhash
@@ -106,47 +107,57 @@ def reads_of(
             yield at, min(at + each, end)
 
 
-def verified_reads(
+@dataclass(frozen=True)
+class VerifiedRead:
+    """Fills the places, one after the other, with a file's blocks from `start` on."""
+
+    start: int
+    places: list[memoryview]
+
+
+def read_verified(
     store: Store,
     name: str,
-    wanted: Iterable[tuple[int, int]],
+    reads: Iterable[VerifiedRead],
     stored: StoredFile | WholeFile | None,
-) -> Iterator[tuple[int, bytes]]:
-    """Contents that cover these ranges of a file, each with its offset, in order. Several are read
-    at the same time, and verified before they are returned."""
+) -> Iterator[VerifiedRead]:
+    """The reads, in order, each when its places are filled and verified. Several are read at the
+    same time; the next ones are taken when they are begun. Raises DamagedFile."""
 
-    def read(piece: tuple[int, int]) -> tuple[int, bytes]:
-        start, end = piece
+    def read(piece: VerifiedRead) -> VerifiedRead:
         try:
-            content = store.read_range(name, start, end - start)
+            count = store.read_into(name, piece.start, piece.places)
         except OSError as error:
             if stored is None or not store.is_local or error.errno not in OF_THE_FILE:
                 raise  # the store failed, which says nothing about the file
-            content = b""
-        if len(content) < end - start or not _blocks_are_right(content, start, stored):
+            count = 0
+        if count < sum(map(len, piece.places)) or not _blocks_are_right(piece, stored):
             raise DamagedFile(store.location(name), name.rsplit("/", 1)[-1])
-        return start, content
+        return piece
 
     num_readers = NUM_LOCAL_READERS if store.is_local else NUM_REQUESTS
-    return in_parallel(read, list(reads_of(wanted, stored)), num_readers)
+    return in_parallel(read, reads, num_readers)
 
 
-def _blocks_are_right(content: bytes, start: int, stored: StoredFile | WholeFile | None) -> bool:
+def _blocks_are_right(read: VerifiedRead, stored: StoredFile | WholeFile | None) -> bool:
     if not isinstance(stored, StoredFile):
         return True
-    each, view = stored.block_bytes, memoryview(content)
-    expected = stored.blocks[start // each :]
-    found = (xxhash.xxh3_128_hexdigest(view[at : at + each]) for at in range(0, len(view), each))
-    return all(digest == expected[index] for index, digest in enumerate(found))
+    digests = BlockDigests(stored.block_bytes)
+    for place in read.places:
+        digests.update(place)
+    found, first = digests.stored().blocks, read.start // stored.block_bytes
+    return found == stored.blocks[first : first + len(found)]
 
 
 def content_is_right(store: Store, name: str, stored: StoredFile | WholeFile) -> bool:
     """Whether a file has the recorded digests. Reads all of it."""
     whole = xxhash.xxh3_128()
     try:
-        for _, content in verified_reads(store, name, [(0, stored.size)], stored):
+        pieces = reads_of([(0, stored.size)], stored)
+        reads = (VerifiedRead(at, [memoryview(bytearray(end - at))]) for at, end in pieces)
+        for read in read_verified(store, name, reads, stored):
             if isinstance(stored, WholeFile):
-                whole.update(content)
+                whole.update(read.places[0])
     except DamagedFile:
         return False
     return isinstance(stored, StoredFile) or whole.hexdigest() == stored.xxh3

@@ -7,6 +7,7 @@ reason of the exit.
 
     HEADWAY_RANK         number of this worker
     HEADWAY_DEVICE       number of its device on this machine, if it has one
+    HEADWAY_STEPS        file in which it records the steps it takes, for its launcher
     HEADWAY_STORE        file at which workers of a fixed group rendezvous
     HEADWAY_GENERATION   generation of this start, without a coordinator
     HEADWAY_COORDINATOR  host:port of the coordinator, if there is one; with it
@@ -32,6 +33,7 @@ from headway.member.worker.session import Session
 from headway.member.worker.session_view import SessionError
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory, given_spec
+from headway.train.outages import reached
 from headway.train.worker_log import log_exit_reason, log_line
 
 if TYPE_CHECKING:
@@ -46,7 +48,13 @@ if TYPE_CHECKING:
 def main(arguments: list[str]) -> int:
     clock = SystemClock()
     began = clock.monotonic()
-    resolved = given_spec() or RunDirectory.open(arguments[0]).read_spec()
+    try:
+        resolved = given_spec() or reached(
+            lambda: RunDirectory.open(arguments[0]).read_spec(), clock
+        )
+    except HeadwayError as error:
+        log_exit_reason(str(error))
+        return error.exit_code
     rank = int(os.environ["HEADWAY_RANK"])
     session = _session()
 
@@ -89,6 +97,7 @@ def main(arguments: list[str]) -> int:
             clock=clock,
             import_seconds=import_seconds,
             on_hang=on_hang,
+            steps_file=_steps_file(),
         )
         code = exit_code_of(train(run, worlds), worlds)
         worlds.close("done")
@@ -129,6 +138,11 @@ def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | No
         # A worker that does not wait is the one that blocks the others. Unknown without a session.
         waits=None if session is None else session.view.status.waits > 0,
     )
+
+
+def _steps_file() -> Path | None:
+    path = os.environ.get("HEADWAY_STEPS")
+    return None if path is None else Path(path)
 
 
 def _session() -> Session | None:

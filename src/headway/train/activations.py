@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 
 from headway.plan.batch_division import MicroBatchShare, micro_batch_rows
-from headway.train.device import is_accelerator, seed_generators
+from headway.train.device import seed_generators
 from headway.train.models import BuiltModel
 from headway.train.precision import computing
 from headway.train.recorder import Recorder
 from headway.train.step import Training
+from headway.train.undisturbed import undisturbed
 from headway.train.world import World
 
 ATTENTION_BYTES = 2**30
@@ -73,7 +73,7 @@ def measure_activations(training: Training, built: BuiltModel, world: World) -> 
     with_attention = heads is not None and _fits(inputs, heads)
     figures = BlockFigures(min(rows, len(inputs)))
     with ExitStack() as stack:
-        stack.enter_context(_undisturbed(model, world))
+        stack.enter_context(undisturbed(model, world.device))
         if with_attention:
             stack.enter_context(_plain_attention(model))
         stack.enter_context(_hooked(built.blocks or [model], figures, with_attention))
@@ -177,27 +177,6 @@ def _hooked(blocks: list[nn.Module], figures: BlockFigures, with_attention: bool
     finally:
         for handle in handles:
             handle.remove()
-
-
-@contextmanager
-def _undisturbed(model: nn.Module, world: World) -> Iterator[None]:
-    """No gradients, evaluation mode, nothing compiled; afterwards all is as before."""
-    modes = [(module, module.training) for module in model.modules()]
-    devices = [world.device] if is_accelerator(world.device) else []
-    model.eval()
-    try:
-        # A compiled block has been compiled without our hooks and would not call them.
-        with (
-            torch.no_grad(),
-            torch.random.fork_rng(devices=devices, device_type=world.device.type),
-            torch.compiler.set_stance("force_eager"),
-        ):
-            yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-        if isinstance(model, FSDPModule):
-            model.reshard()  # the backward pass does it otherwise, and there was none
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from headway.state.user_code import find_function, make_importable
 from headway.train.batches import Batch
 from headway.train.evaluate import checked_pair
 from headway.train.models import own_model
-from headway.train.objectives import logits_of, make_objective
+from headway.train.objectives import logits_of, make_objective, require_logits
 
 ROWS, LENGTH, VOCABULARY = 2, 8, 64
 OWN = Path(headway.__file__).parent
@@ -99,13 +99,8 @@ def _check_objective(run: RunFile, module: torch.nn.Module, batch: Batch) -> str
     without = [name for name, p in module.named_parameters() if p.requires_grad and p.grad is None]
     if len(without) == sum(1 for _ in module.parameters()):
         raise BadInput("the loss does not depend on the model: no parameter got a gradient")
-    if run.objective.call is None:
-        shape = tuple(logits_of(module, batch.inputs).shape)
-        if shape[:2] != (ROWS, LENGTH):
-            raise BadInput(
-                f"the model returns logits of shape {shape} for tokens of shape {(ROWS, LENGTH)}",
-                "return (rows, length, vocabulary), or an object with .logits of that shape",
-            )
+    if run.objective.call is None or run.evaluation.prompts:
+        require_logits(logits_of(module, batch.inputs), batch.inputs)
     mean = float(loss.sum.detach()) / max(1, int(loss.count))
     return (
         f"{run.objective.call or 'causal loss'} returned {mean:.3f} over {int(loss.count)} targets"

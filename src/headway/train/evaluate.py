@@ -3,7 +3,6 @@ time."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -26,8 +25,6 @@ from headway.train.stop_request import StopRequest
 from headway.train.world import RankPlacement, World
 
 MetricsFunction = Callable[..., dict[str, tuple[Any, Any]]]
-LARGEST_EXPONENT = 50.0
-"""A larger exponent carries no information and would overflow the plots."""
 
 
 WHOLE = "all"
@@ -36,13 +33,8 @@ WHOLE = "all"
 @dataclass(frozen=True)
 class EvaluationResult:
     loss: float
-    perplexity: float
     count: int
     metrics: dict[str, float]
-
-
-def perplexity(loss: float) -> float:
-    return math.exp(min(loss, LARGEST_EXPONENT)) if math.isfinite(loss) else math.inf
 
 
 def num_rows(limit: int | Literal["all"], num_samples: int) -> int:
@@ -110,7 +102,6 @@ def evaluate(
     mean = total / max(1.0, count)
     return EvaluationResult(
         loss=mean,
-        perplexity=perplexity(mean),
         count=int(count),
         metrics={
             name: part / max(1.0, number)
@@ -139,6 +130,17 @@ class Evaluator:
         self.objective = make_evaluation(resolved.run.objective)
         metrics = resolved.run.evaluation.metrics
         self.metrics = find_function(metrics.call) if metrics else None
+
+    def schedule(self) -> dict[str, float]:
+        """How often the run evaluates, and how much: for the time left."""
+        if not self.feeds:
+            return {}
+        run = self.resolved.run
+        rows = sum(num_rows(run.evaluation.sequences, f.num_samples) for f in self.feeds.values())
+        return {
+            "evaluate_every": run.evaluation.every.amount,
+            "evaluation_batches": round(rows / self.resolved.global_batch, 3),
+        }
 
     def close(self) -> None:
         for feed in self.feeds.values():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import nn
@@ -14,7 +13,7 @@ from headway.errors import BadInput
 from headway.state.run_directory import RunDirectory
 from headway.train.device import device_with_room
 from headway.train.export import files_of, load_trained
-from headway.train.objectives import logits_of
+from headway.train.next_token import NextToken, draw
 
 ROOM = 0.8
 """Part of a device's free memory that the weights may take: the rest is for keys and values."""
@@ -47,9 +46,9 @@ def generate(
     shown = tokenizer.decode(ids)
     yield shown
     for _ in range(max_tokens):
-        logits = predictor.logits(ids)
+        logits = predictor.logits([ids])[0]
         # Vocabularies are padded to a round size: the rows beyond the tokenizer mean nothing.
-        token = _draw(logits[: tokenizer.get_vocab_size()], temperature, top_k, random)
+        token = draw(logits[: tokenizer.get_vocab_size()], temperature, top_k, random)
         if token == end:
             return
         ids.append(token)
@@ -60,47 +59,6 @@ def generate(
             shown = text
 
 
-class NextToken:
-    """Logits of the token after a text that grows.
-
-    Models of transformers keep the keys and values of what they have read, as long as the text fits
-    the context. Beyond it every position moves with each token, and for other models nothing is
-    known of their state: then the whole context is computed again.
-    """
-
-    def __init__(self, module: Any, context: int) -> None:
-        self._module, self._context = module, context
-        self._device = next(module.parameters()).device
-        self._cache: Any = None
-        self._num_cached = 0
-        self._keeps_cache = hasattr(module, "can_generate") and module.can_generate()
-
-    @torch.no_grad()
-    def logits(self, ids: list[int]) -> torch.Tensor:
-        """On the CPU. `ids` begin with those of the call before."""
-        if not self._keeps_cache or len(ids) > self._context:
-            return self._last(logits_of(self._module, self._tensor(ids[-self._context :])))
-        output = self._module(
-            self._tensor(ids[self._num_cached :]), past_key_values=self._cache, use_cache=True
-        )
-        self._cache = getattr(output, "past_key_values", None)
-        self._keeps_cache, self._num_cached = self._cache is not None, len(ids)
-        return self._last(output.logits)
-
-    def _tensor(self, ids: list[int]) -> torch.Tensor:
-        return torch.tensor([ids], device=self._device)
-
-    def _last(self, logits: torch.Tensor) -> torch.Tensor:
-        return logits[0, -1].float().cpu()
-
-
 def _on_device(module: nn.Module) -> nn.Module:
     num_bytes = sum(tensor.nbytes for tensor in module.parameters())
     return module.to(device_with_room(int(num_bytes / ROOM)))
-
-
-def _draw(logits: torch.Tensor, temperature: float, top_k: int, random: torch.Generator) -> int:
-    if temperature == 0:
-        return int(logits.argmax())
-    best, places = (logits / temperature).topk(min(top_k, len(logits)))
-    return int(places[torch.multinomial(best.softmax(-1), 1, generator=random)])

@@ -100,6 +100,7 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
     run.committed_at, run.has_discarded = run.clock.monotonic(), False
     recorder.step(result, run.meter.finish(training.feed))
     run.worker_log.step(result)
+    run.steps_file.took(result.step)
     run.watchdog.committed()
     worlds.report_step_seconds(run.watchdog.step_seconds)
     if recorder.is_leader and result.skipped:
@@ -171,14 +172,17 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
     began = run.clock.monotonic()
     with training.copies.in_use():
         results = run.evaluator.run(training.model, world, run.watchdog.feed)
+    samples = run.sampler.run(world, run.watchdog.feed)
     training.evaluated_step = training.step
-    if not results:
+    if not results and not samples:
         return
     losses = {name: result.loss for name, result in results.items()}
-    mean = sum(losses.values()) / len(losses)
-    run.evaluated = ((training.step, training.committed_in), mean)
+    if losses:
+        mean = sum(losses.values()) / len(losses)
+        run.evaluated = ((training.step, training.committed_in), mean)
     run.recorder.evaluation(training.step, results)
-    run.worker_log.evaluation(training.step, results)
+    run.recorder.samples(training.step, samples)
+    run.worker_log.evaluation(training.step, results, samples)
     if run.recorder.is_leader:
         run.journal.note(
             "evaluated",

@@ -43,6 +43,18 @@ def logits_of(model: nn.Module, inputs: torch.Tensor) -> torch.Tensor:
     return getattr(output, "logits", output)
 
 
+def require_logits(logits: Any, inputs: torch.Tensor) -> None:
+    """Raises if what a model of the user's own returned for these tokens are no logits."""
+    hint = "return (rows, length, vocabulary), or an object with .logits of that shape"
+    if not isinstance(logits, torch.Tensor):
+        raise BadInput(f"the model returns {type(logits).__name__}, not logits", hint)
+    shape, asked = tuple(logits.shape), tuple(inputs.shape)
+    if len(shape) != 3 or shape[:2] != asked:
+        raise BadInput(
+            f"the model returns logits of shape {shape} for tokens of shape {asked}", hint
+        )
+
+
 def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
     # In fp32 whatever the precision of the run: a sum over thousands of targets needs the bits.
     return F.cross_entropy(

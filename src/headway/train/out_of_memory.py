@@ -8,7 +8,7 @@ import torch
 
 from headway.errors import RunFailed
 from headway.memory_limits import Memory
-from headway.plan.memory_need import HINT, needed_and_present
+from headway.plan.memory_need import less_memory, needed_and_present
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import given_spec
 
@@ -27,7 +27,7 @@ def out_of_memory(error: Exception, resolved: Resolved, step: int | None) -> Run
         return None
     when = "while building the model" if step is None else f"in step {step}"
     words = PLACE.sub("", (str(error).splitlines() or ["MemoryError"])[0])
+    nodes = resolved.nodes if is_cpu and given_spec() is None else 1  # a pod is one node
     if is_cpu:
-        nodes = resolved.nodes if given_spec() is None else 1  # a pod is one node
         words += f"; {needed_and_present(resolved, nodes, Memory().limit_bytes())}"
-    return RunFailed(f"out of memory {when}: {words}", HINT)
+    return RunFailed(f"out of memory {when}: {words}", less_memory(resolved, nodes))

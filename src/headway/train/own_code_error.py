@@ -10,7 +10,7 @@ from headway.spec.resolve import Resolved
 
 MOST_CHARACTERS = 2000
 """Length of an exception's own text in the message."""
-HINT = "headway check --code tries your functions on a tiny batch; headway logs has the traceback"
+HINT = "to try your functions on a tiny batch: headway check --code"
 
 
 def own_code_error(error: Exception, resolved: Resolved, step: int | None) -> RunFailed | None:

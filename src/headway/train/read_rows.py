@@ -3,16 +3,22 @@ verified by the digests of its blocks."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-import numpy as np
 import torch
 
 from headway.state.checkpoints import StoredTensor
 from headway.state.store import Store
-from headway.state.stored_file import StoredFile, WholeFile, verified_reads
+from headway.state.stored_file import (
+    StoredFile,
+    VerifiedRead,
+    WholeFile,
+    read_verified,
+    reads_of,
+)
 from headway.train.safetensors_file import TORCH_DTYPES
 
 
@@ -41,16 +47,56 @@ def read_rows(
             by_file.setdefault(file, []).append(piece)
     for file, pieces in by_file.items():
         pieces.sort(key=lambda piece: piece.start)
-        ranges = [(piece.start, piece.end) for piece in pieces]
-        unfinished = 0
-        for at, content in verified_reads(store, f"{folder}/{file}", ranges, files.get(file)):
-            while pieces[unfinished].end <= at:
-                unfinished += 1
-            for piece in pieces[unfinished:]:
-                if piece.start >= at + len(content):
-                    break
-                piece.put(at, content)
+        stored = files.get(file)
+        wanted_bytes = [(piece.start, piece.end) for piece in pieces]
+        reads = _Reads(pieces)
+        for _ in read_verified(
+            store, f"{folder}/{file}", map(reads.begin, reads_of(wanted_bytes, stored)), stored
+        ):
+            reads.end_oldest()
         assert all(piece.is_filled for piece in pieces), f"{folder}/{file} ends early"
+
+
+class _Reads:
+    """Divides what is read of a file among its pieces."""
+
+    def __init__(self, pieces: list[_Piece]) -> None:
+        self._unfinished = deque(pieces)
+        self._begun: deque[list[_Part]] = deque()
+
+    def begin(self, span: tuple[int, int]) -> VerifiedRead:
+        start, end = span
+        parts, places, at = [], [], start
+        while self._unfinished and self._unfinished[0].start < end:
+            piece = self._unfinished[0]
+            first, last = max(piece.start, start), min(piece.end, end)
+            assert first >= at, "two targets want the same bytes"
+            if first > at:
+                places.append(memoryview(bytearray(first - at)))  # of the block, wanted by nobody
+            part = piece.part(first, last)
+            parts.append(part)
+            places.append(part.place)
+            at = last
+            if piece.end > end:
+                break
+            self._unfinished.popleft()
+        if end > at:
+            places.append(memoryview(bytearray(end - at)))
+        self._begun.append(parts)
+        return VerifiedRead(start, places)
+
+    def end_oldest(self) -> None:
+        for part in self._begun.popleft():
+            part.piece.put(part)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Bytes from `first` on of a piece, received in `place`."""
+
+    piece: _Piece
+    first: int
+    place: memoryview
 
 
 class _Piece:
@@ -68,20 +114,23 @@ class _Piece:
     def is_filled(self) -> bool:
         return self._missing == 0
 
-    def put(self, at: int, content: bytes) -> None:
-        """The part of it that is in `content`, which is from `at` on in the file."""
-        first, last = max(self.start, at), min(self.end, at + len(content))
-        if first >= last:
-            return
+    def part(self, first: int, last: int) -> _Part:
+        """Where to receive these bytes of the file: in the target itself if it is on the CPU."""
         if self._bytes is None:
             self._bytes = self._memory()
-        part = memoryview(content)[first - at : last - at]
         place = self._bytes[first - self.start : last - self.start]
-        if place.device.type == "cpu":
-            place.numpy()[:] = np.frombuffer(part, dtype=np.uint8)
-        else:
-            place.copy_(torch.frombuffer(bytearray(part), dtype=torch.uint8))
-        self._missing -= last - first
+        if place.device.type != "cpu":
+            place = torch.empty(last - first, dtype=torch.uint8)
+        return _Part(self, first, place.numpy().data)
+
+    def put(self, part: _Part) -> None:
+        """A part that was received."""
+        assert self._bytes is not None
+        if self._bytes.device.type != "cpu":
+            begin = part.first - self.start
+            place = self._bytes[begin : begin + len(part.place)]
+            place.copy_(torch.frombuffer(part.place, dtype=torch.uint8))
+        self._missing -= len(part.place)
         if self.is_filled:
             if not self._is_direct:
                 rows = self._bytes.view(self._dtype).view(self._target.shape)

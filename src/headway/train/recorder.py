@@ -1,4 +1,4 @@
-"""Metrics, evaluations, activations and the ledger of a run: one line for each committed step.
+"""Metrics, evaluations, samples, activations and the ledger of a run: lines of committed steps.
 
 Every worker keeps the newest lines; the leader writes them. So when it dies, its successor appends
 what is missing, and there is no gap. A leader that only hangs may continue to write at any moment:
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import asdict
 from typing import Any
 
 from headway.clock import Clock, stamp
@@ -18,14 +19,17 @@ from headway.state.ledger import follows
 from headway.state.record_log import Log
 from headway.state.rewinds import Record, step_after
 from headway.state.run_directory import RunDirectory
-from headway.train.evaluate import EvaluationResult, perplexity
+from headway.train.evaluate import EvaluationResult
 from headway.train.objectives import HARD_LOSS
+from headway.train.samples import Sample
 from headway.train.step import StepResult
 from headway.train.trackers import Tracker, open_trackers
 from headway.train.world import World
 
 KEPT_LINES = 20_000
 """More than are ever written between two uploads of the logs to a store."""
+LARGEST_EXPONENT = 50.0
+"""A larger exponent carries no information and would overflow the plots."""
 
 
 class Recorder:
@@ -79,13 +83,15 @@ class Recorder:
         to_metrics = _missing(self._metrics, directory.metrics)
         to_evaluations = _missing(self._evaluations, directory.evaluations)
         to_ledger = _missing(self._ledger, directory.ledger)
-        was_looked_inside = directory.activations.last() is not None
+        beside = [
+            log for log in (directory.samples, directory.activations) if log.last() is not None
+        ]
         # Appending never fails: so all of it is done, or an error above has changed nothing.
         directory.metrics.append(*to_metrics)
         directory.evaluations.append(*to_evaluations)
         directory.ledger.append(*({**line, "writer": generation} for line in to_ledger))
-        if was_looked_inside:
-            directory.activations.append({"rewind": first_step, "generation": generation})
+        for log in beside:
+            log.append({"rewind": first_step, "generation": generation})
 
     def resign(self) -> None:
         """The run continues without this worker: another one writes from now on."""
@@ -105,7 +111,7 @@ class Recorder:
         assert self._world is not None
         numbers: dict[str, float] = {
             "loss": result.loss,
-            "perplexity": perplexity(self._text_loss(result)),
+            **self._perplexity(self._text_loss(result)),
             "lr": result.lr,
             "grad_norm": result.grad_norm,
             **result.extras,
@@ -143,6 +149,12 @@ class Recorder:
             return result.extras[HARD_LOSS]
         return result.loss
 
+    def _perplexity(self, loss: float) -> dict[str, float]:
+        """Only where the loss is the cross-entropy of the next token: that of masked tokens is no
+        model of the text, and what a loss of the user's own means is not known here."""
+        objective = self.resolved.run.objective.type
+        return {"perplexity": perplexity(loss)} if objective in ("causal", "distill") else {}
+
     def settle(self, upto: int | None = None) -> None:
         """The last step is final, unless it lies beyond `upto`: then it is discarded."""
         line, self._committed = self._committed, None
@@ -155,13 +167,19 @@ class Recorder:
         assert self._world is not None
         lines = []
         for name, result in results.items():
-            numbers = {"loss": result.loss, "perplexity": result.perplexity, **result.metrics}
+            numbers = {"loss": result.loss, **self._perplexity(result.loss), **result.metrics}
             line = {"step": step, "set": name, "generation": self._world.generation, **numbers}
             lines.append(_finite(line))
             self._track(step, name, numbers)
         self._evaluations.extend(lines)
         if self.is_leader:
             self.directory.evaluations.append(*lines)
+
+    def samples(self, step: int, samples: list[Sample]) -> None:
+        assert self._world is not None
+        facts = {"step": step, "generation": self._world.generation}
+        if self.is_leader:
+            self.directory.samples.append(*({**facts, **asdict(one)} for one in samples))
 
     def activations(self, step: int, blocks: list[dict[str, float]]) -> None:
         """`blocks`: figures of each block, in order."""
@@ -182,6 +200,10 @@ class Recorder:
         self.settle()
         for tracker in self._trackers or ():
             tracker.close()
+
+
+def perplexity(loss: float) -> float:
+    return math.exp(min(loss, LARGEST_EXPONENT)) if math.isfinite(loss) else math.inf
 
 
 def _missing(kept: deque[Record], log: Log) -> list[Record]:

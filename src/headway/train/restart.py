@@ -64,8 +64,9 @@ class RestartWorlds:
 
     def wait_for_place(self) -> Generation:
         """The generation that this worker is in, once all its members have entered it. Stopped: it
-        was asked to stop or to leave, and has nothing to save yet."""
-        while not (self.stop.asked or self.stop.leave_asked):
+        was asked to stop or to leave, and has no place yet. With a place it stays until the first
+        step: the others may be on their way into it, and would wait for a worker that is gone."""
+        while self.generation is not None or not (self.stop.asked or self.stop.leave_asked):
             view = self.session.view
             if view.domain is None and not view.status.ready:
                 self.session.be_ready()

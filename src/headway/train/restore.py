@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import nn
 
-from headway.errors import BadInput, PeerLost
+from headway.clock import Clock
+from headway.errors import BadInput
 from headway.spec.run_identity import identity_digest
 from headway.state.checkpoints import (
     CheckpointManifest,
@@ -27,18 +27,9 @@ from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
 from headway.train.world import World
 
-
-@contextmanager
-def outage_restarts(directory: RunDirectory, all_restart: bool) -> Iterator[None]:
-    """Where all workers restart together, a remote store that fails for a moment is a loss like any
-    other: the launcher counts it, and the next start retries."""
-    try:
-        yield
-    except OSError as error:
-        is_permanent = isinstance(error, PermissionError | FileNotFoundError)
-        if not all_restart or directory.store.is_local or is_permanent:
-            raise
-        raise PeerLost(f"the store cannot be reached: {error}") from error
+VISIBLE_SECONDS = 10
+"""Time in which files written by another machine become visible here."""
+LOOK_SECONDS = 0.5
 
 
 def restore_newest(
@@ -47,7 +38,7 @@ def restore_newest(
     """COLLECTIVE. Loads the newest good checkpoint into `training` and returns it; None if nothing
     was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
-    for found, manifest, is_counted in _proposed_by_leader(directory, world):
+    for found, manifest, is_counted in _proposed_by_leader(directory, world, journal.clock):
         problem = manifest if isinstance(manifest, str) else _mismatch(manifest, training)
         if world.any(problem is not None) and problem is None:  # COLLECTIVE
             problem = "another worker cannot read it"
@@ -70,7 +61,7 @@ def restore_newest(
 
 
 def _proposed_by_leader(
-    directory: RunDirectory, world: World
+    directory: RunDirectory, world: World, clock: Clock
 ) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str, bool]]:
     """COLLECTIVE. The leader's candidates, newest first, and whether each counts. A save may become
     complete, or an old one be removed, while workers list them: each for itself could decide
@@ -78,17 +69,33 @@ def _proposed_by_leader(
     listed = candidates(directory) if world.is_leader else iter(())
     while True:
         found, manifest = next(listed, (None, ""))
-        proposal = [0, 0, 0, 0]
+        proposal = [0, 0, 0, 0, 0]
         if found is not None:
-            proposal = [1, found.step, found.generation, int(counts(found, directory))]
-        exists, step, generation, is_counted = world.control_all_reduce(proposal)  # COLLECTIVE
+            is_usable = int(isinstance(manifest, CheckpointManifest))
+            is_counted = int(counts(found, directory))
+            proposal = [1, found.step, found.generation, is_counted, is_usable]
+        # COLLECTIVE
+        exists, step, generation, is_counted, may_be_used = world.control_all_reduce(proposal)
         if not exists:
             return
         if found is None:
             found = FoundCheckpoint(step, generation)
-            same = (one for seen, one in candidates(directory, step) if seen.folder == found.folder)
-            manifest = next(same, "it is gone")
+            manifest = manifest_seen_here(directory, found, clock, VISIBLE_SECONDS * may_be_used)
         yield found, manifest, bool(is_counted)
+
+
+def manifest_seen_here(
+    directory: RunDirectory, found: FoundCheckpoint, clock: Clock, seconds: float
+) -> CheckpointManifest | str:
+    """The manifest of a checkpoint that the leader has seen, or why it is unusable here. Looks
+    again for so long: network file systems keep names and sizes for seconds."""
+    deadline = clock.monotonic() + seconds
+    while True:
+        seen = candidates(directory, found.step)
+        manifest = next((one for each, one in seen if each.folder == found.folder), "it is gone")
+        if isinstance(manifest, CheckpointManifest) or clock.monotonic() >= deadline:
+            return manifest
+        clock.sleep(LOOK_SECONDS)
 
 
 def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:

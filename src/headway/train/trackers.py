@@ -21,6 +21,7 @@ from headway.errors import BadInput, HeadwayError
 from headway.spec.resolve import Resolved
 from headway.state.rewinds import apply_rewinds
 from headway.state.run_directory import RunDirectory
+from headway.state.tracked_numbers import Numbers, tracked_logs
 from headway.train.worker_log import log_line
 
 WANDB_PROJECT = "headway"
@@ -33,10 +34,6 @@ send in time stays on this machine for `wandb sync`."""
 HOLD_SECONDS = 1.0
 MOST_PAST_STEPS = 10_000
 """Past steps that are logged to W&B at most, when a start finds that it lacks them."""
-NO_MEASURES = frozenset({"step", "generation", "tokens", "targets", "block"})
-"""Numbers of a line in the logs that are not metrics."""
-
-Numbers = dict[str, float]
 
 
 class Tracker(Protocol):
@@ -60,20 +57,10 @@ def open_trackers(directory: RunDirectory, resolved: Resolved, first_step: int) 
 def past_numbers(directory: RunDirectory, after: int, upto: int) -> list[tuple[int, Numbers]]:
     """Metrics of the steps (after, upto] from the run directory, by step, as trackers get them."""
     found: dict[int, Numbers] = {step: {} for step in range(after + 1, upto + 1)}
-    logs = (
-        (directory.metrics, lambda line: "train"),
-        (directory.evaluations, lambda line: line["set"]),
-        (directory.activations, lambda line: f"activations/{line['block']}"),
-    )
-    for log, group in logs:
+    for log, numbers_of in tracked_logs(directory):
         for line in apply_rewinds(log.read()[0]):
             if line["step"] in found:
-                name = group(line)
-                found[line["step"]].update(
-                    (f"{name}/{key}", value)
-                    for key, value in line.items()
-                    if key not in NO_MEASURES and isinstance(value, int | float)
-                )
+                found[line["step"]].update(numbers_of(line))
     return [(step, numbers) for step, numbers in found.items() if numbers]
 
 

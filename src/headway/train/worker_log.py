@@ -12,6 +12,7 @@ from headway.clock import Clock, stamp
 
 if TYPE_CHECKING:  # this module is imported before torch is
     from headway.train.evaluate import EvaluationResult
+    from headway.train.samples import Sample
     from headway.train.step import StepResult
     from headway.train.world import World
 
@@ -66,9 +67,15 @@ class WorkerLog:
             f"{speed:,.0f} tokens/s{skipped}"
         )
 
-    def evaluation(self, step: int, results: dict[str, EvaluationResult]) -> None:
-        losses = "  ".join(f"{name} {result.loss:.4f}" for name, result in results.items())
-        self._log(f"step {step}/{self._total_steps}  evaluation: {losses}")
+    def evaluation(
+        self, step: int, results: dict[str, EvaluationResult], samples: list[Sample]
+    ) -> None:
+        at = f"step {step}/{self._total_steps}"
+        if results:
+            losses = "  ".join(f"{name} {result.loss:.4f}" for name, result in results.items())
+            self._log(f"{at}  evaluation: {losses}")
+        for sample in samples:
+            self._log(f"{at}  sample: {sample.prompt!r} {sample.text!r}")
 
     def _log(self, line: str) -> None:
         if not self._is_silent:

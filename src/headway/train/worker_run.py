@@ -24,10 +24,13 @@ from headway.train.export import describe_model
 from headway.train.heal import broadcast_state, choose_state, held_state
 from headway.train.initial_weights import WEIGHTS_RULE
 from headway.train.models import BuiltModel
+from headway.train.outages import outage_is_loss, outage_restarts, reached
 from headway.train.recorder import Recorder
-from headway.train.restore import outage_restarts, restore_newest
+from headway.train.restore import restore_newest
+from headway.train.samples import Sampler
 from headway.train.save import CheckpointSaver, SaveSchedule
 from headway.train.step import Training
+from headway.train.steps_file import StepsFile
 from headway.train.stop_request import StopRequest
 from headway.train.throughput import ThroughputMeter
 from headway.train.versions import versions
@@ -52,11 +55,13 @@ class WorkerRun:
     directory: RunDirectory
     journal: Journal
     evaluator: Evaluator
+    sampler: Sampler
     meter: ThroughputMeter
     saver: CheckpointSaver
     save_schedule: SaveSchedule
     recorder: Recorder
     worker_log: WorkerLog
+    steps_file: StepsFile
     activations: ActivationWatch
     clock: Clock
     watchdog: Watchdog
@@ -94,17 +99,24 @@ def open_run(
     clock: Clock,
     import_seconds: float = 0.0,
     on_hang: Callable[[int], None] = lambda times: None,
+    steps_file: Path | None = None,
 ) -> WorkerRun:
     """Builds everything. COLLECTIVE in the domain when the model is sharded. `worker_number`:
-    number of this worker on its machine. `on_hang` is called when no step is committed for long."""
-    directory = RunDirectory.open(resolved.run_directory)
+    number of this worker on its machine. `on_hang` is called when no step is committed for long.
+    `steps_file`: in which to record the steps taken."""
+    directory = reached(
+        lambda: RunDirectory.open(resolved.run_directory), clock, lambda: stop.asked
+    )
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
     reading = ReadOptions(
         rank=worker_number, trusted=True, warn=_warning(worker_number, journal), clock=clock
     )
-    training, built = build(resolved, placement, reading)
-    evaluator = Evaluator(resolved, placement, stop, reading)
+    with outage_is_loss():
+        training, built = build(resolved, placement, reading)
+        evaluator = Evaluator(resolved, placement, stop, reading)
+        sampler = Sampler(training, stop)
+    sampler.require_logits(placement.device)
     return WorkerRun(
         training=training,
         built=built,
@@ -112,11 +124,13 @@ def open_run(
         directory=directory,
         journal=journal,
         evaluator=evaluator,
+        sampler=sampler,
         meter=ThroughputMeter(resolved, built.size, placement, clock),
         saver=CheckpointSaver(directory, journal, clock, evaluator.sample),
         save_schedule=SaveSchedule(resolved.run.checkpoint, clock),
         recorder=Recorder(directory, resolved, _ledger_facts(training), clock),
         worker_log=WorkerLog(training.total_steps, resolved.tokens_per_step, clock),
+        steps_file=StepsFile(steps_file),
         activations=ActivationWatch(training, built),
         clock=clock,
         watchdog=Watchdog(clock, on_hang),
@@ -128,9 +142,10 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     """COLLECTIVE. When this returns, all members of a new world have the same state, and continue
     from it."""
     training, began = run.training, run.clock.monotonic()
+    all_restart = not training.resolved.is_live
     was_healed, resumed_from = False, None
     if not _heal(run, world, worlds):
-        with outage_restarts(run.directory, worlds.saves_before_change):
+        with outage_restarts(run.directory, all_restart):
             resumed_from = _restore(run, world)
     else:
         was_healed = True
@@ -147,12 +162,13 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
         training.feed.prefetch(training.step, world.share(training.feed.num_micro_batches))
     run.recorder.begin(world, training.step)
     run.worker_log.begin(world, training.step)
+    run.steps_file.begin(training.step)
     if world.is_leader:
-        with outage_restarts(run.directory, worlds.saves_before_change):
+        with outage_restarts(run.directory, all_restart):
             _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
-        with outage_restarts(run.directory, worlds.saves_before_change):
+        with outage_restarts(run.directory, all_restart), outage_is_loss():
             describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
@@ -162,6 +178,7 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             weights_rule=WEIGHTS_RULE if resumed_from is None else None,
             seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
             versions=versions(),
+            **run.evaluator.schedule(),
             **_facts(training, run.built, run.meter),
         )
     elif world.is_leader:

@@ -118,11 +118,11 @@ class RestartWorker(ConnectedProcess):
 
     def _look_for_a_place(self) -> None:
         follower = self.follower
-        if self._is_leaving:
-            self._close(Exit.STOPPED)
-        elif follower.status.entered:
+        if follower.status.entered:
             if follower.may_form:
                 self._form()
+        elif self._is_leaving:
+            self._close(Exit.STOPPED)
         elif follower.domain is not None:
             self._generation = follower.enter()
             self.checks.entered(self.name, self._generation.number)

@@ -76,7 +76,7 @@ class Worker(ConnectedProcess):
         self.checks.is_leaving(self.name)
         self.follower.leave()
         self._say()
-        if self.group is None:
+        if self.group is None and self.follower.domain is None:
             self._go_away()
         else:
             self._poll()
@@ -98,7 +98,7 @@ class Worker(ConnectedProcess):
             # Out, or waiting for the others, or failed: nothing holds it.
             if newer and follower.domain is not None:
                 self._enter()
-            elif newer and follower.status.entered and follower.status.leaving:
+            elif newer and follower.status.leaving:
                 self._go_away()
             elif newer and self._is_built:
                 follower.be_ready()

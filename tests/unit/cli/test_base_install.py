@@ -133,7 +133,7 @@ def test_commands_that_only_read(headway: Commands, tmp_path: Path) -> None:
     expected = {
         ("--version",): "0.1.0\n",
         ("--help",): "Usage",
-        ("init", "--list"): "gpt2-small\n",
+        ("init", "--list"): "\ngpt2-small ",
         ("status", "it"): "stopped",
         ("status", "it", "--json"): '"state": "stopped"',
         ("list",): "it ",

@@ -148,6 +148,19 @@ def test_an_unknown_option_is_bad_input(headway: Headway) -> None:
     assert headway("nonsense").exit_code == Exit.BAD_INPUT
 
 
+def test_what_the_system_refuses_is_one_line_with_the_file(headway: Headway, folder: Path) -> None:
+    (folder / "file").write_text("not a folder")
+    said = headway("init", "tiny", "file/run")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert said.err.splitlines() == [f"error: {Path('file/run')}: Not a directory"]
+
+
+def test_a_key_without_its_option_is_recognised(headway: Headway) -> None:
+    said = headway("run", "name=other")
+    assert said.exit_code == Exit.NOT_FOUND
+    assert "to set a key: --set name=other" in said.err
+
+
 def test_version(headway: Headway) -> None:
     assert headway("--version").out == "0.1.0\n"
 
@@ -193,8 +206,13 @@ def test_editors_find_the_schema_of_what_init_writes(
     assert run.get("data", {}).keys() <= schema["$defs"]["DataConfig"]["properties"].keys()
 
 
-def test_init_lists_presets(headway: Headway) -> None:
-    assert headway("init", "--list").out.split() == preset_names()
+def test_init_lists_presets_with_their_sizes_and_what_holds_them(headway: Headway) -> None:
+    header, *rows = headway("init", "--list").out.splitlines()
+    assert header.split() == ["PRESET", "PARAMETERS", "STATE", "HELD", "BY"]
+    assert sorted(row.split()[0] for row in rows) == preset_names()
+    assert rows[0] == "tiny         957k        15.3 MB  a CPU"
+    assert "gpt2-small   124M        2.24 GB  1 GPU of 24 GB" in rows
+    assert "llama2-7b    6.74B       121 GB   8 GPUs of 24 GB or 2 GPUs of 80 GB" in rows
 
 
 def test_init_leaves_what_is_there_alone(headway: Headway, folder: Path) -> None:
@@ -251,7 +269,7 @@ def test_problems_as_data(headway: Headway, folder: Path) -> None:
     (problem,) = json.loads(said.out)["problems"]
     assert (problem["file"], problem["line"]) == ("run.yaml", 4)
     assert problem["problem"].startswith("data.train: no prepared set ")
-    assert problem["hint"] == "make one: headway data prepare SOURCE --into elsewhere"
+    assert problem["hint"].startswith("name your text instead: {sources: [FILE], ")
 
 
 def test_check_of_a_preset_by_its_name(headway: Headway) -> None:
@@ -364,15 +382,36 @@ def test_status(headway: Headway, directory: RunDirectory) -> None:
 
 def test_list(headway: Headway, folder: Path, directory: RunDirectory) -> None:
     RunDirectory.create(folder / "runs" / "another-one", SystemClock())
+    record = directory.record() | {"created": stamp(SystemClock().now() - 3.5 * 3600)}
+    (folder / "runs" / "it" / "run.json").write_text(json.dumps(record))
     assert headway("list").out.splitlines() == [
-        "NAME         STATE    STEP   LOSS    CHECKPOINT",
-        "another-one  stopped  0/?    -       -",
-        "it           failed   7/300  2.5000  -",
+        "NAME         STATE    STEP   LOSS    HELD-OUT  CHECKPOINT  AGE",
+        "another-one  stopped  0/?    -       -         -           0s",
+        "it           failed   7/300  2.5000  3.2500    -           3h",
     ]
     assert [run["name"] for run in json.loads(headway("list", "--json").out)] == [
         "another-one",
         "it",
     ]
+
+
+def test_list_names_the_sets_if_there_are_several(
+    headway: Headway, directory: RunDirectory
+) -> None:
+    directory.evaluations.append({"step": 5, "set": "books", "loss": 4.0})
+    assert "  held-out 3.2500, books 4.0000  " in headway("list").out
+
+
+def test_delete_of_several(headway: Headway, folder: Path) -> None:
+    for name in ("one", "two", "three"):
+        RunDirectory.create(folder / "runs" / name, SystemClock())
+    misspelt = headway("delete", "one", "tow", "--yes")
+    assert misspelt.exit_code == Exit.NOT_FOUND
+    assert (folder / "runs" / "one").exists(), "one wrong name deletes nothing"
+    said = headway("delete", "one", "two", "one", "--yes")
+    assert said.exit_code == 0
+    assert said.err.count("deleted ") == 2
+    assert [run["name"] for run in json.loads(headway("list", "--json").out)] == ["three"]
 
 
 def test_list_of_nothing(headway: Headway, folder: Path) -> None:

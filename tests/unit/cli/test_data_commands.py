@@ -665,11 +665,23 @@ def test_parts_that_do_not_make_a_set(headway: Headway, here: Path) -> None:
 # --- tokenizer
 
 
+def test_the_hint_reads_the_text_in_the_same_way(headway: Headway, here: Path) -> None:
+    story = {"story": "Once upon a time there was a fox. " * 9}
+    (here / "a.jsonl").write_text(json.dumps(story) + "\n")
+    said = headway(
+        "data", "tokenizer", "a.jsonl", "--column", "story", "--vocab", "300", "--into", "own"
+    )
+    hinted = said.err.partition("hint: headway ")[2].split()
+    assert headway(*hinted).exit_code == 0
+
+
 def test_a_tokenizer_ahead_of_its_parts(headway: Headway, here: Path) -> None:
     said = headway("data", "tokenizer", "text.txt", "--vocab", "400", "--into", "my/own")
     assert (said.exit_code, said.out) == (0, "")
     assert "trained a tokenizer of 400 tokens, in my/own\n" in said.err
-    assert "hint: headway data prepare SOURCES --tokenizer my/own --into SET" in said.err
+    assert "hint: headway data prepare text.txt --tokenizer my/own --into prepared/set" in said.err
+    hinted = said.err.partition("hint: headway ")[2].split()
+    assert headway(*hinted).exit_code == 0
     for file in ("tokenizer.json", "tokenizer_config.json"):
         same = (here / "wiki" / "tokenizer" / file).read_bytes()
         assert (here / "my" / "own" / file).read_bytes() == same, "as prepare trains it"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from support.in_process import Headway, Said
-from support.mistakes import MISTAKES, Mistake, make, repair, start
+from support.mistakes import MISTAKES, Mistake, commands_in, make, repair, start
 
 MOST_SECONDS = 1.0
 BY_CHECK = [mistake for mistake in MISTAKES if mistake.found_by == "check"]
@@ -58,6 +58,8 @@ def test_check_names_it_and_its_hint_helps(
     assert seconds < MOST_SECONDS
 
     repair(mistake, folder)
+    for command in commands_in(hints(said)):
+        assert headway(*command).exit_code == 0, command
     again = headway("check", *mistake.instead)
     assert again.exit_code == 0, again.err
 

@@ -8,7 +8,9 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
@@ -18,12 +20,14 @@ from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
+from support.s3 import credentials
 from support.waiting import wait_for
 
 SLOW_IMPORT = """
 import sys
 sys.path.insert(0, sys.argv[1])
-import headway.cli.main
+from headway.cli.main import main
+main()
 """
 SLOW = """
 import os, time
@@ -51,7 +55,10 @@ def node_of(folder: Path, resolved: Resolved, **variables: str) -> Iterator[subp
         stderr=subprocess.PIPE,
         text=True,
     ) as node:
-        yield node
+        try:
+            yield node
+        finally:
+            node.kill()
 
 
 @pytest.fixture
@@ -97,6 +104,43 @@ def test_asked_to_leave_while_it_waits_for_its_storage(tmp_path: Path, resolved:
         assert "waiting for the run directory" in node.stdout.readline()
         node.send_signal(signal.SIGTERM)
         assert node.wait(10) == 6
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[int]]:
+    """The status with which an S3 store answers everything."""
+    status = [503]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(status[0])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        for name, value in credentials(server.server_port).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield status
+        server.shutdown()
+
+
+def test_a_store_that_answers_errors_is_waited_for_and_one_that_refuses_is_not(
+    tmp_path: Path, resolved: Resolved, answer: list[int]
+) -> None:
+    with node_of(tmp_path, resolved, HEADWAY_RUN_DIRECTORY="s3://bucket/runs/it") as node:
+        assert node.stdout is not None
+        assert "waiting for the run directory: s3://bucket/runs/it" in node.stdout.readline()
+        answer[0] = 403
+        assert node.wait(30) == 2
+        assert node.stderr is not None
+        assert "s3://bucket/runs/it cannot be read: Forbidden" in node.stderr.read()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="a first process needs root")

@@ -18,11 +18,12 @@ from headway.data.reading.mixture import read_mixture
 from headway.data.reading.sample_set import open_set
 from headway.data.set_format import read_manifest
 from headway.data.tiny_stories import stories
+from headway.data.tokenizer import load_tokenizer
 from headway.errors import BadInput, NotFound
 from headway.spec.load import load_run
 from headway.state.store import Store
 from support.fake_s3 import fake_s3
-from support.prepared import files_of, folder_in_memory, job_for, run, texts_of
+from support.prepared import documents_of, files_of, folder_in_memory, job_for, run, texts_of
 from support.token_sets import copy_to
 
 STORIES = list(stories(10_000, 1))
@@ -153,6 +154,30 @@ def test_edited_text_tokenizer_and_code_are_prepared_again(here: Path) -> None:
     (here / "mine" / "tokenizer.json").write_text(json.dumps(other))
     seen.append(state())
     assert len(set(seen)) == len(seen)
+
+
+def test_conversations_are_prepared_again_with_another_template(here: Path) -> None:
+    talk = [{"role": "user", "content": "Why?"}, {"role": "assistant", "content": "So."}]
+    (here / "chats.jsonl").write_text(json.dumps({"messages": talk}))
+    shutil.copytree(here / "wiki" / "tokenizer", here / "mine")
+    chats = {"sources": ["chats.jsonl"], "messages": "messages"}
+    with pytest.raises(BadInput, match="no chat template"):
+        sets(here, chats | {"tokenizer": "mine"})
+    built_in = {"from": "mine", "chat_template": "zephyr"}
+    first = sets(here, chats | {"tokenizer": built_in}, {"v": chats})
+    tokenizer = load_tokenizer("mine", here)
+    for location in (first.train, first.validation["v"]):
+        (document,) = documents_of(Path(location))
+        text = "<|user|>\nWhy?<|endoftext|>\n<|assistant|>\nSo.<|endoftext|>"
+        assert tokenizer.decode(document, skip_special_tokens=False) == text
+    template = here / "mine" / "chat_template.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}")
+    own = sets(here, chats | {"tokenizer": "mine"}, {"v": chats})
+    assert texts_of(Path(own.train)) == texts_of(Path(own.validation["v"]))
+    assert texts_of(Path(own.train)) == ["user: Why?assistant: So."]
+    template.write_text("{% for m in messages %}{{ m.role }}- {{ m.content }}{% endfor %}")
+    edited = sets(here, chats | {"tokenizer": "mine"}).train
+    assert texts_of(Path(edited)) == ["user- Why?assistant- So."]
 
 
 def test_a_masked_model_gets_windows_of_its_length(here: Path) -> None:

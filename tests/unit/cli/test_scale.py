@@ -133,8 +133,7 @@ def test_nodes_that_hold_no_whole_copy_of_the_model_are_refused(
 def test_nodes_that_hold_no_whole_copy_are_refused_on_a_target(folder: Path) -> None:
     spec = run_of(folder, 2, "elastic=restart", "shard=2 nodes").read_spec()
     run = TargetRun("it", "lab", cast(Any, None), folder)
-    objects = SimpleNamespace(data={"spec.json": spec.model_dump_json()})
-    run.__dict__["kube"] = SimpleNamespace(config_map=lambda _: objects)
+    run.__dict__["cluster"] = SimpleNamespace(launched_as=lambda: spec)
     with pytest.raises(BadInput, match="5 nodes are not a multiple of 2") as caught:
         run.require_scalable(5)
     assert caught.value.hint == "headway scale it --on lab --nodes 4"

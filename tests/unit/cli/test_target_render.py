@@ -4,7 +4,7 @@ answers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from support.clock import Patient
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_s3 import FakeS3, fake_s3
 from support.in_process import Headway
+from support.kept_run import JOBS
 from support.token_sets import write_set
 
 RUN = """\
@@ -221,6 +222,19 @@ def test_delete_of_a_missing_run(headway: Headway, kube: FakeKube) -> None:
     assert "error: there is no run other on lab" in said.err
 
 
+# --- scale
+
+
+def test_scale_keeps_to_the_range_that_the_run_was_launched_with(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    launched(headway, kube, folder, "resources.nodes=1..3")
+    edit(folder / "run.yaml", "nodes: 2", "nodes: 1..9")
+    said = headway("scale", "--nodes", "4")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert "4 nodes is outside resources.nodes, 1..3" in said.err
+
+
 # --- status
 
 
@@ -398,3 +412,81 @@ def test_without_the_right_to_read_claims_there_is_no_warning(
     said = launched(headway, kube, folder)
     assert "warning" not in said
     assert "persistentvolumeclaims" not in said
+
+
+def test_a_launch_that_may_not_create_a_role_leaves_nothing_and_names_the_other_way(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    write_set(folder / "train", [(range(1, 2000), None)])
+    kube.forbidden.add("/apis/rbac.authorization.k8s.io/")
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.BAD_INPUT
+    refusal, hinted = said.err.splitlines()[-2:]
+    assert refusal.startswith("error: Role headway-it: ")
+    assert hinted == (
+        "hint: without this permission: service_account: {coordinator: headway-coordinator} in the "
+        "target, and once, by an administrator: headway rbac --on lab | kubectl apply -f -"
+    )
+    assert [name for name in kube.named("jobs") if "-storage-" not in name] == []
+    edit(
+        folder / "targets.yaml", CLAIM, f"{CLAIM}  service_account: {{coordinator: headway-keep}}\n"
+    )
+    launched(headway, kube, folder)
+    assert kube.named("serviceaccounts") == kube.named("roles") == []
+
+
+# --- somebody else launches the same run
+
+
+def test_a_run_that_somebody_else_creates_first_is_left_alone(
+    headway: Headway, kube: FakeKube, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_set(folder / "train", [(range(1, 2000), None)])
+
+    def meanwhile(call: str) -> None:
+        if call in (f"POST {JOBS}", f"PATCH {JOBS}/headway-it") and not theirs(kube):
+            kube.job("it")
+            put_coordinator(kube)
+
+    before_each_call(kube, monkeypatch, meanwhile)
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert said.err.splitlines()[-1] == (
+        "hint: somebody else has just launched run it: headway status it --on lab"
+    )
+    assert theirs(kube)["spec"]["suspend"] is False
+    assert f"DELETE {JOBS}/headway-it" not in kube.calls
+
+
+def test_a_run_that_somebody_else_launches_during_the_upload_is_left_alone(
+    headway: Headway, kube: FakeKube, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_set(folder / "train", [(range(1, 2000), None)])
+    kube.job("it", suspend=True)
+
+    def meanwhile(call: str) -> None:
+        if call == f"GET {JOBS}/headway-it" and call in kube.calls:
+            kube.job("it")
+            put_coordinator(kube)
+
+    before_each_call(kube, monkeypatch, meanwhile)
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.STILL_RUNNING
+    assert "error: run it is already running on lab\n" in said.err
+    assert theirs(kube)["spec"]["suspend"] is False
+
+
+def theirs(kube: FakeKube) -> dict[str, Any]:
+    return kube.objects.get(f"{JOBS}/headway-it", {})
+
+
+def before_each_call(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str], None]
+) -> None:
+    answer = kube.answer
+
+    def answer_later(method: str, where: str, content: bytes, headers: Any) -> tuple[int, bytes]:
+        meanwhile(f"{method} {where.partition('?')[0]}")
+        return answer(method, where, content, headers)
+
+    monkeypatch.setattr(kube, "answer", answer_later)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from http.client import HTTPConnection
 from pathlib import Path
@@ -12,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock
-from headway.errors import NotFound
-from headway.http_server import MAX_CONNECTIONS, UNPROVEN_SECONDS, Answer, HttpServer
+from headway.errors import BadInput, NotFound
+from headway.http_server import MAX_CONNECTIONS, UNPROVEN_SECONDS, Answer, HttpRequest, HttpServer
 from headway.kube.claim_files import PIECE_BYTES, ClaimFileExists, register
-from headway.launch.claim_server import KEY_HEADER, ServedClaim
+from headway.launch.claim_server import ABANDONED_SECONDS, KEY_HEADER, ServedClaim
 from headway.member.protocol.sockets import bound_to
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
@@ -26,17 +29,23 @@ KEY = "k" * 64
 
 
 class Direct:
-    """Asks the server itself, where the API server's proxy would."""
+    """Asks the server itself, where the API server would."""
 
     def __init__(self, port: int, key: str = KEY, clock: Patient | None = None) -> None:
         self.port = port
         self.clock = clock or Patient()
         self.key = key
+        self.num_lost = 0
+        """Of the next parts: the answers are lost."""
 
     def ask(self, path: str, method: str, content: bytes | None, headers: dict[str, str]) -> bytes:
+        if self.num_lost and "?at=" in path:
+            self.num_lost -= 1
+            self.asked(path, method, content, headers)
+            raise OSError("connection lost")
         code, answer = self.asked(path, method, content, headers)
         if code == 404:
-            raise NotFound(path)
+            raise NotFound(answer.decode())
         if code == 409:
             raise ClaimFileExists(path)
         if code != 200:
@@ -64,10 +73,10 @@ def root(tmp_path: Path) -> Path:
 def served(root: Path) -> Iterator[Direct]:
     pages = {"/hello": lambda: ("text/plain", b"hello")}
     clock = Patient()
-    listening, resources = bound_to("127.0.0.1", 0), ServedClaim(root, KEY).resources
+    listening, resources = bound_to("127.0.0.1", 0), ServedClaim(root, KEY, clock).resources
     with HttpServer(listening, pages, clock, resources) as server:
         direct = Direct(server.port, clock=clock)
-        register(lambda target: {"lab": direct}[target])
+        register(lambda target: {"lab": direct}[target], clock)
         yield direct
 
 
@@ -98,7 +107,7 @@ def test_a_file_is_made_once(store: Store) -> None:
 
 
 def test_a_large_file_comes_in_pieces(store: Store, root: Path, tmp_path: Path) -> None:
-    large = bytes(range(256)) * (PIECE_BYTES // 256) + b"and more"
+    large = b"".join(bytes([piece]) * PIECE_BYTES for piece in range(6)) + b"and more"
     (tmp_path / "large").write_bytes(large)
     store.adopt(tmp_path / "large", "large")
     assert (root / "runs/large").read_bytes() == large
@@ -106,16 +115,113 @@ def test_a_large_file_comes_in_pieces(store: Store, root: Path, tmp_path: Path) 
         file.write(large)
     assert (root / "runs/second").read_bytes() == large
     with store.reading("second") as file:
-        file.seek(PIECE_BYTES)
+        file.seek(6 * PIECE_BYTES)
         assert file.read() == b"and more"
     assert [path.name for path in (root / "runs").iterdir() if "partial" in path.name] == []
 
 
 def test_half_a_file_is_none(store: Store, served: Direct, root: Path) -> None:
-    assert served.asked("/files/runs/half?at=0", "PUT", b"first")[0] == 200
-    assert served.asked("/files/runs/half?size=10", "PUT", b"")[0] == 409
+    assert served.asked("/parts/runs/half?at=0&upload=00000000", "PUT", b"first")[0] == 200
+    assert served.asked("/parts/runs/half?size=10&upload=00000000", "PUT", b"")[0] == 409
     assert store.size("half") is None
     assert store.names("") == []
+
+
+def test_parts_come_in_any_order(served: Direct, root: Path) -> None:
+    for at, part in ((10, b"third"), (0, b"first"), (5, b"other"), (5, b"secon")):
+        assert served.asked(f"/parts/large?at={at}&upload=00000000", "PUT", part)[0] == 200
+    for _ in range(2):  # the answer was lost
+        assert served.asked("/parts/large?size=15&upload=00000000", "PUT", b"")[0] == 200
+    assert (root / "large").read_bytes() == b"firstseconthird"
+
+
+def test_an_answer_that_is_lost_costs_one_part(store: Store, served: Direct, root: Path) -> None:
+    served.num_lost = 3
+    with store.writing("large") as file:
+        file.write(b"x" * 10)
+    assert (root / "runs/large").read_bytes() == b"x" * 10
+
+
+def test_an_upload_that_fails_leaves_nothing(
+    store: Store, served: Direct, root: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "large").write_bytes(b"x" * (PIECE_BYTES + 1))
+    served.num_lost = 100
+    with pytest.raises(OSError, match="connection lost"):
+        store.adopt(tmp_path / "large", "large")
+    assert list((root / "runs").iterdir()) == []
+    served.num_lost = 0
+    store.adopt(tmp_path / "large", "large")
+    assert store.size("large") == PIECE_BYTES + 1
+
+
+def test_the_pod_of_an_older_image_gets_no_parts(tmp_path: Path) -> None:
+    """It would mix them: it knows no names of uploads."""
+    (tmp_path / "file").write_bytes(b"x")
+    clock, written = Patient(), []
+
+    def files(request: HttpRequest) -> Answer:
+        written.append(request.path)
+        return "text/plain", b""
+
+    with HttpServer(bound_to("127.0.0.1", 0), {}, clock, {"files": files}) as server:
+        register(lambda _: Direct(server.port), clock)
+        with pytest.raises(BadInput, match="image of target lab is older than this headway"):
+            Store("claim://lab/runs").adopt(tmp_path / "file", "file")
+    assert written == []
+
+
+def test_an_older_client_is_refused_in_words(served: Direct, root: Path) -> None:
+    for options in ("at=0", "size=5"):
+        code, answer = served.asked(f"/files/large?{options}", "PUT", b"")
+        assert (code, b"yours is older" in answer) == (400, True)
+    assert list(root.iterdir()) == []
+
+
+def test_threads_share_one_pod(served: Direct, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x")
+    connected_to = []
+
+    def connect(target: str) -> Direct:
+        connected_to.append(target)
+        time.sleep(0.1)
+        return served
+
+    register(connect)
+    store = Store("claim://lab/runs")
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: store.send(tmp_path / "file", str(number)), range(4)))
+    assert connected_to == ["lab"]
+    assert store.names("") == ["0", "1", "2", "3"]
+
+
+def test_two_who_upload_the_same_file_do_not_mix(served: Direct, root: Path) -> None:
+    for upload in ("aaaaaaaa", "bbbbbbbb"):
+        assert served.asked(f"/parts/large?at=0&upload={upload}", "PUT", b"first")[0] == 200
+    assert served.asked("/parts/large?at=5&upload=aaaaaaaa", "PUT", b"second")[0] == 200
+    assert served.asked("/parts/large?size=11&upload=aaaaaaaa", "PUT", b"")[0] == 200
+    assert served.asked("/parts/large?at=5&upload=bbbbbbbb", "PUT", b"second")[0] == 200
+    assert served.asked("/parts/large?size=11&upload=bbbbbbbb", "PUT", b"")[0] == 200
+    assert (root / "large").read_bytes() == b"firstsecond"
+    assert [path.name for path in root.iterdir()] == ["large"]
+
+
+def test_parts_that_were_left_behind_are_removed_by_the_next_upload(
+    served: Direct, root: Path
+) -> None:
+    for upload in ("aaaaaaaa", "bbbbbbbb"):
+        assert served.asked(f"/parts/large?at=0&upload={upload}", "PUT", b"first")[0] == 200
+    old = served.clock.now() - ABANDONED_SECONDS - 60
+    os.utime(root / ".large.partial-sent-aaaaaaaa", (old, old))
+    assert served.asked("/parts/large?at=0&upload=cccccccc", "PUT", b"first")[0] == 200
+    left = sorted(path.name.rpartition("-")[2] for path in root.iterdir())
+    assert left == ["bbbbbbbb", "cccccccc"], "another upload may be under way"
+
+
+@pytest.mark.parametrize("upload", ["", "../../etc", "0" * 40])
+def test_an_upload_is_named_by_digits(served: Direct, root: Path, upload: str) -> None:
+    assert served.asked(f"/parts/large?at=0&upload={upload}", "PUT", b"x")[0] == 400
+    assert list(root.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [0, 1, PIECE_BYTES])
@@ -183,6 +289,17 @@ def test_what_is_refused_is_refused_before_any_of_it_has_come(
         connection.sendall(f"{head}\r\n".encode())
         answer = connection.makefile("rb").read()  # and the connection is closed
     assert answer.startswith(f"HTTP/1.1 {expected} ".encode())
+
+
+def test_content_that_was_cut_short_is_not_stored(served: Direct, root: Path) -> None:
+    head = f"PUT /files/a HTTP/1.1\r\nHost: it\r\n{KEY_HEADER}: {KEY}\r\nContent-Length: 10\r\n\r\n"
+    with connected(served) as connection:
+        connection.sendall(f"{head}first".encode())
+        connection.shutdown(socket.SHUT_WR)
+        answer = connection.makefile("rb").read()
+    assert answer.startswith(b"HTTP/1.1 400 ")
+    assert b"only 5 of 10 bytes came" in answer
+    assert list(root.iterdir()) == []
 
 
 def test_content_that_nobody_reads_is_no_second_request(served: Direct, root: Path) -> None:

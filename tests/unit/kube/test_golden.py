@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from headway.cli.target_render import as_yaml
+from support.in_process import Headway
 
 GOLDEN = Path(__file__).parent / "golden"
 IMAGE = "registry.example/headway@sha256:" + "0" * 64
@@ -60,16 +61,26 @@ lab:
   service_account:
     annotations: {{eks.amazonaws.com/role-arn: "arn:aws:iam::1:role/headway"}}
   coordinator:
-    node_selector: {{kubernetes.io/arch: amd64}}
+    architecture: amd64
+    tolerations: [{{key: example.com/system, operator: Exists}}]
+    priority_class: coordinators
+    do_not_disrupt: false
     resources: {{cpu: 1, memory: 1Gi}}
   pod:
     resources: {{cpu: 96, memory: 1000Gi, rdma/hca: 8}}
     shared_memory: 16Gi
     tolerations: [{{key: nvidia.com/gpu, operator: Exists, effect: NoSchedule}}]
     node_selector: {{node.example/gpu: h100}}
+    priority_class: research
+    scheduler: gang-scheduler
+    runtime_class: nvidia
+    topology: example.com/network-block
+    device_claims: [{{name: nics, template: eight-nics}}]
+    init_containers: [{{name: warm-up, image: "registry.example/warm-up:1", command: [warm-up]}}]
+    sidecars: [{{name: proxy, image: "registry.example/proxy:1"}}]
     volumes: [{{name: cache, persistentVolumeClaim: {{claimName: hub-cache, readOnly: true}}}}]
     mounts: [{{name: cache, mountPath: /cache, readOnly: true}}]
-    env: {{HF_HOME: /cache}}
+    env: {{HF_HOME: /cache, HEADWAY_CACHE_BYTES: "1000000000"}}
     labels: {{team: nlp}}
     annotations: {{example.com/cost-centre: "42"}}
     image_pull_secrets: [pull]
@@ -94,7 +105,20 @@ lab:
   pod: {{resources: {{cpu: 7500m, memory: 8Gi}}}}
 """,
 )
-RUNS = {"cpu-claim": CPU_CLAIM, "gpu-bucket": GPU_BUCKET, "sharded-node": SHARDED_NODE}
+FIXED_ACCOUNTS = (
+    CPU_CLAIM[0],
+    CPU_CLAIM[1]
+    + """\
+  queue: research
+  service_account: {coordinator: headway-coordinator, name: headway-worker}
+""",
+)
+RUNS = {
+    "cpu-claim": CPU_CLAIM,
+    "gpu-bucket": GPU_BUCKET,
+    "sharded-node": SHARDED_NODE,
+    "fixed-accounts": FIXED_ACCOUNTS,
+}
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -104,8 +128,16 @@ def test_golden(name: str, folder: Path, render: Callable[[], list[dict[str, Any
     (folder / "targets.yaml").write_text(targets)
     (folder / "src").mkdir()
     (folder / "src" / "mine.py").write_text("x = 1\n")
-    made = as_yaml(render())
-    golden = GOLDEN / f"{name}.yaml"
+    require_golden(as_yaml(render()), GOLDEN / f"{name}.yaml")
+
+
+def test_what_an_administrator_applies_once(folder: Path, headway: Headway) -> None:
+    (folder / "targets.yaml").write_text(FIXED_ACCOUNTS[1])
+    printed = headway("rbac", "--on", "lab").out
+    require_golden(printed, GOLDEN / "applied_once" / "fixed-accounts.yaml")
+
+
+def require_golden(made: str, golden: Path) -> None:
     if os.environ.get("HEADWAY_WRITE_GOLDEN"):
         golden.parent.mkdir(exist_ok=True)
         golden.write_text(made)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -43,8 +44,12 @@ def container(job: Object) -> Object:
 
 
 def resolved_of(objects: list[Object]) -> Resolved:
-    text = by_name(objects)["ConfigMap", "headway-wiki"]["data"]["spec.json"]
-    return Resolved.model_validate_json(text)
+    return Resolved.model_validate_json(spec_of(objects)["data"]["spec.json"])
+
+
+def spec_of(objects: list[Object]) -> Object:
+    (found,) = (one for one in objects if "spec.json" in one.get("data", {}))
+    return found
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -62,9 +67,10 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, 
 
 
 def test_the_objects_and_their_order(render: Render) -> None:
-    assert [(one["kind"], one["metadata"]["name"]) for one in render()] == [
+    found = [(one["kind"], one["metadata"]["name"]) for one in render()]
+    assert [(kind, re.sub("[0-9a-f]{12}", "DIGEST", name)) for kind, name in found] == [
         WORKERS,
-        ("ConfigMap", "headway-wiki"),
+        ("ConfigMap", "headway-wiki-spec-DIGEST"),
         ("ConfigMap", "headway-wiki-record"),
         ("Secret", "headway-wiki"),
         ("Service", "headway-wiki"),
@@ -99,11 +105,28 @@ def test_only_the_number_of_nodes_depends_on_the_number_of_nodes(folder: Path, n
     many = few.model_copy(update={"nodes": nodes})
     before, after = (dict(leaves(manifests(one, target, KEY))) for one in (few, many))
     assert before.keys() == after.keys()
-    assert {path: after[path] for path in after if before[path] != after[path]} == {
+    changed = {path: after[path] for path in after if before[path] != after[path]}
+    named = {path for path, value in changed.items() if value == after[1, "metadata", "name"]}
+    assert len(named) == 3, "the spec, whose name has its digest, and the two Jobs that mount it"
+    assert {path: changed[path] for path in changed.keys() - named} == {
         (0, "spec", "completions"): nodes,
         (0, "spec", "parallelism"): nodes,
         (1, "data", "spec.json", "nodes"): nodes,
     }
+
+
+def test_the_spec_cannot_be_changed_and_another_one_has_another_name(render: Render) -> None:
+    """A kubelet shows an immutable ConfigMap as it first saw it, while a pod has that name."""
+    before, after = render(), render("batch.global=32")
+    assert [spec_of(objects)["immutable"] for objects in (before, after)] == [True, True]
+    names = [spec_of(objects)["metadata"]["name"] for objects in (before, after)]
+    assert names[0] != names[1]
+    assert spec_of(render()) == spec_of(before), "the same run has the same"
+    for objects, name in zip((before, after), names, strict=True):
+        for job in (WORKERS, COORDINATOR):
+            assert {"name": "headway-spec", "configMap": {"name": name}} in (
+                pod(by_name(objects)[job])["volumes"]
+            )
 
 
 def test_the_owner_owns_all_others(render: Render) -> None:
@@ -183,7 +206,10 @@ def test_requests_are_limits_and_every_mount_has_a_volume(
 ) -> None:
     made = by_name(render())[job]
     resources = container(made)["resources"]
-    assert resources["requests"] == resources["limits"]
+    # Disk is only requested; it does not count for who is evicted first.
+    requests = {key: resources["requests"][key] for key in resources["limits"]}
+    assert requests == resources["limits"]
+    assert set(resources["requests"]) - set(requests) <= {"ephemeral-storage"}
     assert {"cpu", "memory"} <= resources["limits"].keys()
     names = [volume["name"] for volume in pod(made)["volumes"]]
     assert sorted(mount["name"] for mount in container(made)["volumeMounts"]) == sorted(names)
@@ -210,6 +236,23 @@ def test_the_role_allows_this_and_no_more(render: Render) -> None:
         *(("jobs", verb, "headway-wiki", "headway-wiki-coordinator") for verb in ("get", "patch")),
         *(("configmaps", verb, "headway-wiki-record") for verb in ("get", "update")),
     }
+
+
+def test_prometheus_is_told_where_the_metrics_are(render: Render, folder: Path) -> None:
+    def annotations(job: tuple[str, str]) -> Object:
+        metadata: Object = by_name(render())[job]["spec"]["template"]["metadata"]
+        found = metadata.get("annotations", {})
+        return {key: value for key, value in found.items() if key.startswith("prometheus.io/")}
+
+    assert annotations(COORDINATOR) == {
+        "prometheus.io/scrape": "true",
+        "prometheus.io/port": "7461",
+        "prometheus.io/path": "/metrics",
+    }
+    assert annotations(WORKERS) == {}, "it serves nothing"
+    with (folder / "targets.yaml").open("a") as targets:
+        targets.write("  metrics: off\n")
+    assert annotations(COORDINATOR) == {}
 
 
 def test_the_services_selector_finds_the_coordinator_and_no_worker(render: Render) -> None:

@@ -7,13 +7,15 @@ from typing import Any
 
 import pytest
 
+from headway.kube.names import Component
 from headway.kube.pod_overrides import (
     RESTRICTED_VOLUMES,
+    UNPRIVILEGED,
     TargetMismatch,
     require_restricted,
     with_overrides,
 )
-from headway.spec.target_file import PodConfig
+from headway.spec.target_file import CoordinatorConfig, PodConfig, Target
 
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"ours": "1"}},
@@ -36,6 +38,8 @@ MOUNT = {"name": "models", "mountPath": "/models", "readOnly": True}
 def test_everything_is_added() -> None:
     pod = PodConfig(
         tolerations=[{"operator": "Exists"}],
+        node_selector={"pool": "gpu"},
+        do_not_disrupt=False,
         volumes=[CLAIM],
         mounts=[MOUNT],
         env={"REGION": "north"},
@@ -43,7 +47,7 @@ def test_everything_is_added() -> None:
         annotations={"why": "because"},
         image_pull_secrets=["pull"],
     )
-    assert with_overrides(TEMPLATE, pod, {"pool": "gpu"}) == {
+    assert with_overrides(TEMPLATE, Target(pod=pod), "worker") == {
         "metadata": {"labels": {"ours": "1", "team": "nlp"}, "annotations": {"why": "because"}},
         "spec": {
             "containers": [
@@ -65,13 +69,13 @@ def test_everything_is_added() -> None:
 
 
 def test_a_target_that_adds_nothing_changes_nothing() -> None:
-    assert with_overrides(TEMPLATE, PodConfig(), {}) == TEMPLATE
+    pod = PodConfig(do_not_disrupt=False)
+    assert with_overrides(TEMPLATE, Target(pod=pod), "worker") == TEMPLATE
 
 
 def test_the_cache_is_the_users_to_set() -> None:
-    made = with_overrides(
-        TEMPLATE, PodConfig(env={"HEADWAY_CACHE_BYTES": "1", "HEADWAY_CACHE": "/c"}), {}
-    )
+    pod = PodConfig(env={"HEADWAY_CACHE_BYTES": "1", "HEADWAY_CACHE": "/c"})
+    made = with_overrides(TEMPLATE, Target(pod=pod), "worker")
     added = made["spec"]["containers"][0]["env"][1:]
     assert added == [
         {"name": "HEADWAY_CACHE_BYTES", "value": "1"},
@@ -81,9 +85,8 @@ def test_the_cache_is_the_users_to_set() -> None:
 
 def test_the_template_itself_stays_as_it_is() -> None:
     before = deepcopy(TEMPLATE)
-    made = with_overrides(
-        TEMPLATE, PodConfig(env={"A": "b"}, labels={"c": "d"}, volumes=[CLAIM]), {}
-    )
+    pod = PodConfig(env={"A": "b"}, labels={"c": "d"}, volumes=[CLAIM])
+    made = with_overrides(TEMPLATE, Target(pod=pod), "worker")
     made["spec"]["containers"][0]["env"].clear()
     assert before == TEMPLATE
 
@@ -92,6 +95,11 @@ def test_the_template_itself_stays_as_it_is() -> None:
     ("pod", "path", "says"),
     [
         ({"labels": {"ours": "2"}}, ("pod", "labels", "ours"), "ours is set by Headway"),
+        (
+            {"labels": {"headway/suspect": ""}},
+            ("pod", "labels", "headway/suspect"),
+            "headway/suspect is set by Headway",
+        ),
         ({"env": {"HOME": "/root"}}, ("pod", "env", "HOME"), "HOME is set by Headway"),
         (
             {"env": {"HEADWAY_KEY": "x"}},
@@ -135,8 +143,94 @@ def test_clashes_are_refused_with_their_place(
     pod: dict[str, Any], path: tuple[str | int, ...], says: str
 ) -> None:
     with pytest.raises(TargetMismatch) as caught:
-        with_overrides(TEMPLATE, PodConfig(**pod), {})
+        with_overrides(TEMPLATE, Target(pod=PodConfig(**pod)), "worker")
     assert (caught.value.message, caught.value.path) == (says, path)
+
+
+PLACED = {
+    "tolerations": [{"key": "gpu", "operator": "Exists"}],
+    "node_selector": {"pool": "gpu"},
+    "architecture": "arm64",
+    "priority_class": "high",
+    "scheduler": "volcano",
+    "runtime_class": "nvidia",
+    "do_not_disrupt": False,
+}
+AS_PLACED = {
+    "tolerations": [{"key": "ours"}, {"key": "gpu", "operator": "Exists"}],
+    "nodeSelector": {"pool": "gpu", "kubernetes.io/arch": "arm64"},
+    "priorityClassName": "high",
+    "schedulerName": "volcano",
+    "runtimeClassName": "nvidia",
+}
+
+
+def test_workers_and_coordinator_are_placed_by_their_own_keys() -> None:
+    of_workers = Target(pod=PodConfig(**PLACED))
+    of_coordinator = Target(coordinator=CoordinatorConfig(**PLACED))
+    plain = TEMPLATE["spec"]
+    assert with_overrides(TEMPLATE, of_workers, "worker")["spec"] == plain | AS_PLACED
+    # Else workers of a higher priority evict their own coordinator.
+    same_priority = plain | {"priorityClassName": "high"}
+    assert with_overrides(TEMPLATE, of_workers, "coordinator")["spec"] == same_priority
+    assert with_overrides(TEMPLATE, of_workers, "storage")["spec"] == same_priority
+    assert with_overrides(TEMPLATE, of_coordinator, "worker")["spec"] == plain
+    assert with_overrides(TEMPLATE, of_coordinator, "coordinator")["spec"] == plain | AS_PLACED
+    assert with_overrides(TEMPLATE, of_coordinator, "storage")["spec"] == plain | AS_PLACED
+
+
+def test_autoscalers_leave_the_coordinator_alone_and_workers_get_their_notice() -> None:
+    """Karpenter does not even evict such pods when a spot machine is about to be taken."""
+
+    def annotations(target: Target, component: Component) -> dict[str, str]:
+        made = with_overrides(TEMPLATE, target, component)["metadata"]
+        return dict(made.get("annotations", {}))
+
+    kept = {
+        "karpenter.sh/do-not-disrupt": "true",
+        "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    }
+    assert annotations(Target(), "worker") == {}
+    assert annotations(Target(), "coordinator") == kept
+    movable = Target(coordinator=CoordinatorConfig(do_not_disrupt=False))
+    assert annotations(movable, "coordinator") == {}
+    annotation = {"karpenter.sh/do-not-disrupt": "1h"}
+    own = Target(pod=PodConfig(annotations=annotation, do_not_disrupt=True))
+    assert annotations(own, "worker") == kept | annotation
+
+
+def test_containers_before_and_beside_ours() -> None:
+    user = {"runAsUser": 5}
+    pod = PodConfig(
+        init_containers=[{"name": "warm-up", "image": "a", "securityContext": user}],
+        sidecars=[{"name": "proxy", "image": "b"}],
+    )
+    spec = with_overrides(TEMPLATE, Target(pod=pod), "worker")["spec"]
+    proxy, warm_up = spec["initContainers"]
+    assert proxy == {
+        "name": "proxy",
+        "image": "b",
+        "restartPolicy": "Always",
+        "securityContext": UNPRIVILEGED,
+    }
+    assert warm_up == {"name": "warm-up", "image": "a", "securityContext": UNPRIVILEGED | user}
+    assert spec["containers"] == TEMPLATE["spec"]["containers"]
+
+
+@pytest.mark.parametrize("name", ["worker", "proxy"])
+def test_containers_of_the_same_name(name: str) -> None:
+    pod = PodConfig(
+        init_containers=[{"name": "proxy", "image": "a"}], sidecars=[{"name": name, "image": "b"}]
+    )
+    with pytest.raises(TargetMismatch) as caught:
+        with_overrides(TEMPLATE, Target(pod=pod), "worker")
+    assert caught.value.message == f"container {name} exists already"
+    assert caught.value.path == ("pod", "sidecars", 0)
+
+
+def test_restricted_security_forbids_the_machines_network() -> None:
+    with pytest.raises(TargetMismatch, match="the machine's network is not what"):
+        require_restricted(PodConfig(host_network=True))
 
 
 @pytest.mark.parametrize("kind", ["hostPath", "nfs", "iscsi"])

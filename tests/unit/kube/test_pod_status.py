@@ -110,6 +110,41 @@ def test_what_a_pod_waits_for(status: dict[str, Any], says: str, is_hopeless: bo
     assert (reason.pods, reason.is_hopeless) == (1, is_hopeless)
 
 
+def test_labels_that_no_node_has_are_named() -> None:
+    def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
+        return {"key": key, "operator": operator, "values": list(values)}
+
+    off_windows = expression("kubernetes.io/os", "NotIn", "windows")
+    terms = [
+        {"matchExpressions": [off_windows, expression("gke", "In", "h100", "h100-mega")]},
+        {"matchExpressions": [expression("name", "In", "a100"), expression("mib", "In", "81920")]},
+    ]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    message = "0/3 nodes are available: 3 node(s) didn't match Pod's node affinity/selector."
+    condition = {"type": "PodScheduled", "status": "False", "message": message}
+    waiting = pod(pending(conditions=[condition]), {"affinity": {"nodeAffinity": required}})
+    (reason,) = wait_reasons(job(), [waiting], [])
+    assert reason.words == (
+        f"no node fits: {message} (needed: gke=h100|h100-mega, or name=a100 + mib=81920)"
+    )
+
+
+def test_an_init_container_whose_image_is_not_there() -> None:
+    first = container("ImagePullBackOff", "not found") | {"name": "warm-up"}
+    ours = container("PodInitializing")
+    status = pending(initContainerStatuses=[first], containerStatuses=[ours])
+    (reason,) = wait_reasons(job(), [pod(status)], [])
+    assert (reason.words, reason.is_hopeless) == ("the image cannot be pulled: not found", True)
+
+
+def test_an_init_container_that_failed() -> None:
+    first = container("x") | {"name": "warm-up", "state": {"terminated": {"exitCode": 3}}}
+    ended = pod({"phase": "Failed", "initContainerStatuses": [first]})
+    assert describe_pod_exit(ended) == (
+        "did not start: init container warm-up ended with exit code 3"
+    )
+
+
 def test_a_pod_with_its_gate_waits_for_us() -> None:
     gated = pod(pending(), {"schedulingGates": [{"name": "headway/placed"}]})
     assert wait_reasons(job(), [gated], [])[0].words == "waiting for the coordinator to place it"
@@ -128,6 +163,10 @@ POLICY = (
     'Error creating: pods "it-0-x" is forbidden: violates PodSecurity "restricted:latest": '
     "hostPath volumes"
 )
+ACCOUNT = (
+    'Error creating: pods "it-coordinator-" is forbidden: error looking up service account '
+    'ml/keeps: serviceaccount "keeps" not found'
+)
 
 
 @pytest.mark.parametrize(
@@ -135,6 +174,7 @@ POLICY = (
     [
         (QUOTA, "quota team is exceeded: requested: requests.cpu=2, used", False),
         (POLICY, "rejected by policy: violates PodSecurity", True),
+        (ACCOUNT, "service account keeps does not exist in the namespace; headway rbac", False),
         ("Error creating: something else", "something else", False),
     ],
 )

@@ -11,7 +11,7 @@ import pytest
 from headway.errors import RunFailed
 from headway.kube.claim_job import storage_objects
 from headway.kube.client import KubeClient
-from headway.launch.claim_pod import START_SECONDS, ClaimPod
+from headway.launch.claim_pod import ANSWER_SECONDS, START_SECONDS, ClaimPod
 from headway.spec.target_file import Target
 from support.clock import Patient
 from support.fake_kube import READY, FakeKube, fake_kube
@@ -86,6 +86,30 @@ def test_what_is_hopeless_is_not_waited_for(kube: FakeKube) -> None:
         "the pod that serves claim fs cannot start: the image cannot be pulled: no such image"
     )
     assert clock.passed < 5
+
+
+def test_files_go_by_one_connection_each_thread(kube: FakeKube, tmp_path: Path) -> None:
+    pod = started(Patient(), [])
+    for number in range(20):
+        pod.ask(f"/files/{number}", "PUT", b"content", {})
+    assert len(list((tmp_path / "claim").iterdir())) == 20
+    assert kube.port_forward.num_opened == 2, "/healthz has one of its own: it shows no key"
+    pod.end()
+
+
+def test_one_that_is_ready_and_cannot_be_reached_is_given_up(kube: FakeKube) -> None:
+    kube.port_forward.refusal = (403, "pods is forbidden")
+    kube.proxy_error = (503, "error trying to reach service: i/o timeout")
+    clock = Patient()
+    with pytest.raises(RunFailed) as caught:
+        started(clock, [])
+    assert str(caught.value) == (
+        "claim fs is served, but cannot be reached from here: pod serving cannot be reached: "
+        "port-forward: pods is forbidden; proxy: error trying to reach service: i/o timeout\n"
+        "hint: ask the administrator of the cluster which of the two should work"
+    )
+    assert ANSWER_SECONDS < clock.passed < ANSWER_SECONDS + 5
+    assert kube.named("jobs") == []
 
 
 def test_it_is_kept_off_spot_and_from_strangers_as_the_coordinator_is() -> None:

@@ -9,9 +9,12 @@ from headway.launch.failure_domains import (
     MOST_FRUITLESS,
     MOST_LOSSES,
     MOST_UNSAVED,
+    OUTAGE_SECONDS,
     SEEN_SECONDS,
     FruitlessStarts,
     Losses,
+    Outage,
+    StepsTaken,
 )
 
 
@@ -44,27 +47,26 @@ def test_losses_elsewhere_are_no_failure_in_a_row_where_each_goes_back_to_a_chec
     """Ten machines may be lost before the run is past the step that it had reached once."""
     losses = Losses()
     lost_at = [100, 30, 60, 25, 70]
-    lines = [{"step": step, "generation": number} for number, step in enumerate(lost_at)]
-    assert [losses.add_rewound(line, (0, 0), 0.0) for line in lines] == [1] * 5
+    taken = [StepsTaken(20, step) for step in lost_at]
+    assert [losses.add_rewound(each, (0, 0), 0.0) for each in taken] == [1] * 5
 
 
 def test_a_failure_at_the_same_step_or_before_the_first_ends_a_run_all_the_same() -> None:
     losses = Losses()
-    lines = [{"step": step, "generation": number} for number, step in enumerate([50, 49, 50])]
-    assert [losses.add_rewound(line, (0, 0), 0.0) for line in lines] == [1, 2, 3]
+    taken = [StepsTaken(20, step) for step in (50, 49, 50)]
+    assert [losses.add_rewound(each, (0, 0), 0.0) for each in taken] == [1, 2, 3]
     losses = Losses(count=1, step=100)
-    early = {"step": 20, "generation": 1}
-    lines = [early, early, {"rewind": 20}]
-    assert [losses.add_rewound(line, (0, 0), 0.0) for line in lines] == [1, 2, 3]
+    early = [StepsTaken(10, 20), None, StepsTaken(20, 20)]
+    assert [losses.add_rewound(each, (0, 0), 0.0) for each in early] == [1, 2, 3]
 
 
 def counts(*steps: int, every: int = 1000) -> list[int]:
     """Of losses that each go back to a checkpoint, with one every so many steps."""
     losses, counted, highest = Losses(), [], 0
-    for number, step in enumerate(steps):
+    for step in steps:
+        taken = StepsTaken(highest, step)
         highest = max(highest, step - step % every)
-        line = {"step": step, "generation": number}
-        counted.append(losses.add_rewound(line, (1, highest), 0.0))
+        counted.append(losses.add_rewound(taken, (1, highest), 0.0))
     return counted
 
 
@@ -93,9 +95,9 @@ def test_a_run_that_crashes_a_step_later_each_time_and_never_saves_is_ended() ->
 def test_what_is_said_of_losses() -> None:
     losses = Losses()
     for _ in range(3):
-        losses.add_rewound({"rewind": 7}, (1, 7), 0.0)
+        losses.add_rewound(StepsTaken(7, 7), (1, 7), 0.0)
     assert str(losses) == "3 times in a row without a new step"
-    losses.add_rewound({"step": 12, "generation": 2}, (1, 7), 0.0)
+    losses.add_rewound(StepsTaken(7, 12), (1, 7), 0.0)
     assert str(losses) == "4 times in a row without a new checkpoint"
 
 
@@ -103,13 +105,12 @@ def test_generations_that_end_after_a_save_never_end_a_run() -> None:
     """Nodes come and go."""
     starts = FruitlessStarts()
     for number in range(3 * MOST_UNSAVED):
-        line = {"step": 7 + number % 2, "generation": number}
-        starts.add(line, (number, 7), 1000.0 * number)
+        starts.add(True, (number, 7), 1000.0 * number)
         assert not starts.are_too_many(1000.0 * number)
     saved = (3 * MOST_UNSAVED, 7)
     for number in range(MOST_FRUITLESS):
         assert not starts.are_too_many(1e6 + number)
-        starts.add({"rewind": 7}, saved, 1e6 + number)
+        starts.add(False, saved, 1e6 + number)
     assert not starts.are_too_many(1e6 + SEEN_SECONDS), "a step may be seen late"
     assert starts.are_too_many(1e6 + SEEN_SECONDS + 1)
     assert str(starts) == f"{MOST_FRUITLESS} times in a row without a step"
@@ -120,6 +121,21 @@ def test_generations_that_always_end_before_a_save_end_a_run() -> None:
     starts = FruitlessStarts()
     for number in range(MOST_UNSAVED + 1):
         assert not starts.are_too_many(60.0 * number)
-        starts.add({"step": 7, "generation": number}, (1, 5), 60.0 * number)
+        starts.add(True, (1, 5), 60.0 * number)
     assert starts.are_too_many(60.0 * number)
     assert str(starts) == f"{MOST_UNSAVED} times in a row without a new checkpoint"
+
+
+def test_an_outage_is_waited_out_but_not_for_ever() -> None:
+    outage = Outage()
+    for second in range(100):
+        outage.add(50.0 + second)
+        assert not outage.is_too_long(50.0 + second)
+    assert not outage.is_too_long(50.0 + OUTAGE_SECONDS)
+    assert outage.is_too_long(51.0 + OUTAGE_SECONDS)
+    rare = Outage()
+    rare.add(0.0)
+    rare.add(1e6)
+    assert not rare.is_too_long(1e6), "twice is an accident"
+    rare.add(2e6)
+    assert not rare.is_too_long(2e6), "three outages, hours apart"

@@ -12,6 +12,7 @@ from headway.kube.kueue import STOPPED
 from headway.kube.names import QUEUE
 from headway.launch.job_decisions import (
     EndKeeper,
+    EndSuspicions,
     JobFacts,
     JobTracker,
     NoteBudget,
@@ -30,7 +31,9 @@ from headway.launch.pod_decisions import PodFacts
 JOB = JobFacts(2, is_suspended=False, queue=None, was_stopped=False, has_ended=False, failure=None)
 POD = PodFacts("it-0-aaaaa", 0, "node1", 0.0, is_gated=False, delete_by=None, has_ended=False)
 ENDED = replace(POD, has_ended=True)
-RUN = RunFacts(JOB, [POD], is_released=True, is_hopeless=False, spent_seconds=None)
+RUN = RunFacts(
+    JOB, [POD], has_markers=False, is_released=True, is_hopeless=False, spent_seconds=None
+)
 SUSPENDED = replace(JOB, is_suspended=True)
 
 
@@ -76,6 +79,14 @@ def test_a_stopped_run_suspends_the_coordinator_after_its_last_pod(tracker: JobT
     assert tracker.look(stopped) == []
     assert tracker.look(replace(stopped, pods=None)) == [], "pods have not been listed"
     assert tracker.look(replace(stopped, pods=[ENDED])) == [SuspendOwnJob()]
+
+
+def test_markers_go_before_the_keeper(tracker: JobTracker) -> None:
+    marked = replace(RUN, pods=[ENDED], has_markers=True)
+    assert tracker.look(marked) == []
+    assert tracker.look(replace(marked, job=SUSPENDED)) == [EndSuspicions()]
+    assert tracker.look(replace(marked, job=replace(JOB, has_ended=True))) == [EndSuspicions()]
+    assert tracker.look(replace(marked, job=None)) == [EndSuspicions(), EndKeeper()]
 
 
 def test_a_run_suspended_by_its_queue_keeps_its_coordinator(tracker: JobTracker) -> None:
@@ -132,3 +143,13 @@ def test_each_start_of_the_workers_is_a_launch() -> None:
     assert not is_noted(again, events)
     assert not is_noted(first, [*events, {"event": "launched", "launch": again}])
     assert not is_noted(first, [{"event": "launched"}])
+
+
+def test_a_resumed_job_is_started_when_kubernetes_says_so() -> None:
+    """Until then it has the time of the start before."""
+    suspended = [{"type": "Suspended", "status": "True"}]
+    status = {"startTime": "2026-11-16T09:00:00Z", "conditions": suspended}
+    assert launch_id(job_of(spec={"suspend": True}, status=status)) is not None, "stopped"
+    assert launch_id(job_of(spec={"suspend": False}, status=status)) is None
+    suspended[0]["status"] = "False"
+    assert launch_id(job_of(spec={"suspend": False}, status=status)) is not None

@@ -4,15 +4,22 @@ and what happened is noted. `test_planted_defects` breaks the code and runs thes
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from headway.kube.kueue import STOPPED
-from headway.kube.names import QUEUE
+from headway.kube.names import QUEUE, SUSPECT_UNTIL
 from headway.launch.failure_domains import SEEN_SECONDS
 from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
-from headway.launch.pod_decisions import ALONE_SECONDS, KEPT, LOST_SECONDS, SUSPECT_SECONDS
+from headway.launch.pod_decisions import (
+    ALONE_SECONDS,
+    BLOCKED_SECONDS,
+    KEPT,
+    LOST_SECONDS,
+    SUSPECT_SECONDS,
+)
 from support.fake_pods import PODS
 from support.kept_run import JOBS, OWN_POD, Code, KeptRun, kept_run
 
@@ -36,29 +43,124 @@ def test_a_lost_pod_is_replaced_on_another_machine(run: KeptRun) -> None:
     first, second, _ = run.begin("node1", "node2", "node3")
     run.lose_power(second)
     run.look(LOST_SECONDS - 1)
-    assert run.has_pod(second), "its worker may be restarting"
+    assert not run.is_marker(second), "its worker may be restarting"
     run.look(2 + SETTLED)
-    assert not run.has_pod(second)
-    assert run.has_pod(first)
+    assert run.is_marker(second), "nothing is scheduled where it is"
+    assert not run.is_marker(first)
     assert second in run.coordinator.dismissed
     (lost,) = run.events("lost")
     assert (lost["node"], lost["how"]) == (1, f"no longer answers ({second})")
     assert f"{second} is lost; node2 gets no pods for a while" in run.said
-    run.create_pod(1, "it-1-second")
+    assert run.calls("PATCH", second) == 1, "by one call: the Job would act on a part of it"
+    replace_lost(run)
+    run.look(SUSPECT_SECONDS - LOST_SECONDS - 5)
+    assert run.is_marker(second)
+    assert run.events("replaced") == [], "it has not joined the run yet"
+    run.start_pod("it-1-second", "node3")
     run.look()
-    assert run.is_placed("it-1-second")
-    assert run.not_on("it-1-second") == ["node2"]
+    (replaced,) = run.events("replaced")
+    assert (replaced["node"], replaced["pod"]) == (1, "it-1-second")
 
 
-def test_a_machine_that_lost_a_pod_is_used_again_later(run: KeptRun) -> None:
+def replace_lost(run: KeptRun, machine: str = "node3") -> None:
+    """As the Job and the scheduler do for the second node."""
+    run.create_pod(1, "it-1-second")
+    run.schedule_pod("it-1-second", machine)
+
+
+def lose_one(run: KeptRun) -> str:
+    """Of three pods the second, on node2, which it marks."""
     _, second, _ = run.begin("node1", "node2", "node3")
     run.lose_power(second)
     run.look(LOST_SECONDS + SETTLED)
-    run.look(SUSPECT_SECONDS)
-    run.create_pod(1, "it-1-second")
+    assert run.is_marker(second)
+    return second
+
+
+def test_a_machine_that_lost_a_pod_is_used_again_later(run: KeptRun) -> None:
+    second = lose_one(run)
+    replace_lost(run)
+    run.look(SUSPECT_SECONDS + SETTLED)
+    assert not run.has_pod(second)
+    assert run.calls("DELETE", second) == 1
+    run.create_pod(2, "it-2-second")
+    run.schedule_pod("it-2-second", "node2")
+    run.look(10)
+    assert run.has_pod("it-2-second")
+
+
+def test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back(run: KeptRun) -> None:
+    lose_one(run)
+    replace_lost(run, "node2")
+    run.look(SETTLED)
+    assert not run.has_pod("it-1-second")
+    assert "it-1-second" in run.coordinator.dismissed
+    assert "it-1-second was scheduled on node2, and is taken back" in run.said
+    assert len(run.events("lost")) == 1, "it never was in the run"
+
+
+def test_a_marker_that_leaves_no_room_for_its_replacement_is_deleted(run: KeptRun) -> None:
+    """By a quota: the Job cannot make the pod, and tries again."""
+    second = lose_one(run)
+    run.look(BLOCKED_SECONDS + 1 + SETTLED)
+    assert not run.has_pod(second)
+    replace_lost(run, "node2")
+    run.look(SETTLED)
+    assert not run.has_pod("it-1-second"), "the machine is suspect without it"
+
+
+def test_a_failed_deletion_of_a_marker_is_retried(run: KeptRun) -> None:
+    second = lose_one(run)
+    replace_lost(run)
+    run.kube.failing[f"DELETE {PODS}/{second}"] = 2
+    run.look(SUSPECT_SECONDS + 3 * SETTLED)
+    assert not run.has_pod(second)
+    assert run.calls("DELETE", second) == 3
+
+
+def test_a_new_keeper_finds_the_markers_of_the_one_before(run: KeptRun) -> None:
+    second = lose_one(run)
+    replace_lost(run)
     run.look()
-    assert run.is_placed("it-1-second")
-    assert run.not_on("it-1-second") == []
+    run.keeper.watch.stop()
+    run.keeper = run.new_keeper()
+    run.keeper.watch.start()
+    run.kube.failing[f"GET {PODS}"] = 3  # the watch and the markers are asked for again
+    run.look(SUSPECT_SECONDS / 2)
+    assert run.is_marker(second)
+    run.look(SUSPECT_SECONDS / 2)
+    assert not run.has_pod(second)
+
+
+def test_a_keeper_that_comes_after_the_runs_end_deletes_its_markers(run: KeptRun) -> None:
+    """Else the machine would be closed to every run of the namespace."""
+    second = lose_one(run)
+    run.keeper.watch.stop()
+    for name in sorted(run.coordinator.members):
+        run.end_pod(name, 6)
+    run.end_job("Complete")
+    run.pod(second)["metadata"]["annotations"][SUSPECT_UNTIL] = "edited"
+    run.keeper = run.new_keeper()
+    run.keeper.watch.start()
+    assert run.look(3 * JOB_SECONDS)
+    assert not run.has_pod(second)
+
+
+@pytest.mark.parametrize("end", ["stopped", "complete", "failed"])
+def test_when_a_run_ends_its_markers_go_before_the_keeper(run: KeptRun, end: str) -> None:
+    second = lose_one(run)
+    run.kube.failing[f"DELETE {PODS}/{second}"] = 1
+    for name in sorted(run.coordinator.members):
+        run.end_pod(name, 6)
+    if end == "stopped":
+        run.job["spec"]["suspend"] = True
+    else:
+        run.end_job(end.title())
+    assert not run.look(JOB_SECONDS)
+    assert not run.own_job["spec"]["suspend"], "its first attempt has failed"
+    has_ended = run.look(2 * JOB_SECONDS)
+    assert not run.has_pod(second)
+    assert run.own_job["spec"]["suspend"] if end == "stopped" else has_ended
 
 
 def test_pods_are_replaced_later_when_no_pod_is_heard_of(run: KeptRun) -> None:
@@ -66,36 +168,36 @@ def test_pods_are_replaced_later_when_no_pod_is_heard_of(run: KeptRun) -> None:
     names = run.begin("node1", "node2")
     run.lose_power(*names)
     run.look(ALONE_SECONDS - 5)
-    assert all(run.has_pod(name) for name in names)
+    assert not any(run.is_marker(name) for name in names)
     run.look(10)
-    assert not any(run.has_pod(name) for name in names)
+    assert all(run.is_marker(name) for name in names)
 
 
 def test_a_member_is_left_alone_while_a_new_coordinator_waits_for_it(run: KeptRun) -> None:
     first, second = run.begin("node1", "node2")
     run.coordinator.connected -= {second}
     run.look(30)
-    assert run.has_pod(second)
+    assert not run.is_marker(second)
     assert run.coordinator.dismissed == set()
     run.coordinator.members -= {second}
     run.look(SETTLED)
-    assert not run.has_pod(second)
-    assert run.has_pod(first)
+    assert run.is_marker(second)
+    assert not run.is_marker(first)
 
 
 def test_while_the_coordinator_restarts_no_pod_is_lost(run: KeptRun) -> None:
     names = run.begin("node1", "node2")
     run.coordinator.died, run.coordinator.answers = "signal 9", False
     run.look(30)
-    assert all(run.has_pod(name) for name in names)
+    assert not any(run.is_marker(name) for name in names)
     (lost,) = run.events("coordinator_lost")
     assert lost["how"] == "signal 9"
 
 
 def test_the_minimum_of_nodes_is_kept_off_spot_machines(run: KeptRun) -> None:
     run.begin()
-    run.create_pod(0, "it-0-a")
-    run.create_pod(1, "it-1-a")
+    run.create_pod(0, "it-0-a", is_gated=True)
+    run.create_pod(1, "it-1-a", is_gated=True)
     run.look()
     assert run.is_placed("it-0-a")
     assert run.is_off_spot("it-0-a")
@@ -231,6 +333,18 @@ def test_a_stopped_run_suspends_its_coordinator_after_its_last_pod(run: KeptRun)
     assert run.events("lost") == []
 
 
+def test_a_run_that_is_resumed_at_once_keeps_its_coordinator(
+    run: KeptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (first,) = run.begin("node1")
+    run.job["spec"]["suspend"] = True
+    run.end_pod(first, 6)
+    resume = partial(run.job["spec"].__setitem__, "suspend", False)
+    monkeypatch.setattr(run.keeper, "_flush", resume)  # takes seconds in a bucket
+    run.look(3 * JOB_SECONDS)
+    assert not run.own_job["spec"]["suspend"]
+
+
 def test_a_run_suspended_by_its_queue_is_left_alone(run: KeptRun) -> None:
     (first,) = run.begin("node1")
     run.job["metadata"]["labels"][QUEUE] = "gpus"
@@ -305,6 +419,33 @@ def test_a_resumed_run_is_a_new_launch(run: KeptRun) -> None:
     assert keeper.note_launch(keeper.started_job()) == 0
     assert len(run.events("launched")) == 2
     assert run.events("coordinator_lost") == []
+
+
+def test_a_resumed_run_starts_its_coordinator_before_its_workers(run: KeptRun) -> None:
+    run.begin("node1")
+    run.job["spec"]["suspend"] = True
+    keeper, sleep = run.new_keeper(), run.clock.sleep
+
+    def start(seconds: float) -> None:
+        sleep(seconds)
+        if run.clock.passed > 5.0:
+            run.job["spec"]["suspend"] = False
+            run.job["status"]["startTime"] = "2026-11-16T10:00:00Z"
+
+    run.clock.sleep = start  # type: ignore[method-assign]
+    assert keeper.note_launch(keeper.started_job()) is not None
+    assert len(run.events("launched")) == 2
+    assert run.events("coordinator_lost") == []
+
+
+def test_a_coordinator_that_is_lost_while_its_run_stops_is_replaced(run: KeptRun) -> None:
+    """Workers save with it."""
+    run.begin("node1")
+    run.job["spec"]["suspend"] = True
+    keeper = run.new_keeper()
+    assert keeper.note_launch(keeper.started_job()) is None
+    assert run.clock.passed < 20.0
+    assert len(run.events("coordinator_lost")) == 1
 
 
 # The API server

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -16,6 +19,7 @@ from headway.launch.worker_exit import failed_facts
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
+from headway.state.store import Store
 from support import shell_fork_server
 
 SHELL_FORK_SERVER = (sys.executable, str(Path(shell_fork_server.__file__)))
@@ -39,18 +43,22 @@ class Node:
     """And what its pod prints."""
 
     def __init__(self, resolved: Resolved, script: str, clock: Clock | None = None) -> None:
-        clock = clock or SystemClock()
-        directory = RunDirectory.create(resolved.run_directory, clock)
-        settings = NodeSettings("it-2-x7k2p", 2, "headway-it.ml.svc:7460", Path("/headway/key/key"))
+        self._resolved, self._script, self._clock = resolved, script, clock or SystemClock()
+        self._directory = RunDirectory.create(resolved.run_directory, self._clock)
         self.lines: list[str] = []
         self.act: Callable[[str], None] = lambda line: None
-        self.run = NodeRun(
-            resolved,
-            directory,
+        self.run = self.again()
+
+    def again(self) -> NodeRun:
+        """Another one of the same directory."""
+        settings = NodeSettings("it-2-x7k2p", 2, "headway-it.ml.svc:7460", Path("/headway/key/key"))
+        return NodeRun(
+            self._resolved,
+            self._directory,
             settings,
-            clock,
+            self._clock,
             self._hear,
-            fork_server=(*SHELL_FORK_SERVER, script),
+            fork_server=(*SHELL_FORK_SERVER, self._script),
         )
 
     def _hear(self, line: str) -> None:
@@ -130,6 +138,104 @@ def test_lost_repeatedly_it_gives_up_after_minutes(resolved: Resolved) -> None:
     with pytest.raises(RunFailed, match=r"SIGKILL.* times in a row without a new step"):
         node.run.run()
     assert 2 <= len(node.lines) <= 12
+
+
+@pytest.fixture
+def restarting(resolved: Resolved) -> Resolved:
+    run = resolved.run.model_copy(update={"elastic": "restart"})
+    return resolved.model_copy(update={"run": run})
+
+
+FIFTEEN_STARTS = 'n=${HEADWAY_POD#*.}; n=${n%%/*}; sleep 0.1; test "$n" -ge 15 && exit 0; '
+
+
+def test_steps_that_never_reached_the_store_are_steps(restarting: Resolved) -> None:
+    """Generations of less than a minute: the logs in a bucket do not show that they took steps."""
+    script = f'{FIFTEEN_STARTS} echo "20 $((20 + n))" > "$HEADWAY_STEPS"; exit 8'
+    node = Node(restarting, script, Hurried())
+    assert node.run.run() == Exit.DONE
+    assert node.run.directory.metrics.last() is None
+
+
+class AwayStore(Store):
+    """It cannot be listed until some time has passed."""
+
+    def __init__(self, root: str, clock: Clock, seconds: float) -> None:
+        super().__init__(root)
+        self._clock, self._back_at = clock, clock.monotonic() + seconds
+
+    def names(self, prefix: str) -> list[str]:
+        if self._clock.monotonic() < self._back_at:
+            raise OSError("503 Slow Down")
+        return super().names(prefix)
+
+
+@pytest.mark.parametrize("exit_code", [7, 8])
+def test_starts_that_fail_while_the_store_is_away_are_not_held_against_the_run(
+    restarting: Resolved, exit_code: int
+) -> None:
+    """Far more than ten, over more than two minutes of an outage."""
+    node = Node(restarting, f"{FIFTEEN_STARTS} exit {exit_code}", clock := Hurried())
+    node.run.directory.store = AwayStore(restarting.run_directory, clock, 300.0)
+    assert node.run.run() == Exit.DONE
+
+
+@pytest.mark.parametrize("exit_code", [7, 8])
+def test_a_store_that_stays_away_ends_the_run(restarting: Resolved, exit_code: int) -> None:
+    script = f"printf 'the store cannot be reached' > $WORDS; sleep 0.3; exit {exit_code}"
+    node = Node(restarting, script, clock := Hurried())
+    node.run.directory.store = AwayStore(restarting.run_directory, clock, 1e9)
+    expected = "cannot be reached\n.*times in a row while the run's storage could not be reached"
+    with pytest.raises(RunFailed, match=expected):
+        node.run.run()
+
+
+class SilentStore(Store):
+    """Far away, and gives no answer before it is told to."""
+
+    def __init__(self, root: str) -> None:
+        super().__init__(root)
+        self.is_local = False
+        self.may_answer = Event()
+
+    def names(self, prefix: str) -> list[str]:
+        assert self.may_answer.wait(20), "nobody went on without an answer"
+        return []
+
+    def size(self, name: str) -> int | None:
+        return None
+
+    def write(self, name: str, content: bytes) -> None:
+        pass
+
+
+def test_successors_do_not_wait_for_the_store(restarting: Resolved) -> None:
+    """Or their pod has no session for so long that it is taken for lost."""
+    script = 'echo "$HEADWAY_POD"; case "$HEADWAY_POD" in *.1/0) kill -KILL $$;; esac; sleep 0.3'
+    node = Node(restarting, script)
+    silent = node.run.directory.store = SilentStore(restarting.run_directory)
+    node.run = node.again()
+    node.act = lambda line: silent.may_answer.set() if line == "it-2-x7k2p.2/0" else None
+    began = time.monotonic()
+    assert node.run.run() == Exit.DONE
+    assert silent.may_answer.is_set()
+    assert time.monotonic() - began < 15
+
+
+def test_losses_are_counted_when_the_store_answers_and_blame_the_one_that_was_lost(
+    restarting: Resolved,
+) -> None:
+    """Not its successors, which write into the same log."""
+    script = 'echo "words of $HEADWAY_POD"; sleep 0.5; kill -KILL $$'
+    node = Node(restarting, script, Hurried())
+    silent = node.run.directory.store = SilentStore(restarting.run_directory)
+    silent.may_answer.set()
+    node.run = node.again()
+    with pytest.raises(RunFailed) as caught:
+        node.run.run()
+    said = re.fullmatch(r"words of (\S+)\nworker (\S+) was killed .*", caught.value.message)
+    assert said is not None, caught.value.message
+    assert said[1] == said[2]
 
 
 def test_ranks_of_a_node_are_told_apart(resolved: Resolved) -> None:

@@ -22,7 +22,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "a lost pod is not replaced",
             "pod_decisions",
-            "            *(ReplacePod(pod.name, pod.index, pod.machine) for pod in lost),\n",
+            "            *replaced,\n",
             "",
         ),
     ),
@@ -31,14 +31,14 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "workers of a replaced pod are let in again",
             "keeper",
-            "isinstance(decision, DismissPod | ReplacePod)",
+            "isinstance(decision, DismissPod | ReplacePod | TakeBackPod)",
             "isinstance(decision, DismissPod)",
         ),
     ),
     (
-        keeper.test_a_lost_pod_is_replaced_on_another_machine,
+        keeper.test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back,
         Defect(
-            "a lost pod is deleted, and its Job waits for its machine to say so",
+            "a pod is taken back, and its Job waits for its machine to say so",
             "pod_calls",
             "self._kube.release_pod(call.pod)\n                self._kube.delete_pod",
             "self._kube.delete_pod",
@@ -49,8 +49,53 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "the next pod goes to the machine that lost one",
             "pod_decisions",
-            "self.suspects[pod.machine] = now + SUSPECT_SECONDS",
+            "marking = Marking(pod.job_uid, suspect.until)",
             "pass",
+        ),
+    ),
+    (
+        keeper.test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back,
+        Defect(
+            "a pod on a dead machine is waited for",
+            "pod_decisions",
+            "return not pod.has_ended and pod.delete_by is None",
+            "return False",
+        ),
+    ),
+    (
+        keeper.test_a_marker_that_leaves_no_room_for_its_replacement_is_deleted,
+        Defect(
+            "a quota without room for a marker stops the replacement",
+            "pod_decisions",
+            "(suspect.until <= now or is_blocked)",
+            "suspect.until <= now",
+        ),
+    ),
+    (
+        keeper.test_a_failed_deletion_of_a_marker_is_retried,
+        Defect(
+            "a marker is forgotten when its deletion is asked for",
+            "pod_decisions",
+            "RemoveMarker(name) for name in sorted(self.ended_markers)",
+            "RemoveMarker(self.ended_markers.pop()) for _ in sorted(self.ended_markers)",
+        ),
+    ),
+    (
+        keeper.test_a_new_keeper_finds_the_markers_of_the_one_before,
+        Defect(
+            "a new keeper leaves the markers of the one before",
+            "keeper",
+            "self._pods.find_markers(self.kube.pods(wanted, pod_facts)[0], pods)",
+            "pass",
+        ),
+    ),
+    (
+        lambda run: keeper.test_when_a_run_ends_its_markers_go_before_the_keeper(run, "stopped"),
+        Defect(
+            "the coordinator of a stopped run goes before its markers",
+            "job_decisions",
+            "if facts.pods is None or facts.has_markers:",
+            "if facts.pods is None:",
         ),
     ),
     (
@@ -58,8 +103,8 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "a machine that lost a pod is never used again",
             "pod_decisions",
-            "if until > now}",
-            "if until}",
+            "if suspect.until <= now:\n",
+            "if False:\n",
         ),
     ),
     (
@@ -166,7 +211,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "the coordinator of a stopped run goes before the last pod has saved",
             "job_decisions",
-            "and _have_ended(facts.pods)",
+            "and _is_empty(facts)",
             "",
         ),
     ),

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.request import ProxyHandler, build_opener
 
+import msgspec
 import pytest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
@@ -20,18 +21,30 @@ from headway.launch.run_pages import (
     MOST_KEPT_SECONDS,
     cached,
     newest_loss,
+    num_training,
     run_pages,
 )
+from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.sockets import bound_to
+from headway.state.record_log import RememberedLog
+from headway.state.rewinds import Record
 from headway.state.run_directory import Journal, RunDirectory
 from support.clock import Patient
+from support.scraped_run import samples_of, scraped_run
+
+
+class AwayLog(RememberedLog):
+    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
+        raise OSError("the store is away")
 
 
 @contextmanager
-def served(folder: Path) -> Iterator[str]:
+def served(folder: Path, is_store_away: bool = False) -> Iterator[str]:
     """Where a run's pages are, as the keeper serves them."""
     clock = SystemClock()
     directory = RunDirectory.create(folder / "it", clock)
+    if is_store_away:
+        directory.launcher = AwayLog(directory.launcher)
     members = str(folder / "members")
     coordinator = CoordinatorProcess("it", members, folder, ["--http", "127.0.0.1:0"], clock)
     with coordinator.start("--after", "6").wait():
@@ -51,6 +64,55 @@ def test_each_page_says_what_it_is(tmp_path: Path) -> None:
         for path, expected in types.items():
             with build_opener(ProxyHandler({})).open(address + path) as answer:
                 assert (path, answer.headers["Content-Type"]) == (path, expected)
+
+
+def metrics_at(address: str) -> str:
+    with build_opener(ProxyHandler({})).open(f"{address}/metrics") as answer:
+        return str(answer.read(), "utf-8")
+
+
+def test_metrics_are_those_of_the_coordinator_and_of_the_run(tmp_path: Path) -> None:
+    with served(tmp_path) as address:
+        samples = samples_of(metrics_at(address))
+    assert {sample.labels["run"] for sample in samples} == {"it"}
+    names = {sample.name for sample in samples}
+    assert {"headway_coordinator_members", "headway_run_step"} <= names
+
+
+def test_metrics_of_the_run_are_there_while_the_coordinator_restarts(tmp_path: Path) -> None:
+    clock = SystemClock()
+    directory = RunDirectory.create(tmp_path / "it", clock)
+    coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, [], clock)
+    coordinator.http = "127.0.0.1:1"  # nobody listens there
+    text = run_pages(coordinator, directory, clock)["/metrics"]()[1].decode()
+    assert "headway_run_step" in text
+    assert "headway_coordinator" not in text
+
+
+def test_a_run_whose_workers_are_all_gone_has_no_members_and_no_speed(tmp_path: Path) -> None:
+    clock = SystemClock()
+    directory = scraped_run(tmp_path, clock, name="it")
+    options = ["--http", "127.0.0.1:0"]
+    coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, options, clock)
+    with directory.held(), coordinator.start().wait():
+        text = run_pages(coordinator, directory, clock)["/metrics"]()[1].decode()
+    found = {sample.name: sample.value for sample in samples_of(text)}
+    assert found["headway_run_members"] == found["headway_run_tokens_per_second"] == 0
+
+
+@pytest.mark.parametrize(("is_paused", "expected"), [(False, 3), (True, 0)])
+def test_workers_that_wait_for_others_do_not_train(is_paused: bool, expected: int) -> None:
+    domains = tuple(Domain(workers, 1, True) for workers in (("a", "b"), ("c",)))
+    generation = Generation(3, 1, domains, 0, is_paused, (), "b was lost")
+    state = {"generation": json.loads(msgspec.json.encode(generation))}
+    assert num_training(state) == expected
+
+
+def test_metrics_of_the_coordinator_are_there_while_the_store_is_away(tmp_path: Path) -> None:
+    with served(tmp_path, is_store_away=True) as address:
+        text = metrics_at(address)
+    assert "headway_coordinator_members" in text
+    assert "headway_run_step" not in text
 
 
 def test_a_page_is_made_once_for_all_who_ask_within_a_while(tmp_path: Path) -> None:

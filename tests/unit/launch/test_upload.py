@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
 from headway.errors import NotFound, RunFailed
-from headway.launch.upload import Files, fetch, is_uploaded, upload
+from headway.launch.upload import FILES_AT_ONCE, LARGE_BYTES, Files, fetch, is_uploaded, upload
 from headway.state.file_listing import listing_of
 from headway.state.store import Store
 from support.clock import Patient
@@ -29,17 +30,20 @@ def storage(tmp_path: Path) -> Store:
 
 
 class Dying(Store):
-    """Its connection breaks with the second file, and so many times."""
+    """Its connection breaks with one of the files, so many times."""
 
-    sent = 0
     breaks = 10**6
 
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.sent: list[str] = []
+
     def send(self, path: Path, name: str) -> None:
-        self.sent += 1
-        if self.sent > 1 and self.breaks:
+        if name.endswith("manifest.json") and self.breaks:
             self.breaks -= 1
             raise OSError("connection lost")
         super().send(path, name)
+        self.sent.append(path.name)
 
 
 def name_of(files: Files) -> str:
@@ -82,10 +86,10 @@ def test_an_upload_that_was_cut_off_is_not_used_and_can_be_resumed(
     assert not is_uploaded(dying, name_of(files))
     with pytest.raises(NotFound, match="does not exist"):
         fetch(dying, name_of(files), tmp_path / "pod")
-    dying.sent, dying.breaks = 1, 0
+    dying.breaks = 0
     delivered(dying, files)
     assert is_uploaded(dying, name_of(files))
-    assert dying.sent == 3, "what had arrived is not sent again"
+    assert len(dying.sent) == len(set(dying.sent)) == 3, "what had arrived is not sent again"
 
 
 def test_an_upload_survives_a_lost_connection(files: Files, tmp_path: Path) -> None:
@@ -98,6 +102,28 @@ def test_an_upload_survives_a_lost_connection(files: Files, tmp_path: Path) -> N
         f"{dying.location(name_of(files))}/manifest.json: connection lost; retrying in {seconds} s"
         for seconds in (2, 10)
     ]
+
+
+def test_small_files_go_at_the_same_time_and_large_ones_alone(tmp_path: Path) -> None:
+    """One that is sent in parts takes the whole network by itself."""
+    meeting, under_way = Barrier(FILES_AT_ONCE), list[str]()
+
+    class Meeting(Store):
+        def send(self, path: Path, name: str) -> None:
+            under_way.append(path.name)
+            if path.name.startswith("small"):
+                meeting.wait(10)
+            else:
+                assert under_way == [path.name]
+            super().send(path, name)
+            under_way.remove(path.name)
+
+    files = {}
+    for name in [f"small-{number}" for number in range(2 * FILES_AT_ONCE)] + ["a", "z"]:
+        files[name] = tmp_path / name
+        with files[name].open("wb") as file:
+            file.truncate(10 if name.startswith("small") else LARGE_BYTES)
+    delivered(Meeting(tmp_path / "there"), files)
 
 
 def test_a_forbidden_call_is_not_retried(files: Files, tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.errors import without_hint
 from headway.launch.worker_exit import describe_exit, failed_facts, last_words
 
 FIRST = "Traceback (most recent call last):\n  File a\nKeyError: 'first'\n"
@@ -109,4 +110,6 @@ def test_a_failed_pod_says_which_of_its_workers_failed(
         "local_rank": local_rank,
         "how": how,
         "words": words,
+        "message": without_hint(left or "")[0] or JOB,
+        "hint": "make it" if left and "hint" in left else None,
     }

@@ -34,6 +34,8 @@ from headway.spec.quantities import Accelerators
         ("Tesla V100-SXM2-32GB", "V100-32GB"),
         ("Tesla V100-PCIE-16GB", "V100-PCIe-16GB"),
         ("A100", "A100-40GB"),
+        ("A100-80", "A100-80GB"),
+        ("A100-40", "A100-40GB"),
         ("V100", "V100-16GB"),
         ("h100", "H100"),
     ],

@@ -11,6 +11,7 @@ from headway.plan.memory_need import (
     STATE_BYTES,
     least_bytes,
     least_parameters,
+    less_memory,
     needed_and_present,
 )
 from headway.spec.load import load_run
@@ -89,3 +90,16 @@ def test_nodes_elsewhere_take_no_memory_here(tmp_path: Path) -> None:
     alone = resolved(tmp_path)
     assert needed_and_present(three, 1, 2**30) == needed_and_present(alone, 1, 2**30)
     assert "state of all 3 workers need at least 338.9 GiB" in needed_and_present(three, 3, 2**30)
+
+
+def test_what_would_need_less(tmp_path: Path) -> None:
+    small = ("batch.micro=5", "memory.checkpoint_activations=false")
+    assert less_memory(resolved(tmp_path, *small, nodes=3), 3) == (
+        "to need less memory: --set memory.checkpoint_activations=true recomputes activations; "
+        "--nodes 1 has fewer workers on this machine; "
+        "in a new run, --set batch.micro=2 computes fewer sequences at once"
+    )
+    least = resolved(tmp_path, "batch.micro=1", "memory.checkpoint_activations=true")
+    assert less_memory(least, 1) == (
+        "use a smaller model, shorter sequences, or a machine with more memory"
+    )

@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 from headway.report.interruptions import interruptions
-from headway.report.run_data import run_data
+from headway.report.page import page
+from headway.report.run_data import MOST_SAMPLED, ledger_verdict, run_data
 from headway.report.series import MOST_POINTS, thinned
 from support.in_process import Headway
 from support.interrupted_run import START, InterruptedRun, ten_interruptions
@@ -50,6 +51,22 @@ def test_a_machine_that_crashed_between_two_starts(tmp_path: Path) -> None:
     assert (down.kind, down.cause, down.seconds) == ("down", "ended without a record", 600)
 
 
+def test_samples_from_the_first_to_the_last(tmp_path: Path) -> None:
+    run = InterruptedRun(tmp_path, "sampled", 100)
+    run.launch()
+    run.train(10)
+    for step in range(1, 101):
+        for prompt in ("Once", "The <b>"):
+            line = {"step": step, "generation": 1, "prompt": prompt, "text": f"{step} & more"}
+            run.directory.samples.append(line)
+    found = run_data(run.directory, START)
+    assert list(found.samples) == ["Once", "The <b>"]
+    steps = [step for step, _ in found.samples["Once"]]
+    assert (len(steps), steps[0], steps[-1]) == (MOST_SAMPLED, 1, 100)
+    text = page([found], [ledger_verdict(run.directory)])
+    assert '<td class="wide">The &lt;b&gt;</td><td class="wide">100 &amp; more</td>' in text
+
+
 def test_spikes_survive_thinning() -> None:
     random.seed(1)
     y: list[float | None] = [random.random() for _ in range(100_000)]
@@ -72,6 +89,7 @@ def test_one_run(headway: Headway, folder: Path) -> None:
     run = ten_interruptions(folder)
     page = page_of(headway, folder, "spot")
     assert page.count("changing members</td>") == 5
+    assert '<td class="wide">node 0 is lost: no heartbeat</td>' in page
     assert "ledger" in page
     assert ">exact</span>: 600 steps, 4,800 samples" in page
     assert "torch 2.15.0" in page

@@ -78,6 +78,19 @@ def test_what_is_no_amount(written: object) -> None:
             "imagetools inspect IMAGE` or `crane digest IMAGE`",
         ),
         ("lab: {image: 'registry.example/headway@sha256:12'}", "has no digest, and a tag can"),
+        (
+            "lab: {accelerators: {H100: [{}]}}\n",
+            "lab.accelerators: H100 has an entry without labels: write H100: [{LABEL: VALUE}]; or",
+        ),
+        ("lab: {accelerators: {'H100:8': []}}\n", "'H100:8' is not a kind of accelerator such as"),
+        (
+            "lab: {pod: {sidecars: [{name: a}]}}\n",
+            "lab.pod.sidecars: {'name': 'a'} is not a container: write {name: warm-up, image:",
+        ),
+        (
+            "lab: {pod: {architecture: arm64, node_selector: {kubernetes.io/arch: arm64}}}\n",
+            "architecture and node_selector both set kubernetes.io/arch",
+        ),
         ("lab: {spot_labels: {}}\n", "did you mean spot_label?"),
         ("lab: {spot_label: {a: b, c: d}}\n", "lab.spot_label: give one label (found a, c)"),
     ],

@@ -49,6 +49,13 @@ def line(step: int, generation: int, **more: Any) -> dict[str, Any]:
     return {"step": step, "generation": generation, **more}
 
 
+def test_every_prompt_of_a_step_stays() -> None:
+    first, second = ({"step": 5, "prompt": prompt, "generation": 1} for prompt in ("a", "b"))
+    again = {**first, "generation": 2}
+    assert apply_rewinds([first, second]) == [first, second]
+    assert apply_rewinds([first, second, {"rewind": 4, "generation": 2}, again]) == [again]
+
+
 def test_what_two_leaders_have_written_is_taken_once() -> None:
     """The old one goes on while the new one takes over, and once more behind its lines."""
     lines = [line(1, 1), line(2, 1), line(3, 1, by="old"), line(4, 1, by="old")]

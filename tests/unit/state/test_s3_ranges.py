@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
-from typing import Any
+from http.client import HTTPConnection, HTTPResponse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from threading import Thread
+from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
 
+from headway.state import s3_ranges
 from headway.state.store import LARGE_BYTES, Store
 from support.s3 import credentials, s3_server
+from support.stolen_time import Stopwatch
 
 SIZE = 3 * LARGE_BYTES
 CONTENT = os.urandom(SIZE)
@@ -71,14 +77,13 @@ def test_a_missing_object_is_the_same_error(store: Store) -> None:
 def test_a_request_that_fails_is_left_to_s3fs(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    reads, ranges = Reads(store, monkeypatch), store._ranges
-    assert ranges is not None
+    reads = Reads(store, monkeypatch)
 
-    def fail(request: object) -> None:
-        raise EndpointConnectionError(endpoint_url="it")
+    def fail(*_: object, **__: object) -> None:
+        raise ConnectionRefusedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(ranges._session, "send", fail)
+        patch.setattr(HTTPConnection, "connect", fail)
         assert store.read_range("a file", 1, LARGE_BYTES) == CONTENT[1 : LARGE_BYTES + 1]
     assert reads.number == 1
     store.read_range("a file", 1, LARGE_BYTES)
@@ -88,18 +93,89 @@ def test_a_request_that_fails_is_left_to_s3fs(
 def test_an_answer_that_ends_early_is_not_taken(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ranges = store._ranges
-    assert ranges is not None
-    send = ranges._session.send
+    received: list[int] = []
+    readinto = HTTPResponse.readinto
 
-    def cut(request: object) -> Any:
-        answer = send(request)
-        read = answer.raw.read
-        answer.raw.read = lambda: read()[:-1]
-        return answer
+    def cut(answer: HTTPResponse, place: memoryview) -> int:
+        if received:
+            return 0
+        received.append(readinto(answer, place[:1000]))
+        return received[0]
 
-    monkeypatch.setattr(ranges._session, "send", cut)
+    monkeypatch.setattr(HTTPResponse, "readinto", cut)
+    reads = Reads(store, monkeypatch)
     assert store.read_range("a file", 1, LARGE_BYTES) == CONTENT[1 : LARGE_BYTES + 1]
+    assert (received, reads.number) == ([1000], 1)
+
+
+class KeepsOpen(BaseHTTPRequestHandler):
+    """A store that keeps connections open, as versitygw does not; for the first mebibyte."""
+
+    protocol_version = "HTTP/1.1"
+    connections: ClassVar[set[socket.socket]] = set()
+
+    def do_GET(self) -> None:
+        self.connections.add(self.connection)
+        self.send_response(206)
+        self.send_header("Content-Length", str(LARGE_BYTES))
+        self.end_headers()
+        self.wfile.write(CONTENT[:LARGE_BYTES])
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_connections_are_kept_and_those_that_the_store_closed_replaced(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), KeepsOpen) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{server.server_port}")
+        ranges = Store("s3://bucket/runs/it")._ranges
+        assert ranges is not None
+
+        def num_connections_after_a_read() -> int:
+            place = bytearray(LARGE_BYTES)
+            assert ranges.read_into("bucket/it", 0, [memoryview(place)]) == LARGE_BYTES
+            assert place == CONTENT[:LARGE_BYTES]
+            return len(KeepsOpen.connections)
+
+        assert num_connections_after_a_read() == 1
+        assert num_connections_after_a_read() == 1
+        for connection in KeepsOpen.connections:
+            connection.shutdown(socket.SHUT_RDWR)
+        assert num_connections_after_a_read() == 2
+        server.shutdown()
+
+
+def test_a_store_that_does_not_answer_is_waited_for_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many connections are idle: a firewall may have dropped them all."""
+    monkeypatch.setattr(s3_ranges, "READ_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        ranges = Store("s3://bucket/runs/it")._ranges
+        assert ranges is not None
+        url = urlsplit(ranges._address("bucket/it"))
+        ranges._idle += [ranges._connected(url) for _ in range(5)]
+        watch = Stopwatch()
+        assert ranges.read_into("bucket/it", 0, [memoryview(bytearray(9))]) is None
+        assert watch.seconds < 0.6
+        assert ranges._idle == []
+
+
+@pytest.mark.parametrize("is_refused", [False, True])
+def test_a_range_into_several_places(store: Store, is_refused: bool) -> None:
+    assert store._ranges is not None
+    store._ranges._is_refused = is_refused
+    places = [bytearray(size) for size in (LARGE_BYTES, 0, 7, LARGE_BYTES)]
+    read = store.read_into("a file", 5, [memoryview(place) for place in places])
+    assert read == 2 * LARGE_BYTES + 7
+    assert b"".join(places) == CONTENT[5 : 5 + read]
+    beyond = bytearray(LARGE_BYTES)
+    assert store.read_into("a file", SIZE - 9, [memoryview(beyond)]) == 9
+    assert beyond[:10] == CONTENT[-9:] + b"\0"
 
 
 def test_where_it_is_refused_it_is_not_tried_again(

@@ -19,6 +19,8 @@ from headway.state.status import SHOWN_CHANGES, SIGN_OF_LIFE_SECONDS, read_statu
 from support.fake_s3 import fake_s3
 
 NOW = 1_800_000_000.0
+FAILURE = "your code failed in step 3: ValueError: no\n  mine.py:5 in loss\nworker 1 ended"
+HINT = "headway check --code"
 
 
 class Stopped:
@@ -55,7 +57,7 @@ def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
             "generation": 3,
             "seconds": {"import": 2.0, "build": 1.0, "load": 0.0},
         },
-        "failed": {"words": "Traceback\nValueError: upside down", "node": 0, "local_rank": 1},
+        "failed": {"words": "x", "message": FAILURE, "hint": HINT, "node": 0, "local_rank": 1},
         "save_failed": {"reason": "No space left on device"},
     }
     for event in events:
@@ -272,22 +274,25 @@ def test_survivors_that_save_and_stop_do_not_make_a_failure_undone(
 ) -> None:
     happened(directory, clock, "launched", "started", "failed", "saved", "stopped")
     status = read_status(directory, NOW)
-    assert (status.state, status.failure) == ("failed", "ValueError: upside down")
+    assert (status.state, status.failure) == ("failed", FAILURE)
     happened(directory, clock, "launched", "started", "stopped")
     assert read_status(directory, NOW).state == "stopped"
 
 
-def test_a_hint_is_no_cause(directory: RunDirectory, clock: Stopped) -> None:
+def test_a_hint_is_no_cause_in_records_of_earlier_versions(
+    directory: RunDirectory, clock: Stopped
+) -> None:
     words = "the loss is not finite for 10 steps\nhint: headway fork it@100 NEW"
     Journal(directory.launcher, clock).note("failed", rank=0, words=words)
     assert read_status(directory, NOW).failure == "the loss is not finite for 10 steps"
 
 
-def test_the_cause_of_a_failure_is_its_last_line(directory: RunDirectory, clock: Stopped) -> None:
+def test_a_failure_is_told_as_the_terminal_told_it(directory: RunDirectory, clock: Stopped) -> None:
     happened(directory, clock, "launched", "started", "failed")
     directory.metrics.append(step(7))
     status = read_status(directory, NOW)
-    assert (status.failure, status.seconds_left) == ("ValueError: upside down", None)
+    assert (status.failure, status.failure_hint) == (FAILURE, HINT)
+    assert status.seconds_left is None
     happened(directory, clock, "launched", "started", "finished")
     assert read_status(directory, NOW).failure is None, "of this start, not of an earlier one"
 

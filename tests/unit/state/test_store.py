@@ -11,9 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
 
 from headway.errors import BadInput
-from headway.state.store import NUM_REQUESTS, Store
+from headway.state.store import NUM_REQUESTS, Store, is_refusal
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
 
@@ -234,3 +235,13 @@ def test_a_reader_that_stops_early_reads_no_further() -> None:
         next(pieces)
         pieces.close()  # type: ignore[attr-defined]
         assert len(read) <= 2 * NUM_REQUESTS
+
+
+@pytest.mark.parametrize(
+    ("code", "is_final"), [("AccessDenied", True), ("RequestTimeTooSkewed", False)]
+)
+def test_a_refusal_of_the_moment_may_pass(code: str, is_final: bool) -> None:
+    """A machine that has just started may not have the time yet; a token is renewed."""
+    error = PermissionError("403")
+    error.__cause__ = ClientError({"Error": {"Code": code}}, "GetObject")
+    assert is_refusal(error) is is_final

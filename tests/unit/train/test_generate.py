@@ -16,7 +16,7 @@ from transformers import (
     MambaForCausalLM,
 )
 
-from headway.train.generate import NextToken
+from headway.train.next_token import NextToken
 
 CONTEXT = 12
 
@@ -55,7 +55,7 @@ def test_a_text_that_outgrows_the_context(make: Any) -> None:
     embedding.register_forward_hook(lambda _, args, output: seen.append(args[0].shape[1]))
     predictor, ids = NextToken(module, CONTEXT), [3, 1, 4]
     for _ in range(12):
-        logits = predictor.logits(ids)
+        logits = predictor.logits([ids])[0]
         read = seen[-1]
         with torch.no_grad():
             output = module(torch.tensor([ids[-CONTEXT:]]))

@@ -147,6 +147,22 @@ def test_perplexity_is_that_of_the_text(folder: Path, objective: str, expected: 
     assert line["perplexity"] == pytest.approx(math.exp(expected))
 
 
+@pytest.mark.parametrize("objective", ["masked", None])
+def test_there_is_no_perplexity_where_the_loss_is_not_that_of_the_next_token(
+    folder: Path, objective: str | None
+) -> None:
+    resolved = SimpleNamespace(**vars(RESOLVED))
+    resolved.run = SimpleNamespace(**vars(RESOLVED.run))
+    resolved.run.objective = SimpleNamespace(type=objective)
+    writer = recorder(folder / "it", resolved)
+    begin(writer, world(1), 0)
+    writer.step(result(1, loss=2.0), {})
+    writer.evaluation(1, {"held-out": EvaluationResult(1.0, 10, {})})
+    (line,) = RunDirectory(folder / "it").steps()
+    (evaluated,) = RunDirectory(folder / "it").evaluations.read()[0]
+    assert "perplexity" not in {**line, **evaluated}
+
+
 def test_a_step_is_in_the_ledger_once_it_is_settled(folder: Path) -> None:
     """The next one was committed after it, a checkpoint holds it, or the run ends with it."""
     leader = recorder(folder)
@@ -184,7 +200,7 @@ def test_others_write_nothing(folder: Path) -> None:
     other = recorder(folder)
     begin(other, world(1, rank=1), 0)
     other.step(result(1), {})
-    other.evaluation(1, {"held-out": EvaluationResult(1.0, 2.7, 10, {})})
+    other.evaluation(1, {"held-out": EvaluationResult(1.0, 10, {})})
     other.activations(1, [{"mean": 1.0}])
     other.settle()
     other.close()
@@ -221,7 +237,7 @@ def test_what_only_the_dead_leader_had_committed_never_was(
     leader, other = pair
     leader.step(result(4, loss=4.0), {})
     leader.settle()  # to save it
-    leader.evaluation(4, {"held-out": EvaluationResult(1.0, 2.7, 10, {})})
+    leader.evaluation(4, {"held-out": EvaluationResult(1.0, 10, {})})
     leader.activations(4, [{"mean": 1.0}])
     assert ledger(folder)[-1] == "4"
     begin(other, world(2), 3)
@@ -251,7 +267,7 @@ def test_a_step_that_another_has_committed_and_the_leader_has_not_is_kept(
 def test_a_newcomer_can_lead_one_day(folder: Path, pair: tuple[Recorder, Recorder]) -> None:
     """It gets the lines that others keep, as it gets the state: as JSON."""
     leader, other = pair
-    leader.evaluation(3, {"held-out": EvaluationResult(1.0, 2.7, 10, {})})
+    leader.evaluation(3, {"held-out": EvaluationResult(1.0, 10, {})})
     leader.settle(upto=3)
     newcomer = recorder(folder)
     newcomer.replace_kept_records(json.loads(json.dumps(leader.kept_records())))
@@ -293,7 +309,7 @@ def test_one_that_leaves_writes_no_more(folder: Path, pair: tuple[Recorder, Reco
 def test_an_evaluation_that_the_dead_leader_could_not_write_is_written(
     folder: Path, pair: tuple[Recorder, Recorder]
 ) -> None:
-    results = {name: EvaluationResult(1.0, 2.7, 10, {}) for name in ("a", "b")}
+    results = {name: EvaluationResult(1.0, 10, {}) for name in ("a", "b")}
     _, other = pair
     other.evaluation(3, results)
     begin(other, world(2), 3)
@@ -472,7 +488,7 @@ class Run:
         """All of them, if it is due."""
         if self.is_due(self.workers[0]):
             for worker in self.workers:
-                one = EvaluationResult(worker.state[-1], 2.7, 10, {})
+                one = EvaluationResult(worker.state[-1], 10, {})
                 worker.recorder.evaluation(len(worker.state), {"a": one, "b": one})
                 worker.evaluated = len(worker.state)
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from headway.errors import Exit, Stopped
+from headway.member.protocol.generation import Generation
 from headway.member.protocol.status import WorkerStatus
-from headway.member.worker.session_view import SessionClosed
+from headway.member.worker.session import Session
+from headway.member.worker.session_view import Late, SessionClosed
 from headway.train import restart
 from headway.train.__main__ import exit_code_of
 from headway.train.restart import RestartWorlds
@@ -29,6 +32,40 @@ class ClosedSession:
 
     def goodbye(self, reason: str) -> None:
         pass
+
+
+class EnteringSession(Session):
+    """Has a place in generation 3, and the others are there when it has waited for them twice."""
+
+    def __init__(self, then: Callable[[], None]) -> None:
+        self._then, self._waits = then, 0
+        self._view: Any = SimpleNamespace(
+            status=WorkerStatus(ready=True), domain=0, may_form=False, generation=paused(3)
+        )
+
+    @property
+    def view(self) -> Any:
+        return self._view
+
+    def wait_for(self, what: str, is_so: Callable[[Any], bool], seconds: float) -> Any:
+        if what == "a change":
+            raise SessionClosed("closed")
+        self._waits += what == "all others"
+        self._view.may_form = self._waits == 2
+        if not is_so(self._view):
+            raise Late(what)
+        return self._view
+
+    def enter(self, number: int) -> Generation:
+        self._view.status = WorkerStatus(entered=number)
+        self._then()
+        return paused(number)
+
+
+def paused(number: int) -> Generation:
+    return Generation(
+        number=number, incarnation=1, domains=(), leader=0, paused=True, sound=(), reason=""
+    )
 
 
 def worlds_of(stop: StopRequest, **status: int) -> RestartWorlds:
@@ -53,6 +90,14 @@ def test_a_newcomer_that_stops_does_not_say_that_the_run_is_saved(
     with pytest.raises(Stopped) as caught:
         worlds_of(stop).wait_for_place()
     assert caught.value.exit_code == expected
+
+
+def test_one_that_has_entered_leaves_after_the_first_step_and_not_before() -> None:
+    """The others wait in the group for all that have entered: nothing tells them of a goodbye."""
+    stop = StopRequest(is_live=True)
+    worlds = RestartWorlds(EnteringSession(then=lambda: setattr(stop, "leave_asked", True)), stop)
+    assert worlds.wait_for_place().number == 3
+    assert stop.leave_asked
 
 
 def test_a_finished_run_is_done_although_its_members_change() -> None:

@@ -15,6 +15,7 @@ from headway.errors import BadInput, PeerLost
 from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
+    FoundCheckpoint,
     candidates,
     find_checkpoint,
     folder_of,
@@ -24,7 +25,9 @@ from headway.state.checkpoints import (
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import WholeFile
-from headway.train.restore import load_weights, outage_restarts
+from headway.train.outages import outage_restarts
+from headway.train.restore import VISIBLE_SECONDS, load_weights, manifest_seen_here
+from support.clock import Patient
 from support.fake_s3 import fake_s3
 
 from .conftest import Little
@@ -156,13 +159,13 @@ def test_nothing_is_left_of_a_checkpoint_that_was_passed_over(
 def test_each_byte_is_read_once(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     saved(directory, 3)
     read: list[tuple[str, int, int]] = []
-    read_range = Store.read_range
+    read_into = Store.read_into
 
-    def note(self: Store, name: str, start: int, length: int) -> bytes:
-        read.append((name, start, length))
-        return read_range(self, name, start, length)
+    def note(self: Store, name: str, start: int, places: list[memoryview]) -> int:
+        read.append((name, start, sum(map(len, places))))
+        return read_into(self, name, start, places)
 
-    monkeypatch.setattr(Store, "read_range", note)
+    monkeypatch.setattr(Store, "read_into", note)
     assert Little(directory, 2).restore() == 3
     file = f"{folder_of(3, 1)}/rank-0.safetensors"
     assert read == [(file, 0, directory.store.size(file))]
@@ -284,6 +287,28 @@ def test_what_a_restart_would_not_cure_is_an_error(
         with pytest.raises(type(error)) as caught, outage_restarts(directory, all_restart):
             raise error
         assert caught.value is error
+
+
+def test_a_checkpoint_that_the_leader_sees_is_looked_for_until_it_is_visible(
+    directory: RunDirectory,
+) -> None:
+    """As on a network file system, which keeps what it has seen of a folder for seconds."""
+    saved(directory, 3)
+    manifest, found = directory.store.path(f"{folder_of(3, 1)}/{MANIFEST}"), FoundCheckpoint(3, 1)
+    hidden = manifest.rename(directory.store.path("hidden"))
+    patient = Patient()
+    gone = manifest_seen_here(directory, found, patient, VISIBLE_SECONDS)
+    assert (gone, patient.passed) == ("it has no manifest: the save was not finished", 10.0)
+    assert isinstance(manifest_seen_here(directory, found, Patient(), 0), str)
+
+    def appear() -> None:
+        if clock.passed > 3 and hidden.exists():
+            hidden.rename(manifest)
+
+    clock = Patient(appear)
+    seen = manifest_seen_here(directory, found, clock, VISIBLE_SECONDS)
+    assert isinstance(seen, CheckpointManifest)
+    assert 3 < clock.passed < 5
 
 
 def test_a_model_of_another_shape_is_refused(directory: RunDirectory) -> None:

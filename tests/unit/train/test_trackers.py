@@ -89,7 +89,7 @@ def take(recorder: Recorder, steps: range, loss: float) -> None:
 
 
 def evaluate(recorder: Recorder, step: int, loss: float) -> None:
-    recorder.evaluation(step, {"held-out": EvaluationResult(loss, 2.0, 64, {})})
+    recorder.evaluation(step, {"held-out": EvaluationResult(loss, 64, {})})
 
 
 def test_wandb_has_each_step_once_under_one_id(directory: RunDirectory, resolved: Resolved) -> None:

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from headway.train.evaluate import EvaluationResult
+from headway.train.samples import Sample
 from headway.train.step import StepResult
 from headway.train.worker_log import EVERY_SECONDS, WorkerLog
 from headway.train.world import RankPlacement, World
@@ -48,11 +49,12 @@ def test_the_last_step_is_always_told(capsys: pytest.CaptureFixture[str]) -> Non
     worker_log.step(step(1))
     clock.passed += 1
     worker_log.step(step(2, skipped="the loss is not finite"))
-    worker_log.evaluation(2, {"held-out": EvaluationResult(3.25, 25.8, 10, {})})
+    worker_log.evaluation(2, {"held-out": EvaluationResult(3.25, 10, {})}, [Sample("Once", "a\nb")])
     assert lines(capsys) == [
         "generation 1: 1 worker, training from step 0",
         "step 2/2  loss 2.5000  1,000 tokens/s  skipped: the loss is not finite",
         "step 2/2  evaluation: held-out 3.2500",
+        r"step 2/2  sample: 'Once' 'a\nb'",
     ]
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import typer
+from collections.abc import Callable
 
+from headway.cli.command_group import ExampleCommand, plain_app
 from headway.cli.data.join import join
 from headway.cli.data.mix import mix
 from headway.cli.data.prepare import prepare
@@ -12,7 +13,27 @@ from headway.cli.data.show import show
 from headway.cli.data.tokenizer import tokenizer
 from headway.cli.data.verify import verify
 
-app = typer.Typer(help="Prepare data for training, and inspect it.", no_args_is_help=True)
-
-for command in (prepare, join, mix, tokenizer, show, sample, verify):
-    app.command()(command)
+app = plain_app(help="Prepare data for training, and inspect it.", no_args_is_help=True)
+EXAMPLES: dict[Callable[..., None], tuple[str, str]] = {
+    prepare: (
+        "headway data prepare text.jsonl --into set --tokenizer gpt2",
+        "headway data prepare 'books/*.txt' --into books --train-vocab 8192",
+    ),
+    join: (
+        "headway data join part-1 part-2 --into set",
+        "headway data join s3://bucket/part-1 s3://bucket/part-2 --into s3://bucket/set",
+    ),
+    mix: (
+        "headway data mix web books --into mixed --weights 0.7,0.3",
+        "headway data mix web books --into mixed --epochs 1,2",
+    ),
+    tokenizer: (
+        "headway data tokenizer text.jsonl --vocab 8192 --into tokenizer",
+        "headway data tokenizer text.jsonl --vocab 30000 --masked --into tokenizer",
+    ),
+    show: ("headway data show set", "headway data show set --sequence-length 512"),
+    sample: ("headway data sample set", "headway data sample set -n 3 --documents"),
+    verify: ("headway data verify set", "headway data verify set --repair"),
+}
+for command, examples in EXAMPLES.items():
+    app.command(cls=ExampleCommand, epilog="\n".join(examples))(command)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.options import AllowUnreadableOption
 from headway.cli.output import say, short_count
-from headway.state.store import Store
+
+if TYPE_CHECKING:
+    from headway.state.store import Store
 
 
 def join(
@@ -24,12 +27,14 @@ def join(
             help="Where to write the set. Default: PART, if all parts were prepared into it.",
         ),
     ] = None,
+    allow_unreadable: AllowUnreadableOption = False,
 ) -> None:
     """Join parts that were prepared separately, on one machine or several, into one set.
 
     Nothing is copied: parts in folders of their own must be on the disk of --into.
     """
     from headway.errors import BadInput, needs_train
+    from headway.state.store import Store
 
     try:
         from headway.cli.set_preparation import report_left_out
@@ -45,7 +50,7 @@ def join(
         into = parts[0]
     store, stores = Store(into), [Store(part) for part in parts]
     _refuse_another(stores[0], store)
-    made = join_parts(stores, store)
+    made = join_parts(stores, store, allow_unreadable=allow_unreadable)
     say(
         f"joined {into}: {short_count(made.num_documents)} documents, "
         f"{short_count(made.num_tokens)} tokens, {len(made.shards)} shards"

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
+from headway.cli.options import AllowUnreadableOption
 from headway.cli.output import hint, say
 
 
@@ -36,6 +37,10 @@ def prepare(
     messages: Annotated[
         str | None,
         typer.Option(help="Column with conversations: only answers count for the loss."),
+    ] = None,
+    chat_template: Annotated[
+        Literal["zephyr"] | None,
+        typer.Option(help="With --messages: built-in chat template for a tokenizer without one."),
     ] = None,
     transform: Annotated[
         str | None, typer.Option(help="Your own function, module:function; see --code.")
@@ -77,6 +82,7 @@ def prepare(
     strict: Annotated[
         bool, typer.Option("--strict", help="Stop at the first record that cannot be read.")
     ] = False,
+    allow_unreadable: AllowUnreadableOption = False,
     processes: Annotated[
         int | None,
         typer.Option(help="Number of processes that tokenise. Default: one per core.", min=1),
@@ -105,6 +111,8 @@ def prepare(
         raise needs_train("headway data prepare", error) from None
     if (tokenizer is None) == (train_vocab is None):
         raise BadInput("give exactly one of --tokenizer and --train-vocab", "--tokenizer gpt2")
+    if chat_template is not None and tokenizer is None:
+        raise BadInput("--chat-template needs --tokenizer", "--tokenizer gpt2")
     if hold_out is not None and part is not None:
         raise BadInput("--hold-out and --part cannot be combined")
     try:
@@ -113,7 +121,7 @@ def prepare(
         raise BadInput(f"--hold-out: {error}") from None
     job = PrepareJob(
         sources=sources,
-        tokenizer=TokenizerSource(load=tokenizer, train_vocab=train_vocab),
+        tokenizer=TokenizerSource(tokenizer, train_vocab, chat_template),
         into=into,
         beside=Path.cwd(),
         settings=RecipeSettings(
@@ -132,6 +140,7 @@ def prepare(
         code=None if code is None else code.resolve(),
         anonymous=anonymous,
         strict=strict,
+        allow_unreadable=allow_unreadable,
         processes=processes,
         part=None if part is None else _part(part),
     )

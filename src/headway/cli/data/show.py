@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from headway.cli.options import JsonOption, SequenceLengthOption
-from headway.cli.output import print_json, short_count, warn
+from headway.cli.output import print_json, short_bytes, short_count, warn
 
 if TYPE_CHECKING:
     from headway.data.prepare.recipe import Recipe
@@ -109,7 +109,7 @@ def _facts(facts: SetFacts) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{short_count(facts.num_tokens)} in {_counted(documents, 'document')}{each}"
     if facts.num_text_bytes:
         ratio = facts.num_text_bytes / facts.num_tokens
-        yield "text", f"{_bytes(facts.num_text_bytes)}, {ratio:.2f} bytes a token"
+        yield "text", f"{short_bytes(facts.num_text_bytes)}, {ratio:.2f} bytes a token"
     else:
         yield "text", "none: it was made from token ids"
     yield "vocabulary", f"{facts.vocab_size} tokens, {facts.token_dtype}"
@@ -118,7 +118,7 @@ def _facts(facts: SetFacts) -> Iterator[tuple[str, str]]:
     if facts.num_masked_tokens is not None:
         words = "of the tokens do not count for it"
         yield "loss", _share(facts.num_masked_tokens, facts.num_tokens, words, "all tokens count")
-    yield "files", f"{_counted(facts.num_shards, 'shard')}, {_bytes(facts.num_bytes)}"
+    yield "files", f"{_counted(facts.num_shards, 'shard')}, {short_bytes(facts.num_bytes)}"
     blocks = f"blocks of {short_count(facts.block_tokens)} tokens"
     sequence = "; in the order of the sources" if facts.in_sequence else ""
     yield "order", f"{blocks}, {facts.window_blocks} of them mixed at a time{sequence}"
@@ -135,12 +135,12 @@ def _samples(facts: SetFacts) -> str:
 def _sources(recipe: Recipe) -> Iterator[tuple[str, str]]:
     key = "sources"
     for file in recipe.files[:SHOWN_SOURCES]:
-        yield key, f"{file.name}{f', {_bytes(file.size)}' if file.size else ''}"
+        yield key, f"{file.name}{f', {short_bytes(file.size)}' if file.size else ''}"
         key = ""
     more = len(recipe.files) - SHOWN_SOURCES
     if more > 0:
         total = sum(file.size for file in recipe.files)
-        yield "", f"and {more} more" + (f"; {_bytes(total)} in all" if total else "")
+        yield "", f"and {more} more" + (f"; {short_bytes(total)} in all" if total else "")
 
 
 def _left_out(left_out: LeftOut, listed: str | None) -> Iterator[tuple[str, str]]:
@@ -313,11 +313,3 @@ def _share(part: int, whole: int, words: str, none: str = "none") -> str:
         return none
     share = part / whole
     return f"{'less than 0.01%' if share < 0.0001 else f'{share:.2%}'} {words}"
-
-
-def _bytes(number: int) -> str:
-    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
-        if number >= factor:
-            amount = number / factor
-            return f"{amount:.0f} {unit}" if amount >= 100 else f"{amount:.3g} {unit}"
-    return f"{number} bytes"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -77,8 +78,13 @@ def tokenizer(
     say(f"trained a tokenizer of {made.vocab_size} tokens, in {into}")
     if made.vocab_size < vocab:
         warn(f"it has fewer than {vocab} tokens: the text is too short for more")
-    windows = " --windows 128" if masked else ""
-    hint(f"headway data prepare SOURCES --tokenizer {into}{windows} --into SET")
+    read = {"--column": None if column == "text" else column, "--template": template}
+    read |= {"--transform": transform, "--code": None if code is None else str(code)}
+    options = [word for key, value in read.items() if value is not None for word in (key, value)]
+    options += ["--anonymous"] if anonymous else []
+    options += ["--windows", "128"] if masked else []
+    words = [*sources, "--tokenizer", into, *options, "--into", "prepared/set"]
+    hint(f"headway data prepare {shlex.join(words)}")
 
 
 def _progress_text(progress: PrepareProgress) -> str:

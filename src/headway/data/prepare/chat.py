@@ -29,10 +29,14 @@ from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from jinja2.utils import Namespace
 
-from headway.data.tokenizer import COMPANIONS, CONFIG_JSON, TOKENIZER_JSON, TokenizerFiles
+from headway.data.tokenizer import (
+    COMPANIONS,
+    CONFIG_JSON,
+    TEMPLATE_JINJA,
+    TOKENIZER_JSON,
+    TokenizerFiles,
+)
 from headway.errors import BadInput
-
-TEMPLATE_JINJA = "chat_template.jinja"
 
 # Names in the template's context, and their values while answers are tracked: halves of surrogate
 # pairs, which no message may contain.
@@ -342,7 +346,8 @@ def _source(folder: Path, config: Mapping[str, Any], called: str) -> str:
     if not isinstance(found, str):
         raise BadInput(
             f"{called} has no chat template{named}",
-            f"give a tokenizer with a {TEMPLATE_JINJA}, or transform the conversations to text",
+            "use a built-in one: tokenizer: {from: ..., chat_template: zephyr}; "
+            "for headway data prepare: --chat-template zephyr",
         )
     return found
 

@@ -82,7 +82,8 @@ class EncoderPool:
 def _killed() -> HeadwayError:
     return HeadwayError(
         "a tokenising process was killed",
-        "if memory ran out, use fewer --processes; run the same command to resume",
+        "if memory ran out, use fewer --processes; run the same command to resume. In a script of "
+        'yours, call run() below `if __name__ == "__main__":`',
     )
 
 

@@ -35,8 +35,8 @@ class TokenIds:
 class Omitted(Enum):
     """Why a record is left out on purpose; these are counted."""
 
-    BLANK = "white space only"
-    DROPPED = "left out by the transform"
+    BLANK = "blank"
+    DROPPED = "dropped by the transform"
 
 
 Content = str | RenderedChat | TokenIds

@@ -63,6 +63,8 @@ class PrepareJob:
     anonymous: bool = False
     strict: bool = False
     """Whether the first problem stops the preparation."""
+    allow_unreadable: bool = False
+    """Whether most of the records may be unusable."""
     processes: int | None = None
     """Number of processes. None: one per core, or a single one for small sources."""
     part: tuple[int, int] | None = None
@@ -113,7 +115,9 @@ def prepare(
             return PreparedPart(len(chosen), sum(shard.num_tokens for shard in made if shard))
         # Before the manifest: a set that has one is not opened here again.
         builder.clear()
-        return write_set_manifest(store, recipe, units, records)
+        return write_set_manifest(
+            store, recipe, units, records, allow_unreadable=job.allow_unreadable
+        )
 
 
 def refuse_finished(store: Store) -> None:
@@ -207,7 +211,9 @@ def _make_tokens(
 ) -> TokenizerFacts:
     settings = job.settings
     if job.tokenizer.load is not None:
-        tokens = load_set_tokenizer(job.tokenizer.load, job.beside, settings.layout, folder)
+        tokens = load_set_tokenizer(
+            job.tokenizer.load, job.beside, settings.layout, folder, job.tokenizer.chat_template
+        )
         # Errors in a template or the user's function are raised before anything is written.
         called = f"tokenizer `{job.tokenizer.load}`"
         Extractor(settings, tokens.vocab_size, folder, job.code, called)

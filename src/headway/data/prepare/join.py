@@ -18,7 +18,9 @@ from headway.state.store import Store
 SHOWN = 5
 
 
-def join_parts(parts: Sequence[Store], into: Store) -> SetManifest:
+def join_parts(
+    parts: Sequence[Store], into: Store, *, allow_unreadable: bool = False
+) -> SetManifest:
     """Joins parts that are in `into` itself, or in folders on the same disk, into one set.
 
     Refuses parts of different recipes, duplicate shards and gaps, naming each.
@@ -48,7 +50,7 @@ def join_parts(parts: Sequence[Store], into: Store) -> SetManifest:
     for key, part in sources.items():
         if part.root != into.root:
             _link(records[key], part, into)
-    return write_set_manifest(into, recipe, units, records)
+    return write_set_manifest(into, recipe, units, records, allow_unreadable=allow_unreadable)
 
 
 def _refuse_far_apart(stores: Sequence[Store], store: Store) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import headway
 from headway.data.formats.chunks import Problem
-from headway.data.prepare.progress import nothing_readable
+from headway.data.prepare.extract import Omitted
+from headway.data.prepare.progress import HINTS, by_count, nothing_readable
 from headway.data.prepare.recipe import Recipe, SourceUnit
 from headway.data.prepare.shard_writer import ShardRecord
 from headway.data.set_format import MANIFEST, SHARDS, SetManifest, token_dtype
@@ -41,8 +43,11 @@ def write_set_manifest(
     recipe: Recipe,
     units: Sequence[SourceUnit],
     records: ShardRecords,
+    *,
+    allow_unreadable: bool,
 ) -> SetManifest:
-    """Writes problems.jsonl and, last, the manifest. All units must be finished."""
+    """Writes problems.jsonl and, last, the manifest. All units must be finished. Refuses a set most
+    of whose records were left out, unless allowed; nothing has to be read again then."""
     ordered = [record for unit in units for record in records_of_unit(records, unit.number)]
     shards = tuple(record.shard for record in ordered if record.shard is not None)
     located = [*recipe.left_out, *located_problems(units, records)]
@@ -56,13 +61,17 @@ def write_set_manifest(
     if not shards:
         raise _empty(recipe, statistics, left_out, located)
     settings = recipe.settings
+    num_documents = sum(shard.num_documents for shard in shards)
+    if not allow_unreadable and not settings.in_sequence:
+        unread = located[len(recipe.left_out) :]
+        _refuse_few(recipe, num_documents, statistics, unread, store)
     manifest = SetManifest(
         layout=settings.layout,
         window_tokens=settings.window_tokens,
         vocab_size=recipe.tokens.vocab_size,
         token_dtype=token_dtype(recipe.tokens.vocab_size),
         num_tokens=sum(shard.num_tokens for shard in shards),
-        num_documents=sum(shard.num_documents for shard in shards),
+        num_documents=num_documents,
         num_bytes=sum(record.num_bytes for record in ordered),
         num_tokens_left_out=left_out,
         block_tokens=settings.block_tokens,
@@ -117,24 +126,58 @@ def _counts(problems: Sequence[Problem]) -> dict[str, int]:
     return counts
 
 
+def _refuse_few(
+    recipe: Recipe,
+    num_documents: int,
+    statistics: Statistics,
+    problems: Sequence[Problem],
+    store: Store,
+) -> None:
+    """Raises if more records could not be used than could. Duplicates, held-out documents and
+    whatever the transform dropped were usable; files that are no text at all are not records."""
+    unusable = Counter(statistics.problems) - Counter(_counts(recipe.left_out))
+    unusable[Omitted.BLANK.value] += statistics.num_blank
+    num_unusable = sum(unusable.values())
+    num_usable = (
+        num_documents + statistics.num_duplicates + statistics.num_held_out + statistics.num_dropped
+    )
+    if num_unusable <= num_usable:
+        return
+    first = f" The first: {problems[0].where}: {problems[0].message}." if problems else ""
+    listed = f" All are listed in {store.root}/{PROBLEMS}." if problems else ""
+    raise BadInput(
+        f"{_names(recipe)}: only {num_usable} of {num_usable + num_unusable} records have text: "
+        f"{by_count(unusable)}.{first}{listed}",
+        (f"{HINTS[kind]}; " if problems and (kind := problems[0].kind) in HINTS else "")
+        + "to accept it: allow_unreadable: true beside sources in the run file, or headway data "
+        "prepare --allow-unreadable",
+    )
+
+
+def _names(recipe: Recipe) -> str:
+    names = ", ".join(file.name for file in recipe.files[:3])
+    return names if len(recipe.files) <= 3 else f"{names} and {len(recipe.files) - 3} more"
+
+
 def _empty(
     recipe: Recipe, statistics: Statistics, num_left_out: int, problems: Sequence[Problem]
 ) -> BadInput:
-    names = ", ".join(file.name for file in recipe.files[:3])
-    if len(recipe.files) > 3:
-        names += f" and {len(recipe.files) - 3} more"
+    names = _names(recipe)
     if num_left_out:
         return BadInput(
             f"{names}: {num_left_out} tokens of text are too few for one window of "
             f"{recipe.settings.window_tokens}",
             "use more text or a shorter sequence_length",
         )
+    reasons = {
+        **statistics.problems,
+        Omitted.BLANK.value: statistics.num_blank,
+        "on the other side of the hold_out split": statistics.num_held_out,
+        "duplicates": statistics.num_duplicates,
+        Omitted.DROPPED.value: statistics.num_dropped,
+    }
     if problems:
-        return nothing_readable(names, statistics.num_problems, problems[0])
-    if statistics.num_duplicates or statistics.num_held_out or statistics.num_dropped:
-        return BadInput(
-            f"no documents of {names} remain: {statistics.num_held_out} are on the other side of "
-            f"the hold_out split, {statistics.num_duplicates} are duplicates, and the transform "
-            f"dropped {statistics.num_dropped}"
-        )
+        return nothing_readable(names, reasons, problems[0])
+    if any(reasons.values()):
+        return BadInput(f"no text in {names}: {by_count(reasons)}")
     return BadInput(f"no text in {names}", "the files are empty or contain only whitespace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,10 +76,15 @@ class ProgressReporter:
         )
 
 
-def nothing_readable(names: str, num_problems: int, first: Problem) -> BadInput:
-    """The error when none of the records of the files `names` could be read."""
+def nothing_readable(names: str, problems: Mapping[str, int], first: Problem) -> BadInput:
+    """The error when no record of the files `names` could be read. `problems`: number by kind."""
     return BadInput(
-        f"no text in {names}: none of {num_problems} records could be read. The first: "
-        f"{first.where}: {first.message}",
+        f"no text in {names}: {by_count(problems)}. The first: {first.where}: {first.message}",
         HINTS.get(first.kind),
     )
+
+
+def by_count(reasons: Mapping[str, int]) -> str:
+    """`58 no column, 1 not JSON`: the most frequent first."""
+    counted = sorted(reasons.items(), key=lambda pair: (-pair[1], pair[0]))
+    return ", ".join(f"{count} {reason}" for reason, count in counted if count)

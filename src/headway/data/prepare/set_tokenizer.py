@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ from tokenizers import Tokenizer
 
 from headway.clock import Clock
 from headway.data.formats.chunks import Problem
-from headway.data.prepare.extract import Extracted, Extractor
+from headway.data.prepare.extract import Extracted, Extractor, Omitted
 from headway.data.prepare.progress import PrepareProgress, ProgressReporter, nothing_readable
 from headway.data.prepare.recipe import Recipe, RecipeSettings, TokenizerFacts, source_units
 from headway.data.prepare.sources import find_sources
@@ -29,6 +30,7 @@ from headway.data.tokenizer import (
     train_tokenizer,
     trained_roles,
     vocab_size,
+    write_chat_template,
 )
 from headway.errors import BadInput
 from headway.state.store import Store
@@ -43,11 +45,16 @@ NO_TOKENIZER = TokenizerFacts(
 """Placeholder before the tokenizer is known."""
 
 
-def load_set_tokenizer(source: str, beside: Path, layout: Layout, folder: Path) -> TokenizerFacts:
-    """Facts about a tokenizer from a folder or the hub; copies its files to `folder`."""
+def load_set_tokenizer(
+    source: str, beside: Path, layout: Layout, folder: Path, chat_template: str | None = None
+) -> TokenizerFacts:
+    """Facts about a tokenizer from a folder or the hub; copies its files to `folder`, with the
+    built-in chat template if one is named."""
     found = find_tokenizer(source, beside)
     tokens = _tokens(found.load(), found.roles(), layout, source)
-    copy_tokenizer(found, folder)
+    copied = copy_tokenizer(found, folder)
+    if chat_template is not None:
+        write_chat_template(chat_template, copied.roles(), folder, f"tokenizer `{source}`")
     return tokens.model_copy(update={"digest": file_digest(folder / TOKENIZER_JSON)})
 
 
@@ -103,23 +110,28 @@ def train_set_tokenizer(
     """Facts about a tokenizer trained on the recipe's files, which `sources` named; saves it to the
     given `folder`."""
     reporter.begin("tokenizer", sum(file.size for file in recipe.files), 0)
-    first: list[Problem] = []
-    texts = _training_texts(recipe, folder, reporter, first)
+    problems: list[Problem] = []
+    reasons: Counter[str] = Counter()
+    texts = _training_texts(recipe, folder, reporter, problems, reasons)
     tokens = _train(texts, vocab, recipe.settings.layout, folder)
     reporter.show()
     if reporter.documents == 0:
         names = ", ".join(sources)
-        if first:
-            raise nothing_readable(names, reporter.problems, first[0])
+        if problems:
+            raise nothing_readable(names, reasons, problems[0])
         raise BadInput(f"no text in {names}", "the files are empty or contain only whitespace")
     return tokens
 
 
 def _training_texts(
-    recipe: Recipe, folder: Path, reporter: ProgressReporter, first: list[Problem]
+    recipe: Recipe,
+    folder: Path,
+    reporter: ProgressReporter,
+    problems: list[Problem],
+    reasons: Counter[str],
 ) -> Iterator[str]:
     """The text of units spread over the sources. Unreadable records are reported when the set is
-    made; the first is stored in `first`, in case nothing can be read."""
+    made; in case nothing can be read, `problems` gets the first, and `reasons` are counted."""
     units = source_units(recipe)
     total = sum(unit.num_bytes for unit in units)
     stride = max(1, -(-total // TRAINING_BYTES))
@@ -134,8 +146,11 @@ def _training_texts(
                 )
                 if isinstance(content, Problem):
                     reporter.count(problems=1)
-                    if not first:
-                        first.append(content)
+                    reasons[content.kind] += 1
+                    if not problems:
+                        problems.append(content)
+                elif isinstance(content, Omitted):
+                    reasons[content.value] += 1
                 elif isinstance(content, str):
                     reporter.count(documents=1, num_bytes=len(content.encode()))
                     yield content

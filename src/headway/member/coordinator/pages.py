@@ -197,7 +197,7 @@ class _Metrics(Collector):
             ("lag_seconds", "Longest recent delay of the event loop.", server.lag_seconds),
             ("uptime_seconds", "Time since the start.", server.clock.monotonic() - server.began),
         ):
-            yield GaugeMetricFamily(f"headway_coordinator_{name}", meaning, float(value))
+            yield self._of_run(GaugeMetricFamily, name, meaning, value)
         for name, meaning, value in (
             ("beats", "Heartbeats accepted.", counts["beats"]),
             ("goodbyes", "Goodbyes accepted.", counts["goodbyes"]),
@@ -215,4 +215,15 @@ class _Metrics(Collector):
             ("record_failures", "Failed calls to the record.", counts["record failures"]),
             ("defects", "Connections closed by a defect of the coordinator.", counts["defects"]),
         ):
-            yield CounterMetricFamily(f"headway_coordinator_{name}", meaning, float(value))
+            yield self._of_run(CounterMetricFamily, name, meaning, value)
+
+    def _of_run(
+        self,
+        kind: type[GaugeMetricFamily | CounterMetricFamily],
+        name: str,
+        meaning: str,
+        value: float,
+    ) -> Metric:
+        made = kind(f"headway_coordinator_{name}", meaning, labels=["run"])
+        made.add_metric([self._server.run], float(value))
+        return made

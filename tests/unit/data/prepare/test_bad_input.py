@@ -65,6 +65,7 @@ def prepared(
     beside: Path, sources: list[str], into: Path, strict: bool = False, **how: Any
 ) -> SetManifest:
     processes = how.pop("processes", 1)
+    allow_unreadable = how.pop("allow_unreadable", True)
     job = PrepareJob(
         sources,
         TokenizerSource(load="tokenizer"),
@@ -73,6 +74,7 @@ def prepared(
         RecipeSettings(**how),
         code=beside / "code" if "transform" in how else None,
         strict=strict,
+        allow_unreadable=allow_unreadable,
         processes=processes,
     )
     made = prepare(job, lambda _: None, SystemClock())
@@ -294,33 +296,64 @@ def test_templates_name_columns_as_they_are_called(here: Path) -> None:
 
 def test_nothing_but_bad_input_is_refused_and_listed(here: Path) -> None:
     (here / "a.jsonl").write_bytes(json_lines(b"{", {"content": words(1)}))
-    with pytest.raises(BadInput, match=r"none of 2 records could be read. The first: a\.jsonl:1"):
+    with pytest.raises(BadInput, match=r"1 no column, 1 not JSON. The first: a\.jsonl:1"):
         prepared(here, ["a.jsonl"], here / "set")
     assert [line for _, _, line in places(here / "set")] == [1, 2]
 
 
 @pytest.mark.parametrize("tokenizer", [{"load": "tokenizer"}, {"train_vocab": 400}])
 @pytest.mark.parametrize(
-    ("name", "content", "says"),
+    ("name", "content", "count", "says"),
     [
         (
             "a.jsonl",
             b'{"body": "Once"}\n{"body": "upon"}\n',
+            "2 no column",
             "a.jsonl:1: no column `text`; there are: body",
         ),
-        ("a.txt", "été à la mer\n".encode("latin-1"), "a.txt:1: "),
+        ("a.txt", "été à la mer\n".encode("latin-1"), "1 not UTF-8", "a.txt:1: "),
     ],
 )
 def test_where_nothing_can_be_read_the_first_problem_is_the_cause(
-    here: Path, tokenizer: dict[str, Any], name: str, content: bytes, says: str
+    here: Path, tokenizer: dict[str, Any], name: str, content: bytes, count: str, says: str
 ) -> None:
     (here / name).write_bytes(content)
     job = PrepareJob([name], TokenizerSource(**tokenizer), str(here / "set"), here, processes=1)
     with pytest.raises(BadInput) as caught:
         prepare(job, lambda _: None, SystemClock())
-    assert f"no text in {name}: none of " in caught.value.message
+    assert f"no text in {name}: {count}. The first: " in caught.value.message
     assert f"The first: {says}" in caught.value.message
     assert "empty" not in str(caught.value)
+
+
+def test_a_set_of_one_document_out_of_sixty_is_refused_unless_allowed(here: Path) -> None:
+    rows = [{"text": words(1)}, *[{"body": words(2)}] * 56, *[{"text": " "}] * 2, b"{"]
+    (here / "a.jsonl").write_bytes(json_lines(*rows))
+    with pytest.raises(BadInput) as caught:
+        prepared(here, ["a.jsonl"], here / "set", allow_unreadable=False)
+    assert caught.value.message.startswith(
+        "a.jsonl: only 1 of 60 records have text: 56 no column, 2 blank, 1 not JSON. The first: "
+        "a.jsonl:2: no column `text`; there are: body."
+    )
+    assert "allow_unreadable: true" in (caught.value.hint or "")
+    assert len(places(here / "set")) == 57, "what is left out is listed"
+    assert prepared(here, ["a.jsonl"], here / "set").num_documents == 1
+
+
+def test_a_file_that_is_no_text_is_not_named_as_the_first_record(here: Path) -> None:
+    (here / "texts").mkdir()
+    (here / "texts" / "a.png").write_bytes(b"\x89PNG")
+    (here / "texts" / "b.jsonl").write_bytes(json_lines({"text": words(1)}, *[{"body": "x"}] * 8))
+    with pytest.raises(BadInput) as caught:
+        prepared(here, ["texts"], here / "set", allow_unreadable=False)
+    assert "8 no column. The first: texts/b.jsonl:2: no column `text`" in caught.value.message
+    assert "--column" in (caught.value.hint or "")
+
+
+def test_as_many_unreadable_records_as_documents_are_left_out(here: Path) -> None:
+    (here / "a.jsonl").write_bytes(json_lines({"text": words(1)}, {"body": words(2)}))
+    found = prepared(here, ["a.jsonl"], here / "set", allow_unreadable=False)
+    assert found.num_documents == 1
 
 
 def test_a_tokenizer_without_a_chat_template_is_named_as_written(here: Path) -> None:

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, processors
 
 from headway.data.prepare.chat import BadConversation, ChatTemplate, RenderedChat, token_mask
 from headway.data.tiny_stories import stories
-from headway.data.tokenizer import save_tokenizer, train_tokenizer
+from headway.data.tokenizer import CHAT_TEMPLATES, save_tokenizer, train_tokenizer
 from headway.errors import BadInput
 
 CHATML = """\
@@ -170,6 +170,7 @@ STYLES = {
     "llama2": LLAMA2,
     "generation": GENERATION,
     "thinking": THINKING_MARKED,
+    **CHAT_TEMPLATES,
 }
 
 
@@ -192,7 +193,10 @@ def test_the_text_is_what_transformers_makes_but_for_the_day(
     assert "Today Date: 26 Jul 2024" in text
 
 
-@pytest.mark.parametrize(("template", "end"), [(CHATML, "<|im_end|>"), (LLAMA3, "<|eot_id|>")])
+@pytest.mark.parametrize(
+    ("template", "end"),
+    [(CHATML, "<|im_end|>"), (LLAMA3, "<|eot_id|>"), (CHAT_TEMPLATES["zephyr"], "</s>")],
+)
 @pytest.mark.parametrize("messages", TALKS)
 def test_the_tokens_that_count_spell_the_answers_and_their_ends(
     template: str, end: str, messages: Messages, load: Load, tokenizer: Tokenizer
@@ -475,7 +479,7 @@ def test_where_a_template_and_its_tokens_are_found(tmp_path: Path, tokenizer: To
     with pytest.raises(BadInput, match="has no chat template") as caught:
         text()
     assert caught.value.message.startswith("the tokenizer of a test ")
-    assert "transform" in (caught.value.hint or "")
+    assert "chat_template: zephyr" in (caught.value.hint or "")
 
     config(chat_template="1" + body, eos_token={"content": "</s>"}, odd_token="!", bos_token=None)
     assert text() == "1a</s>!b</s>!"

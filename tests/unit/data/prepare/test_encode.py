@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
 from pathlib import Path
@@ -189,6 +190,28 @@ def test_a_bad_conversation_is_a_problem(encode: Encode) -> None:
 def test_conversations_need_a_template(word_tokenizer: Path, folder: Path) -> None:
     with pytest.raises(BadInput, match="no chat template"):
         encoder(word_tokenizer, folder, messages="m")
+
+
+def test_a_built_in_template_ends_messages_with_end_of_text(
+    tokenizer: Path, folder: Path, ids_of: Callable[[str], list[int]]
+) -> None:
+    copy = folder / "copy"
+    tokens = load_set_tokenizer(str(tokenizer), folder, "stream", copy, "zephyr")
+    recipe = Recipe(settings=RecipeSettings(messages="m"), tokens=tokens, files=(), beside="")
+    chunk = RecordChunk("a file", (SourceRecord({"m": talk("Why?", "So.")}, 1),), 1, False, False)
+    found = Encoder(recipe, copy).encode(chunk)
+    (ids,) = split(found)
+    asked = [*ids_of("<|user|>\nWhy?"), 0, *ids_of("\n<|assistant|>\n")]
+    assert ids == [*asked, *ids_of("So."), 0]
+    assert found.mask is not None
+    assert found.mask.tolist() == [0] * len(asked) + [1] * (len(ids) - len(asked))
+
+
+def test_a_built_in_template_needs_an_end_of_text(tokenizer: Path, folder: Path) -> None:
+    shutil.copytree(tokenizer, folder / "mine")
+    (folder / "mine" / "tokenizer_config.json").write_text("{}")
+    with pytest.raises(BadInput, match="names no eos_token"):
+        load_set_tokenizer("mine", folder, "stream", folder / "copy", "zephyr")
 
 
 # --- the user's own function

@@ -190,6 +190,6 @@ def test_a_side_without_documents_is_reported(
     folder: Path, tokenizer: Path, share: float, side: Side
 ) -> None:
     (folder / "a.txt").write_text("\n\n".join(STORIES[:5]))
-    with pytest.raises(BadInput, match="5 are on the other side of the hold_out split"):
+    with pytest.raises(BadInput, match="5 on the other side of the hold_out split"):
         make(folder, ["a.txt"], tokenizer, side, "set", hold_out=share)
     assert not (folder / "set" / "manifest.json").exists()

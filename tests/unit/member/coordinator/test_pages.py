@@ -89,7 +89,7 @@ def test_state_history_metrics_and_health(tmp_path: Path) -> None:
         assert json.loads(await it.get("/history?newest=1"))["generations"] == []
         metrics = (await it.get("/metrics")).decode()
         assert 'headway_coordinator_info{run="it"} 1.0' in metrics
-        assert "headway_coordinator_generation 0.0" in metrics
+        assert 'headway_coordinator_generation{run="it"} 0.0' in metrics
         assert "# TYPE headway_coordinator_beats_total counter" in metrics
         assert await it.get("/healthz") == b"ok\n"
 

@@ -1,0 +1,1 @@
+"""`make pictures`: the pictures of README and guides, of real runs made for them."""

@@ -1,0 +1,211 @@
+"""The commands in the groups of `headway --help`, each with two examples; and that help."""
+
+from __future__ import annotations
+
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+PURPOSE = "Train language models from one run file, on this machine or on Kubernetes."
+OPTIONS = [
+    ("--version", "Print the version."),
+    ("--install-completion", "Install completion for the current shell."),
+    ("--show-completion", "Show completion for the current shell, to copy it."),
+    ("-h, --help", "Show this message and exit."),
+]
+MOST_COLUMNS = 80
+INTERNAL = ""
+"""Group of the commands that only Headway itself calls: they are not listed."""
+
+
+@dataclass(frozen=True)
+class CommandEntry:
+    """One command: the first sentence of its help, where its code is, and two examples."""
+
+    group: str
+    name: str
+    summary: str
+    code: str
+    """`module:function`, or `module:app` for a command that has commands of its own."""
+    examples: tuple[str, ...] = ()
+
+
+TRAIN, CHANGE, LOOK = "Train", "Change a run", "Look at runs"
+USE, PROVE, SET_UP = "Use the model", "Data and proofs", "Set up a target"
+COMMANDS = [
+    CommandEntry(
+        TRAIN,
+        "init",
+        "Create a folder with a run file based on a preset.",
+        "init:init",
+        ("headway init tiny my-run", "headway init --list"),
+    ),
+    CommandEntry(
+        TRAIN,
+        "check",
+        "Validate a run file, summarise the run, and refuse what its devices cannot run.",
+        "check:check",
+        ("headway check", "headway check run.yaml --set optimizer.lr=1e-4"),
+    ),
+    CommandEntry(
+        TRAIN,
+        "run",
+        "Train from a run file, here or on a target.",
+        "run:run",
+        ("headway run", "headway run --nodes 4 --set 'train_for=500 steps'"),
+    ),
+    CommandEntry(
+        CHANGE,
+        "stop",
+        "Save and stop a running run.",
+        "stop:stop",
+        ("headway stop", "headway stop my-run --on lab"),
+    ),
+    CommandEntry(
+        CHANGE,
+        "scale",
+        "Change the number of nodes of a running run.",
+        "scale:scale",
+        ("headway scale --nodes 5", "headway scale my-run --nodes 2"),
+    ),
+    CommandEntry(
+        CHANGE,
+        "resume",
+        "Resume a stopped run, with its settings, from its newest good checkpoint.",
+        "resume:resume",
+        ("headway resume my-run", "headway resume my-run --nodes 4"),
+    ),
+    CommandEntry(
+        CHANGE,
+        "fork",
+        "Start a new run from a checkpoint of another run.",
+        "fork:fork",
+        (
+            "headway fork my-run my-run-2",
+            "headway fork my-run@300 slower --set optimizer.lr=1e-4",
+        ),
+    ),
+    CommandEntry(
+        CHANGE,
+        "delete",
+        "Delete runs with their checkpoints, logs and ledgers.",
+        "delete:delete",
+        ("headway delete my-run", "headway delete first second --yes"),
+    ),
+    CommandEntry(
+        LOOK,
+        "status",
+        "Show what a run is doing: state, step, loss, speed, time left, last checkpoint.",
+        "status:status",
+        ("headway status", "headway status my-run --json"),
+    ),
+    CommandEntry(
+        LOOK,
+        "logs",
+        "Print the log of the worker that failed, else of node 0 rank 0.",
+        "logs:logs",
+        ("headway logs --follow", "headway logs my-run --node 2"),
+    ),
+    CommandEntry(
+        LOOK,
+        "events",
+        "Show what happened to a run: starts, lost workers, checkpoints.",
+        "events:events",
+        ("headway events", "headway events my-run --json"),
+    ),
+    CommandEntry(
+        LOOK,
+        "list",
+        "List the runs in this folder, or with --on those in the namespace of a target.",
+        "list_runs:list_runs",
+        ("headway list", "headway list --on lab"),
+    ),
+    CommandEntry(
+        LOOK,
+        "report",
+        "Write a page of one run or several: losses, speed, members, every interruption.",
+        "report:report",
+        ("headway report", "headway report first second -o both.html"),
+    ),
+    CommandEntry(
+        LOOK,
+        "watch",
+        "Watch a run in the terminal: curves, speed, members and newest events, until it ends.",
+        "watch:watch",
+        ("headway watch", "headway watch my-run --on lab"),
+    ),
+    CommandEntry(
+        LOOK,
+        "compare",
+        "Compare runs in a table: losses, speed, interruptions, and the settings that differ.",
+        "compare:compare",
+        ("headway compare first second", "headway compare first second --json"),
+    ),
+    CommandEntry(
+        LOOK,
+        "tensorboard",
+        "Show runs in TensorBoard, on this machine only, until Ctrl-C.",
+        "tensorboard:tensorboard",
+        ("headway tensorboard", "headway tensorboard first second --port 6007"),
+    ),
+    CommandEntry(
+        USE,
+        "generate",
+        "Continue a prompt with a trained model, on a GPU of this machine or its CPU.",
+        "generate:generate",
+        (
+            'headway generate --prompt "Once"',
+            'headway generate my-run@300 --prompt "Once" --temperature 0',
+        ),
+    ),
+    CommandEntry(
+        USE,
+        "export",
+        "Write a trained model and its tokenizer in the Hugging Face format.",
+        "export:export",
+        ("headway export", "headway export my-run@300 --into my-model"),
+    ),
+    CommandEntry(PROVE, "data", "Prepare data for training, and inspect it.", "data:app"),
+    CommandEntry(PROVE, "storage", "Look at what runs have uploaded to a target.", "storage:app"),
+    CommandEntry(PROVE, "ledger", "Prove which samples a run consumed.", "ledger:app"),
+    CommandEntry(
+        PROVE,
+        "prove",
+        "Check here or on a target that Headway trains, resumes and exports as promised.",
+        "prove:prove",
+        ("headway prove", "headway prove --on lab --nodes 2"),
+    ),
+    CommandEntry(
+        SET_UP,
+        "rbac",
+        "Print the service accounts and rights that an administrator creates once for a target.",
+        "rbac:rbac",
+        ("headway rbac --on lab", "headway rbac --on lab --output json"),
+    ),
+    CommandEntry(INTERNAL, "coordinator", "", "coordinator:coordinator"),
+    CommandEntry(INTERNAL, "node", "", "node:node"),
+    CommandEntry(INTERNAL, "keep", "", "keep:keep"),
+    CommandEntry(INTERNAL, "serve", "", "serve:serve"),
+]
+
+
+def help_text() -> str:
+    """`headway --help`, without the library of the command line, whose import takes longer than all
+    the rest."""
+    width = min(shutil.get_terminal_size().columns, MOST_COLUMNS) - 2
+    lines = ["Usage: headway [OPTIONS] COMMAND [ARGS]...", "", f"  {PURPOSE}"]
+    lines += ["", "Options:", *_columns(OPTIONS, width)]
+    shown = [entry for entry in COMMANDS if entry.group != INTERNAL]
+    widest = max(len(entry.name) for entry in shown)
+    for group in dict.fromkeys(entry.group for entry in shown):
+        rows = [(one.name.ljust(widest), one.summary) for one in shown if one.group == group]
+        lines += ["", f"{group}:", *_columns(rows, width)]
+    return "\n".join(lines)
+
+
+def _columns(rows: Sequence[tuple[str, str]], width: int) -> Iterator[str]:
+    first = max(len(name) for name, _ in rows) + 4
+    for name, text in rows:
+        begin = f"  {name}".ljust(first)
+        yield textwrap.fill(text, width, initial_indent=begin, subsequent_indent=" " * first)

@@ -1,0 +1,68 @@
+"""What happened to a run, in a line for each event that people care about."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from headway.cli.members import (
+    Event,
+    change_text,
+    newest_launch,
+    readable_names,
+    worker_label,
+)
+from headway.cli.output import short_loss
+
+
+def event_lines(events: Sequence[Event]) -> list[tuple[str, str]]:
+    """Times and texts, in order."""
+    lines, before, ranks = [], None, 1
+    for event in events:
+        if event["event"] == "launched":
+            ranks = newest_launch([event]).ranks
+        if text := event_text(event, before, ranks):
+            lines.append((str(event["time"]), text))
+        if event["event"] in ("started", "changed"):
+            before = event["workers"]
+    return lines
+
+
+def event_text(event: Event, before: int | None, ranks: int) -> str:
+    """`before`: number of workers before it; `ranks`: workers on each node. Empty: not shown."""
+    match event["event"]:
+        case "launched":
+            return "launched"
+        case "started":
+            resumed = event["resumed_from"]
+            begin = f"resumed from step {resumed}" if resumed is not None else "started"
+            workers = event["workers"]
+            return f"{begin}, {workers} worker{'s' if workers > 1 else ''} on {event['device']}"
+        case "evaluated":
+            losses = [f"{name} {short_loss(loss)}" for name, loss in event["losses"].items()]
+            return f"step {event['step']}: {'  '.join(losses) or 'samples'}"
+        case "skipped":
+            return f"step {event['step']} skipped: {event['reason']}"
+        case "saved":
+            return f"step {event['step']}: saved {event['checkpoint']}"
+        case "save_failed":
+            return f"step {event['step']} could not be saved: {event['reason']}"
+        case "scaled":
+            return f"scaled from {event['before']} to {event['nodes']} nodes"
+        case "lost":
+            return f"{worker_label(event['node'], event['local_rank'], ranks)} {event['how']}"
+        case "replaced":
+            return f"node {event['node']} was replaced after {event['seconds']:.0f} s"
+        case "left":
+            return f"node {event['node']} has left"
+        case "diverged":
+            who = readable_names(", ".join(event["names"]), ranks)
+            return f"step {event['step']}: the weights of {who} differ from the majority"
+        case "coordinator_lost":
+            return f"the coordinator ended with {event['how']}"
+        case "changed":
+            return f"step {event['step']}: {change_text(event, before, ranks)}"
+        case "stuck":
+            return f"no step for {event['seconds']} s after step {event['step']}"
+        case "finished" | "stopped" | "failed":
+            return str(event["event"])
+    return ""

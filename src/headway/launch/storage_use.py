@@ -1,0 +1,82 @@
+"""What is uploaded to a target's storage, and which runs name it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import get_args
+
+from headway.kube.storage_layout import Kind
+from headway.launch.upload import whole_mark
+from headway.state.store import Store
+
+NAMED = re.compile(r"\b(sets|code|models)/([^/\s\"]+)")
+"""A folder, as a resolved run names it."""
+MIXTURE = "mixture.json"
+"""Of a set that consists of others beside it."""
+
+
+@dataclass(frozen=True)
+class StoredFolder:
+    kind: str
+    digest: str
+    num_files: int
+    num_bytes: int
+    is_whole: bool
+    """False: its upload was interrupted, or is under way."""
+    runs: tuple[str, ...]
+    """Runs that name it, or a mixture that it is part of."""
+
+
+def stored_folders(storage: Store, launched: Mapping[str, str]) -> list[StoredFolder]:
+    """`launched`: the resolved runs that the cluster knows, by name; those in the storage are
+    found there. A run that is launched anew may name others than its stored spec: both count."""
+    users = _users([*_specs(storage).items(), *launched.items()])
+    found = [_folders(storage, kind, users) for kind in get_args(Kind)]
+    return [folder for kind in found for folder in kind]
+
+
+def _specs(storage: Store) -> dict[str, str]:
+    runs, found = Store(storage.location("runs")), {}
+    with suppress(FileNotFoundError):  # no run was ever started
+        for name in runs.names_one_below("spec.json"):
+            with suppress(FileNotFoundError):  # it is being deleted
+                found[name.split("/")[0]] = runs.read(name).decode(errors="replace")
+    return found
+
+
+def _users(specs: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
+    """Runs by KIND/DIGEST."""
+    users: dict[str, set[str]] = defaultdict(set)
+    for run, text in specs:
+        for kind, digest in NAMED.findall(text):
+            users[f"{kind}/{digest}"].add(run)
+    return users
+
+
+def _folders(storage: Store, kind: str, users: Mapping[str, set[str]]) -> Iterable[StoredFolder]:
+    sizes: dict[str, list[int]] = defaultdict(list)
+    facts = storage.facts(kind)
+    for name, file in facts.items():
+        _, digest, *rest = name.split("/")
+        if rest:
+            sizes[digest].append(file.size)
+    runs = {digest: set(users.get(f"{kind}/{digest}", ())) for digest in sizes}
+    for digest in sizes:
+        if (name := f"{kind}/{digest}/{MIXTURE}") in facts:
+            text = storage.read(name).decode(errors="replace")
+            for member in sizes:
+                if member in text:
+                    runs[member] |= runs[digest]
+    for digest, of_files in sorted(sizes.items()):
+        yield StoredFolder(
+            kind,
+            digest,
+            len(of_files),
+            sum(of_files),
+            is_whole=whole_mark(f"{kind}/{digest}") in facts,
+            runs=tuple(sorted(runs[digest])),
+        )

@@ -1,0 +1,99 @@
+"""The calls by which a run is made and deleted, in their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
+from headway.kube.names import QUEUE, SUSPECT, labels
+from headway.launch.cluster_run import ClusterRun
+from support.fake_kube import FakeKube, fake_kube
+from support.fake_pods import PODS
+from support.kept_run import JOBS
+
+WORKERS, COORDINATOR = f"{JOBS}/headway-it", f"{JOBS}/headway-it-coordinator"
+RECORD = "/api/v1/namespaces/ml/configmaps/headway-it-record"
+
+
+@pytest.fixture
+def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKube]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with fake_kube(tmp_path) as kube:
+        yield kube
+
+
+@pytest.fixture
+def run(kube: FakeKube) -> ClusterRun:
+    return ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", SystemClock())
+
+
+def objects(queue: str | None = None) -> list[dict[str, Any]]:
+    def job(name: str, component: Any, more: dict[str, str]) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": "ml", "labels": labels("it", component) | more}
+        return {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": metadata,
+            "spec": {"template": {}},
+        }
+
+    record = {"name": "headway-it-record", "namespace": "ml", "labels": labels("it")}
+    return [
+        job("headway-it", "worker", {QUEUE: queue} if queue else {}),
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": record},
+        job("headway-it-coordinator", "coordinator", {}),
+    ]
+
+
+def test_workers_are_started_after_the_coordinator(kube: FakeKube, run: ClusterRun) -> None:
+    """They could take its room, and nobody would ever start."""
+    run.launch(objects())
+    order = [RECORD, COORDINATOR, WORKERS]
+    assert kube.calls == [f"POST {JOBS}", *(f"PATCH {path}" for path in order)]
+    assert kube.objects[WORKERS]["spec"]["suspend"] is False
+
+
+def test_workers_of_an_interrupted_launch_do_not_start(kube: FakeKube, run: ClusterRun) -> None:
+    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    with pytest.raises(ClusterUnreachable):
+        run.launch(objects())
+    assert kube.objects[WORKERS]["spec"]["suspend"] is True
+
+
+def test_in_a_queue_kueue_starts_them(kube: FakeKube, run: ClusterRun) -> None:
+    run.launch(objects(queue="research"))
+    assert kube.calls == [f"POST {JOBS}", f"PATCH {RECORD}", f"PATCH {COORDINATOR}"]
+    assert "suspend" not in kube.objects[WORKERS]["spec"]
+
+
+def test_a_run_that_is_there_already_is_not_changed(kube: FakeKube, run: ClusterRun) -> None:
+    kube.job("it")
+    with pytest.raises(Conflict, match="already exists"):
+        run.launch(objects())
+    assert run.launched_uid is None
+    assert kube.objects[WORKERS]["spec"]["suspend"] is False
+
+
+def test_only_the_job_that_was_seen_is_deleted(kube: FakeKube, run: ClusterRun) -> None:
+    kube.job("it")
+    with pytest.raises(Conflict):
+        run.delete(lambda _: None, uid="of the one before")
+    assert kube.named("jobs") == ["headway-it"]
+    assert run.delete(lambda _: None, uid=kube.objects[WORKERS]["metadata"]["uid"])
+    assert kube.named("jobs") == []
+
+
+def test_delete_does_not_wait_for_a_lost_machine(kube: FakeKube, run: ClusterRun) -> None:
+    """Its pod, the marker, is deleted with the Job, and stays for lack of a kubelet."""
+    kube.job("it")
+    metadata = {"name": "it-1-lost", "labels": labels("it") | {SUSPECT: "true"}}
+    pod = {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}}
+    kube.put(f"{PODS}/it-1-lost", pod)
+    assert run.delete(lambda _: None)
+    assert kube.objects == {}
+    assert f"DELETE {PODS}/it-1-lost" in kube.calls
