@@ -59,15 +59,12 @@ def list_row(directory: RunDirectory, status: RunStatus, now: float) -> tuple[st
 
 def _list_target(on: str, json_: bool) -> None:
     """One call to the API server, whatever the size of the runs."""
-    from headway.clock import SystemClock
     from headway.kube.client import KubeClient
-    from headway.launch.cluster_run import cluster_runs
+    from headway.launch.job_status import cluster_runs
     from headway.spec.load import load_target
 
     kube = load_target(on, Path.cwd()).target.kube
-    found = list(
-        cluster_runs(KubeClient.from_kubeconfig(kube.context, kube.namespace), SystemClock())
-    )
+    found = list(cluster_runs(KubeClient.from_kubeconfig(kube.context, kube.namespace)))
     if json_:
         print_json([asdict(run) for run in found])
         return

@@ -73,6 +73,7 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     """From its coordinator or, once it has ended, from its storage."""
     from headway.cli.members import newest_launch
     from headway.clock import SystemClock
+    from headway.launch.training_wait import reasons_to_wait
     from headway.state.status import RunStatus, read_status
 
     cluster = run.cluster
@@ -84,7 +85,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     known = None
     if job is not None and is_active:
         known = None if is_queued else cluster.known()
-        reasons = [reason.words for reason in cluster.reasons(job, is_kept=known is not None)]
+        waits = reasons_to_wait(cluster, job, is_kept=known is not None)
+        reasons = [reason.words for reason in waits]
     found: RunStatus | None = None
     events: list[Event] = []
     if known is not None:

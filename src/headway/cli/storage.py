@@ -72,7 +72,7 @@ def _launched(kube: KubeClient, target: str) -> dict[str, str]:
     one cannot be read: what it names would be listed as unused."""
     from headway.errors import NotFound
     from headway.kube.pod_status import spec_config_map_name
-    from headway.launch.cluster_run import jobs_of_runs
+    from headway.launch.job_status import jobs_of_runs
 
     found = {}
     for run, job in jobs_of_runs(kube):

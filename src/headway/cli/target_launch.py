@@ -20,6 +20,7 @@ from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
 from headway.kube.client import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
+from headway.launch.training_wait import status_when_training
 from headway.launch.upload import is_uploaded, upload
 from headway.member.protocol.keys import new_key
 from headway.preflight.preflight import preflight
@@ -217,7 +218,7 @@ def _files(folder: LocalFolder) -> Files:
 
 def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
     try:
-        status = run.cluster.wait_until_training(say)
+        status = status_when_training(run.cluster, say)
     except KeyboardInterrupt:
         say(f"no longer waiting; run {run.name} continues on {run.on}")
         hint("headway status", "headway stop")

@@ -44,7 +44,7 @@ class TargetRun:
         from headway.clock import SystemClock
         from headway.launch.cluster_run import ClusterRun
 
-        return ClusterRun(self.kube, self.name, SystemClock())
+        return ClusterRun(self.kube, self.name, self.on, SystemClock())
 
     @property
     def storage(self) -> str:

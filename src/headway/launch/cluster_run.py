@@ -1,29 +1,26 @@
-"""A run on Kubernetes, from the user's machine: launch, wait, scale, stop, delete. The run does not
+"""A run on Kubernetes, from the user's machine: launch, ask, scale, stop, delete. The run does not
 depend on this process; each of these is a few calls, whatever the run's size.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
 from headway.clock import Clock, stamp
-from headway.errors import Exit, HeadwayError, NotFound, RunFailed, StillRunning
+from headway.errors import NotFound, RunFailed, StillRunning
 from headway.kube.client import ClusterUnreachable, KubeClient, PodForbidden, PodUnreachable
-from headway.kube.kueue import num_ahead, queue_of, start_job, stop_job, was_stopped
+from headway.kube.kueue import start_job, stop_job
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
     HTTP_PORT,
     INDEX,
-    INSTANCE,
     QUEUE,
     SUSPECT,
-    Component,
     Object,
     coordinator_object,
     labels,
@@ -31,24 +28,15 @@ from headway.kube.names import (
     selector,
 )
 from headway.kube.pod_status import (
-    WaitReason,
     creation_time,
-    end_condition,
     exit_code,
-    is_ready,
     spec_config_map_name,
-    termination_message,
-    wait_reasons,
 )
 from headway.kube.worker_job import OWN_ERRORS
-from headway.launch.lasting import Lasting
+from headway.launch.job_status import ClusterRunStatus, job_status
 from headway.spec.resolve import Resolved
 
 LOOK_SECONDS = 1.0
-HOPELESS_SECONDS = 10.0
-"""An image that cannot be pulled is retried once or twice before the run fails."""
-SILENT_SECONDS = 60.0
-"""A coordinator that is ready answers at once, if anything reaches it."""
 STOP_SECONDS = 400.0
 """Time for a save, longer than the grace period of pods."""
 ASK_AGAIN_SECONDS = (0.6, 1.0, 2.0, 4.0)
@@ -61,37 +49,14 @@ LOOKED_AT = 50
 """Pods that are checked for why they wait: of thousands, the others wait for the same reason."""
 
 Found = TypeVar("Found")
-JobState = Literal["active", "queued", "suspended", "finished", "failed"]
-
-
-@dataclass(frozen=True)
-class ClusterRunStatus:
-    """A run, from its Job."""
-
-    name: str
-    state: JobState
-    nodes: int
-    ready: int
-    """Pods that are ready."""
-    why: str | None = None
-    """The cause of a failure, or the queue it waits in."""
-
-    @property
-    def is_running_or_queued(self) -> bool:
-        """Running, or waiting for its queue: nobody has to do anything."""
-        return self.state in ("active", "queued")
-
-
-class PagesUnreachable(HeadwayError):
-    """The run is on the cluster, and cannot be watched from here."""
-
-    exit_code = Exit.STILL_RUNNING
 
 
 class ClusterRun:
-    def __init__(self, kube: KubeClient, name: str, clock: Clock) -> None:
+    def __init__(self, kube: KubeClient, name: str, on: str, clock: Clock) -> None:
         self.kube = kube
         self.name = name
+        self.on = on
+        """Name of the target, for hints."""
         self.clock = clock
         self.unreachable: PodUnreachable | PodForbidden | None = None
         """Why its coordinator could not be asked the last time."""
@@ -118,123 +83,6 @@ class ClusterRun:
     def has_coordinator(self) -> bool:
         return self.kube.job(coordinator_object(self.name)) is not None
 
-    def wait_until_training(self, say: Callable[[str], None]) -> dict[str, Any]:
-        """Its status once a step is committed, or it has finished or was stopped. Raises RunFailed
-        if something blocks it that will not go away by itself, and PagesUnreachable if it cannot
-        be watched."""
-        hopeless, silent = Lasting(), Lasting()
-        said = ""
-        while True:
-            began = self.clock.monotonic()
-            status, job, reasons, loss = self._patiently(self._seen, say)
-            if job is None:
-                return status or {}
-            words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
-            if loss:
-                words = f"{loss}; {words}"
-            if words != said:
-                said = words
-                say(words)
-            # Where some pods are up, others may be on machines that have trouble of their own.
-            is_hopeless = any(reason.is_hopeless for reason in reasons) and not (
-                status is not None and self._ready(job)
-            )
-            now = self.clock.monotonic()
-            if hopeless.seconds(is_hopeless, now, now) > HOPELESS_SECONDS:
-                raise RunFailed(reasons[0].words)
-            is_silent = self.unreachable is not None and self._has_ready_coordinator()
-            if silent.seconds(is_silent, began, now) >= SILENT_SECONDS:
-                raise self._pages_unreachable(job)
-            self.clock.sleep(LOOK_SECONDS)
-
-    def _has_ready_coordinator(self) -> bool:
-        return any(is_ready(pod) for pod in self._coordinators())
-
-    def _pages_unreachable(self, job: Job) -> PagesUnreachable:
-        assert self.unreachable is not None
-        shape = self.job_status(job)
-        return PagesUnreachable(
-            f"run {self.name} continues ({shape.ready} of {shape.nodes} pods are ready), but "
-            f"cannot be watched from here: {self.unreachable.message}",
-            self.unreachable.hint
-            or f"make this work first: kubectl port-forward -n {self.kube.namespace} "
-            f"job/{coordinator_object(self.name)} {HTTP_PORT}",
-        )
-
-    def _seen(self) -> tuple[dict[str, Any] | None, Job | None, list[WaitReason], str | None]:
-        """Its status; and until it trains, its Job and what blocks it."""
-        known = self.known()
-        status = known["status"] if known is not None else None
-        if status is not None and status["step"] > 0 and status["state"] == "running":
-            return status, None, [], None
-        job = self.require_job()
-        has_finished = self._has_finished(job)
-        if status is not None and status["state"] == "failed":
-            raise RunFailed(status["failure"], f"headway logs {self.name}")
-        if has_finished or self.job_status(job).state == "suspended":
-            return status, None, [], None
-        loss = known.get("loss") if known is not None else None
-        return status, job, self.reasons(job, is_kept=status is not None), loss
-
-    def reasons(self, job: Job, is_kept: bool) -> list[WaitReason]:
-        """Why pods do not run. `is_kept`: the coordinator runs, and is not checked; nor are workers
-        if all are ready: to find those that wait, the API server reads all of them."""
-        assert job.spec is not None
-        if (queue := _queue(job)) is not None:
-            return [WaitReason(self._in_queue(queue, job), 1)]
-        found = [] if is_kept else self._reasons_of_coordinator()
-        if self.unreachable is not None:
-            found.append(WaitReason(f"coordinator: {self.unreachable.message}", 1))
-        if self._ready(job) < (job.spec.parallelism or 0):
-            waits = {"status.phase": "Pending"}
-            pods = self.kube.first_pods(labels(self.name, "worker"), LOOKED_AT, waits)
-            found += self._waiting(job, "worker", pods)
-        return sorted(found, key=lambda each: not each.is_hopeless)
-
-    def _in_queue(self, queue: str, job: Job) -> str:
-        place = num_ahead(self.kube, job, queue)
-        if place is None:
-            return f"in queue {queue}"
-        return f"in queue {queue}, {f'behind {place} others' if place else 'the next one'}"
-
-    def _reasons_of_coordinator(self) -> list[WaitReason]:
-        job = self.kube.job(coordinator_object(self.name))
-        if job is None:
-            return []
-        # One that crashes is running, for Kubernetes.
-        return self._waiting(job, "coordinator", self._coordinators())
-
-    def _waiting(self, job: Job, component: Component, pods: Sequence[Pod]) -> list[WaitReason]:
-        assert job.metadata is not None
-        assert job.metadata.uid is not None
-        events = self.kube.events_of(job.metadata.uid)
-        return [
-            WaitReason(f"{component}: {each.words}", each.pods, each.is_hopeless)
-            for each in wait_reasons(job, pods, events, self._ready(job))
-        ]
-
-    def _has_finished(self, job: Job) -> bool:
-        end = end_condition(job)
-        if end is not None and end.type == "Failed":
-            raise RunFailed(self._why_it_failed(end.message or end.reason or "no reason given"))
-        return end is not None
-
-    def _why_it_failed(self, message: str) -> str:
-        """The termination message of a pod that failed, if it still exists."""
-        words = next(
-            (said for pod in self._failed_pods() if (said := termination_message(pod))), None
-        )
-        return f"{words}\n{message}" if words else message
-
-    def _failed_pods(self) -> list[Pod]:
-        """Pods that ended with an error of the run itself, the newest first: others were
-        replaced."""
-        failed = self.kube.first_pods(
-            labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
-        )
-        to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
-        return sorted(to_blame, key=creation_time, reverse=True)
-
     # Looking at it
 
     def job(self) -> Job | None:
@@ -245,7 +93,7 @@ class ClusterRun:
         if job is None:
             raise NotFound(
                 f"run {self.name} is not in namespace {self.kube.namespace}",
-                "to list its runs: headway list --on TARGET",
+                f"to list its runs: headway list --on {self.on}",
             )
         return job
 
@@ -259,19 +107,7 @@ class ClusterRun:
         return Resolved.model_validate_json(found.data["spec.json"])
 
     def job_status(self, job: Job) -> ClusterRunStatus:
-        assert job.spec is not None
-        end, queue = end_condition(job), _queue(job)
-        state: JobState = "suspended" if job.spec.suspend else "active"
-        why = None
-        if end is not None:
-            state = "finished" if end.type == "Complete" else "failed"
-            why = (end.message or end.reason) if state == "failed" else None
-        elif queue is not None:
-            state, why = "queued", f"in queue {queue}"
-        return ClusterRunStatus(self.name, state, job.spec.parallelism or 0, self._ready(job), why)
-
-    def _ready(self, job: Job) -> int:
-        return (job.status.ready or 0) if job.status is not None else 0
+        return job_status(self.name, job)
 
     def known(self) -> dict[str, Any] | None:
         """The coordinator's `/status`: status, events, and the loss of a worker that the run has
@@ -301,7 +137,7 @@ class ClusterRun:
         return None
 
     def _find_coordinator(self) -> bool:
-        for pod in self._coordinators():
+        for pod in self.coordinators():
             assert pod.metadata is not None
             is_running = pod.status is not None and pod.status.phase == "Running"
             if is_running and pod.metadata.deletionTimestamp is None:
@@ -309,9 +145,25 @@ class ClusterRun:
                 return True
         return False
 
-    def _coordinators(self) -> list[Pod]:
+    def coordinators(self) -> list[Pod]:
         """The coordinator's pod, and those before it that still exist."""
         return self.kube.cached_pods(selector(self.name, "coordinator"))
+
+    def failed_pods(self) -> list[Pod]:
+        """Pods that ended with an error of the run itself, the newest first: others were
+        replaced."""
+        failed = self.kube.first_pods(
+            labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
+        )
+        to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
+        return sorted(to_blame, key=creation_time, reverse=True)
+
+    def failed_node(self) -> int | None:
+        """The node whose pod has failed, if one has."""
+        for pod in self.failed_pods():
+            assert pod.metadata is not None
+            return int((pod.metadata.labels or {}).get(INDEX, 0))
+        return None
 
     def events(self) -> list[dict[str, Any]]:
         """Kubernetes events of its Jobs, and of pods that wait or have failed."""
@@ -347,13 +199,6 @@ class ClusterRun:
             run_object(self.name), {"spec": {"parallelism": nodes, "completions": nodes}}
         )
         return shape.nodes
-
-    def failed_node(self) -> int | None:
-        """The node whose pod has failed, if one has."""
-        for pod in self._failed_pods():
-            assert pod.metadata is not None
-            return int((pod.metadata.labels or {}).get(INDEX, 0))
-        return None
 
     def stop(self, say: Callable[[str], None]) -> int | None:
         """One call. Kubernetes ends the pods, so workers leave one after the other, and the last
@@ -430,7 +275,7 @@ class ClusterRun:
         self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]
     ) -> None:
         deadline, said = self.clock.monotonic() + seconds, False
-        while not self._patiently(is_so, say):
+        while not self.patiently(is_so, say):
             if not said:
                 said = True
                 say(f"waiting for {what}")
@@ -441,7 +286,7 @@ class ClusterRun:
                 )
             self.clock.sleep(LOOK_SECONDS)
 
-    def _patiently(self, look: Callable[[], Found], say: Callable[[str], None]) -> Found:
+    def patiently(self, look: Callable[[], Found], say: Callable[[str], None]) -> Found:
         """Retries while the API server does not answer."""
         deadline: float | None = None
         while True:
@@ -457,40 +302,6 @@ class ClusterRun:
                 self.clock.sleep(LOOK_SECONDS)
 
 
-def cluster_runs(kube: KubeClient, clock: Clock) -> Iterator[ClusterRunStatus]:
-    """All runs of the namespace."""
-    for name, job in jobs_of_runs(kube):
-        yield ClusterRun(kube, name, clock).job_status(job)
-
-
-def jobs_of_runs(kube: KubeClient) -> Iterator[tuple[str, Job]]:
-    """Name and workers' Job of each run of the namespace."""
-    for job in kube.jobs({key: value for key, value in labels("", "worker").items() if value}):
-        assert job.metadata is not None
-        name = (job.metadata.labels or {}).get(INSTANCE)
-        if name:
-            yield name, job
-
-
-def _queue(job: Job) -> str | None:
-    """The queue in which it waits to be started."""
-    assert job.spec is not None
-    return queue_of(job) if job.spec.suspend and not was_stopped(job) else None
-
-
 def _time(event: Event) -> float:
     time = event.lastTimestamp or event.eventTime or event.firstTimestamp
     return time.timestamp() if time is not None else 0.0
-
-
-def _counted(reason: WaitReason) -> str:
-    return f"{reason.words} ({reason.pods} pods)" if reason.pods > 1 else reason.words
-
-
-def _stage(status: dict[str, Any] | None, job: Job) -> str:
-    assert job.spec is not None
-    ready = (job.status.ready or 0) if job.status is not None else 0
-    up = f"{ready} of {job.spec.parallelism} pods are ready"
-    if status is None:
-        return f"{up}; the coordinator is starting"
-    return f"{up}; workers are starting"

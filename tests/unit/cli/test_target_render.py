@@ -302,7 +302,7 @@ def test_a_run_of_a_queue_that_was_stopped_is_stopped(
     job["spec"]["suspend"] = True  # as Kueue does then
     found = shown(headway, "--on", "lab")
     assert (found["state"], found["cluster"]["state"]) == ("stopped", "suspended")
-    ClusterRun(KubeClient.from_kubeconfig("lab", "ml"), "it", SystemClock()).resume()
+    ClusterRun(KubeClient.from_kubeconfig("lab", "ml"), "it", "lab", SystemClock()).resume()
     assert (workload["spec"], job["spec"]["suspend"]) == ({"active": True}, True)
     assert shown(headway, "--on", "lab")["cluster"]["state"] == "queued"
 
@@ -341,7 +341,9 @@ def test_a_page_from_before_the_save_is_asked_for_again(
 
     monkeypatch.setattr(ClusterRun, "known", known)
     assert (
-        ClusterRun(KubeClient.from_kubeconfig("lab", "ml"), "it", clock).stop(lambda words: None)
+        ClusterRun(KubeClient.from_kubeconfig("lab", "ml"), "it", "lab", clock).stop(
+            lambda words: None
+        )
         == step
     )
     assert len(heard) - len(left) == asked

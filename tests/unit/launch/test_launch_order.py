@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headway.clock import SystemClock
+from headway.errors import NotFound
 from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.names import QUEUE, SUSPECT, labels
 from headway.launch.cluster_run import ClusterRun
@@ -29,7 +30,7 @@ def kube(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKube]:
 
 @pytest.fixture
 def run(kube: FakeKube) -> ClusterRun:
-    return ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", SystemClock())
+    return ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", SystemClock())
 
 
 def objects(queue: str | None = None) -> list[dict[str, Any]]:
@@ -97,3 +98,11 @@ def test_delete_does_not_wait_for_a_lost_machine(kube: FakeKube, run: ClusterRun
     assert run.delete(lambda _: None)
     assert kube.objects == {}
     assert f"DELETE {PODS}/it-1-lost" in kube.calls
+
+
+def test_a_run_that_is_not_there_names_the_command_that_lists_those_that_are(
+    kube: FakeKube, run: ClusterRun
+) -> None:
+    with pytest.raises(NotFound) as caught:
+        run.require_job()
+    assert caught.value.hint == "to list its runs: headway list --on lab"

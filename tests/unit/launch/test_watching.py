@@ -13,7 +13,8 @@ from headway.errors import Exit, RunFailed
 from headway.http_server import JSON
 from headway.kube.client import KubeClient
 from headway.kube.names import labels
-from headway.launch.cluster_run import SILENT_SECONDS, ClusterRun, PagesUnreachable
+from headway.launch.cluster_run import ClusterRun
+from headway.launch.training_wait import SILENT_SECONDS, PagesUnreachable, status_when_training
 from support.clock import Patient
 from support.fake_kube import READY, FakeKube, fake_kube
 from support.fake_port_forward import REFUSED
@@ -52,8 +53,8 @@ def trains(kube: FakeKube) -> None:
 
 
 def watched(kube: FakeKube, clock: Patient, said: list[str]) -> dict[str, Any]:
-    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", clock)
-    return run.wait_until_training(said.append)
+    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", clock)
+    return status_when_training(run, said.append)
 
 
 def test_a_run_that_cannot_be_watched_is_no_failed_run(kube: FakeKube) -> None:
@@ -92,7 +93,7 @@ def test_without_the_right_to_reach_pods_the_run_continues(kube: FakeKube) -> No
 def test_without_the_right_to_reach_pods_a_run_is_stopped(kube: FakeKube) -> None:
     kube.forbidden.add(f"/api/v1/namespaces/ml/pods/{POD}/portforward")
     kube.forbidden.add(f"/api/v1/namespaces/ml/pods/{POD}:")
-    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", Patient())
+    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", Patient())
     assert run.stop(lambda _: None) is None
 
 
@@ -136,7 +137,7 @@ def test_one_that_does_not_listen_yet_is_starting(kube: FakeKube) -> None:
 
 def test_a_coordinator_that_was_replaced_is_found(kube: FakeKube) -> None:
     trains(kube)
-    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", Patient())
+    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", Patient())
     assert run.known() is not None
     del kube.objects[f"/api/v1/namespaces/ml/pods/{POD}"]
     put_coordinator(kube, READY, pod="another")

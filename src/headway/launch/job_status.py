@@ -1,0 +1,72 @@
+"""What the workers' Job of a run says about the run, without asking anything else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.kube.client import KubeClient
+from headway.kube.kueue import queue_of, was_stopped
+from headway.kube.names import INSTANCE, labels
+from headway.kube.pod_status import end_condition
+
+JobState = Literal["active", "queued", "suspended", "finished", "failed"]
+
+
+@dataclass(frozen=True)
+class ClusterRunStatus:
+    """A run, from its Job."""
+
+    name: str
+    state: JobState
+    nodes: int
+    ready: int
+    """Pods that are ready."""
+    why: str | None = None
+    """The cause of a failure, or the queue it waits in."""
+
+    @property
+    def is_running_or_queued(self) -> bool:
+        """Running, or waiting for its queue: nobody has to do anything."""
+        return self.state in ("active", "queued")
+
+
+def job_status(name: str, job: Job) -> ClusterRunStatus:
+    assert job.spec is not None
+    end, queue = end_condition(job), waiting_queue(job)
+    state: JobState = "suspended" if job.spec.suspend else "active"
+    why = None
+    if end is not None:
+        state = "finished" if end.type == "Complete" else "failed"
+        why = (end.message or end.reason) if state == "failed" else None
+    elif queue is not None:
+        state, why = "queued", f"in queue {queue}"
+    return ClusterRunStatus(name, state, job.spec.parallelism or 0, num_ready(job), why)
+
+
+def num_ready(job: Job) -> int:
+    return (job.status.ready or 0) if job.status is not None else 0
+
+
+def waiting_queue(job: Job) -> str | None:
+    """The queue in which it waits to be started."""
+    assert job.spec is not None
+    return queue_of(job) if job.spec.suspend and not was_stopped(job) else None
+
+
+def cluster_runs(kube: KubeClient) -> Iterator[ClusterRunStatus]:
+    """All runs of the namespace."""
+    for name, job in jobs_of_runs(kube):
+        yield job_status(name, job)
+
+
+def jobs_of_runs(kube: KubeClient) -> Iterator[tuple[str, Job]]:
+    """Name and workers' Job of each run of the namespace."""
+    for job in kube.jobs({key: value for key, value in labels("", "worker").items() if value}):
+        assert job.metadata is not None
+        name = (job.metadata.labels or {}).get(INSTANCE)
+        if name:
+            yield name, job
