@@ -13,6 +13,7 @@ from typing import Self
 from headway.member.protocol.generation import Generation, nobody
 from headway.member.protocol.handshake import CoordinatorSide
 from headway.member.protocol.messages import (
+    Farewell,
     FromCoordinator,
     FromWorker,
     Goodbye,
@@ -39,11 +40,14 @@ class SmallCoordinator:
         run: str = RUN,
         versions: tuple[int, int] = (1, 1),
         tls: tuple[ssl.SSLContext, bytes] | None = None,
+        is_refusing: str = "",
         answer: Callable[[StoreRequest], StoreAnswer | None] = lambda request: None,
     ) -> None:
         self.incarnation, self.key, self.run, self.versions = incarnation, key, run, versions
         self.tls = tls
         """The server's context, and what its certificate binds sessions to."""
+        self.is_refusing = is_refusing
+        """It says farewell instead of welcome, with this reason."""
         self.answer = answer
         self.generation: Generation = nobody(incarnation)
         self.is_mute = False
@@ -153,7 +157,9 @@ class SmallCoordinator:
                 self.gaps.append(self._since_heartbeat.seconds)
             self._since_heartbeat = Stopwatch()
             self.heartbeats.append((time.monotonic(), side.worker, message.status))
-            if is_first and self.is_welcoming and not self.is_mute:
+            if self.is_refusing:
+                connection.sendall(side.send(Farewell(self.is_refusing)))
+            elif is_first and self.is_welcoming and not self.is_mute:
                 there = self.generation
                 seen = message.status.seen == there.number
                 change = None if seen else difference(None, there)

@@ -18,9 +18,11 @@ def keep() -> None:
     from headway.clock import SystemClock, stamp
     from headway.errors import Exit
     from headway.kube.client import KubeClient
+    from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
     from headway.state.run_directory import RunDirectory, given_spec
 
+    require_launchers_version()
     clock = SystemClock()
     resolved = given_spec()
     assert resolved is not None, "HEADWAY_SPEC is in the Job"

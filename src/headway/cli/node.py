@@ -30,6 +30,7 @@ def node() -> None:
     and JOB_COMPLETION_INDEX."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
+    from headway.kube.versions import require_launchers_version
     from headway.launch.node_run import NodeRun, NodeSettings
     from headway.state.run_directory import given_spec
 
@@ -51,6 +52,7 @@ def node() -> None:
     signal.signal(signal.SIGTERM, leave)
     signal.signal(signal.SIGINT, leave)
     try:
+        require_launchers_version()
         resolved = given_spec()
         if resolved is None:
             raise BadInput(

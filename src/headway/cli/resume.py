@@ -47,6 +47,7 @@ def _resume_on(run: TargetRun, nodes: int | None) -> None:
     from headway.cli.target_launch import wait_until_training
 
     cluster = run.cluster
+    run.require_same_version()
     shape = cluster.job_status(cluster.require_job())
     if shape.state == "active":
         raise StillRunning(f"run {run.name} is already running", "headway status")

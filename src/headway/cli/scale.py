@@ -25,6 +25,7 @@ def scale(
 
     wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
     if (there := target_run(run, on, Path.cwd())) is not None:
+        there.require_same_version()
         there.require_scalable(nodes)
         before = there.cluster.scale(nodes)
         say(f"scaling from {before} to {wanted}; headway status shows when it is done")

@@ -13,9 +13,11 @@ def serve() -> None:
     from headway.clock import SystemClock
     from headway.http_server import TEXT, HttpServer
     from headway.kube.names import HTTP_PORT
+    from headway.kube.versions import require_launchers_version
     from headway.launch.claim_server import ServedClaim
     from headway.member.protocol.sockets import bound_to
 
+    require_launchers_version()
     over = Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())

@@ -8,7 +8,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
 
-from headway.cli.output import say
+from headway.cli.output import say, warn
 
 if TYPE_CHECKING:
     from headway.kube.client import KubeClient
@@ -36,8 +36,12 @@ class TargetRun:
     @cached_property
     def kube(self) -> KubeClient:
         from headway.kube.client import KubeClient
+        from headway.kube.versions import VersionWatch
 
-        return KubeClient.from_kubeconfig(self.target.kube.context, self.target.kube.namespace)
+        kube = self.target.kube
+        made = KubeClient.from_kubeconfig(kube.context, kube.namespace)
+        made.on_answer = VersionWatch(warn).look
+        return made
 
     @cached_property
     def cluster(self) -> ClusterRun:
@@ -68,6 +72,12 @@ class TargetRun:
     def location(self) -> str:
         """Address of its directory from this machine."""
         return f"{self.bucket or f'{self.storage}/{RUNS}'}/{self.name}"
+
+    def require_same_version(self) -> None:
+        """Raises if another version of Headway has launched it."""
+        from headway.kube.versions import require_makers_version
+
+        require_makers_version(self.cluster.require_job(), self.name, self.on)
 
     def require_scalable(self, nodes: int) -> None:
         """Raises if the run, as it was launched, cannot have this number of nodes."""

@@ -98,6 +98,8 @@ class KubeClient:
         self._client = client
         self._http = http
         self._pod_http = PodHttp(http, namespace, CALL_SECONDS)
+        self.on_answer: Callable[[str], None] = lambda server: None
+        """Called with the header Server of each answer of a pod."""
         with _DECODING:
             _prepare_decoding()
 
@@ -335,6 +337,7 @@ class KubeClient:
             request = PodRequest(pod, port, path, method, content, headers or {})
             response = self._pod_http.request(request)
             _require_success(response)
+            self.on_answer(response.headers.get("Server", ""))
             return response.content
 
 

@@ -16,6 +16,8 @@ Object = dict[str, Any]
 INSTANCE = "app.kubernetes.io/instance"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
+VERSION = "app.kubernetes.io/version"
+"""Label of all objects: the version of Headway that made them."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Label and annotation of a worker's pod, set by Kubernetes: the index of its node."""
 
@@ -41,6 +43,8 @@ QUEUE = "kueue.x-k8s.io/queue-name"
 ELASTIC = "kueue.x-k8s.io/elastic-job"
 """Annotation of such a Job. Without it, Kueue would suspend the whole run to change its size."""
 
+HEADWAY_VERSION = "HEADWAY_VERSION"
+"""Variable of all pods: the version of Headway that made them."""
 HEADWAY = "/headway"
 STORAGE = "/headway/storage"
 """Mount path of a claim."""
@@ -49,6 +53,18 @@ FETCHED = "/headway/fetched"
 KEY_FOLDER, KEY = "/headway/key", "/headway/key/key"
 SPEC_FOLDER, SPEC = "/headway/spec", "/headway/spec/spec.json"
 HOME = "/tmp"
+USER_VARIABLES = {
+    "HOME": HOME,
+    "USER": "headway",
+    "LOGNAME": "headway",
+    "XDG_CACHE_HOME": f"{HOME}/cache",
+    "TORCHINDUCTOR_CACHE_DIR": f"{HOME}/cache/inductor",
+    "TRITON_CACHE_DIR": f"{HOME}/cache/triton",
+    "CUDA_CACHE_PATH": f"{HOME}/cache/cuda",
+}
+"""Variables of all pods. Their root is read-only, and their user may be a number without a name:
+libraries that ask for the name fail, and compilers find no place for what they keep. The hub's
+cache is left alone: an image may bring models in it."""
 SHARED_MEMORY = "/dev/shm"
 
 MAX_LABEL = 63

@@ -156,7 +156,8 @@ class PodHttp:
             raise WayFailed(words, is_sent=SENDING in events, is_late=True) from None
         except (httpx2.TransportError, httpcore2.NetworkError, httpcore2.ProtocolError) as error:
             raise WayFailed(str(error), is_sent=SENDING in events) from None
-        return httpx2.Response(answer.status, content=answer.content)
+        server = [(name, value) for name, value in answer.headers if name.lower() == b"server"]
+        return httpx2.Response(answer.status, headers=server, content=answer.content)
 
     def _proxied(self, request: PodRequest) -> httpx2.Response:
         where = f"api/v1/namespaces/{self._namespace}/pods/{request.pod}:{request.port}/proxy"

@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from headway.errors import BadInput
-from headway.kube.names import Component, Object
+from headway.kube.names import USER_VARIABLES, Component, Object
 from headway.spec.target_file import ARCHITECTURE, ComponentConfig, PodConfig, Target
 
 RESTRICTED_VOLUMES = frozenset(
@@ -34,6 +34,8 @@ DO_NOT_DISRUPT = {
 UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """What restricted pod security asks of every container; the rest is set for the pod."""
 SIDECAR = {"restartPolicy": "Always"}
+MAY_REPLACE = frozenset(USER_VARIABLES) - {"HOME"}
+"""Defaults of Headway's, not settings: a cache may be on a volume that other pods share."""
 SET_BY_KUBERNETES = frozenset({"JOB_COMPLETION_INDEX"})
 
 
@@ -132,6 +134,11 @@ def _extend(into: Object, key: str, added: list[dict[str, Any]]) -> None:
 
 
 def _add_environment(container: Object, added: Mapping[str, str]) -> None:
+    container["env"] = [
+        variable
+        for variable in container["env"]
+        if variable["name"] not in MAY_REPLACE or variable["name"] not in added
+    ]
     there = {variable["name"] for variable in container["env"]} | SET_BY_KUBERNETES
     for name in added:
         if name in there or (name.startswith(OURS) and name not in FOR_USERS):

@@ -6,12 +6,16 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headway import __version__
 from headway.kube.names import (
+    HEADWAY_VERSION,
     HOME,
     KEY_FOLDER,
     SPEC_FOLDER,
     STORAGE,
     SUSPECT,
+    USER_VARIABLES,
+    VERSION,
     Component,
     Object,
     labels,
@@ -32,7 +36,7 @@ def metadata(
     return {
         "name": name or run_object(run),
         "namespace": namespace,
-        "labels": labels(run, component),
+        "labels": labels(run, component) | {VERSION: __version__},
     }
 
 
@@ -91,7 +95,11 @@ def container(
         "image": target.image,
         "command": list(command),
         **_credentials(target),
-        "env": [{"name": "HOME", "value": HOME}, *environment],
+        "env": [
+            *(variable(name, value) for name, value in USER_VARIABLES.items()),
+            variable(HEADWAY_VERSION, __version__),
+            *environment,
+        ],
         "resources": {"requests": dict(resources), "limits": dict(resources)},
         # So that the reason for a crash loop is known after the log is gone.
         "terminationMessagePolicy": "FallbackToLogsOnError",

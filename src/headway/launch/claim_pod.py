@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
+from lightkube.resources.core_v1 import Pod
+
 from headway.clock import Clock
-from headway.errors import HeadwayError, NotFound, RunFailed
+from headway.errors import Exit, HeadwayError, NotFound, RunFailed, without_hint
 from headway.kube.claim_files import ClaimFileExists
 from headway.kube.claim_job import storage_objects
 from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import HTTP_PORT, labels, run_object
-from headway.kube.pod_status import is_ready, wait_reasons
+from headway.kube.pod_status import exit_code, is_ready, termination_message, wait_reasons
 from headway.launch.claim_server import KEY_HEADER
 from headway.member.protocol.keys import new_key
 from headway.spec.target_file import Target
@@ -73,6 +75,7 @@ class ClaimPod:
                 assert pod.metadata.name is not None
                 self._pod = pod.metadata.name
                 return
+            self._raise_refusal(pods)
             job = self._kube.job(name)
             if job is None:
                 raise NotFound(f"Job {name} was deleted")
@@ -95,6 +98,17 @@ class ClaimPod:
                     f"kubectl get events -n {self._kube.namespace}",
                 )
             self._clock.sleep(max(LOOK_SECONDS, LOOK_SHARE * waited))
+
+    def _raise_refusal(self, pods: Sequence[Pod]) -> None:
+        """If the image has another version of Headway, say: the next pod would end the same way."""
+        for pod in pods:
+            if exit_code(pod) == Exit.BAD_INPUT:
+                self.end()
+                words, hint = without_hint(termination_message(pod) or "no reason given")
+                why = words.strip().removeprefix("error: ")
+                raise RunFailed(
+                    f"the pod that serves claim {self._claim} cannot start: {why}", hint
+                )
 
     def _require_answer(self) -> None:
         deadline = self._clock.monotonic() + ANSWER_SECONDS

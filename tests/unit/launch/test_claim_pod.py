@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway.errors import RunFailed
+from headway.errors import Exit, RunFailed
 from headway.kube.claim_job import storage_objects
 from headway.kube.client import KubeClient
 from headway.launch.claim_pod import ANSWER_SECONDS, START_SECONDS, ClaimPod
@@ -86,6 +86,21 @@ def test_what_is_hopeless_is_not_waited_for(kube: FakeKube) -> None:
         "the pod that serves claim fs cannot start: the image cannot be pulled: no such image"
     )
     assert clock.passed < 5
+
+
+def test_an_image_with_another_headway_is_not_waited_for(kube: FakeKube) -> None:
+    words = "error: this image has Headway 1, and the pod was made by Headway 2\nhint: use 2\n"
+    ended = pending("")["containerStatuses"][0]
+    ended["state"] = {"terminated": {"exitCode": int(Exit.BAD_INPUT), "message": words}}
+    kube.storage_pod = {"phase": "Failed", "containerStatuses": [ended]}
+    clock = Patient()
+    with pytest.raises(RunFailed) as caught:
+        started(clock, [])
+    assert str(caught.value) == (
+        "the pod that serves claim fs cannot start: this image has Headway 1, and the pod was made "
+        "by Headway 2\nhint: use 2"
+    )
+    assert kube.named("jobs") == []
 
 
 def test_files_go_by_one_connection_each_thread(kube: FakeKube, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import ssl
 from collections import Counter
 from collections.abc import Callable
 
+from headway import __version__
 from headway.clock import Clock
 from headway.member.coordinator.broadcast import Broadcast
 from headway.member.coordinator.connections import READ_BYTES, Acceptor, WorkerConnection
@@ -40,6 +41,11 @@ TIMEOUTS = (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH)
 REPLACED = "another worker has taken its place"
 FAREWELL_SECONDS = 2.0
 """For a session to take the last message."""
+
+
+def other_headway(version: str) -> str:
+    """Why a worker with this version of Headway is refused."""
+    return f"the worker has Headway {version[:64] or '?'}, and the coordinator {__version__}"
 
 
 class Sessions:
@@ -170,6 +176,9 @@ class Sessions:
         if parse(connection.worker).node in self._gone:
             self.end(connection, REPLACED)
             return
+        if status.headway not in ("", __version__):
+            self._refuse(connection, other_headway(status.headway))
+            return
         assert self.acceptor is not None
         self.acceptor.forget(connection)
         self._counts["opened"] += 1
@@ -179,6 +188,11 @@ class Sessions:
         connection.seen = status.seen
         self.broadcast.add(connection)
         self._handle(SessionOpened(connection.worker, connection.number, status))
+
+    def _refuse(self, connection: WorkerConnection, why: str) -> None:
+        self._counts["refused"] += 1
+        self._history.refused(connection.address, why)
+        self.end(connection, why)
 
     def _ask(self, connection: WorkerConnection, request: StoreRequest) -> None:
         self._counts["requests"] += 1

@@ -29,7 +29,8 @@ from headway.member.protocol.messages import (
 from headway.member.protocol.wire import LENGTH_BYTES, FramedStream, frame
 
 LOWEST_VERSION = 1
-HIGHEST_VERSION = 1
+HIGHEST_VERSION = 2
+"""From 2 on the first Heartbeat says which Headway the worker is."""
 HANDSHAKE_SECONDS = 5.0
 """Time from the connection to the proof: three messages of busy machines, with a packet lost
 twice."""

@@ -31,3 +31,5 @@ class WorkerStatus(Struct, frozen=True):
     """Whether its machine is wanted back; it continues to the end of a step."""
     step_seconds: int = 0
     """Median time of its recent steps, rounded up. 0: none yet."""
+    headway: str = ""
+    """Version of Headway it runs; in the first heartbeat of a session."""

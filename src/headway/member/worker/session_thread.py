@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from headway import __version__
 from headway.errors import HeadwayError
 from headway.member.protocol.generation import Generation
 from headway.member.protocol.handshake import HandshakeRefused, WorkerSide
@@ -157,7 +158,10 @@ class _Conversation:
         is_first = self._sent is None
         is_due = status != self._sent or now >= self._heartbeat_at
         if is_first or (is_due and not channel.has_unsent):
-            told = replace(status, seen=0) if is_first and state.wants_all else status
+            told = status
+            if is_first:
+                seen = 0 if state.wants_all else status.seen
+                told = replace(status, seen=seen, headway=__version__)
             channel.queue(self._side.send(Heartbeat(told)))
             self._sent, self._heartbeat_at = status, now + self._timeouts.heartbeat_seconds
         for request in requests:
@@ -224,7 +228,9 @@ class _Conversation:
                 case Go():
                     follower.hear_go(message.generation)
                 case Farewell():
-                    raise ProtocolError(f"ended the session: {message.reason}")
+                    # Instead of a Welcome it is a refusal, which nobody else says.
+                    kind = ProtocolError if state.is_connected else HandshakeRefused
+                    raise kind(f"ended the session: {message.reason}")
                 case StoreValue() | StoreNumber() | StoreFailed():
                     state.answered(message)
                     return

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from headway.errors import BadInput
 from headway.member.protocol.handshake import (
+    HIGHEST_VERSION,
+    LOWEST_VERSION,
     OTHER_RUN,
     OTHER_VERSION,
     WRONG_PROOF,
@@ -37,7 +39,7 @@ def test_both_know_each_other_after_the_handshake() -> None:
     worker, coordinator = opened()
     assert coordinator.worker == WORKER
     assert worker.incarnation == 3
-    assert worker.version == coordinator.version == 1
+    assert worker.version == coordinator.version == HIGHEST_VERSION
     assert coordinator.receive(b"".join(map(worker.send, SAID))).messages == SAID
     assert worker.receive(b"".join(map(coordinator.send, ANSWERED))).messages == ANSWERED
 
@@ -227,8 +229,9 @@ def test_names_must_be_plain() -> None:
     shake_hands(longest, CoordinatorSide(KEY, "r" * 253, 3))
 
 
-def test_the_handshake_is_as_written_down() -> None:
-    """docs/reference/coordinator-protocol.md, followed by hand."""
+@pytest.mark.parametrize("version", range(LOWEST_VERSION, HIGHEST_VERSION + 1))
+def test_the_handshake_is_as_written_down(version: int) -> None:
+    """docs/reference/coordinator-protocol.md, followed by hand, by workers of every version."""
 
     def field(data: bytes) -> bytes:
         return len(data).to_bytes(4, "big") + data
@@ -241,12 +244,12 @@ def test_the_handshake_is_as_written_down() -> None:
         data = number.to_bytes(8, "big") + inner
         return hashlib.blake2b(data, key=key, digest_size=16).digest()
 
-    hello = b"\x01HEADWAY\0" + bytes.fromhex("00010001") + b"n" * 32
+    hello = b"\x01HEADWAY\0" + bytes([0, 1, 0, version]) + b"n" * 32
     hello += b"\x00\x06fuzzed" + b"\x00\x05pod-0"
     coordinator = CoordinatorSide(KEY, "fuzzed", 3, binding=b"tls", nonce=b"m" * 32)
     answer = coordinator.receive(field(hello)).reply
-    own = b"\x02HEADWAY\0" + bytes.fromhex("00010001") + b"m" * 32 + bytes(7) + b"\x03"
-    parts = field(b"headway session 1") + field(b"tls") + field(hello) + field(own)
+    own = b"\x02HEADWAY\0" + bytes.fromhex("00010002") + b"m" * 32 + bytes(7) + b"\x03"
+    parts = field(b"headway session %d" % version) + field(b"tls") + field(hello) + field(own)
     secret = mac(KEY, hashlib.sha256(parts).digest())
     assert answer == field(own + mac(secret, b"coordinator proof\x01"))
     assert coordinator.receive(field(b"\x03" + mac(secret, b"worker proof\x01"))).error is None
