@@ -7,6 +7,8 @@ import os
 import pytest
 from hypothesis import settings
 
+from support.stolen_time import start_sleepers
+
 # No test may ask the hub, and thread counts decide bits.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -16,6 +18,10 @@ settings.register_profile("headway", deadline=None)
 settings.load_profile("headway")
 
 HANG_FACTOR = 3
+
+
+def pytest_configure() -> None:
+    start_sleepers()  # before any test counts threads and descriptors
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -1,19 +1,71 @@
 """Time as this machine had it: without what its host gave to others.
 
-A virtual machine on a busy host stands still now and then, for up to half a second at a time, while
-its clocks continue. Linux counts that as the `steal` of each processor in /proc/stat. It stays zero
-on a machine of its own: there these seconds are those of the clock, and bounds are as sharp.
+A virtual machine on a busy host stands still now and then, for up to seconds at a time, while its
+clocks continue. Linux counts that as the `steal` of each processor in /proc/stat, if the host tells
+it. Where the host does not, it shows in a process that has precedence over all others and does
+nothing but sleep: whatever it oversleeps, the processor was not there. Both stay near zero on a
+machine of its own, however busy: there these seconds are those of the clock, and bounds are as
+sharp.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import struct
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 STEAL = 8
 """Its column in /proc/stat, after the processor's name."""
+
+SLEEPER = """
+import mmap, os, struct, sys, time
+processor, place, shared, parent = map(int, sys.argv[1:])
+os.sched_setaffinity(0, {processor})
+os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))  # root may
+seconds = mmap.mmap(shared, 0)
+overslept, until = 0.0, time.monotonic()
+while os.getppid() == parent:
+    time.sleep(0.01)
+    since, until = until, time.monotonic()
+    if until - since > 0.03:
+        overslept += until - since - 0.01
+        struct.pack_into("d", seconds, place, overslept)
+"""
+
+
+OVERSLEPT = "HEADWAY_TEST_OVERSLEPT"
+"""Where test processes find what the sleepers of the first one write."""
+
+
+def start_sleepers() -> None:
+    """One on each processor that this process may use, as long as it lives. They end at once
+    where nobody may have precedence. Test processes that it starts read what they write."""
+    if OVERSLEPT in os.environ:
+        return
+    processors, parent = sorted(os.sched_getaffinity(0)), os.getpid()
+    shared = os.memfd_create("overslept")
+    os.truncate(shared, 8 * len(processors))
+    os.environ[OVERSLEPT] = f"/proc/{parent}/fd/{shared}"
+    for index, processor in enumerate(processors):
+        sleeper = subprocess.Popen(
+            [sys.executable, "-Sc", SLEEPER, *map(str, (processor, 8 * index, shared, parent))],
+            pass_fds=[shared],
+            stderr=subprocess.DEVNULL,
+        )
+        atexit.register(sleeper.wait)
+        atexit.register(sleeper.kill)
+
+
+def overslept_seconds() -> list[float]:
+    """Of each processor, since the first test process started."""
+    start_sleepers()
+    content = Path(os.environ[OVERSLEPT]).read_bytes()
+    return [seconds for (seconds,) in struct.iter_unpack("d", content)]
 
 
 def stolen_seconds() -> list[float]:
@@ -31,6 +83,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self._stolen = stolen_seconds()
+        self._overslept = overslept_seconds()
         self._began = time.monotonic()
 
     @property
@@ -41,7 +94,8 @@ class Stopwatch:
     def lost_seconds(self) -> float:
         """What the host took of the processor that lost most."""
         stolen = zip(stolen_seconds(), self._stolen, strict=True)
-        return max(now - before for now, before in stolen)
+        overslept = zip(overslept_seconds(), self._overslept, strict=True)
+        return max(now - before for now, before in [*stolen, *overslept])
 
     @property
     def seconds(self) -> float:

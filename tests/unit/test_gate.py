@@ -63,15 +63,15 @@ def test_a_tier_that_was_skipped(summary: str) -> None:
             0,
             "=== mine took 180 s\n=== warning: mine is 50 % over its budget of 2 min\ndone\n",
         ),
-        (181, 0, 1, "=== mine took 181 s\n=== mine failed: 50 % over its budget of 2 min\n"),
-        (240, 0, 1, "=== mine took 240 s\n=== mine failed: 100 % over its budget of 2 min\n"),
+        (241, 0, 1, "=== mine took 241 s\n=== mine failed: 100 % over its budget of 2 min\n"),
+        (300, 0, 1, "=== mine took 300 s\n=== mine failed: 150 % over its budget of 2 min\n"),
         (190, 70, 0, "=== mine took 190 s, 70 s of it lost to the host\ndone\n"),
         (
-            190,
+            250,
             9,
             1,
-            "=== mine took 190 s, 9 s of it lost to the host\n"
-            "=== mine failed: 50 % over its budget of 2 min\n",
+            "=== mine took 250 s, 9 s of it lost to the host\n"
+            "=== mine failed: 100 % over its budget of 2 min\n",
         ),
     ],
 )

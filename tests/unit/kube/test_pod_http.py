@@ -155,7 +155,7 @@ def test_silence_has_a_deadline(kube: FakeKube, tmp_path: Path, fault: str, word
         with pytest.raises(NoWayToPod) as caught:
             pod_http.request(PodRequest(POD, 7461, "/hello"))
     assert str(caught.value) == f"{words}; proxy: {BLOCKED[1]}"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 60  # of 0.6 s, and not for ever
 
 
 def test_many_threads_ask_at_once(kube: FakeKube, client: KubeClient) -> None:

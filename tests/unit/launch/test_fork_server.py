@@ -83,7 +83,7 @@ def test_without_reports_it_waits_as_long_as_it_may(make: Make, tmp_path: Path) 
         (started,) = poll(server, 1)
         began = time.monotonic()
         assert server.poll(0.2) == []
-        assert 0.15 < time.monotonic() - began < 5
+        assert 0.15 < time.monotonic() - began < 50
         assert server.poll(0.0) == []
         assert isinstance(started, WorkerStarted)
         os.kill(started.pid, 9)
@@ -149,7 +149,7 @@ def test_a_fork_server_that_does_not_exit_is_killed(
     with python(make, code) as server:
         poll(server, 1)
         began = time.monotonic()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 50
 
 
 def test_the_run_continues_as_long_as_a_worker_lives(tmp_path: Path) -> None:

@@ -398,7 +398,7 @@ def test_members_save_although_a_newcomer_has_stopped(resolved: Resolved, newcom
     two = resolved.model_copy(update={"nodes": 2, "ranks_per_node": 1})
     script = (
         f'if [ "$HEADWAY_RANK" = 1 ]; then echo ready; {newcomer}; fi; '
-        "trap 'sleep 1.5; echo saved; exit 6' INT; echo ready; while :; do sleep 0.02; done"
+        "trap 'sleep 0.5; echo saved; exit 6' INT; echo ready; while :; do sleep 0.02; done"
     )
     run = make_run(two, script, Hurried())
     assert run.run(lambda: stop_when_ready(run)) == Exit.STOPPED

@@ -28,6 +28,7 @@ from support.fuzz import (
     CORPUS,
     KINDS,
     NEXT,
+    Case,
     attack,
     case,
     cases,
@@ -38,17 +39,30 @@ from support.fuzz import (
 
 COUNT = int(os.environ.get("FUZZ_CASES", "10000"))
 SEED = int(os.environ.get("FUZZ_SEED", "0"))
+MOST_SECONDS = 0.25
+"""Of processor time. Usually 0.1 ms: no few bytes may cost much."""
 
 
 @pytest.mark.timeout(120 + COUNT // 100)
 def test_no_hostile_bytes_get_through() -> None:
-    slowest, refused = (0.0, ""), 0
+    slow, refused = [], 0
     for each in cases(COUNT, SEED):
         began = time.process_time()
         refused += attack(each).refused
-        slowest = max(slowest, (time.process_time() - began, each.name))
+        if time.process_time() - began > MOST_SECONDS:
+            slow.append(each)
     assert refused > COUNT / 2  # most cases do come to the point at which they are refused
-    assert slowest[0] < 0.25, slowest  # usually 0.1 ms: no few bytes may cost much
+    # Once more, for the machine may have been slow rather than the case.
+    assert [each.name for each in slow if best_seconds(each) > MOST_SECONDS] == []
+
+
+def best_seconds(each: Case) -> float:
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        attack(each)
+        took.append(time.process_time() - began)
+    return min(took)
 
 
 def test_cases_are_the_same_for_the_same_seed() -> None:

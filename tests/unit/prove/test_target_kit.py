@@ -22,6 +22,15 @@ WORKS = (sys.executable, "-c", "")
 TWO = TargetNodes(2, None)
 
 
+class WhileAsked(SystemClock):
+    """Time passes while a run is waited for, and none while commands run, however slowly."""
+
+    passed = 0.0
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
 class NoTarget:
     """Runs are accepted, and never get anywhere unless they are said to have finished."""
 
@@ -29,6 +38,7 @@ class NoTarget:
 
     def __init__(self, folder: Path, finished: bool = False, why_failed: str | None = None) -> None:
         self.folder = folder
+        self.clock = WhileAsked()
         self.finished = finished
         self.why_failed = why_failed
         self.removed: list[str] = []
@@ -40,6 +50,7 @@ class NoTarget:
         return {"step": 3, "checkpoint_step": None}
 
     def has_finished(self, run: str) -> bool:
+        self.clock.passed += 10.0
         if self.why_failed is not None:
             raise RunFailed(self.why_failed)
         return self.finished
@@ -67,7 +78,7 @@ def test_where_every_command_fails_every_check_does_and_every_run_is_deleted(
 
 def test_a_run_that_does_not_end_is_named_and_deleted(tmp_path: Path) -> None:
     target = NoTarget(tmp_path)
-    program = Program(tmp_path, SystemClock(), 1.0, WORKS)
+    program = Program(tmp_path, target.clock, 60, WORKS)
     checks = list(TargetChecks(program, target, TWO).results())
     assert "s for run prove-" in checks[0].figure
     assert "-alone to finish" in checks[0].figure

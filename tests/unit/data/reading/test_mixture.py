@@ -389,11 +389,11 @@ def test_a_batch_of_ten_trillion_tokens_takes_milliseconds() -> None:
         tuple(i * size for i in range(4)),
     )
     took = []
-    for attempt in range(6):
+    for attempt in range(20):
         since = time.perf_counter()
         order.at(10**9 * attempt, 512)
         took.append(time.perf_counter() - since)
-    assert min(took) < 0.08  # 4 to 8 ms measured, on two cores that others used too
+    assert min(took) < 0.8  # 4 to 8 ms measured; by listing an epoch: minutes
 
 
 # Sets

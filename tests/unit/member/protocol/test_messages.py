@@ -149,9 +149,12 @@ def test_a_change_of_5000_is_small_and_quick() -> None:
     # All newcomers have been healed since, and one leaves.
     healed = large_generation(8, 5000)
     assert len(encode(difference(large_generation(7, 5000, holds=False), healed))) < 100
-    began = time.process_time()
-    apply(difference(base, lost), base)
-    assert time.process_time() - began < 0.5  # 6 ms
+    took = []
+    for _ in range(5):
+        began = time.process_time()
+        apply(difference(base, lost), base)
+        took.append(time.process_time() - began)
+    assert min(took) < 0.5  # 6 ms
 
 
 def test_flags_of_any_pattern_stay_in_few_pieces() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from hashlib import sha256
 from itertools import pairwise
 
 from hypothesis import given, settings
@@ -140,23 +141,34 @@ def test_a_long_frame_in_small_pieces_is_not_copied_again_and_again() -> None:
     workers = tuple(Domain((f"{i:0{MAX_WORKER_NAME}d}",), 1, True) for i in range(MAX_WORKERS))
     change = difference(None, Generation(1, 1, workers, 0, False, (), ""))
     frame = coordinator.send(change)
-    began = time.process_time()
     messages: list[Message] = []
+    began = time.process_time()
     for at in range(0, len(frame), 100):
         messages += worker.receive(frame[at : at + 100]).messages
+    took = time.process_time() - began
     assert messages == [change]
-    assert time.process_time() - began < 1  # 0.05 s; joined anew at each piece: 5 s
+
+    # Beside it a fifth of the frame, joined anew at each piece: 1/25 of what all of it would take.
+    began, joined = time.process_time(), b""
+    for at in range(0, len(frame) // 5, 100):
+        joined = joined + frame[at : at + 100]
+    assert took < 5 * (time.process_time() - began)
 
 
 def test_a_heartbeat_is_cheap() -> None:
-    """5,000 a second are to be a small part of one core. Measured: 5 µs; 15 promised."""
+    """5,000 a second are to be a small part of one core. Measured: 5 µs; promised: 15, on a core
+    that makes a digest of 8 KiB in 7 µs; one that is slower just now may take longer."""
     worker, coordinator = opened()
     heartbeat = pack(Heartbeat(WorkerStatus(9, 9, 9, 9, 0, (), 0, True, False)))
-    best = 1.0
+    best = digest = 1.0
     for _ in range(5):
         frames = [worker.seal(heartbeat) for _ in range(2000)]
         began = time.process_time()
         for frame in frames:
             coordinator.receive(frame)
         best = min(best, (time.process_time() - began) / len(frames))
-    assert best < 15e-6
+        began = time.process_time()
+        for _ in range(2000):
+            sha256(bytes(8192)).digest()
+        digest = min(digest, (time.process_time() - began) / len(frames))
+    assert best < 15e-6 * max(1.0, digest / 7e-6)
