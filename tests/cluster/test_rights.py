@@ -78,9 +78,13 @@ def coordinator(cluster: GivenCluster, namespace: str, rights: list[Object]) -> 
     }
     api.create(f"{core}/pods", pod)
     template = {"metadata": {}, "spec": {**pod["spec"], "restartPolicy": "Never"}}
-    for name in (run_object(RUN), coordinator_object(RUN)):
-        job = {"metadata": {"name": name}, "spec": {"suspend": True, "template": template}}
-        api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+    job = {"metadata": {"name": run_object(RUN)}, "spec": {"suspend": True, "template": template}}
+    api.create(f"/apis/batch/v1/namespaces/{namespace}/jobs", job)
+    its = labels(RUN, "coordinator")
+    template = {"metadata": {"labels": its}, "spec": pod["spec"]}
+    spec = {"replicas": 0, "selector": {"matchLabels": its}, "template": template}
+    owner = {"metadata": {"name": coordinator_object(RUN)}, "spec": spec}
+    api.create(f"/apis/apps/v1/namespaces/{namespace}/replicasets", owner)
     asked = api.create(f"{core}/serviceaccounts/{account['metadata']['name']}/token", {"spec": {}})
     there = KubeConfig.from_file(cluster.kubeconfig).get()
     assert there is not None
@@ -101,7 +105,8 @@ def calls_of(kube: KubeClient) -> Calls:
         ("pods", "patch"): lambda: kube.release_pod("waits"),
         ("pods", "delete"): lambda: kube.delete_pod("nobody", grace_seconds=0),
         ("jobs", "get"): lambda: kube.job(run_object(RUN)),
-        ("jobs", "patch"): lambda: kube.suspend_job(coordinator_object(RUN)),
+        ("jobs", "patch"): lambda: kube.suspend_job(run_object(RUN)),
+        ("replicasets/scale", "patch"): lambda: kube.scale_replica_set(coordinator_object(RUN), 0),
         ("configmaps", "get"): lambda: kube.config_map(record_object(RUN)),
         ("configmaps", "update"): update,
     }

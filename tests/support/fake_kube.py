@@ -92,6 +92,14 @@ class FakeKube:
         path = f"/apis/batch/v1/namespaces/ml/jobs/headway-{run}"
         self.put(path, {**job, "spec": spec, "status": status})
 
+    def coordinator(self, run: str) -> None:
+        """As a run's ReplicaSet is."""
+        labels = {INSTANCE: run, "app.kubernetes.io/managed-by": "headway"}
+        labels["app.kubernetes.io/component"] = "coordinator"
+        metadata = {"name": f"headway-{run}-coordinator", "namespace": "ml", "labels": labels}
+        made = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": metadata}
+        self.put(coordinator_path(run), {**made, "spec": {"replicas": 1, "selector": {}}})
+
     def named(self, kind: str) -> list[str]:
         """Names of all objects of a kind, such as `jobs`."""
         return [path.rsplit("/", 1)[1] for path in self.objects if path.split("/")[-2] == kind]
@@ -115,6 +123,8 @@ class FakeKube:
             return self._log(path.split("/")[-2], query.get("container", [""])[0])
         if path.startswith(f"{PODS}/") and method in ("PATCH", "DELETE"):
             return self._changed_pod(method, path, content)
+        if path.endswith("/scale") and path.removesuffix("/scale") not in self.objects:
+            return self._status(404, f"{path} not found")
         if method == "PATCH":
             return 200, json.dumps(self._patched(path, json.loads(content))).encode()
         if method == "POST":
@@ -134,7 +144,7 @@ class FakeKube:
         return 201, json.dumps(self._patched(path, content)).encode()
 
     def _patched(self, path: str, patch: Object) -> Object:
-        there = self.objects.get(path)
+        there = self.objects.get(path.removesuffix("/scale"))
         if there is not None:
             there["spec"] = there.get("spec", {}) | patch.get("spec", {})
             annotations = patch.get("metadata", {}).get("annotations", {})
@@ -274,6 +284,10 @@ class FakeKube:
 
     def _status(self, code: int, message: str) -> tuple[int, bytes]:
         return code, json.dumps({"kind": "Status", "code": code, "message": message}).encode()
+
+
+def coordinator_path(run: str) -> str:
+    return f"/apis/apps/v1/namespaces/ml/replicasets/headway-{run}-coordinator"
 
 
 def _selected(query: dict[str, list[str]]) -> dict[str, str]:

@@ -21,7 +21,7 @@ from headway.launch import pod_watch as watch_module
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import Journal, RunDirectory
-from support.fake_kube import FakeKube, fake_kube
+from support.fake_kube import FakeKube, coordinator_path, fake_kube
 from support.fake_pods import PODS
 from support.named_machines import named_machines
 
@@ -29,7 +29,6 @@ JOBS = "/apis/batch/v1/namespaces/ml/jobs"
 START = 1_800_000_000.0
 SYNC_SECONDS = 5.0
 """For the watch to show what the API server has."""
-OWN_POD = "headway-it-coordinator-x"
 SPOT = ("cloud/spot", "true")
 RUN_FILE = """\
 version: 1
@@ -106,8 +105,7 @@ class KeptRun:
         self.journal = Journal(self.directory.events, self.clock)
         self.keeper: Any = self.new_keeper()
         kube.job("it", startTime="2026-11-16T09:00:00Z")
-        kube.job("it-coordinator")
-        self._put(OWN_POD, {"finalizers": [FINALIZER]}, {}, {"phase": "Running"})
+        kube.coordinator("it")
 
     def new_keeper(self) -> Any:
         return self.code.keeper.Keeper(
@@ -115,7 +113,6 @@ class KeptRun:
             self.resolved,
             self.directory,
             key=Path("/headway/key/key"),
-            pod=OWN_POD,
             spot_label=SPOT,
             clock=self.clock,
             say=self.said.append,
@@ -129,8 +126,10 @@ class KeptRun:
         return self.kube.objects[f"{JOBS}/headway-it"]
 
     @property
-    def own_job(self) -> dict[str, Any]:
-        return self.kube.objects[f"{JOBS}/headway-it-coordinator"]
+    def is_kept(self) -> bool:
+        """Whether there is to be a coordinator."""
+        owner = self.kube.objects[coordinator_path("it")]
+        return bool(owner["spec"]["replicas"])
 
     def pod(self, name: str) -> dict[str, Any]:
         return self.kube.objects[f"{PODS}/{name}"]
@@ -227,19 +226,20 @@ class KeptRun:
         for index, (name, machine) in enumerate(zip(names, machines, strict=True)):
             self.create_pod(index, name)
             self.start_pod(name, machine)
-        assert not self.look()
+        self.look()
+        assert self.is_kept
         return names
 
-    def look(self, seconds: float = 0.0) -> bool:
-        """Looks for so long, and at least once. Whether the keeper has ended."""
+    def look(self, seconds: float = 0.0) -> None:
+        """Looks for so long, and at least once, or until the keeper ends itself."""
         end = self.clock.passed + seconds
         while True:
             self.sync()
-            has_ended: bool = self.keeper.look(self.coordinator)
+            self.keeper.look(self.coordinator)
             self.keeper.calls.wait()
             self.clock.passed += keeper_module.LOOK_SECONDS
-            if has_ended or self.clock.passed > end:
-                return has_ended
+            if not self.is_kept or self.clock.passed > end:
+                return
 
     def events(self, kind: str) -> list[dict[str, Any]]:
         """From the launcher's journal."""

@@ -175,6 +175,7 @@ class Lab:
         kinds = {
             "/api/v1": ["pods", "services", "configmaps", "secrets", "serviceaccounts"],
             "/apis/batch/v1": ["jobs"],
+            "/apis/apps/v1": ["replicasets"],
             "/apis/networking.k8s.io/v1": ["networkpolicies"],
             "/apis/rbac.authorization.k8s.io/v1": ["roles", "rolebindings"],
         }

@@ -6,17 +6,14 @@ import os
 import signal
 from pathlib import Path
 
-import typer
-
 from headway.cli.output import say
 
 
 def keep() -> None:
     """Supervise a run on Kubernetes (used in the coordinator's pod of headway run --on).
 
-    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_KEY and HEADWAY_POD."""
+    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY."""
     from headway.clock import SystemClock, stamp
-    from headway.errors import Exit
     from headway.kube.client import KubeClient
     from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
@@ -25,14 +22,13 @@ def keep() -> None:
     require_launchers_version()
     clock = SystemClock()
     resolved = given_spec()
-    assert resolved is not None, "HEADWAY_SPEC is in the Job"
+    assert resolved is not None, "HEADWAY_SPEC is in the pod"
     label, _, value = os.environ.get("HEADWAY_SPOT_LABEL", "").partition("=")
     keeper = Keeper(
         KubeClient.in_cluster(),
         resolved,
         RunDirectory.create(os.environ["HEADWAY_RUN_DIRECTORY"], clock),
         key=Path(os.environ["HEADWAY_KEY"]),
-        pod=os.environ["HEADWAY_POD"],
         spot_label=(label, value) if label else None,
         clock=clock,
         say=lambda text: say(f"{stamp(clock.now())} {text}"),
@@ -44,6 +40,3 @@ def keep() -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     keeper.run()
-    if keeper.is_stopping:
-        # Evicted or told to move: with 0 its Job would be complete, and there would be no other.
-        raise typer.Exit(int(Exit.STOPPED))

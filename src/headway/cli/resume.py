@@ -55,6 +55,11 @@ def _resume_on(run: TargetRun, nodes: int | None) -> None:
         raise StillRunning(f"run {run.name} is already waiting {shape.why}", "headway status")
     if shape.state != "suspended":
         raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
+    if not cluster.has_coordinator():
+        raise BadInput(
+            f"run {run.name} was launched by an older Headway, or not completely",
+            f"to launch it again, from its newest checkpoint: headway run --on {run.on}",
+        )
     if nodes is not None:
         run.require_scalable(nodes)
     cluster.resume()

@@ -122,9 +122,9 @@ def _refuse_active(run: TargetRun) -> Job | None:
     shape = run.cluster.job_status(job) if job is not None else None
     if shape is None or not shape.is_running_or_queued:
         return job
-    if not run.cluster.has_coordinator():
-        return job  # a launch that was cut off
     if shape.state == "queued":
+        if not run.cluster.has_coordinator():
+            return job  # a launch that was cut off
         raise StillRunning(
             f"run {run.name} is already waiting on {run.on}, {shape.why}",
             f"to take it out of the queue: headway delete {run.name}",

@@ -20,6 +20,7 @@ from lightkube.core.decoders import decode_list, decode_status, decode_watch_eve
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import Status
+from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim, Pod, Secret
 from lightkube.types import CascadeType, PatchType
@@ -84,7 +85,7 @@ _DECODING = Lock()
 def _prepare_decoding() -> None:
     """msgspec analyses a type when an object of it is first decoded. Two threads that do so at the
     same time crash the process, and whoever watches pods decodes in two."""
-    for kind in (Pod, Job, Event, ConfigMap, Secret, PersistentVolumeClaim):
+    for kind in (Pod, Job, ReplicaSet, Event, ConfigMap, Secret, PersistentVolumeClaim):
         decode_list(b'{"items": []}', kind)
     decode_status(b"{}")
     decode_watch_event(b'{"type": "ADDED", "object": {}}')
@@ -170,6 +171,16 @@ class KubeClient:
                 return False
             _require_success(response)
             return True
+
+    def replica_set(self, name: str) -> ReplicaSet | None:
+        with _words(f"ReplicaSet {name}"):
+            return _or_none(lambda: self._client.get(ReplicaSet, name))
+
+    def scale_replica_set(self, name: str, replicas: int) -> None:
+        """Creates its pods, or deletes them."""
+        with _words(f"ReplicaSet {name}"):
+            size = {"spec": {"replicas": replicas}}
+            self._client.patch(ReplicaSet.Scale, name, size, patch_type=PatchType.MERGE)
 
     def secret(self, name: str) -> Secret | None:
         with _words(f"Secret {name}"):
@@ -259,10 +270,6 @@ class KubeClient:
         self._merge_into_pod(
             name, {"metadata": {"$deleteFromPrimitiveList/finalizers": [FINALIZER]}}
         )
-
-    def give_back_pod(self, name: str) -> None:
-        """Restores its Job's finalizer: the Job counts how it ends."""
-        self._merge_into_pod(name, {"metadata": {"finalizers": [FINALIZER]}})
 
     def mark_suspect(self, name: str, job_uid: str, until: float) -> None:
         """Takes a lost pod from its Job, which makes another at once, and leaves it where it is:

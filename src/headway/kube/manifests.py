@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 from collections.abc import Sequence
 
-from headway.kube.coordinator_job import coordinator_job
+from headway.kube.coordinator_set import coordinator_set
 from headway.kube.names import (
     HTTP_PORT,
     SESSION_PORT,
@@ -45,19 +45,21 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
         service(run, target),
         *run_rights(run, target),
         network_policy(run, target),
-        coordinator_job(resolved, target),
+        coordinator_set(resolved, target),
     ]
 
 
 def owned_by(objects: Sequence[Object], uid: str) -> list[Object]:
     """The same objects, with the first, which got `uid` when it was created, as the owner of the
-    others: they are deleted with it."""
+    others: they are deleted with it. As their controller: Kueue puts no pod into a queue of its own
+    if what controls it is in one."""
     owner, *others = objects
     reference = {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
         "name": owner["metadata"]["name"],
         "uid": uid,
+        "controller": True,
     }
     return [
         owner,

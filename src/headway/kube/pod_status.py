@@ -14,6 +14,7 @@ from lightkube.models.core_v1 import (
     ContainerStatus,
     PodStatus,
 )
+from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
@@ -52,20 +53,23 @@ class WaitReason:
 
 
 def wait_reasons(
-    job: Job, pods: Sequence[Pod], events: Sequence[Event], num_ready: int = 0
+    owner: Job | ReplicaSet, pods: Sequence[Pod], events: Sequence[Event], num_ready: int = 0
 ) -> list[WaitReason]:
     """Why pods do not run, the most frequent reason first. `pods` are those that wait, `events`
-    those of the Job."""
-    found = [*_of_job(job, len(pods) + num_ready, events)]
+    those of their owner."""
+    found = [*_of_owner(owner, len(pods) + num_ready, events)]
     reasons = Counter(reason for pod in pods if (reason := _of_pod(pod)) is not None)
     found += [WaitReason(words, count, hopeless) for (words, hopeless), count in reasons.items()]
     return sorted(found, key=lambda one: (not one.is_hopeless, -one.pods))
 
 
-def _of_job(job: Job, num_made: int, events: Sequence[Event]) -> Iterable[WaitReason]:
-    assert job.spec is not None
-    missing = (job.spec.parallelism or 0) - num_made
-    if job.spec.suspend:
+def _of_owner(
+    owner: Job | ReplicaSet, num_made: int, events: Sequence[Event]
+) -> Iterable[WaitReason]:
+    assert owner.spec is not None
+    wanted = owner.spec.parallelism if isinstance(owner, Job) else owner.spec.replicas
+    missing = (wanted or 0) - num_made
+    if isinstance(owner, Job) and owner.spec.suspend:
         yield WaitReason("suspended: stopped, or waiting in a queue", missing)
         return
     if missing <= 0:

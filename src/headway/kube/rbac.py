@@ -44,7 +44,7 @@ def run_rights(run: str, target: Target) -> list[Object]:
         _role(
             made,
             [
-                *_rules([run_object(run), coordinator_object(run)], [record_object(run)]),
+                *_rules([run_object(run)], [coordinator_object(run)], [record_object(run)]),
                 *_queue_rules(target),
             ],
         ),
@@ -66,7 +66,7 @@ def shared_rights(target: Target) -> list[Object]:
     names = dict.fromkeys(name for name in (accounts.coordinator, accounts.name) if name)
     return [
         *(_account(_shared(name, target)) for name in names),
-        *_shared_role("", _rules([], []), accounts.coordinator, target),
+        *_shared_role("", _rules([], [], []), accounts.coordinator, target),
         *(
             _shared_role(QUEUE_SUFFIX, rules, accounts.coordinator, target)
             if (rules := _queue_rules(target))
@@ -109,14 +109,19 @@ def _role(made: Object, rules: Sequence[Object]) -> Object:
     }
 
 
-def _rules(jobs: Sequence[str], config_maps: Sequence[str]) -> list[Object]:
-    """`jobs` and `config_maps` are names of objects; none given: all of the namespace."""
+def _rules(
+    jobs: Sequence[str], replica_sets: Sequence[str], config_maps: Sequence[str]
+) -> list[Object]:
+    """All three are names of objects; none given: all of the namespace."""
     return [
         # RBAC knows names but no labels, and pods have new names each time: so these are
         # rights over all pods of the namespace.
         _rule("", "pods", ["list", "watch", "patch", "delete"]),
         # To see that the run has ended, and to stop it when its budget is used up.
         _rule("batch", "jobs", ["get", "patch"], jobs),
+        # To end its own pod when the run has stopped or ended. Not the ReplicaSet itself: its pod
+        # could then be given another account, or another image.
+        _rule("apps", "replicasets/scale", ["patch"], replica_sets),
         _rule("", "configmaps", ["get", "update"], config_maps),
     ]
 

@@ -81,7 +81,7 @@ class ClusterRun:
             self.kube.suspend_job(run_object(self.name), suspended=False)
 
     def has_coordinator(self) -> bool:
-        return self.kube.job(coordinator_object(self.name)) is not None
+        return self.kube.replica_set(coordinator_object(self.name)) is not None
 
     # Looking at it
 
@@ -166,12 +166,9 @@ class ClusterRun:
         return None
 
     def events(self) -> list[dict[str, Any]]:
-        """Kubernetes events of its Jobs, and of pods that wait or have failed."""
-        uids = []
-        for name in (run_object(self.name), coordinator_object(self.name)):
-            job = self.kube.job(name)
-            if job is not None and job.metadata is not None:
-                uids.append(job.metadata.uid)
+        """Kubernetes events of what makes its pods, and of pods that wait or have failed."""
+        owners = (self.job(), self.kube.replica_set(coordinator_object(self.name)))
+        uids = [one.metadata.uid for one in owners if one is not None and one.metadata is not None]
         for phase in ("Pending", "Failed"):
             found = self.kube.first_pods(labels(self.name), LOOKED_AT, {"status.phase": phase})
             uids += [pod.metadata.uid for pod in found if pod.metadata is not None]
@@ -241,11 +238,11 @@ class ClusterRun:
 
     def resume(self) -> None:
         """The coordinator first, as at a launch, and again afterwards: if the run was stopped a
-        moment ago, its keeper may have suspended it in between."""
+        moment ago, its keeper may have ended it in between."""
         job = self.require_job()
-        self.kube.suspend_job(coordinator_object(self.name), suspended=False)
+        self.kube.scale_replica_set(coordinator_object(self.name), 1)
         start_job(self.kube, job)
-        self.kube.suspend_job(coordinator_object(self.name), suspended=False)
+        self.kube.scale_replica_set(coordinator_object(self.name), 1)
 
     def delete(self, say: Callable[[str], None], uid: str | None = None) -> bool:
         """Deletes all of its objects, by one call. Returns whether there were any. Raises Conflict
@@ -269,7 +266,7 @@ class ClusterRun:
             assert pod.metadata is not None
             if SUSPECT in (pod.metadata.labels or {}):
                 self.kube.delete_pod(str(pod.metadata.name), grace_seconds=0)
-        return not left and not self.kube.jobs(labels(self.name))
+        return not left and self.job() is None and not self.has_coordinator()
 
     def _wait_for(
         self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]

@@ -44,18 +44,10 @@ class RunFacts:
     """None: not listed yet."""
     has_markers: bool
     """Lost pods are kept to mark their machines."""
-    is_released: bool
-    """The keeper's own pod was taken from its Job."""
     is_hopeless: bool
     """Some node's pods keep failing, and the run makes no step in between."""
     spent_seconds: float | None
     """Time used, if it was read at this look and there is a budget."""
-
-
-@dataclass(frozen=True)
-class ReleaseOwnPod:
-    """Take this pod from its own Job, which would wait longer for each pod it lost before it
-    creates another."""
 
 
 @dataclass(frozen=True)
@@ -80,12 +72,6 @@ class EndSuspicions:
 
 
 @dataclass(frozen=True)
-class SuspendOwnJob:
-    """The run was stopped and its pods have ended: there is nothing to keep until it is resumed.
-    Kubernetes then ends this pod."""
-
-
-@dataclass(frozen=True)
 class NoteFailure:
     node: int
     last_words: str | None
@@ -94,19 +80,10 @@ class NoteFailure:
 
 @dataclass(frozen=True)
 class EndKeeper:
-    """Give this pod back to its own Job, which completes when it sees the pod succeed, and end."""
+    """There is nothing to keep, at least until the run is resumed: have Kubernetes end this pod."""
 
 
-JobDecision = (
-    ReleaseOwnPod
-    | NoteScaling
-    | NoteBudget
-    | StopRun
-    | EndSuspicions
-    | SuspendOwnJob
-    | NoteFailure
-    | EndKeeper
-)
+JobDecision = NoteScaling | NoteBudget | StopRun | EndSuspicions | NoteFailure | EndKeeper
 
 
 @dataclass
@@ -121,7 +98,7 @@ class JobTracker:
         job = facts.job
         if job is None:
             return [*_without_markers(facts), EndKeeper()]
-        made: list[JobDecision] = [] if facts.is_released else [ReleaseOwnPod()]
+        made: list[JobDecision] = []
         if self.nodes is not None and job.nodes != self.nodes:
             made.append(NoteScaling(self.nodes, job.nodes))
         self.nodes = job.nodes
@@ -129,13 +106,12 @@ class JobTracker:
             made += _without_markers(facts)
         if not job.is_suspended:
             made += self._to_stop(facts)
-        elif job.is_stopped and _is_empty(facts):
-            # A queue suspends and resumes workers as it likes, and knows nothing of this pod: a run
-            # that is suspended by its queue keeps its coordinator.
-            made.append(SuspendOwnJob())
         if job.failure is not None:
             made.append(_failure(job.failure, facts.pods or ()))
-        if job.has_ended and not facts.has_markers:
+        # A queue suspends and resumes workers as it likes, and knows nothing of this pod: a run
+        # that is suspended by its queue keeps its coordinator.
+        has_stopped = job.is_stopped and _is_empty(facts)
+        if has_stopped or (job.has_ended and not facts.has_markers):
             made.append(EndKeeper())
         return made
 

@@ -22,10 +22,10 @@ from typing import Any, Protocol
 from lightkube.resources.batch_v1 import Job
 
 from headway.clock import Clock
-from headway.errors import HeadwayError, StillRunning
+from headway.errors import HeadwayError, NotFound, StillRunning
 from headway.http_server import HttpServer
 from headway.kube.client import ClusterUnreachable, KubeClient
-from headway.kube.coordinator_job import coordinator_arguments
+from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.kueue import stop_job
 from headway.kube.names import (
     HTTP_PORT,
@@ -46,10 +46,8 @@ from headway.launch.job_decisions import (
     NoteBudget,
     NoteFailure,
     NoteScaling,
-    ReleaseOwnPod,
     RunFacts,
     StopRun,
-    SuspendOwnJob,
     is_noted,
     job_facts,
     launch_id,
@@ -108,13 +106,11 @@ class Keeper:
         directory: RunDirectory,
         *,
         key: Path,
-        pod: str,
         spot_label: tuple[str, str] | None,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        """`pod`: the one this process runs in. `spot_label`: label of machines on which the
-        minimum of nodes must not run."""
+        """`spot_label`: label of machines on which the minimum of nodes must not run."""
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
@@ -131,16 +127,15 @@ class Keeper:
         self._watched = watched(directory)
         self._journal = Journal(directory.launcher, clock)
         self._key = key
-        self._pod = pod
         self._say = say
-        self._is_released = False
         self._has_found_markers = False
         self._away = ""
         """Why the API server did not answer, once that was said."""
         self._looked_at_job = self._looked_at_budget = -inf
 
     def run(self) -> None:
-        """Until the Job of the workers has ended or is gone, or `is_stopping`."""
+        """Until `is_stopping`: Kubernetes ends this pod, also when the run has stopped or ended. A
+        process that ends by itself is started again."""
         with ExitStack() as stack:
             with suppress(StillRunning):  # by our predecessor, on a machine that no longer answers
                 stack.enter_context(self.directory.held())
@@ -159,7 +154,8 @@ class Keeper:
             self.watch.start()
             stack.callback(self.watch.stop)
             stack.callback(self._flush)
-            while not self.is_stopping and not self.look(coordinator):
+            while not self.is_stopping:
+                self.look(coordinator)
                 self.clock.sleep(LOOK_SECONDS)
 
     def started_job(self) -> Job | None:
@@ -207,8 +203,8 @@ class Keeper:
         self._flush()
         return generation - 1
 
-    def look(self, coordinator: KeptCoordinator) -> bool:
-        """One round of facts, decisions and actions. True: the run has ended, and so does this."""
+    def look(self, coordinator: KeptCoordinator) -> None:
+        """One round of facts, decisions and actions."""
         for outcome in self.calls.outcomes():
             self._note_outcome(outcome)
         if how := coordinator.keep_alive():
@@ -216,10 +212,8 @@ class Keeper:
         pods = self.watch.pods()
         if pods is not None:
             self._find_markers(pods)
-        if self._look_at_job():
-            return True
+        self._look_at_job()
         self._look_at_pods(coordinator)
-        return False
 
     def _coordinator(self, folder: Path) -> CoordinatorProcess:
         return CoordinatorProcess(
@@ -295,27 +289,23 @@ class Keeper:
 
     # The Job
 
-    def _look_at_job(self) -> bool:
-        """True: the run has ended, and this pod may end."""
+    def _look_at_job(self) -> None:
         now = self.clock.monotonic()
         if now - self._looked_at_job < JOB_SECONDS:
-            return False
+            return
         self._looked_at_job = now
         try:
             job = self.kube.job(run_object(self.resolved.name))
         except ClusterUnreachable as error:
             self._say_away(error)
-            return False
+            return
         except HeadwayError as error:
             self._say(str(error))
-            return False
+            return
         self._away = ""
-        has_ended = False
         for decision in self._jobs.look(self._run_facts(job)):
             with self._saying_what_fails():
                 self._carry_out(decision, job)
-                has_ended = has_ended or isinstance(decision, EndKeeper)
-        return has_ended
 
     def _run_facts(self, job: Job | None) -> RunFacts:
         facts = None if job is None else job_facts(job)
@@ -325,7 +315,6 @@ class Keeper:
             job=facts,
             pods=self.watch.pods(),
             has_markers=bool(self._pods.markers) or not self._has_found_markers,
-            is_released=self._is_released,
             is_hopeless=is_hopeless,
             spent_seconds=self._spent_seconds() if is_running else None,
         )
@@ -341,9 +330,6 @@ class Keeper:
 
     def _carry_out(self, decision: JobDecision, job: Job | None) -> None:
         match decision:
-            case ReleaseOwnPod():
-                self.kube.release_pod(self._pod)
-                self._is_released = True
             case NoteScaling(before, nodes):
                 self._journal.note("scaled", nodes=nodes, before=before)
                 self._replacements.scale(nodes)
@@ -356,18 +342,18 @@ class Keeper:
                 for marker in sorted(self._pods.markers):
                     self.kube.delete_pod(marker, grace_seconds=0)
                     self._pods.forget_marker(marker)
-            case SuspendOwnJob():
-                self._flush()
-                if self._is_stopped():  # not resumed meanwhile
-                    self.kube.suspend_job(coordinator_object(self.resolved.name))
             case NoteFailure(node, last_words, why):
                 self._note_failure(node, last_words, why)
             case EndKeeper():
-                self.kube.give_back_pod(self._pod)
+                self._flush()
+                if self._is_over():  # not resumed meanwhile
+                    with suppress(NotFound):  # deleted with the run, and so will be this pod
+                        self.kube.scale_replica_set(coordinator_object(self.resolved.name), 0)
 
-    def _is_stopped(self) -> bool:
+    def _is_over(self) -> bool:
         job = self.kube.job(run_object(self.resolved.name))
-        return job is not None and job_facts(job).is_stopped
+        facts = None if job is None else job_facts(job)
+        return facts is None or facts.is_stopped or facts.has_ended
 
     @contextmanager
     def _saying_what_fails(self) -> Iterator[None]:

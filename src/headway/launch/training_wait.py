@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
@@ -76,7 +77,7 @@ def _pages_unreachable(run: ClusterRun, job: Job) -> PagesUnreachable:
         f"cannot be watched from here: {run.unreachable.message}",
         run.unreachable.hint
         or f"make this work first: kubectl port-forward -n {run.kube.namespace} "
-        f"job/{coordinator_object(run.name)} {HTTP_PORT}",
+        f"replicaset/{coordinator_object(run.name)} {HTTP_PORT}",
     )
 
 
@@ -110,7 +111,7 @@ def reasons_to_wait(run: ClusterRun, job: Job, is_kept: bool) -> list[WaitReason
     if num_ready(job) < (job.spec.parallelism or 0):
         waits = {"status.phase": "Pending"}
         pods = run.kube.first_pods(labels(run.name, "worker"), LOOKED_AT, waits)
-        found += _waiting(run, job, "worker", pods)
+        found += _waiting(run, job, "worker", pods, num_ready(job))
     return sorted(found, key=lambda each: not each.is_hopeless)
 
 
@@ -122,22 +123,26 @@ def _in_queue(run: ClusterRun, queue: str, job: Job) -> str:
 
 
 def _reasons_of_coordinator(run: ClusterRun) -> list[WaitReason]:
-    job = run.kube.job(coordinator_object(run.name))
-    if job is None:
+    owner = run.kube.replica_set(coordinator_object(run.name))
+    if owner is None:
         return []
     # One that crashes is running, for Kubernetes.
-    return _waiting(run, job, "coordinator", run.coordinators())
+    return _waiting(run, owner, "coordinator", run.coordinators())
 
 
 def _waiting(
-    run: ClusterRun, job: Job, component: Component, pods: Sequence[Pod]
+    run: ClusterRun,
+    owner: Job | ReplicaSet,
+    component: Component,
+    pods: Sequence[Pod],
+    others_ready: int = 0,
 ) -> list[WaitReason]:
-    assert job.metadata is not None
-    assert job.metadata.uid is not None
-    events = run.kube.events_of(job.metadata.uid)
+    assert owner.metadata is not None
+    assert owner.metadata.uid is not None
+    events = run.kube.events_of(owner.metadata.uid)
     return [
         WaitReason(f"{component}: {each.words}", each.pods, each.is_hopeless)
-        for each in wait_reasons(job, pods, events, num_ready(job))
+        for each in wait_reasons(owner, pods, events, others_ready)
     ]
 
 

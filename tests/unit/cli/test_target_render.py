@@ -108,12 +108,6 @@ def launched(headway: Headway, kube: FakeKube, folder: Path, *overrides: str) ->
     return run_on(headway, *overrides)
 
 
-def put_coordinator(kube: FakeKube) -> None:
-    made = {"labels": {}, "name": "headway-it-coordinator"}
-    path = "/apis/batch/v1/namespaces/ml/jobs/headway-it-coordinator"
-    kube.put(path, {"metadata": made, "spec": {"template": {}}, "status": {}})
-
-
 def session(kube: FakeKube) -> str:
     """Of the pod that serves the claim: it lasts as long as this process."""
     return next(name for name in kube.named("jobs") if "-storage-" in name).rpartition("-")[2]
@@ -242,7 +236,7 @@ def test_a_run_in_a_queue_is_not_a_stopped_one(
     headway: Headway, kube: FakeKube, folder: Path
 ) -> None:
     kube.job("it", suspend=True, queue="research")
-    put_coordinator(kube)
+    kube.coordinator("it")
     assert headway("status", "--on", "lab").out.splitlines() == [
         "run         it",
         "state       queued",
@@ -290,7 +284,7 @@ def test_a_run_of_a_queue_that_was_stopped_is_stopped(
     ended(folder / "claim" / "runs" / "it", "stopped")
     kube.others = ("workloads",)
     kube.job("it", queue="research")
-    put_coordinator(kube)
+    kube.coordinator("it")
     job = kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-it"]
     labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
     workload = kube.put(
@@ -448,7 +442,7 @@ def test_a_run_that_somebody_else_creates_first_is_left_alone(
     def meanwhile(call: str) -> None:
         if call in (f"POST {JOBS}", f"PATCH {JOBS}/headway-it") and not theirs(kube):
             kube.job("it")
-            put_coordinator(kube)
+            kube.coordinator("it")
 
     before_each_call(kube, monkeypatch, meanwhile)
     said = headway("run", "--on", "lab")
@@ -469,7 +463,7 @@ def test_a_run_that_somebody_else_launches_during_the_upload_is_left_alone(
     def meanwhile(call: str) -> None:
         if call == f"GET {JOBS}/headway-it" and call in kube.calls:
             kube.job("it")
-            put_coordinator(kube)
+            kube.coordinator("it")
 
     before_each_call(kube, monkeypatch, meanwhile)
     said = headway("run", "--on", "lab")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway.cli.target_render import rendered
 from headway.errors import Exit
-from headway.kube.coordinator_job import coordinator_arguments
+from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.manifests import manifests, owned_by, without_key
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.load import load_run, load_target
@@ -25,7 +25,7 @@ Object = dict[str, Any]
 Render = Callable[..., list[Object]]
 
 KEY = "0123456789abcdef" * 4
-WORKERS, COORDINATOR = ("Job", "headway-wiki"), ("Job", "headway-wiki-coordinator")
+WORKERS, COORDINATOR = ("Job", "headway-wiki"), ("ReplicaSet", "headway-wiki-coordinator")
 
 
 def by_name(objects: list[Object]) -> dict[tuple[str, str], Object]:
@@ -133,10 +133,9 @@ def test_the_owner_owns_all_others(render: Render) -> None:
     before = render()
     owner, *others = owned_by(before, "some-uid")
     assert "ownerReferences" not in owner["metadata"]
+    job = {"apiVersion": "batch/v1", "kind": "Job", "name": "headway-wiki", "uid": "some-uid"}
     for one in others:
-        assert one["metadata"]["ownerReferences"] == [
-            {"apiVersion": "batch/v1", "kind": "Job", "name": "headway-wiki", "uid": "some-uid"}
-        ]
+        assert one["metadata"]["ownerReferences"] == [job | {"controller": True}]
     assert before == render(), "what was given stays as it was"
 
 
@@ -233,7 +232,8 @@ def test_the_role_allows_this_and_no_more(render: Render) -> None:
     }
     assert allowed == {
         *(("pods", verb) for verb in ("list", "watch", "patch", "delete")),
-        *(("jobs", verb, "headway-wiki", "headway-wiki-coordinator") for verb in ("get", "patch")),
+        *(("jobs", verb, "headway-wiki") for verb in ("get", "patch")),
+        ("replicasets/scale", "patch", "headway-wiki-coordinator"),
         *(("configmaps", verb, "headway-wiki-record") for verb in ("get", "update")),
     }
 

@@ -55,7 +55,8 @@ def rights(role: Object) -> set[Right]:
 
 
 def pods_of(objects: list[Object]) -> tuple[Object, Object]:
-    workers, coordinator = (job["spec"]["template"]["spec"] for job in by_kind(objects, "Job"))
+    owners = [*by_kind(objects, "Job"), *by_kind(objects, "ReplicaSet")]
+    workers, coordinator = (owner["spec"]["template"]["spec"] for owner in owners)
     return workers, coordinator
 
 
@@ -86,6 +87,7 @@ def test_the_shared_role_has_the_rights_of_a_runs_own_without_names(
     (own,) = by_kind(render(), "Role")
     assert {rule["resources"][0] for rule in own["rules"] if "resourceNames" in rule} == {
         "jobs",
+        "replicasets/scale",
         "configmaps",
     }
     path = Path("targets.yaml")

@@ -18,10 +18,8 @@ from headway.launch.job_decisions import (
     NoteBudget,
     NoteFailure,
     NoteScaling,
-    ReleaseOwnPod,
     RunFacts,
     StopRun,
-    SuspendOwnJob,
     is_noted,
     job_facts,
     launch_id,
@@ -31,9 +29,7 @@ from headway.launch.pod_decisions import PodFacts
 JOB = JobFacts(2, is_suspended=False, queue=None, was_stopped=False, has_ended=False, failure=None)
 POD = PodFacts("it-0-aaaaa", 0, "node1", 0.0, is_gated=False, delete_by=None, has_ended=False)
 ENDED = replace(POD, has_ended=True)
-RUN = RunFacts(
-    JOB, [POD], has_markers=False, is_released=True, is_hopeless=False, spent_seconds=None
-)
+RUN = RunFacts(JOB, [POD], has_markers=False, is_hopeless=False, spent_seconds=None)
 SUSPENDED = replace(JOB, is_suspended=True)
 
 
@@ -43,13 +39,6 @@ def tracker() -> JobTracker:
 
 
 def test_nothing_is_done_to_a_run_that_trains(tracker: JobTracker) -> None:
-    assert tracker.look(RUN) == []
-
-
-def test_the_keepers_pod_is_released_until_that_has_worked(tracker: JobTracker) -> None:
-    counted = replace(RUN, is_released=False)
-    assert tracker.look(counted) == [ReleaseOwnPod()]
-    assert tracker.look(counted) == [ReleaseOwnPod()]
     assert tracker.look(RUN) == []
 
 
@@ -74,11 +63,11 @@ def test_a_run_is_stopped_when_its_budget_is_used_up(tracker: JobTracker) -> Non
     assert JobTracker(budget_seconds=None).look(replace(RUN, spent_seconds=1e9)) == []
 
 
-def test_a_stopped_run_suspends_the_coordinator_after_its_last_pod(tracker: JobTracker) -> None:
+def test_a_stopped_run_ends_the_coordinator_after_its_last_pod(tracker: JobTracker) -> None:
     stopped = replace(RUN, job=SUSPENDED)
     assert tracker.look(stopped) == []
     assert tracker.look(replace(stopped, pods=None)) == [], "pods have not been listed"
-    assert tracker.look(replace(stopped, pods=[ENDED])) == [SuspendOwnJob()]
+    assert tracker.look(replace(stopped, pods=[ENDED])) == [EndKeeper()]
 
 
 def test_markers_go_before_the_keeper(tracker: JobTracker) -> None:
@@ -93,7 +82,7 @@ def test_a_run_suspended_by_its_queue_keeps_its_coordinator(tracker: JobTracker)
     queued = replace(SUSPENDED, queue="gpus")
     assert tracker.look(replace(RUN, job=queued, pods=[])) == []
     stopped = replace(queued, was_stopped=True)
-    assert tracker.look(replace(RUN, job=stopped, pods=[])) == [SuspendOwnJob()]
+    assert tracker.look(replace(RUN, job=stopped, pods=[])) == [EndKeeper()]
 
 
 def test_a_failed_run_names_the_node_that_failed_and_its_last_words(tracker: JobTracker) -> None:

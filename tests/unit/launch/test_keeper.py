@@ -20,8 +20,9 @@ from headway.launch.pod_decisions import (
     LOST_SECONDS,
     SUSPECT_SECONDS,
 )
+from support.fake_kube import coordinator_path
 from support.fake_pods import PODS
-from support.kept_run import JOBS, OWN_POD, Code, KeptRun, kept_run
+from support.kept_run import JOBS, Code, KeptRun, kept_run
 
 OUT_OF_MEMORY = "ended with exit code 137 (out of memory)"
 SETTINGS = ("budget.hours=2",)
@@ -142,7 +143,8 @@ def test_a_keeper_that_comes_after_the_runs_end_deletes_its_markers(run: KeptRun
     run.pod(second)["metadata"]["annotations"][SUSPECT_UNTIL] = "edited"
     run.keeper = run.new_keeper()
     run.keeper.watch.start()
-    assert run.look(3 * JOB_SECONDS)
+    run.look(3 * JOB_SECONDS)
+    assert not run.is_kept
     assert not run.has_pod(second)
 
 
@@ -156,11 +158,11 @@ def test_when_a_run_ends_its_markers_go_before_the_keeper(run: KeptRun, end: str
         run.job["spec"]["suspend"] = True
     else:
         run.end_job(end.title())
-    assert not run.look(JOB_SECONDS)
-    assert not run.own_job["spec"]["suspend"], "its first attempt has failed"
-    has_ended = run.look(2 * JOB_SECONDS)
+    run.look(JOB_SECONDS)
+    assert run.is_kept, "its first attempt has failed"
+    run.look(2 * JOB_SECONDS)
     assert not run.has_pod(second)
-    assert run.own_job["spec"]["suspend"] if end == "stopped" else has_ended
+    assert not run.is_kept
 
 
 def test_pods_are_replaced_later_when_no_pod_is_heard_of(run: KeptRun) -> None:
@@ -321,15 +323,15 @@ def test_scaling_is_noted_once(run: KeptRun) -> None:
     assert (scaled["before"], scaled["nodes"]) == (2, 5)
 
 
-def test_a_stopped_run_suspends_its_coordinator_after_its_last_pod(run: KeptRun) -> None:
+def test_a_stopped_run_ends_its_coordinator_after_its_last_pod(run: KeptRun) -> None:
     first, second = run.begin("node1", "node2")
     run.job["spec"]["suspend"] = True
     run.end_pod(first, 6)
     run.look(3 * JOB_SECONDS)
-    assert not run.own_job["spec"]["suspend"], "the last one saves"
+    assert run.is_kept, "the last one saves"
     run.end_pod(second, 6)
-    assert not run.look(3 * JOB_SECONDS)
-    assert run.own_job["spec"]["suspend"]
+    run.look(3 * JOB_SECONDS)
+    assert not run.is_kept
     assert run.events("lost") == []
 
 
@@ -342,7 +344,7 @@ def test_a_run_that_is_resumed_at_once_keeps_its_coordinator(
     resume = partial(run.job["spec"].__setitem__, "suspend", False)
     monkeypatch.setattr(run.keeper, "_flush", resume)  # takes seconds in a bucket
     run.look(3 * JOB_SECONDS)
-    assert not run.own_job["spec"]["suspend"]
+    assert run.is_kept
 
 
 def test_a_run_suspended_by_its_queue_is_left_alone(run: KeptRun) -> None:
@@ -351,17 +353,18 @@ def test_a_run_suspended_by_its_queue_is_left_alone(run: KeptRun) -> None:
     run.job["spec"]["suspend"] = True
     run.end_pod(first, 6)
     run.look(3 * JOB_SECONDS)
-    assert not run.own_job["spec"]["suspend"]
+    assert run.is_kept
     run.job["metadata"]["annotations"] = {STOPPED: "true"}
     run.look(3 * JOB_SECONDS)
-    assert run.own_job["spec"]["suspend"], "this time a person stopped it"
+    assert not run.is_kept, "this time a person stopped it"
 
 
 def test_a_failed_run_notes_the_node_that_failed_and_its_last_words(run: KeptRun) -> None:
     _, second = run.begin("node1", "node2")
     run.end_pod(second, 1, f"KeyError: mine\nworker {second}.1/0 ended with exit code 1")
     run.end_job("Failed", "a pod failed with exit code 1 matching FailJob rule")
-    assert run.look(2 * JOB_SECONDS), "the keeper ends"
+    run.look(2 * JOB_SECONDS)
+    assert not run.is_kept
     (failed,) = run.events("failed")
     assert (failed["node"], failed["words"]) == (1, "KeyError: mine")
     assert failed["how"] == "ended with exit code 1"
@@ -370,7 +373,8 @@ def test_a_failed_run_notes_the_node_that_failed_and_its_last_words(run: KeptRun
 def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun) -> None:
     run.begin("node1")
     run.end_job("Failed", "DeadlineExceeded")
-    assert run.look(2 * JOB_SECONDS)
+    run.look(2 * JOB_SECONDS)
+    assert not run.is_kept
     (failed,) = run.events("failed")
     assert (failed["node"], failed["words"]) == (0, "DeadlineExceeded")
 
@@ -378,24 +382,28 @@ def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun)
 # Its own pod
 
 
-def test_the_keepers_pod_is_released_from_its_job_while_it_runs(run: KeptRun) -> None:
-    """Its Job would wait longer for each pod it lost."""
-    run.begin("node1")
-    assert run.is_released(OWN_POD)
-    run.look(3 * JOB_SECONDS)
-    assert run.calls("PATCH", OWN_POD) == 1
-
-
 @pytest.mark.parametrize("how", ["complete", "deleted"])
-def test_the_keeper_ends_with_its_job_and_its_own_job_sees_that(run: KeptRun, how: str) -> None:
+def test_the_keeper_has_its_pod_ended_when_its_job_has_ended(run: KeptRun, how: str) -> None:
+    """It does not end by itself: Kubernetes would start it again."""
     run.begin("node1")
     if how == "complete":
         run.end_job("Complete")
     else:
         run.delete_job()
-    assert run.look(2 * JOB_SECONDS)
-    assert not run.is_released(OWN_POD)
+    run.look(2 * JOB_SECONDS)
+    assert not run.is_kept
+    assert not run.keeper.is_stopping
     assert run.events("failed") == []
+
+
+def test_a_run_that_was_deleted_with_its_coordinator_is_no_error(run: KeptRun) -> None:
+    run.begin("node1")
+    run.delete_job()
+    del run.kube.objects[coordinator_path("it")]
+    run.keeper.look(run.coordinator)
+    run.clock.passed += JOB_SECONDS
+    run.keeper.look(run.coordinator)
+    assert run.said == []
 
 
 def test_the_keeper_ends_when_its_job_was_deleted_before_it_began(run: KeptRun) -> None:
@@ -490,10 +498,11 @@ def test_a_call_that_succeeded_is_not_repeated(run: KeptRun) -> None:
 def test_failed_calls_about_jobs_are_retried(run: KeptRun) -> None:
     run.begin("node1")
     run.end_job("Complete")
-    run.kube.failing[f"PATCH {PODS}/{OWN_POD}"] = 2
-    assert not run.look(JOB_SECONDS), "its Job would not see it end well"
-    assert run.look(2 * JOB_SECONDS)
-    assert not run.is_released(OWN_POD)
+    run.kube.failing[f"PATCH {coordinator_path('it')}"] = 2
+    run.look(JOB_SECONDS)
+    assert run.is_kept
+    run.look(2 * JOB_SECONDS)
+    assert not run.is_kept
 
 
 def test_a_failed_stop_is_retried(run: KeptRun) -> None:

@@ -13,11 +13,11 @@ from headway.errors import NotFound
 from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.names import QUEUE, SUSPECT, labels
 from headway.launch.cluster_run import ClusterRun
-from support.fake_kube import FakeKube, fake_kube
+from support.fake_kube import FakeKube, coordinator_path, fake_kube
 from support.fake_pods import PODS
 from support.kept_run import JOBS
 
-WORKERS, COORDINATOR = f"{JOBS}/headway-it", f"{JOBS}/headway-it-coordinator"
+WORKERS, COORDINATOR = f"{JOBS}/headway-it", coordinator_path("it")
 RECORD = "/api/v1/namespaces/ml/configmaps/headway-it-record"
 
 
@@ -34,20 +34,22 @@ def run(kube: FakeKube) -> ClusterRun:
 
 
 def objects(queue: str | None = None) -> list[dict[str, Any]]:
-    def job(name: str, component: Any, more: dict[str, str]) -> dict[str, Any]:
-        metadata = {"name": name, "namespace": "ml", "labels": labels("it", component) | more}
-        return {
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": metadata,
-            "spec": {"template": {}},
-        }
+    def made(kind: str, name: str, its_labels: dict[str, str], **more: Any) -> dict[str, Any]:
+        metadata = {"name": name, "namespace": "ml", "labels": its_labels}
+        return {"kind": kind, "metadata": metadata, **more}
 
-    record = {"name": "headway-it-record", "namespace": "ml", "labels": labels("it")}
+    workers = labels("it", "worker") | ({QUEUE: queue} if queue else {})
+    spec = {"selector": {}, "template": {}}
     return [
-        job("headway-it", "worker", {QUEUE: queue} if queue else {}),
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": record},
-        job("headway-it-coordinator", "coordinator", {}),
+        made("Job", "headway-it", workers, apiVersion="batch/v1", spec={"template": {}}),
+        made("ConfigMap", "headway-it-record", labels("it"), apiVersion="v1"),
+        made(
+            "ReplicaSet",
+            "headway-it-coordinator",
+            labels("it", "coordinator"),
+            apiVersion="apps/v1",
+            spec=spec,
+        ),
     ]
 
 

@@ -207,7 +207,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         ),
     ),
     (
-        keeper.test_a_stopped_run_suspends_its_coordinator_after_its_last_pod,
+        keeper.test_a_stopped_run_ends_its_coordinator_after_its_last_pod,
         Defect(
             "the coordinator of a stopped run goes before the last pod has saved",
             "job_decisions",
@@ -231,15 +231,6 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
             "job_decisions",
             "_failure(job.failure, facts.pods or ())",
             "_failure(job.failure, ())",
-        ),
-    ),
-    (
-        keeper.test_failed_calls_about_jobs_are_retried,
-        Defect(
-            "the keeper ends although its Job will not see it end well",
-            "keeper",
-            "has_ended = has_ended or isinstance(decision, EndKeeper)\n",
-            "pass\n            has_ended = has_ended or isinstance(decision, EndKeeper)\n",
         ),
     ),
     (

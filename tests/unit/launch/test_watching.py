@@ -69,7 +69,7 @@ def test_a_run_that_cannot_be_watched_is_no_failed_run(kube: FakeKube) -> None:
     assert str(caught.value) == (
         "run it continues (2 of 2 pods are ready), but cannot be watched from here: "
         f"{reasons}\nhint: make this work first: kubectl port-forward -n ml "
-        "job/headway-it-coordinator 7461"
+        "replicaset/headway-it-coordinator 7461"
     )
     assert not isinstance(caught.value, RunFailed), "else its objects are deleted"
     assert caught.value.exit_code == Exit.STILL_RUNNING

@@ -1,4 +1,8 @@
-"""The coordinator's Job: one small pod off spot machines, the only pod with a token."""
+"""The coordinator's ReplicaSet: one small pod off spot machines, the only pod with a token.
+
+Not a Job. A Job counts each pod that it lost, and waits longer before it makes the next. And Kueue
+suspends a Job whose owner it evicts from a queue, and never resumes it; a ReplicaSet, whose pods
+have an owner that is in a queue, it leaves alone."""
 
 from __future__ import annotations
 
@@ -22,32 +26,27 @@ from headway.kube.pods import (
     spec_volume,
     template,
     variable,
-    variable_from_field,
 )
 from headway.kube.rbac import coordinator_account
-from headway.kube.worker_job import KEPT_SECONDS, NO_LIMIT
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
 
 
-def coordinator_job(resolved: Resolved, target: Target) -> Object:
+def coordinator_set(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
     pod = with_overrides(_template(resolved, target), target, "coordinator")
     return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
+        "apiVersion": "apps/v1",
+        "kind": "ReplicaSet",
         "metadata": metadata(
             run, target.kube.namespace, coordinator_object(run), component="coordinator"
         ),
         "spec": {
-            "completions": 1,
-            "parallelism": 1,
-            "backoffLimit": NO_LIMIT,
-            # At once, even if the previous pod is on a machine that does not respond: of two
-            # coordinators, the one with the higher incarnation counts.
-            "podReplacementPolicy": "TerminatingOrFailed",
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            # Another is made as soon as this one is deleted, even if its machine does not respond:
+            # of two coordinators, the one with the higher incarnation counts.
+            "replicas": 1,
+            "selector": {"matchLabels": labels(run, "coordinator")},
             "template": pod,
         },
     }
@@ -90,7 +89,6 @@ def _template(resolved: Resolved, target: Target) -> Object:
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
         variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_KEY", KEY),
-        variable_from_field("HEADWAY_POD", "metadata.name"),
     ]
     if resolved.run.resources.spot == "above_min":
         # The coordinator keeps the pods with an index below the minimum off spot machines.
@@ -113,7 +111,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         "periodSeconds": 5,
     }
     spec: Object = {
-        "restartPolicy": "OnFailure",
+        "restartPolicy": "Always",
         "serviceAccountName": coordinator_account(run, target),
         "automountServiceAccountToken": True,
         "tolerations": short_node_tolerations(),
