@@ -116,6 +116,13 @@ COMMANDS = [
     ),
     CommandEntry(
         LOOK,
+        "exec",
+        "Run a command in the pod of a node: nvidia-smi, py-spy, a shell.",
+        "exec:exec_",
+        ("headway exec my-run -- nvidia-smi", "headway exec my-run --node 2 --on lab -- bash"),
+    ),
+    CommandEntry(
+        LOOK,
         "list",
         "List the runs in this folder, or with --on those in the namespace of a target.",
         "list_runs:list_runs",

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
 
+import httpcore2
 import httpx2
 from lightkube import ApiError, Client, KubeConfig
 from lightkube.codecs import from_dict
@@ -26,6 +27,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim,
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
+from headway.kube.channels import UpgradeRefused
 from headway.kube.names import (
     COMPONENT,
     CONTROLLER_UIDS,
@@ -35,6 +37,7 @@ from headway.kube.names import (
     Component,
     Object,
 )
+from headway.kube.pod_exec import PodCommand, open_exec
 from headway.kube.pod_http import (
     NoWayToPod,
     PodAnswerLost,
@@ -328,6 +331,24 @@ class KubeClient:
                 time, _, text = line.partition(" ")
                 yield time, text
 
+    def exec_in_pod(
+        self, pod: str, container: Component, command: Sequence[str], has_terminal: bool
+    ) -> PodCommand:
+        """Starts it; its `exit_code` relays until it has ended."""
+        with _words(f"pod {pod}", may="pods/exec: get and create"):
+            try:
+                return open_exec(self._http, self.namespace, pod, container, command, has_terminal)
+            except UpgradeRefused as refused:
+                _require_success(refused.response)
+                words = f"it answers HTTP {refused.response.status_code} instead of a WebSocket"
+            except httpcore2.ProtocolError as error:
+                words = str(error)
+            raise ClusterUnreachable(
+                f"pod {pod}: the API server, or a gateway in front of it, does not pass "
+                f"WebSockets: {words}",
+                f"kubectl exec -n {self.namespace} {pod} -c {container} -- {' '.join(command)}",
+            )
+
     # To a pod's own port
 
     def request_to_pod(
@@ -373,14 +394,16 @@ def _require_success(response: httpx2.Response) -> None:
 
 
 @contextmanager
-def _words(what: str) -> Iterator[None]:
+def _words(what: str, may: str = "this permission") -> Iterator[None]:
+    """`may`: the right that it needs, where the API server's own words do not say all of it."""
     try:
         yield
     except ApiError as error:
-        raise _refusal(what, error.status) from None
+        raise _refusal(what, error.status, may) from None
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
-        raise _refusal(what, Status(code=code, message=error.response.reason_phrase)) from None
+        status = Status(code=code, message=error.response.reason_phrase)
+        raise _refusal(what, status, may) from None
     except (ConfigError, FileNotFoundError, PermissionError) as error:
         # What a kubeconfig says to run, or to read, for a token.
         raise BadInput(
@@ -416,7 +439,7 @@ def _unreachable(what: str, error: NoWayToPod) -> HeadwayError:
     return PodUnreachable(words)
 
 
-def _refusal(what: str, status: Status) -> HeadwayError:
+def _refusal(what: str, status: Status, may: str) -> HeadwayError:
     message = status.message or status.reason or "no reason given"
     if status.code == 404:
         return NotFound(f"{what}: {message}")
@@ -431,7 +454,7 @@ def _refusal(what: str, status: Status) -> HeadwayError:
         )
     if status.code == 403 and "exceeded quota" not in message and "violates" not in message:
         return RequestRefused(
-            f"{what}: {message}", "ask the administrator of the namespace for this permission"
+            f"{what}: {message}", f"ask the administrator of the namespace for {may}"
         )
     if status.code is not None and (status.code >= 500 or status.code == 429):
         return ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
