@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 from cluster_tool import cluster as tool
+from cluster_tool import network
 from cluster_tool.cluster import Cluster, GivenCluster
 from cluster_tool.commands import try_to
 from support.lab import Lab
+from support.s3 import credentials, s3_server
 
 
 @pytest.fixture(scope="session")
@@ -84,3 +86,16 @@ def lab(
     made = Lab(own_cluster, namespace, tmp_path)
     made.write_run()
     return made
+
+
+@pytest.fixture
+def bucket(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Its files. The target's pods get its keys from a Secret, the user's commands from here."""
+    keys = (secrets.token_hex(10), secrets.token_hex(20))
+    with s3_server(tmp_path / "s3", network.HOST, keys) as port:
+        variables = credentials(port, network.HOST, keys)
+        for name, value in variables.items():
+            monkeypatch.setenv(name, value)
+        lab.make_secret("bucket", variables)
+        lab.change_target(storage={"url": "s3://bucket/team", "secret": "bucket"})
+        yield tmp_path / "s3" / "bucket" / "team"

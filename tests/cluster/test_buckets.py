@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from cluster_tool import network
 from cluster_tool.api import Api
 from headway.state.store import Store
 from support.commands import Typed
 from support.lab import RUN_FILE, Lab
-from support.s3 import credentials, s3_server
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
@@ -36,24 +34,6 @@ CODE = "def none(*_):\n    return {}\n"
 PLANTED = b"import os; os._exit(0)\n"
 
 
-@pytest.fixture
-def bucket(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Its files. The target's pods get its keys from a Secret, the user's commands from here."""
-    keys = (secrets.token_hex(10), secrets.token_hex(20))
-    with s3_server(tmp_path / "s3", network.HOST, keys) as port:
-        variables = credentials(port, network.HOST, keys)
-        for name, value in variables.items():
-            monkeypatch.setenv(name, value)
-        _make_secret(lab, "bucket", variables)
-        lab.change_target(storage={"url": "s3://bucket/team", "secret": "bucket"}, secret="ours")
-        yield tmp_path / "s3" / "bucket" / "team"
-
-
-def _make_secret(lab: Lab, name: str, values: dict[str, str]) -> None:
-    path = f"/api/v1/namespaces/{lab.namespace}/secrets"
-    lab.cluster.api.create(path, {"metadata": {"name": name}, "stringData": values})
-
-
 def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
     lab.folder = lab.folder / "mine"
     lab.folder.mkdir()
@@ -62,7 +42,8 @@ def test_the_whole_way_and_no_secret_is_seen(lab: Lab, bucket: Path) -> None:
     (lab.folder / "src").mkdir()
     (lab.folder / "src" / "mine.py").write_text(CODE)
     token = secrets.token_hex(20)
-    _make_secret(lab, "ours", {TOKEN: token})
+    lab.make_secret("ours", {TOKEN: token})
+    lab.change_target(secret="ours")
 
     with lab.typed("run", "--on", "lab", "--nodes", "2") as launch:
         inside = wait_for("workers", lambda: _environments(lab, 2), 90)

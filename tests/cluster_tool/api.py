@@ -70,9 +70,11 @@ class Api:
     def create(self, path: str, body: Object) -> Object:
         return self._ask("POST", path, json=body)
 
-    def patch(self, path: str, body: Object) -> Object:
-        kind = {"Content-Type": "application/merge-patch+json"}
-        return self._ask("PATCH", path, json=body, headers=kind)
+    def patch(self, path: str, body: Object | list[Object]) -> Object:
+        """Merged into what is there, or a list of operations."""
+        kind = "json-patch" if isinstance(body, list) else "merge-patch"
+        headers = {"Content-Type": f"application/{kind}+json"}
+        return self._ask("PATCH", path, json=body, headers=headers)
 
     def delete(self, path: str, **parameters: str) -> None:
         """It need not be there."""

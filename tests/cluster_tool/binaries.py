@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import lzma
 import os
 import shutil
@@ -22,6 +23,7 @@ KUBE_SOURCE = Path(__file__).parent / "kube"
 KUBE_VERSION = "v1.34.4"
 MODULES = {
     "coredns": ("github.com/coredns/coredns", "v1.15.0"),
+    "karpenter-kwok": ("sigs.k8s.io/karpenter/kwok", "v1.14.1"),
     "kwok": ("sigs.k8s.io/kwok/cmd/kwok", "v0.8.0"),
     "versitygw": ("github.com/versity/versitygw/cmd/versitygw", "v1.8.0"),
 }
@@ -63,14 +65,25 @@ def _unpack(packed: Path, made: Path) -> None:
     made.write_bytes(lzma.decompress(content))
 
 
-def _go(*words: str, folder: Path, environment: dict[str, str] | None = None) -> None:
+def module_folder(path: str, version: str) -> Path:
+    """Source of a Go module, downloaded if need be: some ship files that no program has in it."""
+    told = _go("mod", "download", "-json", f"{path}@{version}", folder=CACHE)
+    return Path(json.loads(told)["Dir"])
+
+
+def _go(*words: str, folder: Path, environment: dict[str, str] | None = None) -> str:
+    """What it prints."""
     go = shutil.which("go")
     assert go, (
-        f"there is neither {READY_MADE} nor Go to build the test cluster's programs: "
+        f"there is no Go here for `go {words[0]}`, and {READY_MADE} does not have what is needed: "
         "install Go, or name another cluster by HEADWAY_TEST_KUBECONFIG"
     )
     variables = {**os.environ, "CGO_ENABLED": "0", **(environment or {})}
-    subprocess.run([go, *words], cwd=folder, env=variables, check=True, timeout=3600)
+    command = [go, *words]
+    done = subprocess.run(
+        command, cwd=folder, env=variables, check=True, timeout=3600, stdout=subprocess.PIPE
+    )
+    return done.stdout.decode()
 
 
 def _build_kube(made: Path) -> None:
@@ -87,7 +100,7 @@ def _install(name: str, made: Path) -> None:
     print(f"building {name} {version} with Go, a few minutes", file=sys.stderr)
     folder = made.parent
     _go("install", f"{module}@{version}", folder=folder, environment={"GOBIN": str(folder)})
-    (folder / name).rename(made)
+    (folder / module.rpartition("/")[2]).rename(made)
 
 
 def install_packages() -> None:

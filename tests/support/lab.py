@@ -72,6 +72,10 @@ class Lab:
         content["lab"]["pod"].update(pod or {})
         path.write_text(yaml.safe_dump(content))
 
+    def make_secret(self, name: str, values: dict[str, str]) -> None:
+        path = f"/api/v1/namespaces/{self.namespace}/secrets"
+        self.cluster.api.create(path, {"metadata": {"name": name}, "stringData": values})
+
     def headway(
         self, *arguments: str, expect: int = 0, seconds: float = START_SECONDS
     ) -> subprocess.CompletedProcess[str]:
