@@ -4,7 +4,7 @@ says what a test tells it to, and a clock that only looks move."""
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,6 +52,8 @@ class TestClock(SystemClock):
 
     def __init__(self) -> None:
         self.passed = 0.0
+        self.meanwhile: Callable[[], None] = lambda: None
+        """What happens while somebody sleeps."""
 
     def now(self) -> float:
         return START + self.passed
@@ -61,6 +63,7 @@ class TestClock(SystemClock):
 
     def sleep(self, seconds: float) -> None:
         self.passed += seconds
+        self.meanwhile()
 
 
 class FakeCoordinator:

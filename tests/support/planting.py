@@ -11,7 +11,10 @@ from unittest.mock import patch
 
 from support.kept_run import Code
 
-MODULES = ("pod_decisions", "job_decisions", "pod_calls", "pod_watch", "keeper")
+MODULES = (
+    *("pod_decisions", "job_decisions", "pod_watch", "pod_calls", "forgotten_markers"),
+    "keeper",
+)
 """Of headway.launch. Each imports only those before it."""
 
 

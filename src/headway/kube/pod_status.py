@@ -52,6 +52,11 @@ class WaitReason:
     """Whether it will not change by itself."""
 
 
+def pod_name(pod: Pod) -> str:
+    assert pod.metadata is not None
+    return pod.metadata.name or ""
+
+
 def wait_reasons(
     owner: Job | ReplicaSet, pods: Sequence[Pod], events: Sequence[Event], num_ready: int = 0
 ) -> list[WaitReason]:

@@ -18,7 +18,7 @@ from headway.clock import Clock
 from headway.errors import HeadwayError
 from headway.kube.client import ClusterUnreachable, KubeClient
 from headway.kube.names import INDEX, labels, run_object
-from headway.kube.pod_status import creation_time, end_condition
+from headway.kube.pod_status import creation_time, end_condition, pod_name
 
 LOOK_SECONDS = 1.0
 FEW = 50
@@ -73,7 +73,7 @@ class NodeLog:
             self._clock.sleep(LOOK_SECONDS)
 
     def _of(self, pod: Pod, follow: bool) -> Iterator[str]:
-        name = _name(pod)
+        name = pod_name(pod)
         stream = _Stream(name)
         stream.start(self._kube, follow)
         while True:
@@ -101,13 +101,13 @@ class NodeLog:
             pods = self._kube.first_pods(self._labels, FEW)
         except ClusterUnreachable:
             return []
-        begun = [pod for pod in pods if _has_begun(pod) and _name(pod) not in self._done]
+        begun = [pod for pod in pods if _has_begun(pod) and pod_name(pod) not in self._done]
         return sorted(begun, key=creation_time)
 
     def _is_left(self, name: str) -> bool:
         """Whether a silent pod no longer exists: its node may have another one by now."""
         try:
-            names = [_name(pod) for pod in self._kube.first_pods(self._labels, FEW)]
+            names = [pod_name(pod) for pod in self._kube.first_pods(self._labels, FEW)]
         except ClusterUnreachable:
             return False
         return name not in names
@@ -130,11 +130,6 @@ class NodeLog:
             return True
         assert job.spec is not None
         return end_condition(job) is not None or bool(job.spec.suspend)
-
-
-def _name(pod: Pod) -> str:
-    assert pod.metadata is not None
-    return pod.metadata.name or ""
 
 
 def _has_begun(pod: Pod) -> bool:

@@ -30,6 +30,7 @@ from headway.kube.names import (
 from headway.kube.pod_status import (
     creation_time,
     exit_code,
+    pod_name,
     spec_config_map_name,
 )
 from headway.kube.worker_job import OWN_ERRORS
@@ -231,6 +232,7 @@ class ClusterRun:
             return True
 
         self._wait_for("its pods to save and exit", have_gone, STOP_SECONDS, say)
+        self.patiently(self._delete_markers, say)
         if known is None or known["status"]["state"] == "running":
             return None  # what was heard last is from before the save
         step: int | None = known["status"]["checkpoint_step"]
@@ -259,14 +261,16 @@ class ClusterRun:
         )
 
     def _is_gone(self) -> bool:
-        """Whether nothing of it is left. Lost pods that mark their machine are deleted with the
-        Job, but with grace, and no kubelet is there to end them."""
-        left = self.kube.first_pods(labels(self.name), LOOKED_AT)
-        for pod in left:
-            assert pod.metadata is not None
-            if SUSPECT in (pod.metadata.labels or {}):
-                self.kube.delete_pod(str(pod.metadata.name), grace_seconds=0)
-        return not left and self.job() is None and not self.has_coordinator()
+        """Whether nothing of it is left."""
+        self._delete_markers()
+        has_pods = self.kube.first_pods(labels(self.name), 1)
+        return not has_pods and self.job() is None and not self.has_coordinator()
+
+    def _delete_markers(self) -> None:
+        """Lost pods that mark their machine. The keeper may be lost as well, and with the Job they
+        go only when their kubelet answers."""
+        for name in self.kube.pods(labels(self.name) | {SUSPECT: "true"}, pod_name)[0]:
+            self.kube.delete_pod(name, grace_seconds=0)
 
     def _wait_for(
         self, what: str, is_so: Callable[[], bool], seconds: float, say: Callable[[str], None]

@@ -38,6 +38,7 @@ from headway.kube.names import (
 )
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.failure_domains import step_seen
+from headway.launch.forgotten_markers import ForgottenMarkers
 from headway.launch.job_decisions import (
     EndKeeper,
     EndSuspicions,
@@ -84,6 +85,9 @@ BUDGET_SECONDS = 30.0
 """Interval between looks at the budget: they read the run's files."""
 RESUME_SECONDS = 10.0
 """How long after this pod its workers are started, at most, when a run is resumed."""
+LAUNCH_SECONDS = 120.0
+"""The same when it is launched: the other objects are created in between. A queue takes as long as
+it likes."""
 COORDINATOR_HTTP = "127.0.0.1:7462"
 """Address of the coordinator's pages for this process, also after a restart."""
 
@@ -122,6 +126,7 @@ class Keeper:
         self._jobs = JobTracker(None if hours is None else 3600 * hours)
         alone = ALONE_SECONDS if resolved.is_live else RESTART_ALONE_SECONDS
         self._pods = PodTracker(resolved.run.resources.nodes.minimum, alone)
+        self._forgotten_markers = ForgottenMarkers(kube, clock)
         self._crashes = CrashCounter()
         self._replacements = Replacements([])
         self._watched = watched(directory)
@@ -161,8 +166,10 @@ class Keeper:
     def started_job(self) -> Job | None:
         """The workers' Job once it was started, because each start is another launch; None if it
         was deleted. A run that is resumed starts this pod first; otherwise a stopped run has lost
-        its coordinator."""
-        deadline = self.clock.monotonic() + RESUME_SECONDS
+        its coordinator. A launch that is interrupted never starts it: then this pod ends, as that
+        of a stopped run."""
+        began = self.clock.monotonic()
+        has_given_up = False
         while not self.is_stopping:
             try:
                 job = self.kube.job(run_object(self.resolved.name))
@@ -171,11 +178,24 @@ class Keeper:
             else:
                 if job is None:
                     return None
-                is_resuming = job_facts(job).is_stopped and self.clock.monotonic() < deadline
-                if launch_id(job) is not None and not is_resuming:
+                waited = self.clock.monotonic() - began
+                is_stopped = job_facts(job).is_stopped
+                if launch_id(job) is not None and not (is_stopped and waited < RESUME_SECONDS):
                     return job
+                if is_stopped and waited > LAUNCH_SECONDS and not has_given_up:
+                    has_given_up = self._gave_up_launch(job)
             self.clock.sleep(LOOK_SECONDS)
         return None
+
+    def _gave_up_launch(self, job: Job) -> bool:
+        self._say(
+            f"the workers were not started within {LAUNCH_SECONDS:.0f} s: the launch was "
+            "interrupted. Launch the run again, or resume it"
+        )
+        with self._saying_what_fails():
+            self._carry_out(EndKeeper(), job)
+            return True
+        return False
 
     def note_launch(self, job: Job) -> int | None:
         """The generation after which this launch begins; None: it began earlier, and only the
@@ -207,6 +227,8 @@ class Keeper:
         """One round of facts, decisions and actions."""
         for outcome in self.calls.outcomes():
             self._note_outcome(outcome)
+            if isinstance(outcome.call, TakeBackPod) and not outcome.is_back:
+                coordinator.dismiss(outcome.call.pod)
         if how := coordinator.keep_alive():
             self._journal.note("coordinator_lost", how=how)
         pods = self.watch.pods()
@@ -237,9 +259,12 @@ class Keeper:
         for decision in self._pods.look(pods, connected, members, self.clock.now()):
             if not isinstance(decision, DismissPod):
                 self.calls.start(decision)
-            if isinstance(decision, DismissPod | ReplacePod | TakeBackPod):
+            if isinstance(decision, DismissPod | ReplacePod):
                 coordinator.dismiss(decision.pod)
         self.calls.forget({pod.name for pod in pods})
+        with self._saying_what_fails():
+            for name in self._forgotten_markers.delete(pods):
+                self._say(f"deleted {name}, which had kept pods off its machine for too long")
         for joined in self._replacements.look(pods, members & connected, self.clock.now()):
             took = round(joined.seconds, 3)
             self._journal.note("replaced", node=joined.node, pod=joined.pod, seconds=took)
@@ -261,6 +286,9 @@ class Keeper:
             self._say(f"{call.pod} is lost; {call.machine} gets no pods for a while")
             self._note_lost(call, "no longer answers")
             self.watch.forget(call.pod)
+        elif isinstance(call, TakeBackPod) and outcome.is_back:
+            self._say(f"{call.machine} is back, and may have pods again")
+            self._pods.trust(call.machine)
         elif isinstance(call, TakeBackPod):
             self._say(f"{call.pod} was scheduled on {call.machine}, and is taken back")
             self.watch.forget(call.pod)

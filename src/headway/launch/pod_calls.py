@@ -17,6 +17,7 @@ from headway.launch.pod_decisions import (
     ReplacePod,
     TakeBackPod,
 )
+from headway.launch.pod_watch import pod_facts
 
 CALLS_AT_ONCE = 8
 """With `spot: above_min`, thousands of pods are placed at the start of a run, by one call each."""
@@ -29,9 +30,11 @@ class Outcome:
     """A call that has returned."""
 
     call: PodCall
-    error: BaseException | None
+    error: BaseException | None = None
     step: int | None = None
     """For a failed pod that was released: the newest step of the run, if it could be read."""
+    is_back: bool = False
+    """For a pod that was not taken back: its machine is back."""
 
 
 class PodCalls:
@@ -46,7 +49,7 @@ class PodCalls:
         self._spot_label = spot_label
         self._newest_step = newest_step
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE)
-        self._running: dict[CallKey, tuple[PodCall, Future[int | None]]] = {}
+        self._running: dict[CallKey, tuple[PodCall, Future[Outcome]]] = {}
         self._done: set[CallKey] = set()
         """Calls that succeeded, until their pod is gone: the watch may still show it as before."""
 
@@ -65,7 +68,7 @@ class PodCalls:
             error = future.exception()
             if error is None:
                 self._done.add(key)
-            found.append(Outcome(call, error, future.result() if error is None else None))
+            found.append(future.result() if error is None else Outcome(call, error))
         return found
 
     def forget(self, known: Set[str]) -> None:
@@ -76,13 +79,15 @@ class PodCalls:
         """Until no call is running."""
         wait([future for _, future in self._running.values()])
 
-    def _perform(self, call: PodCall) -> int | None:
+    def _perform(self, call: PodCall) -> Outcome:
         match call:
             case PlacePod():
                 not_labelled = self._spot_label if call.is_off_spot else None
                 self._kube.lift_gate(call.pod, call.num_affinity_terms, not_labelled)
             case ReplacePod(marking=marking) if marking is not None:
                 self._kube.mark_suspect(call.pod, marking.job_uid, marking.until)
+            case TakeBackPod(marker=marker) if marker is not None and self._has_ended(marker):
+                return Outcome(call, is_back=True)
             case ReplacePod() | TakeBackPod():
                 # The Job waits for its own finalizer before it creates another pod, and the API
                 # server waits for a kubelet that will not answer.
@@ -91,7 +96,12 @@ class PodCalls:
             case ReleasePod():
                 self._kube.release_pod(call.pod)
                 if call.how is not None:
-                    return self._newest_step()
+                    return Outcome(call, step=self._newest_step())
             case RemovePod() | RemoveMarker():
                 self._kube.delete_pod(call.pod, grace_seconds=0)
-        return None
+        return Outcome(call)
+
+    def _has_ended(self, pod: str) -> bool:
+        """As only its machine can say: a lost one lets a pod run forever."""
+        found = self._kube.pod(pod)
+        return found is not None and pod_facts(found).has_ended

@@ -112,10 +112,12 @@ class Marking:
 @dataclass(frozen=True)
 class TakeBackPod:
     """It was scheduled on a machine that lost another: delete it, so that a new pod takes its
-    index."""
+    index, unless the machine is back."""
 
     pod: str
     machine: str
+    marker: str | None
+    """The lost pod that is kept there: if it has ended, the machine is back and has said so."""
 
 
 @dataclass(frozen=True)
@@ -210,6 +212,12 @@ class PodTracker:
             if suspect.marker == name:
                 suspect.marker = None
 
+    def trust(self, machine: str) -> None:
+        """It is back."""
+        suspect = self.suspects.pop(machine, None)
+        if suspect is not None and suspect.marker is not None:
+            self.ended_markers.add(suspect.marker)
+
     def look(
         self, pods: Sequence[PodFacts], connected: Set[str], members: Set[str], now: float
     ) -> list[PodDecision]:
@@ -228,7 +236,7 @@ class PodTracker:
         dismissed = (connected | members) - {pod.name for pod in pods if not pod.has_ended}
         return [
             *replaced,
-            *(TakeBackPod(pod.name, str(pod.machine)) for pod in pods if self._is_astray(pod)),
+            *(self._taken_back(pod) for pod in pods if self._is_astray(pod)),
             *(RemoveMarker(name) for name in sorted(self.ended_markers)),
             *(ReleasePod(pod.name, pod.index, pod.how) for pod in pods if pod.is_uncounted),
             *(RemovePod(pod.name) for pod in _failed(pods)[:-KEPT]),
@@ -276,6 +284,10 @@ class PodTracker:
         if suspect is None or pod.name in suspect.present or pod.name in self.heard:
             return False
         return not pod.has_ended and pod.delete_by is None
+
+    def _taken_back(self, pod: PodFacts) -> TakeBackPod:
+        assert pod.machine is not None
+        return TakeBackPod(pod.name, pod.machine, self.suspects[pod.machine].marker)
 
     def _is_lost(self, pod: PodFacts, connected: Set[str], members: Set[str], now: float) -> bool:
         if pod.has_ended or pod.is_gated or pod.machine is None or pod.name in connected:

@@ -10,9 +10,14 @@ from pathlib import Path
 import pytest
 
 from headway.kube.kueue import STOPPED
-from headway.kube.names import QUEUE, SUSPECT_UNTIL
+from headway.kube.names import QUEUE, SUSPECT, SUSPECT_UNTIL, labels
 from headway.launch.failure_domains import SEEN_SECONDS
-from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
+from headway.launch.forgotten_markers import (
+    FORGOTTEN_SECONDS,
+    INTERVAL_SECONDS,
+    WAITING_SECONDS,
+)
+from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS, LAUNCH_SECONDS
 from headway.launch.pod_decisions import (
     ALONE_SECONDS,
     BLOCKED_SECONDS,
@@ -98,6 +103,50 @@ def test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back(run: 
     assert "it-1-second" in run.coordinator.dismissed
     assert "it-1-second was scheduled on node2, and is taken back" in run.said
     assert len(run.events("lost")) == 1, "it never was in the run"
+
+
+def test_a_pod_stays_on_a_machine_that_is_back(run: KeptRun) -> None:
+    """Its kubelet has said that the lost pod has ended."""
+    second = lose_one(run)
+    run.end_pod(second, 255)
+    replace_lost(run, "node2")
+    run.look(SETTLED)
+    assert "node2 is back, and may have pods again" in run.said
+    assert "it-1-second" not in run.coordinator.dismissed
+    run.look(SETTLED)
+    assert run.has_pod("it-1-second")
+    assert not run.has_pod(second)
+
+
+def put_marker_of(run: KeptRun, other: str, until: float) -> None:
+    """Of another run."""
+    metadata = {
+        "name": f"{other}-1-lost",
+        "namespace": "ml",
+        "labels": labels(other) | {SUSPECT: "true"},
+        "annotations": {SUSPECT_UNTIL: f"{until:.0f}"},
+    }
+    spec = {"containers": [], "nodeName": "node2"}
+    pod = {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}}
+    run.kube.put(f"{PODS}/{other}-1-lost", pod)
+
+
+def test_a_marker_that_another_run_has_forgotten_is_deleted_when_a_pod_waits(run: KeptRun) -> None:
+    run.begin("node1")
+    put_marker_of(run, "other", run.clock.now())
+    put_marker_of(run, "careful", run.clock.now() + 10 * FORGOTTEN_SECONDS)
+    run.look(2 * FORGOTTEN_SECONDS)
+    assert run.has_pod("other-1-lost"), "nobody misses a machine"
+    run.create_pod(1, "it-1-first")
+    run.look(WAITING_SECONDS - 5)
+    assert run.has_pod("other-1-lost"), "the scheduler has not had its time"
+    run.look(10)
+    assert not run.has_pod("other-1-lost")
+    assert run.has_pod("careful-1-lost")
+    assert "deleted other-1-lost, which had kept pods off its machine for too long" in run.said
+    lists = run.kube.pods.num_lists
+    run.look(INTERVAL_SECONDS / 2)
+    assert run.kube.pods.num_lists == lists, "not at each look"
 
 
 def test_a_marker_that_leaves_no_room_for_its_replacement_is_deleted(run: KeptRun) -> None:
@@ -409,6 +458,39 @@ def test_a_run_that_was_deleted_with_its_coordinator_is_no_error(run: KeptRun) -
 def test_the_keeper_ends_when_its_job_was_deleted_before_it_began(run: KeptRun) -> None:
     run.delete_job()
     assert run.keeper.started_job() is None
+
+
+def test_the_keeper_of_an_interrupted_launch_ends(run: KeptRun) -> None:
+    """Its workers were never started, and would have waited for it forever."""
+    run.job["spec"]["suspend"] = True
+    del run.job["status"]["startTime"]
+    run.kube.failing[f"PATCH {coordinator_path('it')}/scale"] = 1
+
+    def has_ended() -> None:
+        """By Kubernetes, since there is to be no pod."""
+        assert run.clock.passed < LAUNCH_SECONDS + 5, "it waits forever"
+        run.keeper.is_stopping = not run.is_kept
+
+    run.clock.meanwhile = has_ended
+    assert run.keeper.started_job() is None
+    assert run.clock.passed > LAUNCH_SECONDS
+    assert any("the launch was interrupted" in words for words in run.said)
+
+
+def test_a_keeper_waits_for_its_queue_without_end(run: KeptRun) -> None:
+    run.job["spec"]["suspend"] = True
+    run.job["metadata"]["labels"][QUEUE] = "gpus"
+    del run.job["status"]["startTime"]
+
+    def admitted() -> None:
+        if run.clock.passed > 24 * 3600:
+            run.job["spec"]["suspend"] = False
+            run.job["status"]["startTime"] = "2026-11-17T09:00:00Z"
+        run.clock.passed += 600  # days in a few looks
+
+    run.clock.meanwhile = admitted
+    assert run.keeper.started_job() is not None
+    assert run.is_kept
 
 
 def test_a_replaced_coordinator_pod_does_not_start_a_new_launch(run: KeptRun) -> None:

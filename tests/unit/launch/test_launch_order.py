@@ -91,12 +91,26 @@ def test_only_the_job_that_was_seen_is_deleted(kube: FakeKube, run: ClusterRun) 
     assert kube.named("jobs") == []
 
 
+def put_marker(kube: FakeKube, name: str) -> None:
+    """Of a run: a lost pod."""
+    metadata = {"name": f"{name}-1-lost", "labels": labels(name) | {SUSPECT: "true"}}
+    pod = {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}}
+    kube.put(f"{PODS}/{name}-1-lost", pod)
+
+
+def test_stop_deletes_markers_though_the_keeper_is_lost(kube: FakeKube, run: ClusterRun) -> None:
+    """Nobody else would: their machines would be closed to all runs of the namespace."""
+    kube.job("it")
+    put_marker(kube, "it")
+    put_marker(kube, "other")
+    run.stop(lambda _: None)
+    assert kube.named("pods") == ["other-1-lost"]
+
+
 def test_delete_does_not_wait_for_a_lost_machine(kube: FakeKube, run: ClusterRun) -> None:
     """Its pod, the marker, is deleted with the Job, and stays for lack of a kubelet."""
     kube.job("it")
-    metadata = {"name": "it-1-lost", "labels": labels("it") | {SUSPECT: "true"}}
-    pod = {"metadata": metadata, "spec": {"containers": []}, "status": {"phase": "Running"}}
-    kube.put(f"{PODS}/it-1-lost", pod)
+    put_marker(kube, "it")
     assert run.delete(lambda _: None)
     assert kube.objects == {}
     assert f"DELETE {PODS}/it-1-lost" in kube.calls

@@ -31,7 +31,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "workers of a replaced pod are let in again",
             "keeper",
-            "isinstance(decision, DismissPod | ReplacePod | TakeBackPod)",
+            "isinstance(decision, DismissPod | ReplacePod)",
             "isinstance(decision, DismissPod)",
         ),
     ),
@@ -42,6 +42,51 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
             "pod_calls",
             "self._kube.release_pod(call.pod)\n                self._kube.delete_pod",
             "self._kube.delete_pod",
+        ),
+    ),
+    (
+        keeper.test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back,
+        Defect(
+            "workers of a pod that was taken back are let in",
+            "keeper",
+            "coordinator.dismiss(outcome.call.pod)",
+            "pass",
+        ),
+    ),
+    (
+        keeper.test_a_pod_stays_on_a_machine_that_is_back,
+        Defect(
+            "pods are taken back from a machine that is back",
+            "pod_calls",
+            "return found is not None and pod_facts(found).has_ended",
+            "return False",
+        ),
+    ),
+    (
+        keeper.test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back,
+        Defect(
+            "a machine that is lost passes for one that is back",
+            "pod_calls",
+            "return found is not None and pod_facts(found).has_ended",
+            "return found is not None",
+        ),
+    ),
+    (
+        keeper.test_a_marker_that_another_run_has_forgotten_is_deleted_when_a_pod_waits,
+        Defect(
+            "the marker of another run is deleted while its keeper needs it",
+            "forgotten_markers",
+            "if now > (marker.suspect_until or marker.created) + FORGOTTEN_SECONDS",
+            "if True",
+        ),
+    ),
+    (
+        keeper.test_the_keeper_of_an_interrupted_launch_ends,
+        Defect(
+            "the keeper of an interrupted launch waits forever, for one call has failed",
+            "keeper",
+            "has_given_up = self._gave_up_launch(job)",
+            "has_given_up = self._gave_up_launch(job) or True",
         ),
     ),
     (
@@ -184,8 +229,8 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "a run that loses pods and makes steps is stopped",
             "pod_calls",
-            "return self._newest_step()",
-            "return 0",
+            "step=self._newest_step()",
+            "step=0",
         ),
     ),
     (

@@ -104,7 +104,7 @@ def test_a_marker_that_blocks_its_replacement_goes_and_its_machine_stays_suspect
     assert marking.look([A, C], OTHERS, NOBODY, blocked) == [RemoveMarker(B.name)]
     marking.forget_marker(B.name)
     there = replace(NEXT, machine="node2")
-    taken = [TakeBackPod(NEXT.name, "node2")]
+    taken = [TakeBackPod(NEXT.name, "node2", None)]
     assert marking.look([A, C, there], OTHERS, NOBODY, blocked + 2) == taken
     assert marking.look([A, C, there], OTHERS, NOBODY, OVER) == [], "the suspicion is over"
 
@@ -134,10 +134,18 @@ def test_a_pod_scheduled_on_a_suspect_is_taken_back_at_once(marking: PodTracker)
     """As where the machine has no marker, because somebody deleted it."""
     there = replace(NEXT, machine="node2")
     assert marking.look([A, C, there], OTHERS, NOBODY, LOST + 1.5) == [
-        TakeBackPod(NEXT.name, "node2")
+        TakeBackPod(NEXT.name, "node2", B.name)
     ]
     connected = OTHERS | {NEXT.name}
     assert marking.look([A, C, there], connected, NOBODY, LOST + 2) == [], "it is up after all"
+
+
+def test_a_machine_that_is_back_may_have_pods(marking: PodTracker) -> None:
+    marking.trust("node2")
+    pods = [A, C, replace(NEXT, machine="node2")]
+    assert marking.look(pods, OTHERS, NOBODY, LOST + 1.5) == [RemoveMarker(B.name)]
+    marking.forget_marker(B.name)
+    assert marking.look(pods, OTHERS, NOBODY, LOST + 2) == []
 
 
 def test_the_next_keeper_finds_markers(marking: PodTracker) -> None:
@@ -148,7 +156,7 @@ def test_the_next_keeper_finds_markers(marking: PodTracker) -> None:
     assert keeper.look(pods, OTHERS | {NEXT.name}, NOBODY, LOST + 10) == []
     there = replace(B, name="it-3-eeeee", index=3)
     assert keeper.look([*pods, there], OTHERS | {NEXT.name}, NOBODY, LOST + 20) == [
-        TakeBackPod(there.name, "node2")
+        TakeBackPod(there.name, "node2", B.name)
     ]
     assert keeper.look(pods, OTHERS | {NEXT.name}, NOBODY, OVER) == [RemoveMarker(B.name)]
 
