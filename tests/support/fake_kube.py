@@ -128,7 +128,7 @@ class FakeKube:
         if path.endswith("/scale") and path.removesuffix("/scale") not in self.objects:
             return self._status(404, f"{path} not found")
         if method == "PATCH":
-            return 200, json.dumps(self._patched(path, json.loads(content))).encode()
+            return self._changed(path, json.loads(content))
         if method == "POST":
             return self._created(path, json.loads(content))
         if method == "DELETE":
@@ -144,6 +144,13 @@ class FakeKube:
         if path in self.objects:
             return self._status(409, f"{path} already exists")
         return 201, json.dumps(self._patched(path, content)).encode()
+
+    def _changed(self, path: str, patch: Object) -> tuple[int, bytes]:
+        """Refused if the patch is for another version than the one that is there."""
+        there = self.objects.get(path, {"metadata": {}})["metadata"].get("resourceVersion")
+        if patch.get("metadata", {}).get("resourceVersion", there) not in (None, there):
+            return self._status(409, f"{path} has been modified")
+        return 200, json.dumps(self._patched(path, patch)).encode()
 
     def _patched(self, path: str, patch: Object) -> Object:
         there = self.objects.get(path.removesuffix("/scale"))

@@ -18,6 +18,7 @@ from headway.kube.client import KubeClient
 from headway.kube.names import CONTROLLER_UIDS, FINALIZER, GATE, INDEX, SUSPECT, labels
 from headway.launch import keeper as keeper_module
 from headway.launch import pod_watch as watch_module
+from headway.launch.scarcity import ScarcityRules
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import Journal, RunDirectory
@@ -30,6 +31,7 @@ START = 1_800_000_000.0
 SYNC_SECONDS = 5.0
 """For the watch to show what the API server has."""
 SPOT = ("cloud/spot", "true")
+SCARCITY = ScarcityRules(give_back_seconds=60.0, try_again_seconds=30.0)
 RUN_FILE = """\
 version: 1
 name: it
@@ -117,6 +119,7 @@ class KeptRun:
             self.directory,
             key=Path("/headway/key/key"),
             spot_label=SPOT,
+            scarcity=SCARCITY,
             clock=self.clock,
             say=self.said.append,
         )

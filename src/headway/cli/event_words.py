@@ -52,6 +52,11 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             return f"{worker_label(event['node'], event['local_rank'], ranks)} {event['how']}"
         case "replaced":
             return f"node {event['node']} was replaced after {event['seconds']:.0f} s"
+        case "gave_back":
+            had = f"{event['held']} of the {event['needed']} nodes that it needs"
+            return f"had {had}: gave its pods back, tries again at {event['retry_at'][11:19]}"
+        case "tries_again":
+            return f"tries again to have {event['needed']} nodes"
         case "left":
             return f"node {event['node']} has left"
         case "diverged":

@@ -41,7 +41,7 @@ def _on_target(run: TargetRun) -> list[dict[str, Any]]:
     answer = cluster.ask("/events") if job is not None else None
     if answer is not None:
         own = json.loads(answer)
-    elif job is not None and cluster.job_status(job).is_running_or_queued:
+    elif job is not None and cluster.job_status(job).is_under_way:
         own = []
     else:
         own = run.directory().history()

@@ -12,11 +12,13 @@ from headway.cli.output import say
 def keep() -> None:
     """Supervise a run on Kubernetes (used in the coordinator's pod of headway run --on).
 
-    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY and HEADWAY_KEY."""
+    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_KEY and, for what a target may leave
+    out, HEADWAY_SPOT_LABEL and HEADWAY_SCARCITY."""
     from headway.clock import SystemClock, stamp
     from headway.kube.client import KubeClient
     from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
+    from headway.launch.scarcity import ScarcityRules
     from headway.state.run_directory import RunDirectory, given_spec
 
     require_launchers_version()
@@ -24,12 +26,14 @@ def keep() -> None:
     resolved = given_spec()
     assert resolved is not None, "HEADWAY_SPEC is in the pod"
     label, _, value = os.environ.get("HEADWAY_SPOT_LABEL", "").partition("=")
+    scarcity = os.environ.get("HEADWAY_SCARCITY")
     keeper = Keeper(
         KubeClient.in_cluster(),
         resolved,
         RunDirectory.create(os.environ["HEADWAY_RUN_DIRECTORY"], clock),
         key=Path(os.environ["HEADWAY_KEY"]),
         spot_label=(label, value) if label else None,
+        scarcity=ScarcityRules.parse(scarcity) if scarcity else None,
         clock=clock,
         say=lambda text: say(f"{stamp(clock.now())} {text}"),
     )

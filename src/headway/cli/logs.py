@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headway.state.run_directory import RunDirectory
 
 FOLLOW_SECONDS = 0.3
+WITH_PODS = ("active", "finished", "failed")
+"""States of a run on a target whose pods have logs; ended ones are kept for a while."""
 
 
 def logs(
@@ -63,7 +65,7 @@ def logs(
 
 def _has_pods(run: TargetRun) -> bool:
     job = run.cluster.job()
-    return job is not None and run.cluster.job_status(job).state not in ("suspended", "queued")
+    return job is not None and run.cluster.job_status(job).state in WITH_PODS
 
 
 def _print_pods(

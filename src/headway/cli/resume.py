@@ -43,7 +43,8 @@ def resume(
 
 
 def _resume_on(run: TargetRun, nodes: int | None) -> None:
-    """Only a run that `headway stop` or its budget stopped: its objects still exist."""
+    """Only a run whose objects still exist: stopped by `headway stop` or by its budget, or waiting
+    for machines."""
     from headway.cli.target_launch import wait_until_training
 
     cluster = run.cluster
@@ -53,7 +54,8 @@ def _resume_on(run: TargetRun, nodes: int | None) -> None:
         raise StillRunning(f"run {run.name} is already running", "headway status")
     if shape.state == "queued":
         raise StillRunning(f"run {run.name} is already waiting {shape.why}", "headway status")
-    if shape.state != "suspended":
+    # One that gave its pods back is told to try again now.
+    if shape.state not in ("suspended", "waiting"):
         raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
     if not cluster.has_coordinator():
         raise BadInput(

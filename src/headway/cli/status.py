@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,8 @@ from headway.cli.output import goodput_text, print_json, short_count, short_loss
 if TYPE_CHECKING:
     from headway.cli.members import Event, Launch, ListedWorker
     from headway.cli.target_run import TargetRun
-    from headway.state.status import RunStatus
+    from headway.launch.job_status import ClusterRunStatus
+    from headway.state.status import RunStatus, State
 
 MOST_LISTED = 8
 """Most members that are listed one by one."""
@@ -79,7 +80,7 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     cluster = run.cluster
     job = cluster.job()
     on_cluster = cluster.job_status(job) if job is not None else None
-    is_active = on_cluster is not None and on_cluster.is_running_or_queued
+    is_active = on_cluster is not None and on_cluster.is_under_way
     is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
     known = None
@@ -95,6 +96,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     elif not is_active:
         directory = run.directory()
         found, events = read_status(directory, SystemClock().now()), [*directory.history()]
+    if found is not None and on_cluster is not None:
+        found = replace(found, state=_state_of(found, on_cluster))
     if json_:
         print_json(
             {
@@ -111,11 +114,22 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     if not is_active:
         lines += _budget(events, run.on)
     if found is None:
-        state = "queued" if is_queued else "starting" if cluster.unreachable is None else "unknown"
+        state = "starting" if cluster.unreachable is None else "unknown"
+        if on_cluster is not None and on_cluster.state in ("queued", "waiting"):
+            state = on_cluster.state
         _print([("run", run.name), ("state", state), *lines])
         return
     shown = _lines(run.name, events, found, newest_launch(events), [])
     _print([*shown[:2], *lines, *shown[2:]])
+
+
+def _state_of(found: RunStatus, on_cluster: ClusterRunStatus) -> State:
+    """Whether it waits for machines is decided by its Job: the run's own record may be older."""
+    if on_cluster.state == "waiting":
+        return "waiting"
+    if on_cluster.state == "suspended" and found.state == "waiting":
+        return "stopped"
+    return found.state
 
 
 def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:

@@ -120,7 +120,7 @@ def _refuse_active(run: TargetRun) -> Job | None:
     """Its Job, if it has one that does not run."""
     job = run.cluster.job()
     shape = run.cluster.job_status(job) if job is not None else None
-    if shape is None or not shape.is_running_or_queued:
+    if shape is None or not shape.is_under_way:
         return job
     if shape.state == "queued":
         if not run.cluster.has_coordinator():
@@ -128,6 +128,12 @@ def _refuse_active(run: TargetRun) -> Job | None:
         raise StillRunning(
             f"run {run.name} is already waiting on {run.on}, {shape.why}",
             f"to take it out of the queue: headway delete {run.name}",
+        )
+    if shape.state == "waiting":
+        raise StillRunning(
+            f"run {run.name} is already waiting for machines on {run.on}: {shape.why}",
+            f"to try again now: headway resume {run.name} --on {run.on}; to stop it: headway stop "
+            f"{run.name} --on {run.on}",
         )
     raise StillRunning(
         f"run {run.name} is already running on {run.on}",

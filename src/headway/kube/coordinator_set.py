@@ -67,6 +67,11 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
     return words if resolved.is_live else [*words, "--restart"]
 
 
+def fewest_nodes(resolved: Resolved) -> int:
+    """With fewer nodes, the run does not train."""
+    return -(-_fewest_domains(resolved) * resolved.domain_ranks // resolved.ranks_per_node)
+
+
 def _first_domains(resolved: Resolved) -> int:
     """A run with a range starts with the minimum; other domains join later."""
     wanted = resolved.run.resources.nodes
@@ -94,6 +99,8 @@ def _template(resolved: Resolved, target: Target) -> Object:
         # The coordinator keeps the pods with an index below the minimum off spot machines.
         ((key, value),) = target.spot_label.items()
         environment.append(variable("HEADWAY_SPOT_LABEL", f"{key}={value}"))
+    if (rules := target.scarcity_seconds) is not None:
+        environment.append(variable("HEADWAY_SCARCITY", " ".join(f"{one:g}" for one in rules)))
     coordinator = container(
         "coordinator",
         target,

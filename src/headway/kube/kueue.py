@@ -10,7 +10,7 @@ from lightkube.resources.batch_v1 import Job
 
 from headway.errors import NotFound
 from headway.kube.client import KubeClient, RequestRefused
-from headway.kube.names import QUEUE, Object
+from headway.kube.names import GAVE_BACK, QUEUE, Object
 
 JOB = "kueue.x-k8s.io/job-uid"
 """Label of a Workload. With a Job's size changed there are several of them, most of them over."""
@@ -61,7 +61,9 @@ def _set_active(kube: KubeClient, job: Job, is_going: bool) -> None:
     assert job.metadata is not None
     assert job.metadata.name is not None
     if queue_of(job) is None:
-        kube.suspend_job(job.metadata.name, suspended=not is_going)
+        # Whoever stops or starts it decides; the coordinator does not start it again by itself.
+        mark_off = {"annotations": {GAVE_BACK: None}}
+        kube.patch_job(job.metadata.name, {"metadata": mark_off, "spec": {"suspend": not is_going}})
         return
     mark = {STOPPED: None if is_going else "true"}
     kube.patch_job(job.metadata.name, {"metadata": {"annotations": mark}})

@@ -38,6 +38,9 @@ SUSPECT = "headway/suspect"
 SUSPECT_UNTIL = "headway/suspect-until"
 """Annotation of such a pod: when it is deleted, in seconds since 1970."""
 
+GAVE_BACK = "headway/gave-back"
+"""Annotation of a workers' Job that is suspended because it had too few pods (`kube.gave_back`)."""
+
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job in a Kueue queue."""
 ELASTIC = "kueue.x-k8s.io/elastic-job"

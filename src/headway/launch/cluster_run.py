@@ -211,7 +211,7 @@ class ClusterRun:
                 f"run {self.name} is waiting {shape.why}: there is nothing to stop",
                 f"to take it out of the queue: headway delete {self.name}",
             )
-        if shape.state == "active":
+        if shape.state in ("active", "waiting"):
             stop_job(self.kube, job)
         # The coordinator exits soon after the last of them: ask it while it answers.
         known: dict[str, Any] | None = None

@@ -9,6 +9,7 @@ from typing import Any
 
 from lightkube.resources.batch_v1 import Job
 
+from headway.kube.gave_back import GaveBack, gave_back
 from headway.kube.kueue import queue_of, was_stopped
 from headway.kube.pod_status import end_condition
 from headway.launch.pod_decisions import PodFacts
@@ -28,9 +29,15 @@ class JobFacts:
     has_ended: bool
     failure: str | None
     """Why it has failed, if it has."""
+    gave_back: GaveBack | None = None
+    """Suspended because it had too few pods; it tries again."""
+    launch: str | None = None
+    """Names its newest start, as `launch_id` does."""
 
     @property
     def is_stopped(self) -> bool:
+        if self.gave_back is not None:
+            return False
         return self.is_suspended and (self.queue is None or self.was_stopped)
 
 
@@ -48,6 +55,15 @@ class RunFacts:
     """Some node's pods keep failing, and the run makes no step in between."""
     spent_seconds: float | None
     """Time used, if it was read at this look and there is a budget."""
+
+
+@dataclass(frozen=True)
+class NoteLaunch:
+    """The workers were started again while this keeper stayed: by a queue that had suspended them,
+    or because they had given their pods back. The next keeper must not take its members for those
+    of an earlier launch."""
+
+    launch: str
 
 
 @dataclass(frozen=True)
@@ -83,7 +99,9 @@ class EndKeeper:
     """There is nothing to keep, at least until the run is resumed: have Kubernetes end this pod."""
 
 
-JobDecision = NoteScaling | NoteBudget | StopRun | EndSuspicions | NoteFailure | EndKeeper
+JobDecision = (
+    NoteLaunch | NoteScaling | NoteBudget | StopRun | EndSuspicions | NoteFailure | EndKeeper
+)
 
 
 @dataclass
@@ -92,6 +110,8 @@ class JobTracker:
 
     budget_seconds: float | None
     nodes: int | None = None
+    launch: str | None = None
+    """The newest that was noted."""
 
     def look(self, facts: RunFacts) -> list[JobDecision]:
         """Decisions for this look, in the order in which to carry them out."""
@@ -99,6 +119,8 @@ class JobTracker:
         if job is None:
             return [*_without_markers(facts), EndKeeper()]
         made: list[JobDecision] = []
+        if job.launch is not None and job.launch != self.launch:
+            made.append(NoteLaunch(job.launch))
         if self.nodes is not None and job.nodes != self.nodes:
             made.append(NoteScaling(self.nodes, job.nodes))
         self.nodes = job.nodes
@@ -135,6 +157,8 @@ def job_facts(job: Job) -> JobFacts:
         was_stopped=was_stopped(job),
         has_ended=end is not None,
         failure=(end.message or end.reason or "no reason given") if end and has_failed else None,
+        gave_back=gave_back(job),
+        launch=launch_id(job),
     )
 
 
@@ -151,11 +175,11 @@ def launch_id(job: Job) -> str | None:
     return f"{job.metadata.uid} {job.status.startTime}"
 
 
-def is_noted(launch: str, events: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether the newest launch in the launcher's journal is this one: then the run continues, and
-    only the coordinator's pod is new."""
-    launched = [event for event in events if event["event"] == "launched"]
-    return bool(launched) and launched[-1].get("launch") == launch
+def noted_launch(events: Iterable[Mapping[str, Any]]) -> str | None:
+    """The newest in the launcher's journal. If it is that of the Job, the run continues, and only
+    the coordinator's pod is new."""
+    launched = [event.get("launch") for event in events if event["event"] == "launched"]
+    return launched[-1] if launched else None
 
 
 def _without_markers(facts: RunFacts) -> list[JobDecision]:

@@ -9,11 +9,12 @@ from typing import Literal
 from lightkube.resources.batch_v1 import Job
 
 from headway.kube.client import KubeClient
+from headway.kube.gave_back import gave_back
 from headway.kube.kueue import queue_of, was_stopped
 from headway.kube.names import INSTANCE, labels
 from headway.kube.pod_status import end_condition
 
-JobState = Literal["active", "queued", "suspended", "finished", "failed"]
+JobState = Literal["active", "queued", "waiting", "suspended", "finished", "failed"]
 
 
 @dataclass(frozen=True)
@@ -22,21 +23,22 @@ class ClusterRunStatus:
 
     name: str
     state: JobState
+    """`waiting`: it gave its pods back, and tries again."""
     nodes: int
     ready: int
     """Pods that are ready."""
     why: str | None = None
-    """The cause of a failure, or the queue it waits in."""
+    """The cause of a failure, the queue it waits in, or when it tries again."""
 
     @property
-    def is_running_or_queued(self) -> bool:
-        """Running, or waiting for its queue: nobody has to do anything."""
-        return self.state in ("active", "queued")
+    def is_under_way(self) -> bool:
+        """Running, or waiting for its queue or for machines: nobody has to do anything."""
+        return self.state in ("active", "queued", "waiting")
 
 
 def job_status(name: str, job: Job) -> ClusterRunStatus:
     assert job.spec is not None
-    end, queue = end_condition(job), waiting_queue(job)
+    end, queue, given = end_condition(job), waiting_queue(job), gave_back(job)
     state: JobState = "suspended" if job.spec.suspend else "active"
     why = None
     if end is not None:
@@ -44,6 +46,8 @@ def job_status(name: str, job: Job) -> ClusterRunStatus:
         why = (end.message or end.reason) if state == "failed" else None
     elif queue is not None:
         state, why = "queued", f"in queue {queue}"
+    elif given is not None:
+        state, why = "waiting", given.words
     return ClusterRunStatus(name, state, job.spec.parallelism or 0, num_ready(job), why)
 
 

@@ -21,11 +21,12 @@ from typing import Any, Protocol
 
 from lightkube.resources.batch_v1 import Job
 
-from headway.clock import Clock
+from headway.clock import Clock, stamp
 from headway.errors import HeadwayError, NotFound, StillRunning
 from headway.http_server import HttpServer
 from headway.kube.client import ClusterUnreachable, KubeClient
-from headway.kube.coordinator_set import coordinator_arguments
+from headway.kube.coordinator_set import coordinator_arguments, fewest_nodes
+from headway.kube.gave_back import patch_of_mark
 from headway.kube.kueue import stop_job
 from headway.kube.names import (
     HTTP_PORT,
@@ -46,12 +47,12 @@ from headway.launch.job_decisions import (
     JobTracker,
     NoteBudget,
     NoteFailure,
+    NoteLaunch,
     NoteScaling,
     RunFacts,
     StopRun,
-    is_noted,
     job_facts,
-    launch_id,
+    noted_launch,
 )
 from headway.launch.pod_calls import Outcome, PodCalls
 from headway.launch.pod_decisions import (
@@ -71,6 +72,7 @@ from headway.launch.pod_decisions import (
 from headway.launch.pod_watch import PodWatch, pod_facts
 from headway.launch.replacements import Replacements
 from headway.launch.run_pages import run_pages
+from headway.launch.scarcity import GiveBack, ScarcityRules, ScarcityTracker, TryAgain
 from headway.launch.worker_exit import failed_facts
 from headway.member.protocol.sockets import bound_to
 from headway.spec.resolve import Resolved
@@ -111,10 +113,12 @@ class Keeper:
         *,
         key: Path,
         spot_label: tuple[str, str] | None,
+        scarcity: ScarcityRules | None,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
-        """`spot_label`: label of machines on which the minimum of nodes must not run."""
+        """`spot_label`: label of machines on which the minimum of nodes must not run. `scarcity`:
+        None if pods are never given back."""
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
@@ -127,6 +131,9 @@ class Keeper:
         alone = ALONE_SECONDS if resolved.is_live else RESTART_ALONE_SECONDS
         self._pods = PodTracker(resolved.run.resources.nodes.minimum, alone)
         self._forgotten_markers = ForgottenMarkers(kube, clock)
+        self._scarcity = (
+            ScarcityTracker(scarcity, fewest_nodes(resolved)) if scarcity is not None else None
+        )
         self._crashes = CrashCounter()
         self._replacements = Replacements([])
         self._watched = watched(directory)
@@ -167,7 +174,7 @@ class Keeper:
         """The workers' Job once it was started, because each start is another launch; None if it
         was deleted. A run that is resumed starts this pod first; otherwise a stopped run has lost
         its coordinator. A launch that is interrupted never starts it: then this pod ends, as that
-        of a stopped run."""
+        of a stopped run. One that gave its pods back is started by this keeper."""
         began = self.clock.monotonic()
         has_given_up = False
         while not self.is_stopping:
@@ -178,11 +185,12 @@ class Keeper:
             else:
                 if job is None:
                     return None
-                waited = self.clock.monotonic() - began
-                is_stopped = job_facts(job).is_stopped
-                if launch_id(job) is not None and not (is_stopped and waited < RESUME_SECONDS):
+                facts, waited = job_facts(job), self.clock.monotonic() - began
+                is_resuming = facts.is_stopped and waited < RESUME_SECONDS
+                was_started = facts.launch is not None and not is_resuming
+                if was_started or facts.gave_back is not None:
                     return job
-                if is_stopped and waited > LAUNCH_SECONDS and not has_given_up:
+                if facts.is_stopped and waited > LAUNCH_SECONDS and not has_given_up:
                     has_given_up = self._gave_up_launch(job)
             self.clock.sleep(LOOK_SECONDS)
         return None
@@ -200,15 +208,20 @@ class Keeper:
     def note_launch(self, job: Job) -> int | None:
         """The generation after which this launch begins; None: it began earlier, and only the
         coordinator is new."""
-        launch = launch_id(job)
-        assert launch is not None
+        facts = job_facts(job)
         events = self.directory.launcher.read()[0]
-        if is_noted(launch, events):
+        self._jobs.launch = noted_launch(events)
+        if facts.gave_back is not None or facts.launch == self._jobs.launch:
             self._replacements = Replacements(events)
             self._journal.note("coordinator_lost", how="its pod was replaced")
             return None
+        assert facts.launch is not None
+        self.directory.write_spec(self.resolved)
+        return self._note_launched(facts.launch) - 1
+
+    def _note_launched(self, launch: str) -> int:
+        """Returns the number of its first generation."""
         resolved = self.resolved
-        self.directory.write_spec(resolved)
         generation = next_generation(self.directory)
         self._journal.note(
             "launched",
@@ -221,7 +234,8 @@ class Keeper:
             cluster=self.kube.namespace,
         )
         self._flush()
-        return generation - 1
+        self._jobs.launch = launch
+        return generation
 
     def look(self, coordinator: KeptCoordinator) -> None:
         """One round of facts, decisions and actions."""
@@ -331,9 +345,15 @@ class Keeper:
             self._say(str(error))
             return
         self._away = ""
-        for decision in self._jobs.look(self._run_facts(job)):
+        facts = self._run_facts(job)
+        for decision in (*self._jobs.look(facts), *self._of_scarcity(facts)):
             with self._saying_what_fails():
                 self._carry_out(decision, job)
+
+    def _of_scarcity(self, facts: RunFacts) -> list[GiveBack | TryAgain]:
+        if self._scarcity is None or facts.job is None or facts.pods is None:
+            return []
+        return self._scarcity.look(facts.job, facts.pods, self.clock.now())
 
     def _run_facts(self, job: Job | None) -> RunFacts:
         facts = None if job is None else job_facts(job)
@@ -356,8 +376,19 @@ class Keeper:
         spent = read_status(self._watched, self.clock.now()).goodput
         return None if spent is None else spent.total_seconds
 
-    def _carry_out(self, decision: JobDecision, job: Job | None) -> None:
+    def _carry_out(self, decision: JobDecision | GiveBack | TryAgain, job: Job | None) -> None:
         match decision:
+            case GiveBack():
+                assert job is not None
+                self._give_back(decision, job)
+            case TryAgain(mark):
+                assert job is not None
+                self.kube.patch_job(run_object(self.resolved.name), patch_of_mark(job, None))
+                self._say(f"tries again to have {mark.needed} nodes")
+                self._journal.note("tries_again", attempt=mark.attempt, needed=mark.needed)
+            case NoteLaunch(launch):
+                self._note_launched(launch)
+                self._replacements = Replacements([])
             case NoteScaling(before, nodes):
                 self._journal.note("scaled", nodes=nodes, before=before)
                 self._replacements.scale(nodes)
@@ -377,6 +408,23 @@ class Keeper:
                 if self._is_over():  # not resumed meanwhile
                     with suppress(NotFound):  # deleted with the run, and so will be this pod
                         self.kube.scale_replica_set(coordinator_object(self.resolved.name), 0)
+
+    def _give_back(self, decision: GiveBack, job: Job) -> None:
+        mark = decision.mark
+        self.kube.patch_job(run_object(self.resolved.name), patch_of_mark(job, mark))
+        self._say(
+            f"{mark.shortage} for {decision.seconds:.0f} s: its pods are given back; tries again "
+            f"in {decision.pause_seconds:.0f} s"
+        )
+        self._journal.note(
+            "gave_back",
+            held=mark.held,
+            needed=mark.needed,
+            seconds=round(decision.seconds, 3),
+            attempt=mark.attempt,
+            retry_at=stamp(mark.retry_at),
+        )
+        self._flush()
 
     def _is_over(self) -> bool:
         job = self.kube.job(run_object(self.resolved.name))

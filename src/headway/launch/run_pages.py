@@ -20,7 +20,7 @@ from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 
 OF_THE_COORDINATOR = ("/state", "/history", "/healthz")
-SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed")
+SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed", "gave_back", "tries_again")
 """Events that `headway status` shows..."""
 MOST_EVENTS = 200
 """... and how many of them at most."""

@@ -10,6 +10,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 from headway.errors import Exit, HeadwayError, RunFailed
+from headway.kube.gave_back import gave_back
 from headway.kube.kueue import num_ahead
 from headway.kube.names import HTTP_PORT, Component, coordinator_object, labels
 from headway.kube.pod_status import (
@@ -105,6 +106,8 @@ def reasons_to_wait(run: ClusterRun, job: Job, is_kept: bool) -> list[WaitReason
     assert job.spec is not None
     if (queue := waiting_queue(job)) is not None:
         return [WaitReason(_in_queue(run, queue, job), 1)]
+    if (given := gave_back(job)) is not None:
+        return [WaitReason(given.words, 1)]
     found = [] if is_kept else _reasons_of_coordinator(run)
     if run.unreachable is not None:
         found.append(WaitReason(f"coordinator: {run.unreachable.message}", 1))

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from headway.spec.quantities import Interval, IntervalField
 from headway.spec.run_file import BudgetConfig, ResourcesConfig, RunFile
 from headway.spec.section import (
     NAME_PATTERN,
@@ -261,6 +262,24 @@ class ServiceAccountConfig(Section):
         return annotations
 
 
+class ScarcityConfig(Section):
+    """What a run does that has fewer nodes than the least of its range, or than a copy of its model
+    takes: it cannot train, and another run may wait for what it holds."""
+
+    give_back_after: IntervalField = Interval(900, "seconds")
+    """Time after which it gives its nodes back. Longer than a new machine takes to start."""
+    try_again_after: IntervalField = Interval(300, "seconds")
+    """Pause until it tries again, on average. It doubles each time, up to an hour, and is between
+    half and one and a half times as long, by chance."""
+
+    @field_validator("give_back_after", "try_again_after")
+    @classmethod
+    def _is_time(cls, interval: Interval) -> Interval:
+        if interval.unit != "seconds":
+            raise ValueError(f"{interval} is not a time such as 15min")
+        return interval
+
+
 class Target(Section):
     """One target, with its defaults; the run file can override them."""
 
@@ -278,6 +297,9 @@ class Target(Section):
     """Default budget."""
     queue: ObjectName | None = None
     """Kueue LocalQueue."""
+    scarcity: ScarcityConfig | Literal["off"] = ScarcityConfig()
+    """What a run does that cannot get the nodes it needs. `off`: it waits with those that it has.
+    In a `queue` it is off: Kueue starts a run when there is room for it."""
     accelerators: dict[str, list[dict[str, str]]] = {}
     """Labels of the machines that have a kind of accelerator, in place of those that Headway knows:
     `{H100: [{example.com/gpu: h100}, {example.com/gpu: h100-nvl}]}`. A machine has to have all
@@ -304,6 +326,23 @@ class Target(Section):
     """Pod security level. `baseline` allows volumes of any kind, and adds the capability IPC_LOCK
     if `pod.resources` has an RDMA device. Kubernetes' own `baseline` allows neither IPC_LOCK nor
     hostPath: the namespace must allow them."""
+
+    @property
+    def scarcity_seconds(self) -> tuple[float, float] | None:
+        """Times after which pods are given back, and tried for again; None: never."""
+        if isinstance(self.scarcity, str) or self.queue is not None:
+            return None
+        return self.scarcity.give_back_after.amount, self.scarcity.try_again_after.amount
+
+    @model_validator(mode="after")
+    def _queue_or_scarcity(self) -> Self:
+        is_written = "scarcity" in self.model_fields_set and self.scarcity != "off"
+        if self.queue is not None and is_written:
+            raise ValueError(
+                "queue and scarcity cannot both be given: Kueue starts a run when there is room "
+                "for it, and evicts one that does not start (waitForPodsReady)"
+            )
+        return self
 
     @field_validator("spot_label")
     @classmethod

@@ -15,7 +15,7 @@ from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
 from headway.state.time_left import seconds_left
 
-State = Literal["starting", "running", "finished", "stopped", "failed", "lost"]
+State = Literal["starting", "running", "finished", "stopped", "failed", "lost", "waiting"]
 SIGN_OF_LIFE_SECONDS = 180.0
 """A run in an object store counts as running for so long after its last record: logs are
 uploaded every minute."""
@@ -47,7 +47,9 @@ class RunStatus:
     name: str
     folder: str
     state: State
-    """State of the run. `lost`: it ended without a record, as when the machine crashed."""
+    """State of the run. `lost`: it ended without a record, as when the machine crashed. `waiting`:
+    on a target, it could not get the nodes that it needs, gave back those that it had, and tries
+    again."""
     step: int
     total_steps: int | None
     loss: float | None
@@ -151,6 +153,8 @@ def _is_alive(
 def _state(events: list[Record], is_alive: bool) -> State:
     if not events and not is_alive:
         return "stopped"  # a fork that was not started yet
+    if is_alive and _has_given_back(events):
+        return "waiting"
     for event in reversed(events):
         name = event["event"]
         if name == "stopped" and _has_failed(events):
@@ -162,6 +166,12 @@ def _state(events: list[Record], is_alive: bool) -> State:
         if name == "launched":
             break
     return "starting" if is_alive else "lost"
+
+
+def _has_given_back(events: list[Record]) -> bool:
+    """Whether it has no pods, and waits to try again. Its workers save after it was noted."""
+    newest = newest_event(events, "gave_back", "tries_again", "launched", "failed", "finished")
+    return newest is not None and newest["event"] == "gave_back"
 
 
 def _has_failed(events: list[Record]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, cast
 import pytest
 from lightkube.resources.batch_v1 import Job
 
+from headway.kube.gave_back import GaveBack
 from headway.kube.kueue import STOPPED
 from headway.kube.names import QUEUE
 from headway.launch.job_decisions import (
@@ -17,12 +18,13 @@ from headway.launch.job_decisions import (
     JobTracker,
     NoteBudget,
     NoteFailure,
+    NoteLaunch,
     NoteScaling,
     RunFacts,
     StopRun,
-    is_noted,
     job_facts,
     launch_id,
+    noted_launch,
 )
 from headway.launch.pod_decisions import PodFacts
 
@@ -128,10 +130,31 @@ def test_each_start_of_the_workers_is_a_launch() -> None:
     assert first is not None
     assert again is not None
     events = [{"event": "launched", "launch": first}, {"event": "lost"}]
-    assert is_noted(first, events)
-    assert not is_noted(again, events)
-    assert not is_noted(first, [*events, {"event": "launched", "launch": again}])
-    assert not is_noted(first, [{"event": "launched"}])
+    assert noted_launch(events) == first
+    assert noted_launch([*events, {"event": "launched", "launch": again}]) == again
+    assert noted_launch([{"event": "launched"}]) is None
+    assert noted_launch([]) is None
+
+
+def test_a_start_that_the_keeper_outlived_is_noted_until_that_has_worked(
+    tracker: JobTracker,
+) -> None:
+    tracker.launch = "uid 1"
+    assert tracker.look(replace(RUN, job=replace(JOB, launch="uid 1"))) == []
+    assert tracker.look(RUN) == [], "it is not known yet when it was started again"
+    again = replace(RUN, job=replace(JOB, launch="uid 2"))
+    assert tracker.look(again) == [NoteLaunch("uid 2")]
+    assert tracker.look(again) == [NoteLaunch("uid 2")]
+    tracker.launch = "uid 2"
+    assert tracker.look(again) == []
+
+
+def test_a_run_that_gave_its_pods_back_keeps_its_coordinator(tracker: JobTracker) -> None:
+    mark = GaveBack(100.0, 0, 1, 2)
+    waiting = replace(RUN, job=replace(SUSPENDED, gave_back=mark), pods=[])
+    assert tracker.look(waiting) == []
+    stopped = replace(RUN, job=SUSPENDED, pods=[])
+    assert tracker.look(stopped) == [EndKeeper()], "somebody took the mark off"
 
 
 def test_a_resumed_job_is_started_when_kubernetes_says_so() -> None:

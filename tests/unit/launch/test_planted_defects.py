@@ -282,8 +282,8 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_a_replaced_coordinator_pod_does_not_start_a_new_launch,
         Defect(
             "a replaced coordinator pod starts a new launch",
-            "job_decisions",
-            'launched[-1].get("launch") == launch',
+            "keeper",
+            "facts.gave_back is not None or facts.launch == self._jobs.launch",
             "False",
         ),
     ),

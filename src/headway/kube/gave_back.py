@@ -1,0 +1,68 @@
+"""The mark on the Job of a run that gave its pods back: it had fewer than it needs for too long,
+and others may need them. The Job is suspended, and its coordinator starts it again at the time that
+the mark names; a suspended Job without it was stopped by somebody."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.clock import stamp
+from headway.kube.names import GAVE_BACK, Object
+
+
+@dataclass(frozen=True)
+class GaveBack:
+    retry_at: float
+    """When the run tries again, in seconds since 1970."""
+    attempt: int
+    """How often in a row it gave its pods back before."""
+    held: int
+    """Nodes that it had..."""
+    needed: int
+    """... and the fewest that it trains with."""
+
+    def __str__(self) -> str:
+        return f"{self.retry_at:.0f} {self.attempt} {self.held} {self.needed}"
+
+    @property
+    def words(self) -> str:
+        again = stamp(self.retry_at)[:19].replace("T", " ")
+        return f"{self.shortage}: gave its pods back, tries again at {again} UTC"
+
+    @property
+    def shortage(self) -> str:
+        return f"had {self.held} of the {self.needed} nodes that it needs"
+
+
+UNREADABLE = GaveBack(retry_at=0.0, attempt=0, held=0, needed=0)
+"""Of a mark that somebody has edited: it tries again at once."""
+
+
+def gave_back(job: Job) -> GaveBack | None:
+    """Of a Job that is suspended for it."""
+    assert job.metadata is not None
+    assert job.spec is not None
+    mark = (job.metadata.annotations or {}).get(GAVE_BACK)
+    if mark is None or not job.spec.suspend:
+        return None
+    try:
+        retry_at, attempt, held, needed = mark.split()
+        return GaveBack(float(retry_at), int(attempt), int(held), int(needed))
+    except ValueError:
+        return UNREADABLE
+
+
+def patch_of_mark(job: Job, mark: GaveBack | None) -> Object:
+    """Suspends the Job with a mark, or starts it without. Refused if the Job has changed since it
+    was read: somebody may have stopped it."""
+    assert job.metadata is not None
+    annotations = {GAVE_BACK: None if mark is None else str(mark)}
+    return {
+        "metadata": {
+            "resourceVersion": job.metadata.resourceVersion,
+            "annotations": annotations,
+        },
+        "spec": {"suspend": mark is not None},
+    }

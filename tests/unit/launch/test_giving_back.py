@@ -1,0 +1,207 @@
+"""What a user notices of a run that gives its pods back, over a fake API server: the keeper with
+its Job, and the commands that meet it there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.clock import SystemClock, seconds_of
+from headway.kube.client import Conflict, KubeClient
+from headway.kube.gave_back import patch_of_mark
+from headway.kube.names import GAVE_BACK
+from headway.launch.cluster_run import ClusterRun
+from headway.launch.keeper import JOB_SECONDS
+from headway.launch.training_wait import reasons_to_wait
+from headway.state.status import read_status
+from support.fake_pods import PODS
+from support.kept_run import JOBS, SCARCITY, START, Code, KeptRun, kept_run
+
+TWO_OF_FOUR = ("resources.nodes=2..4",)
+GIVEN_BACK_SECONDS = SCARCITY.give_back_seconds + 2 * JOB_SECONDS
+PAUSE_SECONDS = 1.5 * SCARCITY.try_again_seconds
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptRun]:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kept_run(tmp_path, Code(), *TWO_OF_FOUR) as made:
+        yield made
+
+
+@pytest.fixture
+def user(run: KeptRun) -> ClusterRun:
+    return ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", SystemClock())
+
+
+def give_back(run: KeptRun) -> None:
+    """It has one pod of the two that it needs; Kubernetes ends it when the Job is suspended."""
+    (only,) = run.begin("node1")
+    run.look(GIVEN_BACK_SECONDS)
+    assert run.job["spec"]["suspend"]
+    run.end_pod(only, 6)
+    run.job["status"]["conditions"] = [{"type": "Suspended", "status": "True"}]
+
+
+def start_again(run: KeptRun) -> None:
+    """As Kubernetes does when the Job is no longer suspended."""
+    assert not run.job["spec"]["suspend"]
+    run.job["status"] = {"startTime": "2026-11-16T10:00:00Z", "conditions": []}
+
+
+def mark_of(run: KeptRun) -> str | None:
+    mark: str | None = run.job["metadata"].get("annotations", {}).get(GAVE_BACK)
+    return mark
+
+
+def replace_keeper(run: KeptRun) -> int | None:
+    """Returns the generation after which a new launch begins, if it is one."""
+    run.keeper.watch.stop()
+    run.keeper = run.new_keeper()
+    after: int | None = run.keeper.note_launch(run.keeper.started_job())
+    run.keeper.watch.start()
+    return after
+
+
+def test_a_run_without_its_minimum_gives_back_what_it_has(run: KeptRun) -> None:
+    run.begin("node1")
+    run.look(SCARCITY.give_back_seconds - JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    run.look(2 * JOB_SECONDS)
+    assert run.job["spec"]["suspend"]
+    (noted,) = run.events("gave_back")
+    assert (noted["held"], noted["needed"], noted["attempt"]) == (1, 2, 0)
+    pause = seconds_of(noted["retry_at"]) - START - run.clock.passed
+    assert 0.4 * SCARCITY.try_again_seconds < pause < 1.6 * SCARCITY.try_again_seconds
+    assert any("had 1 of the 2 nodes that it needs for 60 s" in said for said in run.said)
+    run.look(JOB_SECONDS)
+    assert len(run.events("gave_back")) == 1
+
+
+def test_a_run_with_its_minimum_keeps_its_pods(run: KeptRun) -> None:
+    run.begin("node1", "node2")
+    run.look(5 * GIVEN_BACK_SECONDS)
+    assert not run.job["spec"]["suspend"]
+
+
+def test_it_tries_again_by_itself_and_trains(run: KeptRun) -> None:
+    give_back(run)
+    run.look(PAUSE_SECONDS + JOB_SECONDS)
+    assert run.is_kept, "its coordinator stays"
+    assert mark_of(run) is None
+    start_again(run)
+    for index, machine in enumerate(["node1", "node2"]):
+        run.create_pod(index, f"it-{index}-second")
+        run.start_pod(f"it-{index}-second", machine)
+    run.look(5 * GIVEN_BACK_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    assert len(run.events("tries_again")) == 1
+    assert len(run.events("launched")) == 2
+
+
+def test_a_failed_attempt_to_give_back_or_to_try_again_is_repeated(run: KeptRun) -> None:
+    run.kube.failing[f"PATCH {JOBS}/headway-it"] = 1
+    give_back(run)
+    assert len(run.events("gave_back")) == 1
+    run.kube.failing[f"PATCH {JOBS}/headway-it"] = 1
+    run.look(PAUSE_SECONDS + 2 * JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    assert len(run.events("tries_again")) == 1
+
+
+def test_what_somebody_does_at_the_same_time_counts(run: KeptRun, user: ClusterRun) -> None:
+    """A stop between the keeper's look at the Job and its start of it."""
+    give_back(run)
+    run.job["metadata"]["resourceVersion"] = "8"
+    seen = user.require_job()
+    user.stop(run.said.append)
+    run.job["metadata"]["resourceVersion"] = "9"
+    with pytest.raises(Conflict, match="modified"):
+        user.kube.patch_job("headway-it", patch_of_mark(seen, None))
+    assert run.job["spec"]["suspend"]
+
+
+def test_a_keeper_that_is_replaced_meanwhile_tries_again(run: KeptRun) -> None:
+    give_back(run)
+    mark = mark_of(run)
+    assert replace_keeper(run) is None
+    assert len(run.events("launched")) == 1
+    assert mark_of(run) == mark
+    run.look(PAUSE_SECONDS + JOB_SECONDS)
+    assert mark_of(run) is None
+    assert not run.job["spec"]["suspend"]
+
+
+def test_after_another_start_a_new_keeper_keeps_the_members(run: KeptRun) -> None:
+    """The keeper has outlived the suspension, and has noted the new start."""
+    give_back(run)
+    run.look(PAUSE_SECONDS + JOB_SECONDS)
+    start_again(run)
+    run.look(JOB_SECONDS)
+    assert replace_keeper(run) is None, "the members are those of this launch"
+    assert len(run.events("launched")) == 2
+
+
+def test_a_mark_that_somebody_has_edited_is_no_trap(run: KeptRun) -> None:
+    give_back(run)
+    run.job["metadata"]["annotations"][GAVE_BACK] = "tomorrow"
+    run.look(JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+
+
+# Commands meanwhile
+
+
+def test_status_and_list_say_that_it_waits_and_until_when(run: KeptRun, user: ClusterRun) -> None:
+    give_back(run)
+    shown = user.job_status(user.require_job())
+    assert shown.state == "waiting"
+    assert shown.is_under_way
+    assert shown.why is not None
+    assert "had 1 of the 2 nodes that it needs: gave its pods back, tries again at" in shown.why
+    (reason,) = reasons_to_wait(user, user.require_job(), is_kept=True)
+    assert reason.words == shown.why
+    with run.directory.held():
+        assert read_status(run.directory, run.clock.now()).state == "waiting"
+
+
+def test_stopped_meanwhile_it_stays_stopped(run: KeptRun, user: ClusterRun) -> None:
+    give_back(run)
+    user.stop(run.said.append)
+    assert user.job_status(user.require_job()).state == "suspended"
+    run.look(3 * PAUSE_SECONDS)
+    assert run.job["spec"]["suspend"]
+    assert not run.is_kept, "its coordinator ends, too"
+
+
+def test_resumed_meanwhile_it_tries_again_at_once(run: KeptRun, user: ClusterRun) -> None:
+    give_back(run)
+    user.resume()
+    assert not run.job["spec"]["suspend"]
+    assert mark_of(run) is None
+    start_again(run)
+    run.look(JOB_SECONDS)
+    assert len(run.events("launched")) == 2
+
+
+def test_deleted_meanwhile_the_keeper_ends(run: KeptRun) -> None:
+    give_back(run)
+    run.delete_job()
+    run.look(2 * JOB_SECONDS)
+    assert not run.is_kept
+
+
+def test_resumed_after_a_stop_it_has_its_time_again(run: KeptRun, user: ClusterRun) -> None:
+    (only,) = run.begin("node1")
+    run.look(SCARCITY.give_back_seconds - JOB_SECONDS)
+    run.job["spec"]["suspend"] = True
+    run.look(JOB_SECONDS)
+    del run.kube.objects[f"{PODS}/{only}"]
+    run.keeper.watch.forget(only)
+    user.resume()
+    run.create_pod(0, "it-0-second")
+    run.start_pod("it-0-second", "node1")
+    run.look(SCARCITY.give_back_seconds - JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
