@@ -16,7 +16,9 @@ from support.plugs import Lost, pull_the_plug
 PLUGS = int(os.environ.get("PLUGS", "10"))
 TARGET = 5.0
 HEALED_TARGET = 25.0
+ASTRAY_TARGET = 3.0
 NODES = 3
+STOP_SECONDS = 420.0
 
 
 def main() -> int:
@@ -25,38 +27,46 @@ def main() -> int:
         borrowed_lab(Path(scratch)) as lab,
     ):
         lab.write_run()
-        found = [one_plug(lab, number) for number in range(1, PLUGS + 1)]
+        tried = [one_plug(lab, number) for number in range(1, PLUGS + 1)]
+    found = [lost for lost in tried if lost is not None]
+    assert found, "no plug could be measured"
     next_steps = sorted(lost.next_step for lost in found)
     healed = sorted(lost.healed for lost in found)
-    astray = sum(len(lost.astray) for lost in found)
+    astray = sorted(seconds for lost in found for seconds in lost.astray.values())
     figure = statistics.median(next_steps)
     line = {
         "name": "bench-plugs",
         "figure": round(figure, 2),
         "target": TARGET,
-        "pass": figure <= TARGET and healed[-1] <= HEALED_TARGET and not astray,
+        "pass": figure <= TARGET
+        and healed[-1] <= HEALED_TARGET
+        and max(astray, default=0.0) <= ASTRAY_TARGET
+        and len(found) == PLUGS,
         "spread": {
             "next_step_seconds": [round(seconds, 2) for seconds in next_steps],
             "healed_seconds": [round(seconds, 1) for seconds in healed],
-            "scheduled_on_the_dead_machine": astray,
+            "seconds_on_the_dead_machine": astray,
+            "not_healed": PLUGS - len(found),
         },
     }
     print(json.dumps(line))
     return 0
 
 
-def one_plug(lab: Lab, number: int) -> Lost:
+def one_plug(lab: Lab, number: int) -> Lost | None:
+    """None: not whole again in time. The others are measured nevertheless."""
     lab.headway("run", "--on", "lab", "--nodes", str(NODES))
     lab.wait_for_workers(NODES)
     lab.wait_for_step(lab.step() + 5)
-    lost = pull_the_plug(lab)
-    print(
-        f"{number} of {PLUGS}: {lost.next_step:.2f} s, healed {lost.healed:.1f} s, "
-        f"astray: {lost.astray or 'none'}",
-        file=sys.stderr,
-        flush=True,
-    )
-    lab.headway("stop")
+    lost = None
+    try:
+        lost = pull_the_plug(lab)
+        words = f"{lost.next_step:.2f} s, healed {lost.healed:.1f} s"
+        words += f", astray: {lost.astray or 'none'}"
+    except AssertionError as error:
+        words = str(error)
+    print(f"{number} of {PLUGS}: {words}", file=sys.stderr, flush=True)
+    lab.headway("stop", seconds=STOP_SECONDS)
     lab.require_exact()
     lab.cluster.repair()
     lab.headway("delete", "it", "--yes")

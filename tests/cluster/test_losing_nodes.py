@@ -46,7 +46,7 @@ def test_without_power(lab: Lab) -> None:
         print(f"next step after {lost.next_step:.2f} s, healed after {lost.healed:.1f} s")
         assert lost.next_step < NEXT_STEP_SECONDS
         assert lost.healed < HEALED_SECONDS
-        assert lost.astray == set()
+        assert lost.astray == {}
         (marker,) = lab.markers()
         assert marker["spec"]["nodeName"] == lost.node.name
     assert lab.markers() == [], "the run has stopped"
