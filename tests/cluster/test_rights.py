@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from secrets import token_hex
 from typing import Any
 
 import pytest
@@ -109,7 +110,14 @@ def calls_of(kube: KubeClient) -> Calls:
         ("replicasets/scale", "patch"): lambda: kube.scale_replica_set(coordinator_object(RUN), 0),
         ("configmaps", "get"): lambda: kube.config_map(record_object(RUN)),
         ("configmaps", "update"): update,
+        ("events", "create"): lambda: kube.create(_event(kube)),
     }
+
+
+def _event(kube: KubeClient) -> Object:
+    about = {"kind": "Job", "name": run_object(RUN), "namespace": kube.namespace}
+    metadata = {"name": f"it.{token_hex(6)}", "namespace": kube.namespace}
+    return {"apiVersion": "v1", "kind": "Event", "metadata": metadata, "involvedObject": about}
 
 
 def _record(kube: KubeClient) -> Any:

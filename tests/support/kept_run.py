@@ -77,6 +77,7 @@ class FakeCoordinator:
         self.dismissed: set[str] = set()
         self.died: str | None = None
         self.answers = True
+        self.is_paused = False
 
     def keep_alive(self) -> str | None:
         how, self.died = self.died, None
@@ -89,7 +90,7 @@ class FakeCoordinator:
         members = [{"pods": [f"{pod}.1/0.aaaa"]} for pod in sorted(self.members)]
         return {
             "pods": {f"{pod}.1/0.aaaa": heard for pod in self.connected},
-            "generation": {"domains": members},
+            "generation": {"domains": members, "paused": self.is_paused},
         }
 
     def dismiss(self, place: str) -> None:

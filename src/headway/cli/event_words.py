@@ -57,6 +57,8 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             return f"had {had}: gave its pods back, tries again at {event['retry_at'][11:19]}"
         case "tries_again":
             return f"tries again to have {event['needed']} nodes"
+        case "below_minimum":
+            return f"{event['nodes']} of at least {event['minimum']} nodes: training waits"
         case "left":
             return f"node {event['node']} has left"
         case "diverged":

@@ -40,6 +40,8 @@ SUSPECT_UNTIL = "headway/suspect-until"
 
 GAVE_BACK = "headway/gave-back"
 """Annotation of a workers' Job that is suspended because it had too few pods (`kube.gave_back`)."""
+EVENT_SOURCE = "headway"
+"""Component that Kubernetes events of a run name, by which they are told from Kubernetes' own."""
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job in a Kueue queue."""

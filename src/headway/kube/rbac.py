@@ -123,6 +123,7 @@ def _rules(
         # could then be given another account, or another image.
         _rule("apps", "replicasets/scale", ["patch"], replica_sets),
         _rule("", "configmaps", ["get", "update"], config_maps),
+        _rule("", "events", ["create"]),
     ]
 
 

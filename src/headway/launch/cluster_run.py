@@ -17,6 +17,7 @@ from headway.kube.client import ClusterUnreachable, KubeClient, PodForbidden, Po
 from headway.kube.kueue import start_job, stop_job
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
+    EVENT_SOURCE,
     HTTP_PORT,
     INDEX,
     QUEUE,
@@ -183,6 +184,7 @@ class ClusterRun:
             for uid in uids
             if uid is not None
             for event in self.kube.events_of(uid)
+            if event.reportingComponent != EVENT_SOURCE  # in the journal, too
         ]
 
     # Changing it

@@ -37,6 +37,7 @@ from headway.kube.names import (
     record_object,
     run_object,
 )
+from headway.launch.below_minimum import BelowMinimum
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.failure_domains import step_seen
 from headway.launch.forgotten_markers import ForgottenMarkers
@@ -54,6 +55,7 @@ from headway.launch.job_decisions import (
     job_facts,
     noted_launch,
 )
+from headway.launch.kube_events import KubeEvents
 from headway.launch.pod_calls import Outcome, PodCalls
 from headway.launch.pod_decisions import (
     ALONE_SECONDS,
@@ -136,6 +138,9 @@ class Keeper:
         )
         self._crashes = CrashCounter()
         self._replacements = Replacements([])
+        self._below_minimum = BelowMinimum()
+        self._is_idle = True
+        """The run was stopped or has ended, or its Job was not looked at yet."""
         self._watched = watched(directory)
         self._journal = Journal(directory.launcher, clock)
         self._key = key
@@ -155,6 +160,9 @@ class Keeper:
             if job is None:
                 return
             after = self.note_launch(job)
+            events = KubeEvents(self.kube, job, self.directory, self.clock, self._say)
+            events.start()
+            stack.callback(events.finish)
             stack.callback(self._finish_calls)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-")))
             coordinator = self._coordinator(folder)
@@ -282,6 +290,9 @@ class Keeper:
         for joined in self._replacements.look(pods, members & connected, self.clock.now()):
             took = round(joined.seconds, 3)
             self._journal.note("replaced", node=joined.node, pod=joined.pod, seconds=took)
+        if self._below_minimum.look(state, self._is_idle, self.clock.monotonic()):
+            nodes, minimum = len(members & connected), self.resolved.run.resources.nodes.minimum
+            self._journal.note("below_minimum", nodes=nodes, minimum=minimum)
 
     def _find_markers(self, pods: list[PodFacts]) -> None:
         """Once: those of a keeper before this one."""
@@ -357,6 +368,7 @@ class Keeper:
 
     def _run_facts(self, job: Job | None) -> RunFacts:
         facts = None if job is None else job_facts(job)
+        self._is_idle = facts is None or facts.is_suspended or facts.has_ended
         is_hopeless = self._crashes.is_hopeless
         is_running = facts is not None and not facts.is_suspended and not is_hopeless
         return RunFacts(

@@ -235,6 +235,7 @@ def test_the_role_allows_this_and_no_more(render: Render) -> None:
         *(("jobs", verb, "headway-wiki") for verb in ("get", "patch")),
         ("replicasets/scale", "patch", "headway-wiki-coordinator"),
         *(("configmaps", verb, "headway-wiki-record") for verb in ("get", "update")),
+        ("events", "create"),
     }
 
 
