@@ -191,7 +191,7 @@ class FakeKube:
     def watch(self, where: str) -> Iterator[bytes]:
         query = parse_qs(urlsplit(where).query)
         self.calls.append(f"WATCH {urlsplit(where).path}")
-        wanted = _selected(query)
+        wanted = _pairs(query, "labelSelector")
         return self.pods.watch(
             int(query["resourceVersion"][0]),
             wanted,
@@ -231,14 +231,16 @@ class FakeKube:
         return self._status(200, "deleted")
 
     def _listed(self, path: str, query: dict[str, list[str]]) -> bytes:
-        wanted = _selected(query)
-        phase = ",".join(query.get("fieldSelector", [])).partition("status.phase=")[2]
+        wanted = _pairs(query, "labelSelector")
+        fields = _pairs(query, "fieldSelector")
+        phase, name = fields.get("status.phase", ""), fields.get("metadata.name", "")
         items = [
             one
             for place, one in self.objects.items()
             if place.startswith(f"{path}/")
             and wanted.items() <= one["metadata"].get("labels", {}).items()
             and phase in ("", one["status"].get("phase"))
+            and name in ("", one["metadata"]["name"])
         ]
         if path == PODS:
             self.pods.num_lists += 1
@@ -306,9 +308,9 @@ def coordinator_path(run: str) -> str:
     return f"/apis/apps/v1/namespaces/ml/replicasets/headway-{run}-coordinator"
 
 
-def _selected(query: dict[str, list[str]]) -> dict[str, str]:
-    """Labels that are asked for."""
-    pairs = ",".join(query.get("labelSelector", [])).split(",")
+def _pairs(query: dict[str, list[str]], selector: str) -> dict[str, str]:
+    """Labels or fields that are asked for."""
+    pairs = ",".join(query.get(selector, [])).split(",")
     return dict(pair.split("=") for pair in pairs if pair)
 
 

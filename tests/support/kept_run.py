@@ -313,6 +313,8 @@ def kept_run(folder: Path, code: Code, *settings: str) -> Iterator[KeptRun]:
         yield run
         run.keeper.watch.stop()
         assert named_machines(kube.pod_patches) == []
+        got = [call for call in kube.calls if call.startswith(f"GET {PODS}/")]
+        assert got == [], "the keeper may list pods, and not get one by its name"
 
 
 def _resolved(folder: Path, settings: tuple[str, ...]) -> Resolved:

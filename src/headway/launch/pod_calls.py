@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 
 from headway.kube.client import KubeClient
+from headway.kube.names import SUSPECT
 from headway.launch.pod_decisions import (
     PlacePod,
     PodCall,
@@ -101,7 +102,8 @@ class PodCalls:
                 self._kube.delete_pod(call.pod, grace_seconds=0)
         return Outcome(call)
 
-    def _has_ended(self, pod: str) -> bool:
-        """As only its machine can say: a lost one lets a pod run forever."""
-        found = self._kube.pod(pod)
-        return found is not None and pod_facts(found).has_ended
+    def _has_ended(self, marker: str) -> bool:
+        """As only its machine can say: a lost one lets a pod run forever. The keeper may list pods,
+        and not get them."""
+        found = self._kube.first_pods({SUSPECT: "true"}, 1, {"metadata.name": marker})
+        return any(pod_facts(pod).has_ended for pod in found)

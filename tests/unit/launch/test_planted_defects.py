@@ -58,7 +58,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "pods are taken back from a machine that is back",
             "pod_calls",
-            "return found is not None and pod_facts(found).has_ended",
+            "return any(pod_facts(pod).has_ended for pod in found)",
             "return False",
         ),
     ),
@@ -67,8 +67,8 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "a machine that is lost passes for one that is back",
             "pod_calls",
-            "return found is not None and pod_facts(found).has_ended",
-            "return found is not None",
+            "return any(pod_facts(pod).has_ended for pod in found)",
+            "return bool(found)",
         ),
     ),
     (
