@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -28,21 +28,24 @@ $(VENV)/.made: requirements/all.txt pyproject.toml
 
 install: $(VENV)/.made   ## create .venv with all dependencies, from hashed requirement files
 
-lock:            ## update every pinned dependency and its hashes (requirements/*.txt)
-	$(COMPILE) pyproject.toml -o requirements/base.txt
-	cd bench/compare && $(COMPILE) requirements.in -o requirements.txt
+lock:            ## update every pinned dependency and its hashes (requirements/*.txt), and the list of wheels that ship
 	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
+	$(COMPILE) -c requirements/all.txt pyproject.toml -o requirements/base.txt
+	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml -o requirements/wheels.txt
+	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs --group build pyproject.toml -o requirements/core.txt
+	$(BIN)/python docker/wheels.py lock $(VENV)/share/headway/wheels
+	cd bench/compare && $(COMPILE) requirements.in -o requirements.txt
 
 format:          ## format the code and apply the linter's fixes
-	$(BIN)/ruff format src tests bench
-	$(BIN)/ruff check --fix src tests bench
+	$(BIN)/ruff format src tests bench docker
+	$(BIN)/ruff check --fix src tests bench docker
 
 generate:        ## write the reference pages and the JSON Schema from the code
 	$(BIN)/python -m headway.cli.reference
 
 check: install   ## formatting, lint, types, import contracts, generated pages up to date
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench docker
+	$(BIN)/ruff check src tests bench docker
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m headway.cli.reference --check
@@ -58,6 +61,9 @@ test-chaos: install  ## training processes that are killed, stopped and cut off 
 
 test-local-long: install ## local and chaos tests that mostly wait; each says why it is not in the gate
 	$(TEST) tests/local -m long
+
+images: install  ## core, CPU and CUDA images, built by buildah on a base made by debootstrap; as root, 20 minutes
+	$(TEST) tests/images
 
 test-prometheus: install ## a Prometheus of this machine reads runs, here and on the test cluster: apt-get install prometheus
 	$(TEST) tests/local/test_prometheus.py tests/cluster/test_prometheus.py

@@ -37,8 +37,8 @@ def lend(api: Api, namespace: str, shared: Path) -> PodParts:
     # At the same paths as here: a venv has its own path in it, and one to the code.
     read_only = {"venv": venv(), "source": REPOSITORY / "src"}
     for name, path in read_only.items():
-        _claim(api, namespace, name, path, "ReadOnlyMany")
-    _claim(api, namespace, SHARED, shared, "ReadWriteMany")
+        claim_folder(api, namespace, name, path, "ReadOnlyMany")
+    claim_folder(api, namespace, SHARED, shared, "ReadWriteMany")
     return PodParts(
         volumes=[
             {"name": name, "persistentVolumeClaim": {"claimName": name, "readOnly": True}}
@@ -58,7 +58,7 @@ def take_back(api: Api, namespace: str) -> None:
     api.delete("/api/v1/persistentvolumes", labelSelector=f"{LABEL}={namespace}")
 
 
-def _claim(api: Api, namespace: str, name: str, path: Path, access: str) -> None:
+def claim_folder(api: Api, namespace: str, name: str, path: Path, access: str) -> None:
     volume = f"{namespace}-{name}"
     size = {"storage": "1Ti"}
     both: Object = {"accessModes": [access], "storageClassName": ""}

@@ -64,6 +64,10 @@ class Lab:
         (self.folder / "text.txt").write_text("\n\n".join(stories(60_000, seed=1)))
         (self.folder / "run.yaml").write_text(run_file)
 
+    def target(self) -> dict[str, Any]:
+        found: dict[str, Any] = yaml.safe_load((self.folder / "targets.yaml").read_text())["lab"]
+        return found
+
     def change_target(self, pod: Mapping[str, Any] | None = None, **keys: Any) -> None:
         """Other values of the target's keys, and of those below `pod`."""
         path = self.folder / "targets.yaml"

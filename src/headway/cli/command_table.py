@@ -194,6 +194,7 @@ COMMANDS = [
     CommandEntry(INTERNAL, "node", "", "node:node"),
     CommandEntry(INTERNAL, "keep", "", "keep:keep"),
     CommandEntry(INTERNAL, "serve", "", "serve:serve"),
+    CommandEntry(INTERNAL, "wheels", "", "wheels:wheels"),
 ]
 
 

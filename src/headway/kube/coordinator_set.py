@@ -15,6 +15,7 @@ from headway.kube.names import (
     coordinator_object,
     labels,
 )
+from headway.kube.own_image import add_wheels, has_own_image
 from headway.kube.pod_overrides import with_overrides
 from headway.kube.pods import (
     affinity,
@@ -36,6 +37,8 @@ from headway.spec.target_file import Target
 def coordinator_set(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
     pod = with_overrides(_template(resolved, target), target, "coordinator")
+    if has_own_image(target):
+        add_wheels(pod)
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",

@@ -26,6 +26,11 @@ SESSION_PORT = 7460
 HTTP_PORT = 7461
 """Read-only port of the coordinator, for the API server's proxy."""
 
+WHEELS_PORT = 7463
+"""Port of the coordinator's pod for files that workers' images lack; not the keeper's, 7462."""
+BOOTSTRAP, WHEELS = "bootstrap", "wheels"
+"""Containers that bring Headway into a worker's pod, and that serve its files."""
+
 FINALIZER = "batch.kubernetes.io/job-tracking"
 """Finalizer, set by Kubernetes, of a pod that its Job has not counted yet."""
 CONTROLLER_UIDS = ("batch.kubernetes.io/controller-uid", "controller-uid")
@@ -57,6 +62,9 @@ FETCHED = "/headway/fetched"
 """Folder for code and models that a pod fetches from a bucket."""
 KEY_FOLDER, KEY = "/headway/key", "/headway/key/key"
 SPEC_FOLDER, SPEC = "/headway/spec", "/headway/spec/spec.json"
+BOOTSTRAP_FOLDER = "/headway/bootstrap"
+PACKAGES = "/headway/packages"
+"""Folder for packages that the image lacks."""
 HOME = "/tmp"
 USER_VARIABLES = {
     "HOME": HOME,
@@ -95,6 +103,11 @@ def spec_object(run: str, digest: str) -> str:
     return f"headway-{run}-spec-{digest}"
 
 
+def bootstrap_object(run: str, digest: str) -> str:
+    """As `spec_object`."""
+    return f"headway-{run}-bootstrap-{digest}"
+
+
 def labels(run: str, component: Component | None = None) -> dict[str, str]:
     """Labels of an object. All are needed to select it, since others label by instance too."""
     of_run = {MANAGED_BY: "headway", INSTANCE: run}
@@ -108,6 +121,10 @@ def selector(run: str, component: Component | None = None) -> str:
 
 def coordinator_address(run: str, namespace: str) -> str:
     return f"{run_object(run)}.{namespace}.svc:{SESSION_PORT}"
+
+
+def wheels_address(run: str, namespace: str) -> str:
+    return f"{run_object(run)}.{namespace}.svc:{WHEELS_PORT}"
 
 
 def require_names(run: str, nodes: int) -> None:

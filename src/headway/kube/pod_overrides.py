@@ -7,7 +7,7 @@ from copy import deepcopy
 from typing import Any
 
 from headway.errors import BadInput
-from headway.kube.names import USER_VARIABLES, Component, Object
+from headway.kube.names import BOOTSTRAP, USER_VARIABLES, WHEELS, Component, Object
 from headway.spec.target_file import ARCHITECTURE, ComponentConfig, PodConfig, Target
 
 RESTRICTED_VOLUMES = frozenset(
@@ -100,7 +100,7 @@ def _add_placement(spec: Object, own: ComponentConfig, section: str) -> None:
 
 
 def _add_containers(spec: Object, own: ComponentConfig, section: str) -> None:
-    there = {container["name"] for container in spec["containers"]}
+    there = {BOOTSTRAP, WHEELS, *(container["name"] for container in spec["containers"])}
     for key, containers in (("init_containers", own.init_containers), ("sidecars", own.sidecars)):
         for index, container in enumerate(containers):
             if container["name"] in there:

@@ -18,7 +18,7 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
-from headway.kube.names import COMPONENTS, GATE
+from headway.kube.names import BOOTSTRAP, COMPONENTS, GATE
 from headway.kube.pods import SPEC_VOLUME
 
 HOPELESS = {
@@ -110,11 +110,18 @@ def _of_pod(pod: Pod) -> tuple[str, bool] | None:
     for container in _containers(status):
         if words := _of_container(container):
             return words
+    if any(map(_is_fetching, status.initContainerStatuses or ())):
+        return "fetching Headway from the coordinator", False
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             said = condition.message or condition.reason or "not scheduled yet"
             return _unplaced(said, pod.spec.affinity), False
     return ("pulling the image" if _is_placed(status) else "not scheduled yet"), False
+
+
+def _is_fetching(container: ContainerStatus) -> bool:
+    is_running = container.state is not None and container.state.running is not None
+    return container.name == BOOTSTRAP and is_running
 
 
 def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
@@ -243,10 +250,12 @@ def _exit_words(ended: ContainerStateTerminated) -> str:
 
 
 def _end_of(pod: Pod) -> ContainerStateTerminated | None:
-    """The end of our container: the cluster may have injected others."""
-    for container in (pod.status.containerStatuses if pod.status else None) or ():
-        if container.name not in COMPONENTS:
+    """The end of our container, or of the one that should have brought Headway for it: the cluster
+    may have injected others."""
+    for container in _containers(pod.status) if pod.status is not None else ():
+        ended = container.state.terminated if container.state is not None else None
+        if ended is None or container.name not in (*COMPONENTS, BOOTSTRAP):
             continue
-        if container.state is not None and container.state.terminated is not None:
-            return container.state.terminated
+        if container.name != BOOTSTRAP or ended.exitCode != 0:
+            return ended
     return None

@@ -92,7 +92,9 @@ def container(
     dropped: Object = {"drop": ["ALL"]}
     return {
         "name": component,
-        "image": target.image,
+        "image": target.image
+        if component == "worker"
+        else target.coordinator.image or target.image,
         "command": list(command),
         **_credentials(target),
         "env": [
@@ -125,7 +127,7 @@ def spec_config_map(resolved: Resolved, target: Target) -> Object:
         "kind": "ConfigMap",
         "metadata": metadata(resolved.name, target.kube.namespace, _spec_name(resolved)),
         "immutable": True,
-        "data": {"spec.json": _spec_text(resolved)},
+        "data": {"spec.json": spec_text(resolved)},
     }
 
 
@@ -134,12 +136,12 @@ def spec_volume(resolved: Resolved) -> Object:
     return {"name": SPEC_VOLUME, "configMap": {"name": _spec_name(resolved)}}
 
 
-def _spec_text(resolved: Resolved) -> str:
+def spec_text(resolved: Resolved) -> str:
     return resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n"
 
 
 def _spec_name(resolved: Resolved) -> str:
-    digest = hashlib.sha256(_spec_text(resolved).encode()).hexdigest()
+    digest = hashlib.sha256(spec_text(resolved).encode()).hexdigest()
     return spec_object(resolved.name, digest[:12])
 
 

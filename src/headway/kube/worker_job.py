@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from headway.errors import Exit
 from headway.kube.names import (
+    BOOTSTRAP,
     ELASTIC,
     FETCHED,
     GATE,
@@ -17,6 +19,7 @@ from headway.kube.names import (
     coordinator_address,
     labels,
 )
+from headway.kube.own_image import add_bootstrap, has_own_image
 from headway.kube.pod_overrides import TargetMismatch, with_overrides
 from headway.kube.pods import (
     affinity,
@@ -65,6 +68,7 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
     if target.queue is not None:
         made["labels"][QUEUE] = target.queue
         made["annotations"] = {ELASTIC: "true"}
+    containers = ["worker", *([BOOTSTRAP] if has_own_image(target) else [])]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -79,27 +83,36 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
             "backoffLimitPerIndex": NO_LIMIT,
             # Not while the previous pod may still write.
             "podReplacementPolicy": "Failed",
-            "podFailurePolicy": {"rules": _failure_rules()},
+            "podFailurePolicy": {"rules": _failure_rules(containers)},
             # A rule by index would not let the run scale below that index. All workers wait for the
             # last checkpoint before any succeeds, so one is enough; others may never have started.
             "successPolicy": {"rules": [{"succeededCount": 1}]},
             "ttlSecondsAfterFinished": KEPT_SECONDS,
-            "template": with_overrides(_template(resolved, target), target, "worker"),
+            "template": _pod(resolved, target),
         },
     }
 
 
-def _failure_rules() -> list[Object]:
+def _pod(resolved: Resolved, target: Target) -> Object:
+    made = with_overrides(_template(resolved, target), target, "worker")
+    if has_own_image(target):
+        add_bootstrap(made, resolved, target)
+    return made
+
+
+def _failure_rules(containers: Sequence[str]) -> list[Object]:
     """The failure rules; the first that matches applies."""
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     errors = [int(code) for code in OWN_ERRORS]
-    own_error = {"containerName": "worker", "operator": "In", "values": errors}
-    anything = {"containerName": "worker", "operator": "NotIn", "values": [0]}
-    return [
-        {"action": "Ignore", "onPodConditions": disrupted},
-        {"action": "FailJob", "onExitCodes": own_error},
-        {"action": "Ignore", "onExitCodes": anything},
-    ]
+    rules: list[Object] = [{"action": "Ignore", "onPodConditions": disrupted}]
+    for name in containers:
+        own_error = {"containerName": name, "operator": "In", "values": errors}
+        anything = {"containerName": name, "operator": "NotIn", "values": [0]}
+        rules += [
+            {"action": "FailJob", "onExitCodes": own_error},
+            {"action": "Ignore", "onExitCodes": anything},
+        ]
+    return rules
 
 
 def _template(resolved: Resolved, target: Target) -> Object:

@@ -208,6 +208,10 @@ class CoordinatorConfig(ComponentConfig):
     """The pod of the membership coordinator, and those that serve a claim to your machine. They
     never run on a spot machine that `spot_label` identifies."""
 
+    image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
+    """Image of these pods, by digest, with Headway and its wheels, without torch. Given, `image` of
+    the workers can be any with Python 3.11 to 3.14, torch and transformers: an init container
+    brings Headway, unless it is there. Left out: `image`, which has Headway."""
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
     """Resources of the coordinator's pod, as request and as limit. Runs of more than 150,000 steps
     need more memory: 3Gi for a million."""
@@ -286,7 +290,8 @@ class Target(Section):
     kube: KubeConfig = KubeConfig()
     """Cluster and namespace."""
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
-    """Image of the pods, by digest: a tag can change during a run."""
+    """Image of the pods, by digest: a tag can change during a run. It has Headway, unless
+    `coordinator.image` is given."""
     storage: Annotated[StorageConfig, Shorthand("url")] | None = None
     """Storage of run directories and data."""
     secret: ObjectName | None = None

@@ -60,6 +60,7 @@ SURFACE = {
     "node": [],
     "keep": [],
     "serve": [],
+    "wheels": [],
     "coordinator": [
         "--run",
         "--record",
@@ -193,7 +194,7 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
 def test_help_lists_the_commands_in_groups_without_internal_ones(headway: Headway) -> None:
     shown = headway("--help").out
     assert "\nLook at runs:\n  status " in shown
-    for name in ("coordinator", "node ", "keep", "serve"):
+    for name in ("coordinator", "node ", "keep", "serve", "wheels"):
         assert f"\n  {name}" not in shown
 
 

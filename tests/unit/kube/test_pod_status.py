@@ -145,6 +145,30 @@ def test_an_init_container_that_failed() -> None:
     )
 
 
+def test_what_brings_headway_is_waited_for_by_name() -> None:
+    fetching = container("x") | {"name": "bootstrap", "state": {"running": {}}}
+    ours = container("PodInitializing")
+    status = pending(initContainerStatuses=[fetching], containerStatuses=[ours])
+    (reason,) = wait_reasons(job(), [pod(status)], [])
+    assert reason.words == "fetching Headway from the coordinator"
+
+
+def test_an_image_that_lacks_something_ends_the_run_with_what_it_says() -> None:
+    said = {"exitCode": 2, "message": "error: it has no torch"}
+    refused = container("x") | {"name": "bootstrap", "state": {"terminated": said}}
+    ours = container("PodInitializing")
+    status = {"initContainerStatuses": [refused], "containerStatuses": [ours]}
+    ended = pod({"phase": "Failed", **status})
+    assert (exit_code(ended), termination_message(ended)) == (2, "error: it has no torch")
+
+
+def test_how_the_worker_ended_counts_after_headway_was_brought() -> None:
+    brought = container("x") | {"name": "bootstrap", "state": {"terminated": {"exitCode": 0}}}
+    ours = container("x") | {"state": {"terminated": {"exitCode": 7}}}
+    status = {"initContainerStatuses": [brought], "containerStatuses": [ours]}
+    assert exit_code(pod({"phase": "Failed", **status})) == 7
+
+
 def test_a_pod_with_its_gate_waits_for_us() -> None:
     gated = pod(pending(), {"schedulingGates": [{"name": "headway/placed"}]})
     assert wait_reasons(job(), [gated], [])[0].words == "waiting for the coordinator to place it"

@@ -1,0 +1,64 @@
+"""What is in an image with torch and transformers, and no Headway: a Python whose packages are
+theirs and what they require, as links to this one's; and the wheels of a release, for this machine.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import Distribution, PackageNotFoundError, distribution
+from pathlib import Path
+
+from cluster_tool.binaries import REPOSITORY
+from headway.kube.wheels import shipped, wheels_folder
+
+
+def link_python(folder: Path) -> None:
+    """A venv at `folder`. Its links lead into this one, which pods see at the same path."""
+    packages = folder / "lib" / f"python3.{sys.version_info.minor}" / "site-packages"
+    packages.mkdir(parents=True)
+    (folder / "bin").mkdir()
+    base: str = sys._base_executable  # type: ignore[attr-defined]
+    (folder / "bin" / "python3").symlink_to(base)
+    (folder / "pyvenv.cfg").write_text(f"home = {Path(base).parent}\n")
+    for entry in _entries(shipped()["image"]):
+        (packages / entry.name).symlink_to(entry)
+
+
+def _entries(names: dict[str, str]) -> set[Path]:
+    """Files and folders of site-packages that belong to these, and to what they require."""
+    found, left, entries = set[str](), list(names), set[Path]()
+    while left:
+        name = left.pop()
+        if name in found or (there := _installed(name)) is None:
+            continue
+        found.add(name)
+        for line in there.requires or ():
+            if "extra ==" not in line:
+                left.append(re.split(r"[ \[<>=!~;(]", line, maxsplit=1)[0])
+        root = Path(str(there.locate_file("")))
+        files = {file.parts[0] for file in there.files or ()} - {"..", "__pycache__"}
+        entries |= {root / file for file in files}
+    return entries
+
+
+def _installed(name: str) -> Distribution | None:
+    try:
+        return distribution(name)
+    except PackageNotFoundError:
+        return None  # for another machine
+
+
+def fetch_wheels() -> None:
+    """Those for this machine, to where its image would have them. Kept there."""
+    folder = wheels_folder()
+    if len(list(folder.glob("*.whl"))) >= len(shipped()["packages"]):
+        return
+    pip = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--require-hashes"]
+    listed = REPOSITORY / "requirements" / "wheels.txt"
+    subprocess.run(
+        [*pip, "--only-binary", ":all:", "-r", str(listed), "-d", str(folder)],
+        check=True,
+        timeout=300,
+    )
