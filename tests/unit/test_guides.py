@@ -1,0 +1,130 @@
+"""What the documentation tells people to type works: links, commands, target files."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from textwrap import dedent
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from headway.cli.app import app
+from headway.spec.load import load_targets
+from support.in_process import Headway
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
+BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
+"""Also within a list."""
+LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]+))?\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+TARGET_NAME = re.compile(r"(lab|eks|gke)(-\w+)?")
+COMPLETE = {"image", "storage", "pod"}
+"""Keys of a target that runs can be launched on; others show a few keys of one."""
+RUN = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 2, vocab_size: 512}}
+data: {train: "s3://data/wiki", sequence_length: 128}
+batch: {global: 64}
+"""
+
+
+def blocks(page: Path, *kinds: str) -> list[str]:
+    return [dedent(text) for kind, text in BLOCK.findall(page.read_text()) if kind in kinds]
+
+
+# --- links
+
+
+def anchors(page: Path) -> set[str]:
+    """As GitHub makes them of headings."""
+    prose = BLOCK.sub("", page.read_text())
+    plain = [re.sub(r"[^\w\- ]", "", title.lower()) for title in HEADING.findall(prose)]
+    return {title.strip().replace(" ", "-") for title in plain}
+
+
+def test_links_between_pages_lead_somewhere() -> None:
+    broken = []
+    for page in PAGES:
+        for path, anchor in LINK.findall(BLOCK.sub("", page.read_text())):
+            there = page.parent / path if path else page
+            if not there.exists() or (anchor and anchor not in anchors(there)):
+                broken.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
+    assert not broken
+
+
+# --- commands
+
+
+def typed_commands(page: Path) -> list[str]:
+    """After a prompt, or in a block of commands; a line that ends with a backslash goes on."""
+    found = []
+    for kind, text in BLOCK.findall(page.read_text()):
+        for line in text.replace("\\\n", " ").splitlines():
+            is_typed = line.startswith("$ ") or kind == "sh"
+            words = line.removeprefix("$ ").strip()
+            if is_typed and words.startswith("headway "):
+                found.append(re.split(r"\s[|>#&]|;", words)[0])
+    return found
+
+
+def unknown_words(line: str, command: Any) -> list[str]:
+    """Of a command line: subcommands and options that do not exist."""
+    words = shlex.split(line)[1:]
+    while hasattr(command, "get_command"):
+        if not words or words[0].startswith("-"):
+            break
+        name = words.pop(0)
+        inner = command.get_command(None, name)
+        if inner is None:
+            return [name]
+        command = inner
+    known = {"--help", "-h"}.union(*({*one.opts, *one.secondary_opts} for one in command.params))
+    if "--" in words:
+        words = words[: words.index("--")]
+    given = [word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    return [option for option in given if option not in known]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_commands_exist_with_these_options(page: Path) -> None:
+    root = typer.main.get_command(app)
+    wrong = {line: unknown_words(line, root) for line in typed_commands(page)}
+    assert not {line: words for line, words in wrong.items() if words}
+
+
+# --- target files
+
+
+def target_files() -> list[Any]:
+    """Blocks with the names of targets and their keys."""
+    found = []
+    for guide in GUIDES:
+        for text in blocks(guide, "yaml"):
+            content = next(yaml.safe_load_all(text))
+            if all(TARGET_NAME.fullmatch(name) for name in content):
+                found.append(pytest.param(text, id=f"{guide.stem}-{len(found)}"))
+            else:
+                assert "\n  kube:" not in text, "a target of a name that is not looked for here"
+    return found
+
+
+@pytest.mark.parametrize("text", target_files())
+def test_target_files_are_valid(folder: Path, headway: Headway, text: str) -> None:
+    (folder / "run.yaml").write_text(RUN)
+    (folder / "targets.yaml").write_text(text)
+    for name, target in yaml.safe_load(text).items():
+        assert load_targets(folder)[name]
+        if not target.keys() >= COMPLETE:
+            continue
+        for command in (["check"], ["run", "--dry-run"]):
+            said = headway(*command, "--on", name)
+            assert said.exit_code == 0, said.err
+        if "coordinator" in target.get("service_account", {}):
+            assert headway("rbac", "--on", name).exit_code == 0
