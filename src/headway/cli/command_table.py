@@ -174,7 +174,12 @@ COMMANDS = [
         ("headway export", "headway export my-run@300 --into my-model"),
     ),
     CommandEntry(PROVE, "data", "Prepare data for training, and inspect it.", "data:app"),
-    CommandEntry(PROVE, "storage", "Look at what runs have uploaded to a target.", "storage:app"),
+    CommandEntry(
+        PROVE,
+        "storage",
+        "Look at what runs have uploaded to a target, and remove what none uses.",
+        "storage:app",
+    ),
     CommandEntry(PROVE, "ledger", "Prove which samples a run consumed.", "ledger:app"),
     CommandEntry(
         PROVE,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,11 +15,15 @@ from headway.cli.output import print_json, print_table, say, short_bytes
 
 if TYPE_CHECKING:
     from headway.kube.client import KubeClient
+    from headway.launch.storage_use import StoredFolder
 
 COLUMNS = ("KIND", "DIGEST", "FILES", "SIZE", "RUNS")
 INCOMPLETE = "(incomplete)"
 
-app = plain_app(help="Look at what runs have uploaded to a target.", no_args_is_help=True)
+app = plain_app(
+    help="Look at what runs have uploaded to a target, and remove what none uses.",
+    no_args_is_help=True,
+)
 
 
 @app.callback()
@@ -54,17 +59,65 @@ def list_(
     if not found:
         say(f"nothing is uploaded to the storage of {on}")
         return
-    rows = [
-        (
-            each.kind,
-            each.digest,
-            str(each.num_files),
-            short_bytes(each.num_bytes),
-            ", ".join(each.runs) or ("-" if each.is_whole else INCOMPLETE),
-        )
-        for each in found
-    ]
-    print_table(COLUMNS, rows)
+    print_table(COLUMNS, [_row(each) for each in found])
+
+
+@app.command(
+    "prune",
+    cls=ExampleCommand,
+    epilog="headway storage prune --on lab\nheadway storage prune --on lab --yes",
+)
+def prune(
+    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target with the storage.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
+) -> None:
+    """Remove sets, code and models that no run names and no launch has used for 7 days. Runs and
+    their checkpoints are never touched."""
+    from headway.cli.target_run import TargetRun, end_claim_pods
+    from headway.clock import SystemClock
+    from headway.launch.storage_prune import removed_folders, unused_folders
+    from headway.spec.load import load_target
+    from headway.state.store import Store
+
+    folder = Path.cwd()
+    target = TargetRun("", on, load_target(on, folder).target, folder)
+    clock = SystemClock()
+
+    def launched() -> dict[str, str]:
+        return _launched(target.kube, on)
+
+    try:
+        storage = Store(target.storage)
+        old, young = unused_folders(storage, launched, clock)
+        if young:
+            say(f"unused for less than 7 days, and kept: {_together(young)}")
+        if not old:
+            say(f"nothing to remove from the storage of {on}")
+            return
+        print_table(COLUMNS[:4], [_row(each)[:4] for each in old])
+        if not yes:
+            typer.confirm(
+                f"remove {_together(old)} from the storage of {on}?", abort=True, err=True
+            )
+        for each, is_removed in removed_folders(storage, old, launched, clock):
+            say(f"removed {each.name}" if is_removed else f"kept {each.name}: it is used again")
+    finally:
+        end_claim_pods()
+
+
+def _together(folders: Sequence[StoredFolder]) -> str:
+    size = short_bytes(sum(each.num_bytes for each in folders))
+    return f"{len(folders)} folder{'s' if len(folders) > 1 else ''}, {size}"
+
+
+def _row(folder: StoredFolder) -> tuple[str, ...]:
+    return (
+        folder.kind,
+        folder.digest,
+        str(folder.num_files),
+        short_bytes(folder.num_bytes),
+        ", ".join(folder.runs) or ("-" if folder.is_whole else INCOMPLETE),
+    )
 
 
 def _launched(kube: KubeClient, target: str) -> dict[str, str]:

@@ -20,6 +20,7 @@ from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
 from headway.kube.client import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
+from headway.launch.storage_prune import note_used
 from headway.launch.training_wait import status_when_training
 from headway.launch.upload import is_uploaded, upload
 from headway.member.protocol.keys import new_key
@@ -175,6 +176,7 @@ def _upload(storage: Store, folders: Sequence[LocalFolder], digests: Mapping[Key
         if folder.kind == "tokenizers":
             continue
         name = f"{folder.kind}/{digests[folder.key]}"
+        note_used(storage, name, SystemClock())
         if is_uploaded(storage, name):
             continue
         what = f"{'.'.join(folder.key)} to {storage.location(name)}"

@@ -30,6 +30,10 @@ class StoredFolder:
     runs: tuple[str, ...]
     """Runs that name it, or a mixture that it is part of."""
 
+    @property
+    def name(self) -> str:
+        return f"{self.kind}/{self.digest}"
+
 
 def stored_folders(storage: Store, launched: Mapping[str, str]) -> list[StoredFolder]:
     """`launched`: the resolved runs that the cluster knows, by name; those in the storage are

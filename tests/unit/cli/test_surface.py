@@ -80,6 +80,7 @@ SURFACE = {
     ],
     "storage": [],
     "storage list": ["--on", "--json"],
+    "storage prune": ["--on", "--yes"],
     "ledger": [],
     "ledger verify": ["RUN", "--on", "--json"],
     "data": [],

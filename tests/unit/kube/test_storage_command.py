@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -80,6 +81,32 @@ def test_a_run_whose_spec_is_missing_is_an_error_since_its_sets_would_seem_unuse
     shown = headway("storage", "list", "--on", "lab")
     assert shown.exit_code == Exit.NOT_FOUND, shown
     assert "what run wiki uses is not known" in shown.err
+
+
+def test_what_nobody_has_used_for_long_is_removed_once_the_user_says_so(
+    headway: Headway, kube: FakeKube, render: Render, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = Store(kube._claim)
+    used, unused = f"sets/{'a' * 32}", f"sets/{'b' * 32}"
+    for name in (used, unused):
+        claim.write(f"{name}/tokens", b"x" * 2000)
+        claim.write(f"{name}.whole", b"{}")
+        claim.write(f"{name}.used", b"2026-01-01T00:00:00.000Z")
+    claim.write("runs/old/checkpoints/step-1/weights", b"1")
+    launch(kube, objects_with(render(), "a" * 32))
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
+    shown = headway("storage", "prune", "--on", "lab")
+    assert (shown.exit_code, claim.size(f"{unused}/tokens")) == (1, 2000), shown
+    assert "remove 1 folder, 2 kB from the storage of lab?" in shown.err
+    before = set(claim.names(""))
+    shown = headway("storage", "prune", "--on", "lab", "--yes")
+    assert shown.exit_code == 0, shown
+    gone = {f"{unused}{end}" for end in ("/tokens", ".whole", ".used")}
+    assert before - set(claim.names("")) == gone
+    assert f"removed {unused}" in shown.err
+    shown = headway("storage", "prune", "--on", "lab", "--yes")
+    assert "nothing to remove from the storage of lab" in shown.err
+    assert not [path for path in kube.objects if "storage-" in path]
 
 
 def test_the_pod_that_serves_the_claim_is_gone_afterwards(headway: Headway, kube: FakeKube) -> None:

@@ -1,0 +1,111 @@
+"""Removes what no run names any more from a target's storage, while others launch runs.
+
+Whoever needs KIND/DIGEST first writes the time into `KIND/DIGEST.used`, then looks for
+`KIND/DIGEST.removing`, and uses nothing that has it. Whoever removes writes `.removing` first and
+then looks at `.used`. So of the two at least one sees the other, whatever the order.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import get_args
+
+from headway.clock import Clock, seconds_of, stamp
+from headway.errors import StillRunning
+from headway.kube.storage_layout import Kind
+from headway.launch.storage_use import StoredFolder, stored_folders
+from headway.launch.upload import whole_mark
+from headway.state.store import Store
+
+KEPT_SECONDS = 7 * 86400.0
+"""Since it was last uploaded or used for a launch."""
+REMOVAL_SECONDS = 3600.0
+"""Longest removal of one folder."""
+REMOVING = ".removing"
+DIGEST = re.compile(r"(2-)?[0-9a-f]{32,}")
+"""Whatever else is there was not uploaded by Headway."""
+
+Launched = Callable[[], Mapping[str, str]]
+"""The resolved runs that the cluster knows, by name."""
+
+
+def note_used(storage: Store, name: str, clock: Clock) -> None:
+    """Before KIND/DIGEST is uploaded or used. Raises StillRunning if it is being removed."""
+    storage.write(used_mark(name), stamp(clock.now()).encode())
+    if storage.size(removing_mark(name)) is not None:
+        raise StillRunning(
+            f"{storage.location(name)} is being removed from the storage by headway storage prune",
+            "run the same command again when that has ended; if it was interrupted, after another "
+            "one, an hour later: headway storage prune --on TARGET",
+        )
+
+
+def unused_folders(
+    storage: Store, launched: Launched, clock: Clock
+) -> tuple[list[StoredFolder], list[StoredFolder]]:
+    """Those that no run names: the ones that are old enough to be removed, and the others. The age
+    of one that was uploaded before ages were noted is counted from now."""
+    _forget_interrupted(storage, clock)
+    old: list[StoredFolder] = []
+    young: list[StoredFolder] = []
+    for folder in _unnamed(storage, launched):
+        is_old = _is_old(storage, folder, clock)
+        if is_old is None:
+            storage.write(used_mark(folder.name), stamp(clock.now()).encode())
+        (old if is_old else young).append(folder)
+    return old, young
+
+
+def removed_folders(
+    storage: Store, folders: Sequence[StoredFolder], launched: Launched, clock: Clock
+) -> Iterator[tuple[StoredFolder, bool]]:
+    """Each with whether it was removed: one that a run needs by now is kept."""
+    for folder in folders:
+        storage.write(removing_mark(folder.name), stamp(clock.now()).encode())
+    unnamed = {folder.name for folder in _unnamed(storage, launched)}
+    for folder in folders:
+        storage.write(removing_mark(folder.name), stamp(clock.now()).encode())
+        is_unused = folder.name in unnamed and bool(_is_old(storage, folder, clock))
+        if is_unused:
+            # First: without it, what is left of the folder is uploaded again.
+            storage.remove(whole_mark(folder.name))
+            storage.remove(folder.name)
+            storage.remove(used_mark(folder.name))
+        storage.remove(removing_mark(folder.name))
+        yield folder, is_unused
+
+
+def used_mark(name: str) -> str:
+    return f"{name}.used"
+
+
+def removing_mark(name: str) -> str:
+    return f"{name}{REMOVING}"
+
+
+def _forget_interrupted(storage: Store, clock: Clock) -> None:
+    """Removals of somebody who was killed meanwhile."""
+    for kind in get_args(Kind):
+        for name in storage.names(kind):
+            if name.endswith(REMOVING):
+                with suppress(FileNotFoundError, ValueError):
+                    began = seconds_of(storage.read(name).decode())
+                    if clock.now() - began > REMOVAL_SECONDS:
+                        storage.remove(name)
+
+
+def _unnamed(storage: Store, launched: Launched) -> list[StoredFolder]:
+    """The cluster is asked before the storage: a run that ends in between has its spec there."""
+    found = stored_folders(storage, launched())
+    return [one for one in found if not one.runs and DIGEST.fullmatch(one.digest)]
+
+
+def _is_old(storage: Store, folder: StoredFolder, clock: Clock) -> bool | None:
+    """None: not known."""
+    try:
+        used = seconds_of(storage.read(used_mark(folder.name)).decode())
+    except (FileNotFoundError, ValueError):
+        return None
+    return clock.now() - used > KEPT_SECONDS
