@@ -118,6 +118,7 @@ def target_files() -> list[Any]:
 @pytest.mark.parametrize("text", target_files())
 def test_target_files_are_valid(folder: Path, headway: Headway, text: str) -> None:
     (folder / "run.yaml").write_text(RUN)
+    text = text.replace("sha256:...", "sha256:" + "0" * 64)
     (folder / "targets.yaml").write_text(text)
     for name, target in yaml.safe_load(text).items():
         assert load_targets(folder)[name]

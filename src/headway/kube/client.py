@@ -28,6 +28,7 @@ from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
 from headway.kube.channels import UpgradeRefused
+from headway.kube.login import with_login_command
 from headway.kube.names import (
     COMPONENT,
     CONTROLLER_UIDS,
@@ -114,7 +115,7 @@ class KubeClient:
             config = KubeConfig.from_env().get(context_name=context)
             if config is None:
                 raise BadInput("no kubeconfig found", "set KUBECONFIG to its path")
-            return cls._of(config, namespace)
+            return cls._of(with_login_command(config), namespace)
         except (ConfigError, OSError) as error:  # OSError: a certificate's file
             raise BadInput(f"cannot connect to a cluster: {error}", "kubectl config view") from None
 
@@ -409,6 +410,14 @@ def _words(what: str, may: str = "this permission") -> Iterator[None]:
         raise BadInput(
             f"the login in your kubeconfig failed: {str(error).strip()}",
             "make this work first: kubectl get pods",
+        ) from None
+    except (json.JSONDecodeError, KeyError) as error:
+        # lightkube reads what such a command prints, and nothing else, in this way.
+        if isinstance(error, KeyError) and error.args not in (("token",), ("status",)):
+            raise
+        raise BadInput(
+            "the login in your kubeconfig failed: the command that it names printed no token",
+            "Headway does not use certificates of such commands: ask for a login with a token",
         ) from None
     except PodNotListening as error:
         raise ClusterUnreachable(f"{what} does not listen yet: {error}") from None
