@@ -195,6 +195,13 @@ COMMANDS = [
         "rbac:rbac",
         ("headway rbac --on lab", "headway rbac --on lab --output json"),
     ),
+    CommandEntry(
+        SET_UP,
+        "cleanup",
+        "Delete the Kubernetes objects of runs that were stopped long ago.",
+        "cleanup:cleanup",
+        ("headway cleanup --on lab", "headway cleanup --on lab --yes"),
+    ),
     CommandEntry(INTERNAL, "coordinator", "", "coordinator:coordinator"),
     CommandEntry(INTERNAL, "node", "", "node:node"),
     CommandEntry(INTERNAL, "keep", "", "keep:keep"),

@@ -11,6 +11,7 @@ from headway.kube.names import (
     ELASTIC,
     FETCHED,
     GATE,
+    KEEP_FAILED,
     KEY,
     QUEUE,
     SHARED_MEMORY,
@@ -47,8 +48,6 @@ from headway.spec.target_file import Target
 
 NO_LIMIT = 2**31 - 1
 """Limit of failures. Lost machines are not failures, and a run of several months loses many."""
-KEPT_SECONDS = 3600
-"""Time from the end of a run until its objects are deleted and its name is free."""
 GRACE_SECONDS = 120
 """Time from SIGTERM to SIGKILL: what spot machines allow, and more than a step takes."""
 OWN_ERRORS = (
@@ -65,9 +64,10 @@ FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
 
 def worker_job(resolved: Resolved, target: Target) -> Object:
     made = metadata(resolved.name, target.kube.namespace, component="worker")
+    made["annotations"] = {KEEP_FAILED: f"{target.keep.failed.amount:.0f}"}
     if target.queue is not None:
         made["labels"][QUEUE] = target.queue
-        made["annotations"] = {ELASTIC: "true"}
+        made["annotations"][ELASTIC] = "true"
     containers = ["worker", *([BOOTSTRAP] if has_own_image(target) else [])]
     return {
         "apiVersion": "batch/v1",
@@ -87,7 +87,8 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
             # A rule by index would not let the run scale below that index. All workers wait for the
             # last checkpoint before any succeeds, so one is enough; others may never have started.
             "successPolicy": {"rules": [{"succeededCount": 1}]},
-            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            # The keeper makes it longer if the run fails.
+            "ttlSecondsAfterFinished": round(target.keep.finished.amount),
             "template": _pod(resolved, target),
         },
     }

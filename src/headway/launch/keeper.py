@@ -55,6 +55,7 @@ from headway.launch.job_decisions import (
     job_facts,
     noted_launch,
 )
+from headway.launch.kept_objects import keep_failed
 from headway.launch.kube_events import KubeEvents
 from headway.launch.pod_calls import Outcome, PodCalls
 from headway.launch.pod_decisions import (
@@ -415,6 +416,8 @@ class Keeper:
                     self._pods.forget_marker(marker)
             case NoteFailure(node, last_words, why):
                 self._note_failure(node, last_words, why)
+                assert job is not None
+                keep_failed(self.kube, job)
             case EndKeeper():
                 self._flush()
                 if self._is_over():  # not resumed meanwhile

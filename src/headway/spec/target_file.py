@@ -279,9 +279,31 @@ class ScarcityConfig(Section):
     @field_validator("give_back_after", "try_again_after")
     @classmethod
     def _is_time(cls, interval: Interval) -> Interval:
-        if interval.unit != "seconds":
-            raise ValueError(f"{interval} is not a time such as 15min")
-        return interval
+        return _required_time(interval)
+
+
+class KeepConfig(Section):
+    """How long the objects of a run that is over stay in the namespace. What it saved is not
+    touched."""
+
+    finished: IntervalField = Interval(3600, "seconds")
+    """After its last step."""
+    failed: IntervalField = Interval(3 * 86400, "seconds")
+    """After a failure: its pods can be looked at, and their logs."""
+    stopped: IntervalField = Interval(14 * 86400, "seconds")
+    """After it was stopped: then `headway cleanup` deletes them, and `headway run --on` resumes
+    the run."""
+
+    @field_validator("finished", "failed", "stopped")
+    @classmethod
+    def _is_time(cls, interval: Interval) -> Interval:
+        return _required_time(interval)
+
+
+def _required_time(interval: Interval) -> Interval:
+    if interval.unit != "seconds":
+        raise ValueError(f"{interval} is not a time such as 15min")
+    return interval
 
 
 class Target(Section):
@@ -305,6 +327,8 @@ class Target(Section):
     scarcity: ScarcityConfig | Literal["off"] = ScarcityConfig()
     """What a run does that cannot get the nodes it needs. `off`: it waits with those that it has.
     In a `queue` it is off: Kueue starts a run when there is room for it."""
+    keep: KeepConfig = KeepConfig()
+    """How long objects stay of runs that are over."""
     accelerators: dict[str, list[dict[str, str]]] = {}
     """Labels of the machines that have a kind of accelerator, in place of those that Headway knows:
     `{H100: [{example.com/gpu: h100}, {example.com/gpu: h100-nvl}]}`. A machine has to have all

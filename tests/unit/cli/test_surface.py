@@ -57,6 +57,7 @@ SURFACE = {
     "tensorboard": ["RUN", "--port", "--on"],
     "prove": ["--into", "--devices", "--on", "--nodes"],
     "rbac": ["--on", "--output", "-o"],
+    "cleanup": ["--on", "--yes"],
     "node": [],
     "keep": [],
     "serve": [],

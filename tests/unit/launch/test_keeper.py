@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from headway.kube.kueue import STOPPED
-from headway.kube.names import QUEUE, SUSPECT, SUSPECT_UNTIL, labels
+from headway.kube.names import KEEP_FAILED, QUEUE, SUSPECT, SUSPECT_UNTIL, labels
 from headway.launch.failure_domains import SEEN_SECONDS
 from headway.launch.forgotten_markers import (
     FORGOTTEN_SECONDS,
@@ -426,6 +426,17 @@ def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun)
     assert not run.is_kept
     (failed,) = run.events("failed")
     assert (failed["node"], failed["words"]) == (0, "DeadlineExceeded")
+
+
+def test_a_failed_run_is_kept_as_long_as_its_target_says(run: KeptRun) -> None:
+    run.begin("node1")
+    run.job["metadata"]["annotations"] = {KEEP_FAILED: "259200"}
+    run.job["spec"]["ttlSecondsAfterFinished"] = 3600
+    run.look(2 * JOB_SECONDS)
+    assert run.job["spec"]["ttlSecondsAfterFinished"] == 3600
+    run.end_job("Failed", "DeadlineExceeded")
+    run.look(2 * JOB_SECONDS)
+    assert run.job["spec"]["ttlSecondsAfterFinished"] == 259200
 
 
 # Its own pod

@@ -1,0 +1,60 @@
+"""How long the objects of a run stay that is over. Kubernetes deletes those of a Job that has ended
+after the time in it; of a run that is stopped nobody is left to do so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.kube.client import KubeClient
+from headway.kube.names import KEEP_FAILED, run_object
+from headway.launch.job_status import job_status, jobs_of_runs
+
+
+@dataclass(frozen=True)
+class StoppedRun:
+    name: str
+    uid: str
+    """Of its Job: one that was launched anew is another."""
+    seconds: float
+    """Since it was stopped."""
+
+
+def keep_failed(kube: KubeClient, job: Job) -> None:
+    """Lets the Job of a run that has failed stay as long as its target says."""
+    assert job.metadata is not None
+    assert job.spec is not None
+    seconds = (job.metadata.annotations or {}).get(KEEP_FAILED)
+    if seconds is not None and job.spec.ttlSecondsAfterFinished != int(seconds):
+        patch = {"spec": {"ttlSecondsAfterFinished": int(seconds)}}
+        kube.patch_job(str(job.metadata.name), patch)
+
+
+def runs_stopped_for(kube: KubeClient, seconds: float, now: float) -> Iterator[StoppedRun]:
+    """Runs of the namespace that were stopped longer ago than that."""
+    for name, job in jobs_of_runs(kube):
+        since = _stopped_at(name, job)
+        if since is not None and now - since > seconds:
+            assert job.metadata is not None
+            yield StoppedRun(name, str(job.metadata.uid), now - since)
+
+
+def is_still_stopped(kube: KubeClient, run: StoppedRun) -> bool:
+    """It may have been resumed, or launched anew."""
+    job = kube.job(run_object(run.name))
+    if job is None or job.metadata is None or job.metadata.uid != run.uid:
+        return False
+    return _stopped_at(run.name, job) is not None
+
+
+def _stopped_at(name: str, job: Job) -> float | None:
+    """None: it is not stopped, or Kubernetes has not noted it yet."""
+    if job_status(name, job).state != "suspended" or job.status is None:
+        return None
+    for condition in job.status.conditions or ():
+        if condition.type == "Suspended" and condition.status == "True":
+            time = condition.lastTransitionTime
+            return time.timestamp() if time is not None else None
+    return None
