@@ -35,6 +35,7 @@ TURN_SECONDS = 0.25
 PEEK_SECONDS = 0.001
 """For what has arrived already: 0 would make an error of an incomplete TLS record."""
 READ_BYTES = 2**16
+MOST_READS = 4
 PIECE_BYTES = 4096
 """Written at a time: a socket that can be written to has room for it. If writing had to wait,
 output would not be read meanwhile, and the command might wait for that."""
@@ -103,7 +104,7 @@ class PodCommand:
         self, ends: LocalEnds, require_pod: Callable[[], None], check_seconds: float
     ) -> None:
         # What came with the answer to the request is in memory: no select would tell of it.
-        self._receive(ends)
+        has_more = self._receive(ends)
         heard = time.monotonic()
         while self._outcome is None and not self._messages.is_over:
             self._note_size(ends)
@@ -112,10 +113,10 @@ class PodCommand:
                 [self._socket, ends.stdin] if wants_input else [self._socket],
                 [self._socket] if self._outgoing else [],
                 [],
-                TURN_SECONDS,
+                0 if has_more else TURN_SECONDS,
             )
-            if self._socket in readable:
-                self._receive(ends)
+            if has_more or self._socket in readable:
+                has_more = self._receive(ends)
                 heard = time.monotonic()
             if ends.stdin in readable:
                 self._take(os.read(ends.stdin, READ_BYTES))
@@ -141,12 +142,18 @@ class PodCommand:
         words = json.dumps({"Width": size[0], "Height": size[1]})
         self._outgoing += self._messages.sent(RESIZE, words.encode())
 
-    def _receive(self, ends: LocalEnds) -> None:
-        """All that has arrived."""
-        while self._outcome is None and not self._messages.is_over:
+    def _receive(self, ends: LocalEnds) -> bool:
+        """What has arrived, or a part of it, so that what is typed has its turn: Ctrl-C above all.
+        Returns whether there may be more."""
+        has_more = False
+        for _ in range(MOST_READS):
+            has_more = self._outcome is None and not self._messages.is_over
+            if not has_more:
+                break
             try:
                 received = self._raw.read(READ_BYTES, PEEK_SECONDS)
             except httpcore2.ReadTimeout:
+                has_more = False
                 break
             for channel, content, is_whole in self._messages.receive(received):
                 match channel:
@@ -159,6 +166,7 @@ class PodCommand:
                         if is_whole and self._status:
                             self._outcome = json.loads(self._status)
         self._outgoing += self._messages.taken_replies()
+        return has_more
 
 
 def open_exec(

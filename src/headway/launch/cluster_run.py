@@ -81,6 +81,8 @@ class ClusterRun:
             self.kube.apply(one)
         if not is_queued:
             self.kube.suspend_job(run_object(self.name), suspended=False)
+            # Its keeper may have given the launch up, if this machine slept meanwhile.
+            self.kube.scale_replica_set(coordinator_object(self.name), 1)
 
     def has_coordinator(self) -> bool:
         return self.kube.replica_set(coordinator_object(self.name)) is not None

@@ -420,9 +420,10 @@ class Keeper:
                 keep_failed(self.kube, job)
             case EndKeeper():
                 self._flush()
-                if self._is_over():  # not resumed meanwhile
-                    with suppress(NotFound):  # deleted with the run, and so will be this pod
-                        self.kube.scale_replica_set(coordinator_object(self.resolved.name), 0)
+                if self._is_over():
+                    self._scale_coordinator(0)
+                    if not self._is_over():  # resumed meanwhile, and its call came before ours
+                        self._scale_coordinator(1)
 
     def _give_back(self, decision: GiveBack, job: Job) -> None:
         mark = decision.mark
@@ -441,6 +442,10 @@ class Keeper:
         )
         self._flush()
 
+    def _scale_coordinator(self, replicas: int) -> None:
+        with suppress(NotFound):  # deleted with the run, and so will be this pod
+            self.kube.scale_replica_set(coordinator_object(self.resolved.name), replicas)
+
     def _is_over(self) -> bool:
         job = self.kube.job(run_object(self.resolved.name))
         facts = None if job is None else job_facts(job)
@@ -450,7 +455,7 @@ class Keeper:
     def _saying_what_fails(self) -> Iterator[None]:
         try:
             yield
-        except HeadwayError as error:
+        except (HeadwayError, OSError) as error:  # also of the run's storage
             self._say(str(error))  # decided again at the next look
 
     def _note_budget(self, spent_seconds: float) -> None:

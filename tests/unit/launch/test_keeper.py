@@ -396,6 +396,25 @@ def test_a_run_that_is_resumed_at_once_keeps_its_coordinator(
     assert run.is_kept
 
 
+def test_a_run_resumed_in_the_last_moment_gets_its_coordinator_back(
+    run: KeptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The keeper has found it stopped, and ends its own pod after `resume` has asked for one."""
+    (first,) = run.begin("node1")
+    run.job["spec"]["suspend"] = True
+    run.end_pod(first, 6)
+    scale = run.keeper.kube.scale_replica_set
+
+    def scale_late(name: str, replicas: int) -> None:
+        if replicas == 0:
+            run.job["spec"]["suspend"] = False
+        scale(name, replicas)
+
+    monkeypatch.setattr(run.keeper.kube, "scale_replica_set", scale_late)
+    run.look(3 * JOB_SECONDS)
+    assert run.is_kept
+
+
 def test_a_run_suspended_by_its_queue_is_left_alone(run: KeptRun) -> None:
     (first,) = run.begin("node1")
     run.job["metadata"]["labels"][QUEUE] = "gpus"

@@ -56,9 +56,24 @@ def objects(queue: str | None = None) -> list[dict[str, Any]]:
 def test_workers_are_started_after_the_coordinator(kube: FakeKube, run: ClusterRun) -> None:
     """They could take its room, and nobody would ever start."""
     run.launch(objects())
-    order = [RECORD, COORDINATOR, WORKERS]
+    order = [RECORD, COORDINATOR, WORKERS, f"{COORDINATOR}/scale"]
     assert kube.calls == [f"POST {JOBS}", *(f"PATCH {path}" for path in order)]
     assert kube.objects[WORKERS]["spec"]["suspend"] is False
+
+
+def test_a_launch_that_took_too_long_has_a_coordinator(
+    kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The laptop slept; the keeper has taken it for one that was interrupted."""
+    start = run.kube.suspend_job
+
+    def start_late(name: str, suspended: bool) -> None:
+        run.kube.scale_replica_set("headway-it-coordinator", 0)
+        start(name, suspended)
+
+    monkeypatch.setattr(run.kube, "suspend_job", start_late)
+    run.launch(objects())
+    assert kube.objects[COORDINATOR]["spec"]["replicas"] == 1
 
 
 def test_workers_of_an_interrupted_launch_do_not_start(kube: FakeKube, run: ClusterRun) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headway.errors import BadInput, Exit, HeadwayError, NotFound
+from headway.kube import pod_exec
 from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
 from headway.kube.names import INDEX, SUSPECT, labels
 from headway.kube.pod_exec import CommandLost, CommandNotRun, LocalEnds
@@ -31,6 +32,14 @@ time.sleep(1)  # all that holds input is full by now
 sys.stdout.buffer.write(bytes(2**25))
 sys.stdout.flush()
 print(len(sys.stdin.buffer.read()), file=sys.stderr)
+"""
+WRITES_UNTIL_TOLD = """
+import os, select, sys, time
+until = time.monotonic() + 30
+while not select.select([sys.stdin], [], [], 0)[0]:
+    os.write(1, bytes(2**16))
+    if time.monotonic() > until:
+        sys.exit("nobody told it")
 """
 PODS = "/api/v1/namespaces/ml/pods"
 
@@ -81,6 +90,28 @@ def executed(
     finally:
         os.close(end)
     return code, bytes(printed.out), bytes(printed.err)
+
+
+def test_what_is_typed_gets_through_to_a_command_that_never_stops_writing(
+    kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C, above all: in a terminal nothing here would end it."""
+    monkeypatch.setattr(pod_exec, "PEEK_SECONDS", 1.0)  # no pause of a slow machine is long enough
+    end, begin = os.pipe()
+    num_bytes = 0
+
+    def count(content: bytes) -> None:
+        nonlocal num_bytes
+        if num_bytes < 2**22 <= num_bytes + len(content):
+            os.write(begin, b"\x03")
+        num_bytes += len(content)
+
+    try:
+        ends = LocalEnds(end, count, lambda _: None, None)
+        assert exit_code_in(run, 0, (sys.executable, "-c", WRITES_UNTIL_TOLD), ends) == 0
+    finally:
+        os.close(begin)
+        os.close(end)
 
 
 def test_output_errors_and_exit_code_are_the_commands(kube: FakeKube, run: ClusterRun) -> None:
