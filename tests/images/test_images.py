@@ -93,6 +93,9 @@ def test_core(builder: Builder) -> None:
     assert builder.started(image, "headway", "--version") == __version__
     count = "import headway.kube.wheels as w; print(len(list(w.wheels_folder().glob('*.whl'))))"
     assert int(builder.started(image, "python3", "-c", count)) == len(shipped()["wheels"])
+    pods = ("launch.keeper", "launch.claim_server", "launch.wheel_server", "cli.coordinator")
+    imports = "; ".join(f"import headway.{module}" for module in pods)
+    assert builder.started(image, "python3", "-c", imports) == ""
     torch = "import importlib.util as u; print(u.find_spec('torch'))"
     assert builder.started(image, "python3", "-c", torch) == "None"
 
