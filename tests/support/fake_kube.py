@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from headway.clock import SystemClock
 from headway.http_server import TEXT, HttpServer, Pages, Resource
-from headway.kube.names import INSTANCE, STORAGE, SUSPECT
+from headway.kube.names import INSTANCE, QUEUE, STORAGE, SUSPECT
 from headway.launch.claim_server import ServedClaim
 from headway.member.protocol.sockets import bound_to
 from support.fake_exec import FakeExec
@@ -59,6 +59,8 @@ class FakeKube:
         self.pods = FakePods()
         self.job_status: Object = {}
         """Of Jobs that are made."""
+        self.default_queue: str | None = None
+        """Of Jobs that are made without one."""
         self.storage_pod: Object = READY
         """Status of a pod that serves the claim."""
         self.printed: dict[str, dict[str, str]] = {}
@@ -87,7 +89,7 @@ class FakeKube:
         labels = {INSTANCE: run, "app.kubernetes.io/managed-by": "headway"}
         labels["app.kubernetes.io/component"] = "worker"
         if queue is not None:
-            labels["kueue.x-k8s.io/queue-name"] = queue
+            labels[QUEUE] = queue
         metadata = {"name": f"headway-{run}", "namespace": "ml", "labels": labels}
         spec = {"parallelism": 2, "completions": 2, "suspend": suspend, "template": {}}
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata}
@@ -161,6 +163,8 @@ class FakeKube:
             there["metadata"]["annotations"] = {k: v for k, v in merged.items() if v is not None}
             return there
         status = {"status": self.job_status} if patch["kind"] == "Job" else {}
+        if patch["kind"] == "Job" and self.default_queue is not None:
+            patch["metadata"]["labels"].setdefault(QUEUE, self.default_queue)
         made = self.put(path, {**patch, **status})
         if path.split("/")[-2:-1] == ["jobs"] and "headway-storage-" in path:
             labels = made["metadata"]["labels"]

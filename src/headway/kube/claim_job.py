@@ -12,6 +12,7 @@ from headway.kube.pods import (
     affinity,
     container,
     metadata,
+    queue_labels,
     short_node_tolerations,
     template,
     variable,
@@ -49,10 +50,12 @@ def storage_objects(session: str, target: Target, key: str) -> list[Object]:
     }
     made = template(name, "storage", target, served, [], spec)
     pod = with_overrides(made, target, "storage")
+    of_job = metadata(name, namespace, component="storage")
+    of_job["labels"] |= queue_labels(target)
     job = {
         "apiVersion": "batch/v1",
         "kind": "Job",
-        "metadata": metadata(name, namespace, component="storage"),
+        "metadata": of_job,
         "spec": {
             "backoffLimit": 2,
             "activeDeadlineSeconds": MOST_SECONDS,

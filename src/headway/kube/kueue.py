@@ -9,13 +9,15 @@ from collections.abc import Iterator
 from lightkube.resources.batch_v1 import Job
 
 from headway.errors import NotFound
-from headway.kube.client import KubeClient, RequestRefused
+from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
 from headway.kube.names import GAVE_BACK, QUEUE, Object
 
 JOB = "kueue.x-k8s.io/job-uid"
 """Label of a Workload. With a Job's size changed there are several of them, most of them over."""
 STOPPED = "headway/stopped"
 """Annotation of ours."""
+WORKLOAD_NAMES = ("kueue.x-k8s.io/workload", "kueue.x-k8s.io/workload-slice-name")
+"""Annotations that Kueue writes into the pod template of a Job that it starts."""
 VERSIONS = ("v1beta2", "v1beta1")
 MOST = 100
 
@@ -31,6 +33,31 @@ def was_stopped(job: Job) -> bool:
     return STOPPED in (job.metadata.annotations or {})
 
 
+def has_stale_template(job: Job) -> bool:
+    """Whether a Job that waits in a queue, and was not stopped, names the Workload of an earlier
+    start in its pods' template, as Kueue leaves it if the size of the Job was changed since."""
+    assert job.spec is not None
+    was_started = job.status is not None and job.status.startTime is not None
+    if queue_of(job) is None or not job.spec.suspend or was_started or was_stopped(job):
+        return False
+    template = job.spec.template.metadata
+    annotations = (template.annotations if template is not None else None) or {}
+    return any(name in annotations for name in WORKLOAD_NAMES)
+
+
+def mend_job(kube: KubeClient, job: Job) -> None:
+    """Has Kueue start a Job with a stale template that it could not start: it admits the Job, finds
+    the name of another Workload in the template, marks its own as finished (FailedToStart) and does
+    not try again. For a Job that was changed it makes another Workload. Seen with 0.17.0.
+
+    Not earlier: as long as the Job is evicted, Kueue puts the name back."""
+    assert job.metadata is not None
+    assert job.metadata.name is not None
+    if has_stale_template(job) and not any(_workloads(kube, job)):
+        off = {"metadata": {"annotations": dict.fromkeys(WORKLOAD_NAMES)}}
+        kube.patch_job(job.metadata.name, {"spec": {"template": off}})
+
+
 def stop_job(kube: KubeClient, job: Job) -> None:
     """Ends its pods, in a queue or not."""
     _set_active(kube, job, False)
@@ -43,12 +70,12 @@ def start_job(kube: KubeClient, job: Job) -> None:
 
 def num_ahead(kube: KubeClient, job: Job, queue: str) -> int | None:
     """Number of Workloads that Kueue considers first, in all queues of the cluster queue. None if
-    Kueue does not tell, or not us."""
+    Kueue does not tell, or not us, or its server for this does not answer."""
     path = f"namespaces/{kube.namespace}/localqueues/{queue}/pendingworkloads"
     for version in VERSIONS:
         try:
             found = kube.call("GET", f"apis/visibility.kueue.x-k8s.io/{version}/{path}")
-        except (NotFound, RequestRefused):
+        except (NotFound, RequestRefused, ClusterUnreachable):
             continue
         for one in found["items"]:
             owners = one["metadata"].get("ownerReferences", ())

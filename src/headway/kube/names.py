@@ -52,6 +52,8 @@ EVENT_SOURCE = "headway"
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job in a Kueue queue."""
+PRIORITY = "kueue.x-k8s.io/priority-class"
+"""Label of such a Job: who preempts whom."""
 ELASTIC = "kueue.x-k8s.io/elastic-job"
 """Annotation of such a Job. Without it, Kueue would suspend the whole run to change its size."""
 

@@ -18,7 +18,7 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
-from headway.kube.names import BOOTSTRAP, COMPONENTS, GATE
+from headway.kube.names import BOOTSTRAP, COMPONENTS, GATE, QUEUE
 from headway.kube.pods import SPEC_VOLUME
 
 HOPELESS = {
@@ -75,7 +75,8 @@ def _of_owner(
     wanted = owner.spec.parallelism if isinstance(owner, Job) else owner.spec.replicas
     missing = (wanted or 0) - num_made
     if isinstance(owner, Job) and owner.spec.suspend:
-        yield WaitReason("suspended: stopped, or waiting in a queue", missing)
+        queue = ((owner.metadata.labels if owner.metadata else None) or {}).get(QUEUE)
+        yield WaitReason(f"in queue {queue}" if queue else "suspended", missing)
         return
     if missing <= 0:
         return

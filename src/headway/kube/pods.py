@@ -11,6 +11,8 @@ from headway.kube.names import (
     HEADWAY_VERSION,
     HOME,
     KEY_FOLDER,
+    PRIORITY,
+    QUEUE,
     SPEC_FOLDER,
     STORAGE,
     SUSPECT,
@@ -117,6 +119,12 @@ def container(
             *mounts,
         ],
     }
+
+
+def queue_labels(target: Target) -> dict[str, str]:
+    """Labels of a Job that waits in the target's queue."""
+    labelled = {QUEUE: target.queue, PRIORITY: target.priority}
+    return {label: value for label, value in labelled.items() if value is not None}
 
 
 def spec_config_map(resolved: Resolved, target: Target) -> Object:

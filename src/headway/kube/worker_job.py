@@ -13,7 +13,6 @@ from headway.kube.names import (
     GATE,
     KEEP_FAILED,
     KEY,
-    QUEUE,
     SHARED_MEMORY,
     SPEC,
     Object,
@@ -27,6 +26,7 @@ from headway.kube.pods import (
     container,
     metadata,
     off_suspects,
+    queue_labels,
     spec_mount,
     spec_volume,
     template,
@@ -64,9 +64,9 @@ FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
 
 def worker_job(resolved: Resolved, target: Target) -> Object:
     made = metadata(resolved.name, target.kube.namespace, component="worker")
+    made["labels"] |= queue_labels(target)
     made["annotations"] = {KEEP_FAILED: f"{target.keep.failed.amount:.0f}"}
     if target.queue is not None:
-        made["labels"][QUEUE] = target.queue
         made["annotations"][ELASTIC] = "true"
     containers = ["worker", *([BOOTSTRAP] if has_own_image(target) else [])]
     return {

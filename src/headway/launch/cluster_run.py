@@ -13,8 +13,14 @@ from lightkube.resources.core_v1 import Event, Pod
 
 from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
-from headway.kube.client import ClusterUnreachable, KubeClient, PodForbidden, PodUnreachable
-from headway.kube.kueue import start_job, stop_job
+from headway.kube.client import (
+    ClusterUnreachable,
+    KubeClient,
+    PodForbidden,
+    PodUnreachable,
+    RequestRefused,
+)
+from headway.kube.kueue import queue_of, start_job, stop_job
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
     EVENT_SOURCE,
@@ -71,12 +77,21 @@ class ClusterRun:
     def launch(self, objects: Sequence[Object]) -> None:
         """The owner first, suspended: workers could take the coordinator's room, and all would
         wait. Of a launch that was interrupted that is left, and the next one replaces it. A queue
-        starts workers by itself. Raises Conflict if the run is there already."""
+        starts workers by itself. Raises Conflict if the run is there already, and RequestRefused if
+        it is in a queue that the target does not name: the coordinator has no rights there."""
         workers = objects[0]
         is_queued = QUEUE in workers["metadata"]["labels"]
         if not is_queued:
             workers = workers | {"spec": workers["spec"] | {"suspend": True}}
-        self.launched_uid = str(self.kube.create(workers).metadata.uid)
+        made: Job = self.kube.create(workers)
+        assert made.metadata is not None
+        self.launched_uid = str(made.metadata.uid)
+        if not is_queued and (queue := queue_of(made)) is not None:
+            raise RequestRefused(
+                f"the cluster has put run {self.name} into Kueue's queue {queue}, and target "
+                f"{self.on} names no queue",
+                f"queue: {queue} in target {self.on}",
+            )
         for one in owned_by(objects, self.launched_uid)[1:]:
             self.kube.apply(one)
         if not is_queued:

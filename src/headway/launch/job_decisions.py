@@ -10,7 +10,7 @@ from typing import Any
 from lightkube.resources.batch_v1 import Job
 
 from headway.kube.gave_back import GaveBack, gave_back
-from headway.kube.kueue import queue_of, was_stopped
+from headway.kube.kueue import has_stale_template, queue_of, was_stopped
 from headway.kube.pod_status import end_condition
 from headway.launch.pod_decisions import PodFacts
 
@@ -33,6 +33,8 @@ class JobFacts:
     """Suspended because it had too few pods; it tries again."""
     launch: str | None = None
     """Names its newest start, as `launch_id` does."""
+    has_stale_template: bool = False
+    """In a queue, which cannot start it again as it is."""
 
     @property
     def is_stopped(self) -> bool:
@@ -83,6 +85,11 @@ class StopRun:
 
 
 @dataclass(frozen=True)
+class MendJob:
+    """See whether its queue has failed to start the Job, and have it try again."""
+
+
+@dataclass(frozen=True)
 class EndSuspicions:
     """Delete all markers: the Job, which they have left, does not, and no kubelet will."""
 
@@ -100,7 +107,14 @@ class EndKeeper:
 
 
 JobDecision = (
-    NoteLaunch | NoteScaling | NoteBudget | StopRun | EndSuspicions | NoteFailure | EndKeeper
+    NoteLaunch
+    | NoteScaling
+    | NoteBudget
+    | StopRun
+    | MendJob
+    | EndSuspicions
+    | NoteFailure
+    | EndKeeper
 )
 
 
@@ -128,6 +142,8 @@ class JobTracker:
             made += _without_markers(facts)
         if not job.is_suspended:
             made += self._to_stop(facts)
+        if job.has_stale_template:
+            made.append(MendJob())
         if job.failure is not None:
             made.append(_failure(job.failure, facts.pods or ()))
         # A queue suspends and resumes workers as it likes, and knows nothing of this pod: a run
@@ -159,6 +175,7 @@ def job_facts(job: Job) -> JobFacts:
         failure=(end.message or end.reason or "no reason given") if end and has_failed else None,
         gave_back=gave_back(job),
         launch=launch_id(job),
+        has_stale_template=has_stale_template(job),
     )
 
 

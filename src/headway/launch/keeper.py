@@ -27,7 +27,7 @@ from headway.http_server import HttpServer
 from headway.kube.client import ClusterUnreachable, KubeClient
 from headway.kube.coordinator_set import coordinator_arguments, fewest_nodes
 from headway.kube.gave_back import patch_of_mark
-from headway.kube.kueue import stop_job
+from headway.kube.kueue import mend_job, stop_job
 from headway.kube.names import (
     HTTP_PORT,
     SESSION_PORT,
@@ -46,6 +46,7 @@ from headway.launch.job_decisions import (
     EndSuspicions,
     JobDecision,
     JobTracker,
+    MendJob,
     NoteBudget,
     NoteFailure,
     NoteLaunch,
@@ -201,6 +202,8 @@ class Keeper:
                     return job
                 if facts.is_stopped and waited > LAUNCH_SECONDS and not has_given_up:
                     has_given_up = self._gave_up_launch(job)
+                with self._saying_what_fails():
+                    mend_job(self.kube, job)
             self.clock.sleep(LOOK_SECONDS)
         return None
 
@@ -410,6 +413,9 @@ class Keeper:
             case StopRun():
                 assert job is not None
                 stop_job(self.kube, job)
+            case MendJob():
+                assert job is not None
+                mend_job(self.kube, job)
             case EndSuspicions():
                 for marker in sorted(self._pods.markers):
                     self.kube.delete_pod(marker, grace_seconds=0)

@@ -323,7 +323,11 @@ class Target(Section):
     budget: BudgetConfig | None = None
     """Default budget."""
     queue: ObjectName | None = None
-    """Kueue LocalQueue."""
+    """Kueue LocalQueue of the run's workers, and of the pods that serve a claim to your machine.
+    The coordinator, a small pod, is in no queue."""
+    priority: ObjectName | None = None
+    """Kueue WorkloadPriorityClass in that queue. Needs `queue`; Kubernetes' own PriorityClass is
+    `pod.priority_class`."""
     scarcity: ScarcityConfig | Literal["off"] = ScarcityConfig()
     """What a run does that cannot get the nodes it needs. `off`: it waits with those that it has.
     In a `queue` it is off: Kueue starts a run when there is room for it."""
@@ -372,6 +376,17 @@ class Target(Section):
                 "for it, and evicts one that does not start (waitForPodsReady)"
             )
         return self
+
+    @field_validator("priority")
+    @classmethod
+    def _in_a_queue(cls, priority: str | None, info: ValidationInfo) -> str | None:
+        # It is not in the data if it was refused itself.
+        if priority is not None and info.data.get("queue", "refused") is None:
+            raise Suggesting(
+                "`priority` is that of a Kueue queue, and needs `queue`",
+                f"queue: NAME beside it; or, without Kueue: pod: {{priority_class: {priority}}}",
+            )
+        return priority
 
     @field_validator("spot_label")
     @classmethod

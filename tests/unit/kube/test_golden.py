@@ -57,6 +57,7 @@ lab:
   secret: research-secrets
   resources: {{accelerators: H100:8, spot: all}}
   queue: research
+  priority: urgent
   spot_label: {{karpenter.sh/capacity-type: spot}}
   security: baseline
   egress: [10.0.0.0/8, 52.216.0.0/15]

@@ -107,7 +107,7 @@ def test_only_the_number_of_nodes_depends_on_the_number_of_nodes(folder: Path, n
     assert before.keys() == after.keys()
     changed = {path: after[path] for path in after if before[path] != after[path]}
     named = {path for path, value in changed.items() if value == after[1, "metadata", "name"]}
-    assert len(named) == 3, "the spec, whose name has its digest, and the two Jobs that mount it"
+    assert len(named) == 3, "the spec, whose name has its digest, and the two that mount it"
     assert {path: changed[path] for path in changed.keys() - named} == {
         (0, "spec", "completions"): nodes,
         (0, "spec", "parallelism"): nodes,
@@ -237,6 +237,26 @@ def test_the_role_allows_this_and_no_more(render: Render) -> None:
         *(("configmaps", verb, "headway-wiki-record") for verb in ("get", "update")),
         ("events", "create"),
     }
+
+
+def test_workers_are_in_the_queue_and_the_coordinator_is_not(render: Render, folder: Path) -> None:
+    """Kueue would suspend it with the workers, or wait for room for it."""
+    with (folder / "targets.yaml").open("a") as targets:
+        targets.write("  queue: research\n  priority: urgent\n")
+
+    def of_kueue(metadata: Object) -> Object:
+        both = {**metadata["labels"], **metadata.get("annotations", {})}
+        return {key: value for key, value in both.items() if key.startswith("kueue.x-k8s.io/")}
+
+    objects = by_name(render())
+    assert of_kueue(objects[WORKERS]["metadata"]) == {
+        "kueue.x-k8s.io/queue-name": "research",
+        "kueue.x-k8s.io/priority-class": "urgent",
+        "kueue.x-k8s.io/elastic-job": "true",
+    }
+    for owner in (WORKERS, COORDINATOR):
+        assert of_kueue(objects[owner]["spec"]["template"]["metadata"]) == {}
+    assert of_kueue(objects[COORDINATOR]["metadata"]) == {}
 
 
 def test_prometheus_is_told_where_the_metrics_are(render: Render, folder: Path) -> None:

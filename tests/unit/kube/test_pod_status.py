@@ -7,10 +7,11 @@ from typing import Any, cast
 import pytest
 from lightkube.models.batch_v1 import JobSpec
 from lightkube.models.core_v1 import PodTemplateSpec
-from lightkube.models.meta_v1 import LabelSelector
+from lightkube.models.meta_v1 import LabelSelector, ObjectMeta
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
+from headway.kube.names import QUEUE
 from headway.kube.pod_status import (
     WaitReason,
     describe_pod_exit,
@@ -222,8 +223,11 @@ def test_the_same_reason_is_counted_and_the_hopeless_come_first() -> None:
     ]
 
 
-def test_a_suspended_run() -> None:
-    assert "suspended" in wait_reasons(job(suspend=True), [], [])[0].words
+def test_a_suspended_job() -> None:
+    suspended = job(suspend=True)
+    assert wait_reasons(suspended, [], []) == [WaitReason("suspended", 1)]
+    suspended.metadata = ObjectMeta(labels={QUEUE: "research"})
+    assert wait_reasons(suspended, [], []) == [WaitReason("in queue research", 1)]
 
 
 def test_how_a_job_ended() -> None:

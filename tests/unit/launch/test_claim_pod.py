@@ -127,6 +127,13 @@ def test_one_that_is_ready_and_cannot_be_reached_is_given_up(kube: FakeKube) -> 
     assert kube.named("jobs") == []
 
 
+def test_it_waits_in_the_targets_queue() -> None:
+    queued = TARGET.model_copy(update={"queue": "research", "priority": "urgent"})
+    job, *_ = storage_objects("abc", queued, "key")
+    labelled = {"kueue.x-k8s.io/queue-name": "research", "kueue.x-k8s.io/priority-class": "urgent"}
+    assert labelled.items() <= job["metadata"]["labels"].items()
+
+
 def test_it_is_kept_off_spot_and_from_strangers_as_the_coordinator_is() -> None:
     job, secret, policy = storage_objects("abc", TARGET, "key")
     pod = job["spec"]["template"]

@@ -16,6 +16,7 @@ from headway.launch.job_decisions import (
     EndSuspicions,
     JobFacts,
     JobTracker,
+    MendJob,
     NoteBudget,
     NoteFailure,
     NoteLaunch,
@@ -85,6 +86,28 @@ def test_a_run_suspended_by_its_queue_keeps_its_coordinator(tracker: JobTracker)
     assert tracker.look(replace(RUN, job=queued, pods=[])) == []
     stopped = replace(queued, was_stopped=True)
     assert tracker.look(replace(RUN, job=stopped, pods=[])) == [EndKeeper()]
+
+
+def test_a_job_that_its_queue_could_not_start_again_is_mended(tracker: JobTracker) -> None:
+    """Kueue 0.17, after a change of size: it names the Workload of another start."""
+    names = {
+        "kueue.x-k8s.io/workload": "job-it-1",
+        "kueue.x-k8s.io/workload-slice-name": "job-it-1",
+    }
+    template = {"metadata": {"annotations": names}}
+    queued = {"labels": {QUEUE: "gpus"}}
+
+    def decided(job: Job) -> list[Any]:
+        return [*tracker.look(replace(RUN, job=job_facts(job), pods=[]))]
+
+    suspended = {"suspend": True, "template": template}
+    assert decided(job_of(metadata=queued, spec=suspended)) == [MendJob()]
+    assert decided(job_of(metadata=queued, spec={"suspend": True})) == []
+    assert decided(job_of(metadata=queued, spec={"template": template})) == [], "it runs"
+    stopped = {**queued, "annotations": {STOPPED: "true"}}
+    assert decided(job_of(metadata=stopped, spec=suspended)) == [EndKeeper()]
+    started = {"startTime": "2026-11-16T09:00:00Z"}
+    assert MendJob() not in decided(job_of(metadata=queued, spec=suspended, status=started))
 
 
 def test_a_failed_run_names_the_node_that_failed_and_its_last_words(tracker: JobTracker) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.kube.kueue import STOPPED
+from headway.kube.kueue import JOB, STOPPED, WORKLOAD_NAMES
 from headway.kube.names import KEEP_FAILED, QUEUE, SUSPECT, SUSPECT_UNTIL, labels
 from headway.launch.failure_domains import SEEN_SECONDS
 from headway.launch.forgotten_markers import (
@@ -425,6 +425,27 @@ def test_a_run_suspended_by_its_queue_is_left_alone(run: KeptRun) -> None:
     run.job["metadata"]["annotations"] = {STOPPED: "true"}
     run.look(3 * JOB_SECONDS)
     assert not run.is_kept, "this time a person stopped it"
+
+
+def test_a_run_that_its_queue_failed_to_start_again_is_mended(run: KeptRun) -> None:
+    """Kueue 0.17, if the run was scaled before: else it would wait for ever."""
+    run.begin("node1")
+    workload = {"metadata": {"name": "w", "labels": {JOB: run.job["metadata"]["uid"]}}}
+    run.kube.others = ("workloads",)
+    run.kube.put("/apis/kueue.x-k8s.io/v1beta2/namespaces/ml/workloads/w", workload)
+    run.job["metadata"]["labels"][QUEUE] = "gpus"
+    run.job["spec"] |= {
+        "suspend": True,
+        "template": {"metadata": {"annotations": dict.fromkeys(WORKLOAD_NAMES, "v")}},
+    }
+    run.job["status"] = {}
+    run.look(2 * JOB_SECONDS)
+    assert run.calls("PATCH", "headway-it") == 0, "it waits for room"
+    workload["status"] = {"conditions": [{"type": "Finished", "status": "True"}]}
+    run.look(2 * JOB_SECONDS)
+    assert run.job["spec"]["template"] == {
+        "metadata": {"annotations": dict.fromkeys(WORKLOAD_NAMES)}
+    }
 
 
 def test_a_failed_run_notes_the_node_that_failed_and_its_last_words(run: KeptRun) -> None:

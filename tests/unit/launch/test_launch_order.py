@@ -10,7 +10,7 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import NotFound
-from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
+from headway.kube.client import ClusterUnreachable, Conflict, KubeClient, RequestRefused
 from headway.kube.names import QUEUE, SUSPECT, labels
 from headway.launch.cluster_run import ClusterRun
 from support.fake_kube import FakeKube, coordinator_path, fake_kube
@@ -87,6 +87,19 @@ def test_in_a_queue_kueue_starts_them(kube: FakeKube, run: ClusterRun) -> None:
     run.launch(objects(queue="research"))
     assert kube.calls == [f"POST {JOBS}", f"PATCH {RECORD}", f"PATCH {COORDINATOR}"]
     assert "suspend" not in kube.objects[WORKERS]["spec"]
+
+
+def test_a_queue_that_the_target_does_not_name_is_named(kube: FakeKube, run: ClusterRun) -> None:
+    """Kueue puts Jobs into a LocalQueue `default`, and would restart what the coordinator stops."""
+    kube.default_queue = "default"
+    with pytest.raises(RequestRefused) as caught:
+        run.launch(objects())
+    assert str(caught.value) == (
+        "the cluster has put run it into Kueue's queue default, and target lab names no queue\n"
+        "hint: queue: default in target lab"
+    )
+    assert kube.calls == [f"POST {JOBS}"]
+    assert run.launched_uid is not None, "so that it is deleted again"
 
 
 def test_a_run_that_is_there_already_is_not_changed(kube: FakeKube, run: ClusterRun) -> None:

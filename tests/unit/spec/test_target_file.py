@@ -54,6 +54,7 @@ def test_what_is_no_amount(written: object) -> None:
             "lab.storage.claim: 'My_Claim' is not a Kubernetes name: lower-case letters",
         ),
         ("lab: {kube: {namespace: a.b}}\n", "lab.kube.namespace: 'a.b' is not a namespace"),
+        ("lab: {priority: high}\n", "lab.priority: `priority` is that of a Kueue queue, and needs"),
         ("lab: {egress: [10.0.0.1/8]}\n", "lab.egress: 10.0.0.1/8 has host bits set; write for"),
         ("lab: {egress: [anywhere]}\n", "does not appear to be an IPv4 or IPv6 network; write for"),
         (
