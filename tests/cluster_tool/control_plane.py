@@ -58,6 +58,14 @@ class ControlPlane:
         self._processes.start("manager", self._manager())
         self._processes.start("scheduler", self._scheduler())
 
+    def restart_controllers(self) -> None:
+        """As where several compete for a lease: they end when they cannot renew it. They would
+        otherwise retry later and later, and see nothing for up to a minute after the server is
+        back."""
+        for name in ("manager", "scheduler"):
+            self._processes.end(name)
+        self.start_controllers()
+
     def be_patient_with_nodes(self, seconds: int) -> None:
         """They may be silent for so long: thousands that share a core with the server are late."""
         self._processes.end("manager")

@@ -123,6 +123,7 @@ def stop_api(control_plane: ControlPlane) -> None:
 def start_api(control_plane: ControlPlane, api: Api) -> None:
     control_plane.start_api()
     control_plane.wait_ready(api)
+    control_plane.restart_controllers()
 
 
 def slow_dns(dns: Dns, seconds: float) -> None:
