@@ -6,6 +6,7 @@ the run for a night.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,6 +17,10 @@ CAUSES = (
     *("start", "import", "build", "load", "redone"),
     *("skipped", "changes", "data", "evaluation", "saving"),
 )
+
+IN_PAUSE = ("tries_again", "coordinator_lost", "scaled")
+"""What the launcher notes while a run that gave its pods back has none: no signs that it goes
+on."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +84,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
 def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
     """Seconds of all starts together, and seconds between them."""
     launches = [seconds_of(event["time"]) for event in events if event["event"] == "launched"]
-    signs = sorted(seconds_of(record["time"]) for record in (*events, *steps))
+    signs = sorted(seconds_of(record["time"]) for record in (*_outside_pauses(events), *steps))
     total = down = 0.0
     if not launches and signs:
         launches = signs[:1]  # the launcher's log is on another machine
@@ -89,3 +94,13 @@ def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
         if following != float("inf"):
             down += following - last
     return total, down
+
+
+def _outside_pauses(events: list[Record]) -> Iterator[Record]:
+    """Workers of a run that gives its pods back save after it was noted."""
+    is_paused = False
+    for event in events:
+        if event["event"] in ("gave_back", "launched"):
+            is_paused = event["event"] == "gave_back"
+        if not (is_paused and event["event"] in IN_PAUSE):
+            yield event

@@ -153,8 +153,8 @@ def _is_alive(
 def _state(events: list[Record], is_alive: bool) -> State:
     if not events and not is_alive:
         return "stopped"  # a fork that was not started yet
-    if is_alive and _has_given_back(events):
-        return "waiting"
+    if _has_given_back(events):
+        return "waiting" if is_alive else "stopped"
     for event in reversed(events):
         name = event["event"]
         if name == "stopped" and _has_failed(events):
@@ -163,7 +163,7 @@ def _state(events: list[Record], is_alive: bool) -> State:
             return ENDS[name]
         if name == "started":
             return "running" if is_alive else "lost"
-        if name == "launched":
+        if name in ("launched", "tries_again"):
             break
     return "starting" if is_alive else "lost"
 

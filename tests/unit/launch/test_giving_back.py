@@ -13,7 +13,7 @@ from headway.kube.client import Conflict, KubeClient
 from headway.kube.gave_back import patch_of_mark
 from headway.kube.names import GAVE_BACK
 from headway.launch.cluster_run import ClusterRun
-from headway.launch.keeper import JOB_SECONDS
+from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
 from headway.launch.training_wait import reasons_to_wait
 from headway.state.status import read_status
 from support.fake_pods import PODS
@@ -149,6 +149,23 @@ def test_a_mark_that_somebody_has_edited_is_no_trap(run: KeptRun) -> None:
     run.job["metadata"]["annotations"][GAVE_BACK] = "tomorrow"
     run.look(JOB_SECONDS)
     assert not run.job["spec"]["suspend"]
+
+
+def test_the_pause_does_not_use_up_the_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kept_run(tmp_path, Code(), *TWO_OF_FOUR, "budget.hours=0.5") as run:
+        run.train(1)
+        give_back(run)
+        run.job["metadata"]["annotations"][GAVE_BACK] = f"{run.clock.now() + 3600:.0f} 0 1 2"
+        run.clock.passed += 3600
+        run.look(3 * JOB_SECONDS)
+        start_again(run)
+        run.look(2 * BUDGET_SECONDS)
+        assert len(run.events("launched")) == 2
+        assert run.events("budget") == []
+        assert not run.job["spec"]["suspend"]
 
 
 # Commands meanwhile

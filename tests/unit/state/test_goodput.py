@@ -127,3 +127,26 @@ def test_as_json_for_status() -> None:
         "lost_seconds",
         "down_seconds",
     }
+
+
+def test_the_pause_after_a_give_back_is_not_the_runs_own_time() -> None:
+    """What the launcher notes in the pause is no sign that the run goes on; a last save is."""
+    events = [
+        event(0, "launched"),
+        started(10, 6, 2, 0),
+        event(1000, "gave_back"),
+        event(1005, "saved", seconds=4),
+        event(2000, "coordinator_lost"),
+        event(3000, "scaled"),
+        event(4600, "tries_again"),
+    ]
+    steps = [step(10 + 10 * n, n, 10) for n in range(1, 91)]
+    found = goodput(events, steps)
+    assert found is not None
+    assert found.total_seconds == 1005
+    assert found.ratio == pytest.approx(900 / 1005, abs=1e-4)
+    again = [event(4610, "launched"), started(4620, 6, 2, 0), event(4630, "coordinator_lost")]
+    found = goodput([*events, *again], steps)
+    assert found is not None
+    assert found.total_seconds == 1005 + 20
+    assert found.down_seconds == 4610 - 1005

@@ -21,6 +21,7 @@ from support.fake_s3 import fake_s3
 NOW = 1_800_000_000.0
 FAILURE = "your code failed in step 3: ValueError: no\n  mine.py:5 in loss\nworker 1 ended"
 HINT = "headway check --code"
+LAUNCHERS = ("launched", "failed", "gave_back", "tries_again", "coordinator_lost")
 
 
 class Stopped:
@@ -61,7 +62,7 @@ def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
         "save_failed": {"reason": "No space left on device"},
     }
     for event in events:
-        seen_by = directory.launcher if event in ("launched", "failed") else directory.events
+        seen_by = directory.launcher if event in LAUNCHERS else directory.events
         Journal(seen_by, clock).note(event, **facts.get(event, {}))
         clock.time += 0.001  # one after the other, whoever saw it
 
@@ -84,6 +85,11 @@ def happened(directory: RunDirectory, clock: Stopped, *events: str) -> None:
         (["launched", "failed", "launched", "started", "finished"], "finished", "finished"),
         # In an object store what the launcher saw arrives last.
         (["launched", "started", "stopped", "started", "saved"], "lost", "running"),
+        # It could not get its nodes, and somebody stopped it while it waited.
+        (["launched", "gave_back"], "stopped", "waiting"),
+        (["launched", "started", "gave_back", "saved", "stopped"], "stopped", "waiting"),
+        (["launched", "gave_back", "coordinator_lost"], "stopped", "waiting"),
+        (["launched", "started", "gave_back", "stopped", "tries_again"], "lost", "starting"),
         # A save may end, or its failure be noted, after the run has said how it ended.
         (["launched", "started", "stopped", "saved"], "stopped", "stopped"),
     ],
