@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from headway.errors import BadInput, needs_train
+from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 
 if TYPE_CHECKING:
@@ -182,7 +183,7 @@ def _ready_mixture(
     name: str, dataset: DataSetConfig, loaded: Loaded, tokenizer_of: str | None
 ) -> str:
     try:
-        from headway.data.reading.mixture import MIXTURE, MemberSpec, write_mixture
+        from headway.data.reading.mixture import MemberSpec, write_mixture
         from headway.data.reading.sample_set import open_set
     except ImportError as error:
         raise needs_train("preparing data", error) from None

@@ -28,6 +28,7 @@ from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
 from headway.spec.resolve import run_name
 from headway.state.file_listing import listing_of
+from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 from headway.state.user_code import code_files
 
@@ -151,7 +152,7 @@ def _set_folders(sets: Sets, scratch: Path) -> list[LocalFolder]:
 
 
 def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
-    from headway.data.reading.mixture import MIXTURE, read_mixture
+    from headway.data.reading.mixture import read_mixture
 
     if not (path / MIXTURE).is_file():
         return [LocalFolder(key, "sets", path)]

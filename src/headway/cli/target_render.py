@@ -31,6 +31,7 @@ from headway.kube.worker_devices import unknown_kind
 from headway.member.protocol.keys import new_key
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import load_target
+from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 from headway.state.user_code import code_digest
 
@@ -249,7 +250,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def _set_digest(folder: LocalFolder, where: str) -> str:
     try:
-        from headway.data.reading.mixture import MIXTURE, read_mixture
+        from headway.data.reading.mixture import read_mixture
         from headway.data.set_format import read_manifest
     except ImportError as error:
         raise needs_train("reading a prepared set", error) from None

@@ -11,12 +11,11 @@ from typing import get_args
 
 from headway.kube.storage_layout import Kind
 from headway.launch.upload import whole_mark
+from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 
 NAMED = re.compile(r"\b(sets|code|models)/([^/\s\"]+)")
 """A folder, as a resolved run names it."""
-MIXTURE = "mixture.json"
-"""Of a set that consists of others beside it."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
 from headway.spec.data_config import SourceConfig, TokenizerConfig
 from headway.spec.load import Loaded
+from headway.state.set_files import MIXTURE
 
-OF_SETS = ("manifest.json", "mixture.json", "recipe.json")
+OF_SETS = ("manifest.json", MIXTURE, "recipe.json")
 """Any of these in a folder makes it a set, finished or not."""
 MOST_FILES = 16
 """Of a set, spread over all of its files."""

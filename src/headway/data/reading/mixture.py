@@ -37,9 +37,9 @@ from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.retry import OPEN_SECONDS, with_retries
 from headway.data.set_format import MANIFEST, Frozen
 from headway.errors import BadInput, NotFound
+from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 
-MIXTURE = "mixture.json"
 VERSION = 1
 TOLERANCE = Fraction(1, 10)
 """Relative error of a share that rounding to slots may cause."""
