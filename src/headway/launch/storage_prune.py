@@ -61,20 +61,28 @@ def unused_folders(
 def removed_folders(
     storage: Store, folders: Sequence[StoredFolder], launched: Launched, clock: Clock
 ) -> Iterator[tuple[StoredFolder, bool]]:
-    """Each with whether it was removed: one that a run needs by now is kept."""
-    for folder in folders:
-        storage.write(removing_mark(folder.name), stamp(clock.now()).encode())
-    unnamed = {folder.name for folder in _unnamed(storage, launched)}
-    for folder in folders:
-        storage.write(removing_mark(folder.name), stamp(clock.now()).encode())
-        is_unused = folder.name in unnamed and bool(_is_old(storage, folder, clock))
-        if is_unused:
-            # First: without it, what is left of the folder is uploaded again.
-            storage.remove(whole_mark(folder.name))
-            storage.remove(folder.name)
-            storage.remove(used_mark(folder.name))
-        storage.remove(removing_mark(folder.name))
-        yield folder, is_unused
+    """Each with whether it was removed: one that a run needs by now is kept. However this ends, no
+    mark is left that launches would be refused for."""
+    marked = [folder.name for folder in folders]
+    try:
+        for name in marked:
+            storage.write(removing_mark(name), stamp(clock.now()).encode())
+        unnamed = {folder.name for folder in _unnamed(storage, launched)}
+        for folder in folders:
+            storage.write(removing_mark(folder.name), stamp(clock.now()).encode())
+            is_unused = folder.name in unnamed and bool(_is_old(storage, folder, clock))
+            if is_unused:
+                # First: without it, what is left of the folder is uploaded again.
+                storage.remove(whole_mark(folder.name))
+                storage.remove(folder.name)
+                storage.remove(used_mark(folder.name))
+            storage.remove(removing_mark(folder.name))
+            marked.remove(folder.name)
+            yield folder, is_unused
+    finally:
+        for name in marked:
+            with suppress(OSError):
+                storage.remove(removing_mark(name))
 
 
 def used_mark(name: str) -> str:

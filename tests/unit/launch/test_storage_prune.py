@@ -8,6 +8,7 @@ import pytest
 
 from headway.clock import stamp
 from headway.errors import StillRunning
+from headway.kube.client import ClusterUnreachable
 from headway.launch.storage_prune import (
     KEPT_SECONDS,
     REMOVAL_SECONDS,
@@ -138,3 +139,15 @@ def test_an_interrupted_removal_blocks_no_launch_forever(storage: Store, clock: 
     unused_folders(storage, nobody, clock)
     for name in (FIRST, SECOND):
         note_used(storage, name, clock)
+
+
+def test_a_removal_that_fails_blocks_no_launch(storage: Store, clock: TestClock) -> None:
+    clock.sleep(KEPT_SECONDS + 1)
+    old, _ = unused_folders(storage, nobody, clock)
+
+    def away() -> dict[str, str]:
+        raise ClusterUnreachable("https://lab cannot be reached")
+
+    with pytest.raises(ClusterUnreachable):
+        list(removed_folders(storage, old, away, clock))
+    note_used(storage, CODE, clock)
