@@ -72,7 +72,7 @@ def test_a_run_in_an_image_with_torch_and_no_headway(lab: Lab, tmp_path: Path) -
     (worker,) = lab.pods()
     logs = f"/api/v1/namespaces/{lab.namespace}/pods/{worker['metadata']['name']}/log"
     said = lab.cluster.api.text(logs, container="bootstrap")
-    assert said.startswith("brought "), said
+    assert "\nbrought " in f"\n{said}", said
     refused = by_another_version(lab, tmp_path, "scale", "--nodes", "2")
     assert f"run it was launched by Headway {__version__}, and this is Headway {OTHER}" in refused
 
