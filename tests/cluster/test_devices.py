@@ -87,3 +87,37 @@ def test_pods_run_on_machines_of_the_kind(lab: Lab, machines: list[str]) -> None
     _launch(lab, "any", "L40S:8", nodes=1)
     wait_for("a pod of any kind", lambda: _machines_of(lab, "any") == [unlabelled], PLACED_SECONDS)
     assert _machines_of(lab, "hopper") == [h100], "the other still waits"
+
+
+@pytest.mark.long("waits until each kind has been tried")
+@pytest.mark.timeout(400)
+def test_a_run_falls_back_to_the_next_kind_as_a_whole_and_says_so(
+    lab: Lab, machines: list[str]
+) -> None:
+    """Of H100s there is one machine, of A100s there are two, and the run needs two. There is no GPU
+    to train on, so its pods wait before they begin; its coordinator does the rest."""
+    h100, a100, unlabelled = machines
+    lab.cluster.api.patch(
+        f"/api/v1/nodes/{unlabelled}", {"metadata": {"labels": {GKE: "nvidia-a100-80gb"}}}
+    )
+    waits = ["sh", "-c", "trap 'exit 1' TERM; sleep 1000 & wait"]
+    before = {"name": "waits", "image": lab.cluster.image, "command": waits}
+    scarcity = {"give_back_after": "10s", "try_again_after": "5s"}
+    lab.change_target({"init_containers": [before]}, scarcity=scarcity)
+    options = ("--set", "resources.accelerators=[H100:8, A100-80:8]", "--set", "precision=fp32")
+    try:
+        with lab.typed("run", "--on", "lab", "--set", "resources.nodes=2..3", *options) as command:
+            wait_for("an H100", lambda: _machines_of(lab, "it") == [h100], 120)
+            assert lab.status()["cluster"]["accelerators"] == "H100:8"
+            both = {a100, unlabelled}
+            wait_for("A100s", lambda: set(_machines_of(lab, "it")) == both, 120)
+            assert lab.status()["cluster"]["accelerators"] == "A100-80:8"
+            assert "devices     A100-80:8" in lab.headway("status").stdout
+            assert "A100-80:8" in lab.headway("list", "--on", "lab").stdout
+            assert command.interrupt() == 130, command.output
+        events = {event["event"]: event for event in reversed(lab.directory("it").history())}
+        assert (events["gave_back"]["held"], events["gave_back"]["needed"]) == (1, 2)
+        assert events["tries_again"]["accelerators"] == "A100-80:8"
+    finally:
+        label = {"metadata": {"labels": {GKE: None}}}
+        lab.cluster.api.patch(f"/api/v1/nodes/{unlabelled}", label)

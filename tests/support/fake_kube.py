@@ -149,6 +149,7 @@ class FakeKube:
 
     def _changed(self, path: str, patch: Object) -> tuple[int, bytes]:
         """Refused if the patch is for another version than the one that is there."""
+        path = path.removesuffix("/status")
         there = self.objects.get(path, {"metadata": {}})["metadata"].get("resourceVersion")
         if patch.get("metadata", {}).get("resourceVersion", there) not in (None, there):
             return self._status(409, f"{path} has been modified")
@@ -157,10 +158,12 @@ class FakeKube:
     def _patched(self, path: str, patch: Object) -> Object:
         there = self.objects.get(path.removesuffix("/scale"))
         if there is not None:
-            there["spec"] = there.get("spec", {}) | patch.get("spec", {})
+            for part in patch.keys() & {"spec", "status"}:
+                there[part] = _merged(there.get(part, {}), patch[part])
             annotations = patch.get("metadata", {}).get("annotations", {})
-            merged = there["metadata"].get("annotations", {}) | annotations
-            there["metadata"]["annotations"] = {k: v for k, v in merged.items() if v is not None}
+            there["metadata"]["annotations"] = _merged(
+                there["metadata"].get("annotations", {}), annotations
+            )
             return there
         status = {"status": self.job_status} if patch["kind"] == "Job" else {}
         if patch["kind"] == "Job" and self.default_queue is not None:
@@ -310,6 +313,16 @@ class FakeKube:
 
 def coordinator_path(run: str) -> str:
     return f"/apis/apps/v1/namespaces/ml/replicasets/headway-{run}-coordinator"
+
+
+def _merged(there: Object, patch: Object) -> Object:
+    """As a merge patch does it."""
+    merged = dict(there)
+    for key, value in patch.items():
+        if isinstance(value, dict):
+            value = _merged(merged.get(key) or {}, value)
+        merged[key] = value
+    return {key: value for key, value in merged.items() if value is not None}
 
 
 def _pairs(query: dict[str, list[str]], selector: str) -> dict[str, str]:

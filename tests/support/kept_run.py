@@ -4,7 +4,7 @@ says what a test tells it to, and a clock that only looks move."""
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import SystemClock, stamp
 from headway.kube.client import KubeClient
+from headway.kube.kinds import KindTerms
 from headway.kube.names import CONTROLLER_UIDS, FINALIZER, GATE, INDEX, SUSPECT, labels
 from headway.launch import keeper as keeper_module
 from headway.launch import pod_watch as watch_module
@@ -113,7 +114,7 @@ class KeptRun:
         kube.job("it", startTime="2026-11-16T09:00:00Z")
         kube.coordinator("it")
 
-    def new_keeper(self) -> Any:
+    def new_keeper(self, kinds: Sequence[KindTerms] = ()) -> Any:
         return self.code.keeper.Keeper(
             KubeClient.from_kubeconfig(None, "ml"),
             self.resolved,
@@ -121,6 +122,7 @@ class KeptRun:
             key=Path("/headway/key/key"),
             spot_label=SPOT,
             scarcity=SCARCITY,
+            kinds=kinds,
             clock=self.clock,
             say=self.said.append,
         )

@@ -56,7 +56,8 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             had = f"{event['held']} of the {event['needed']} nodes that it needs"
             return f"had {had}: gave its pods back, tries again at {event['retry_at'][11:19]}"
         case "tries_again":
-            return f"tries again to have {event['needed']} nodes"
+            kind = f" with {event['accelerators']}" if "accelerators" in event else ""
+            return f"tries again to have {event['needed']} nodes{kind}"
         case "below_minimum":
             return f"{event['nodes']} of at least {event['minimum']} nodes: training waits"
         case "left":

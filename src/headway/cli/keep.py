@@ -13,9 +13,10 @@ def keep() -> None:
     """Supervise a run on Kubernetes (used in the coordinator's pod of headway run --on).
 
     Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_KEY and, for what a target may leave
-    out, HEADWAY_SPOT_LABEL and HEADWAY_SCARCITY."""
+    out, HEADWAY_SPOT_LABEL, HEADWAY_SCARCITY and HEADWAY_KINDS."""
     from headway.clock import SystemClock, stamp
     from headway.kube.client import KubeClient
+    from headway.kube.kinds import parse_kinds
     from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
     from headway.launch.scarcity import ScarcityRules
@@ -34,6 +35,7 @@ def keep() -> None:
         key=Path(os.environ["HEADWAY_KEY"]),
         spot_label=(label, value) if label else None,
         scarcity=ScarcityRules.parse(scarcity) if scarcity else None,
+        kinds=parse_kinds(os.environ.get("HEADWAY_KINDS")),
         clock=clock,
         say=lambda text: say(f"{stamp(clock.now())} {text}"),
     )

@@ -71,5 +71,8 @@ def _list_target(on: str, json_: bool) -> None:
     if not found:
         say(f"no runs in namespace {kube.namespace}")
         return
-    rows = [(run.name, run.state, f"{run.ready}/{run.nodes}", run.why or "") for run in found]
+    rows = [
+        (run.name, run.state, f"{run.ready}/{run.nodes}", run.why or run.accelerators or "")
+        for run in found
+    ]
     print_table(("NAME", "STATE", "PODS", ""), rows)

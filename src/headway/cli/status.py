@@ -111,6 +111,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     where = f"{run.on}, namespace {run.kube.namespace}"
     up = f": {on_cluster.ready} of {on_cluster.nodes} pods ready" if on_cluster is not None else ""
     lines = [("on", f"{where}{up}"), *(("waiting", reason) for reason in reasons)]
+    if on_cluster is not None and on_cluster.accelerators is not None:
+        lines.insert(1, ("devices", on_cluster.accelerators))
     if not is_active:
         lines += _budget(events, run.on)
     if found is None:

@@ -162,6 +162,15 @@ class KubeClient:
         """Deletes its pods, or creates them again."""
         self.patch_job(name, {"spec": {"suspend": suspended}})
 
+    def forget_start(self, job: Job) -> Job:
+        """Removes the start time of a suspended Job, as Kueue does: its pods may then be changed.
+        Raises Conflict if the Job has changed since it was read."""
+        assert job.metadata is not None
+        metadata = {"resourceVersion": job.metadata.resourceVersion}
+        path = f"apis/batch/v1/namespaces/{self.namespace}/jobs/{job.metadata.name}/status"
+        patch = {"metadata": metadata, "status": {"startTime": None}}
+        return cast(Job, Job.from_dict(self.call("PATCH", path, patch)))
+
     def delete_job(self, name: str, uid: str | None = None) -> bool:
         """With all that it owns. Returns whether it existed. Raises Conflict if it is another than
         the one with `uid`."""

@@ -6,6 +6,7 @@ have an owner that is in a queue, it leaves alone."""
 
 from __future__ import annotations
 
+from headway.kube.kinds import kinds_text
 from headway.kube.names import (
     HTTP_PORT,
     KEY,
@@ -29,6 +30,7 @@ from headway.kube.pods import (
     variable,
 )
 from headway.kube.rbac import coordinator_account
+from headway.kube.worker_devices import later_choices
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -104,6 +106,8 @@ def _template(resolved: Resolved, target: Target) -> Object:
         environment.append(variable("HEADWAY_SPOT_LABEL", f"{key}={value}"))
     if (rules := target.scarcity_seconds) is not None:
         environment.append(variable("HEADWAY_SCARCITY", " ".join(f"{one:g}" for one in rules)))
+    if kinds := later_choices(resolved, target):
+        environment.append(variable("HEADWAY_KINDS", kinds_text(kinds)))
     coordinator = container(
         "coordinator",
         target,

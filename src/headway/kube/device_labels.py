@@ -74,32 +74,33 @@ BOARDS: Mapping[str, BoardLabels] = {
 def device_alternatives(kind: str, overrides: LabelOverrides) -> list[Alternative] | None:
     """What a machine must be labelled with to have this kind; one alternative is enough. None if
     nothing is known of the kind."""
-    if kind.casefold() == ANY_KIND:
-        return [[]]
     given = _overridden(kind, overrides)
     if given is not None:
         return [
             [_one_of(key, [value]) for key, value in labels.items()] for labels in given or [{}]
         ]
+    if kind.casefold() == ANY_KIND:
+        return [[]]
     boards = _boards(kind)
     return _alternatives(boards) if boards else None
 
 
 def _overridden(kind: str, overrides: LabelOverrides) -> Sequence[Mapping[str, str]] | None:
-    """`A100-80` and `A100-80GB` are the same, `A100` is not."""
+    """`A100-80` and `A100-80GB` are the same, `A100` is not; `H100-SXM` is the board that is also
+    called `H100`."""
     return next((labels for name, labels in overrides.items() if _key(name) == _key(kind)), None)
 
 
 def _key(kind: str) -> str:
     device = find_device(kind) if _is_one_board(kind) else None
-    return device.name if device is not None else folded_name(kind)
+    return folded_name(device.name if device is not None else kind)
 
 
 def _boards(kind: str) -> list[BoardLabels]:
     """A name alone, such as H100, means every board of that name."""
     if _is_one_board(kind):
         exact = {folded_name(name): board for name, board in BOARDS.items()}
-        board = exact.get(folded_name(_key(kind)))
+        board = exact.get(_key(kind))
         return [board] if board is not None else []
     name = folded_name(kind)
     return [board for board_name, board in BOARDS.items() if _family(board_name) == name]

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from lightkube.resources.batch_v1 import Job
 
 from headway.clock import stamp
+from headway.kube.client import KubeClient
+from headway.kube.kinds import KindTerms, with_kind
 from headway.kube.names import GAVE_BACK, Object
+from headway.kube.pod_status import accelerators_of
 
 
 @dataclass(frozen=True)
@@ -17,7 +20,7 @@ class GaveBack:
     retry_at: float
     """When the run tries again, in seconds since 1970."""
     attempt: int
-    """How often in a row it gave its pods back before."""
+    """How often in a row it has paused, with this time."""
     held: int
     """Nodes that it had..."""
     needed: int
@@ -66,3 +69,14 @@ def patch_of_mark(job: Job, mark: GaveBack | None) -> Object:
         },
         "spec": {"suspend": mark is not None},
     }
+
+
+def start_again(kube: KubeClient, job: Job, kind: KindTerms | None) -> None:
+    """Takes the mark off. `kind`: of accelerator, for all pods from now on."""
+    assert job.metadata is not None
+    start = patch_of_mark(job, None)
+    if kind is not None and kind.name != accelerators_of(job):
+        # Only a Job that has not been started may have other pods. In two calls: the status is
+        # an object of its own. Each is refused if somebody has changed the Job.
+        start = with_kind(patch_of_mark(kube.forget_start(job), None), kind)
+    kube.patch_job(str(job.metadata.name), start)

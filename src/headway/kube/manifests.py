@@ -25,6 +25,7 @@ from headway.kube.own_image import bootstrap_config_map, has_own_image
 from headway.kube.pod_overrides import require_restricted
 from headway.kube.pods import metadata, spec_config_map
 from headway.kube.rbac import run_rights
+from headway.kube.worker_devices import later_choices
 from headway.kube.worker_job import worker_job
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -47,7 +48,7 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
         record_config_map(run, target),
         key_secret(run, target, key),
         service(run, target),
-        *run_rights(run, target),
+        *run_rights(run, target, bool(later_choices(resolved, target))),
         network_policy(run, target),
         coordinator_set(resolved, target),
     ]

@@ -50,6 +50,9 @@ KEEP_FAILED = "headway/keep-failed"
 EVENT_SOURCE = "headway"
 """Component that Kubernetes events of a run name, by which they are told from Kubernetes' own."""
 
+ACCELERATORS = "headway/accelerators"
+"""Annotation of a workers' Job: which of several kinds of accelerator its pods have or wait for."""
+
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job in a Kueue queue."""
 PRIORITY = "kueue.x-k8s.io/priority-class"

@@ -18,7 +18,7 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
-from headway.kube.names import BOOTSTRAP, COMPONENTS, GATE, QUEUE
+from headway.kube.names import ACCELERATORS, BOOTSTRAP, COMPONENTS, GATE, QUEUE
 from headway.kube.pods import SPEC_VOLUME
 
 HOPELESS = {
@@ -217,6 +217,12 @@ def spec_config_map_name(job: Job) -> str | None:
         if volume.name == SPEC_VOLUME and volume.configMap is not None:
             return volume.configMap.name
     return None
+
+
+def accelerators_of(job: Job) -> str | None:
+    """The kind that its pods have or wait for, of several."""
+    assert job.metadata is not None
+    return (job.metadata.annotations or {}).get(ACCELERATORS)
 
 
 def is_ready(pod: Pod) -> bool:

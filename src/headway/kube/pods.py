@@ -173,15 +173,20 @@ def affinity(
     change. So there is a term even if nothing else is required.
 
     No term may name a machine: Karpenter makes no machine for a pod that does."""
+    required = {"nodeSelectorTerms": node_terms(target, is_off_spot, alternatives)}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def node_terms(
+    target: Target, is_off_spot: bool, alternatives: Sequence[Sequence[Object]]
+) -> list[Object]:
     expressions = [{"key": "kubernetes.io/os", "operator": "NotIn", "values": ["windows"]}]
     if is_off_spot:
         expressions += [
             {"key": key, "operator": "NotIn", "values": [value]}
             for key, value in target.spot_label.items()
         ]
-    terms = [{"matchExpressions": [*expressions, *alternative]} for alternative in alternatives]
-    required = {"nodeSelectorTerms": terms}
-    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+    return [{"matchExpressions": [*expressions, *alternative]} for alternative in alternatives]
 
 
 def off_suspects() -> Object:

@@ -18,6 +18,9 @@ SHARED_ROLE = "headway-coordinator"
 """Name of the Role for the coordinators of all runs."""
 QUEUE_SUFFIX = "-queue"
 """Of the Role with what a queue needs: targets with and without one share the other Role."""
+KINDS_SUFFIX = "-kinds"
+"""The same for a list of accelerators. `admin` of a namespace may not grant it, as it may the
+rest."""
 PART_OF = {"app.kubernetes.io/part-of": "headway"}
 """Labels of what an administrator applies: not those of a run, with which it would be deleted."""
 
@@ -33,8 +36,9 @@ def worker_account(run: str, target: Target) -> str | None:
     return run_object(run) if accounts.annotations else accounts.name
 
 
-def run_rights(run: str, target: Target) -> list[Object]:
-    """Account, Role and RoleBinding of a run. None if an administrator has made them."""
+def run_rights(run: str, target: Target, has_choice: bool = False) -> list[Object]:
+    """Account, Role and RoleBinding of a run. None if an administrator has made them. `has_choice`:
+    of several kinds of accelerator."""
     if target.service_account.coordinator is not None:
         return []
     made = metadata(run, target.kube.namespace)
@@ -45,6 +49,7 @@ def run_rights(run: str, target: Target) -> list[Object]:
             made,
             [
                 *_rules([run_object(run)], [coordinator_object(run)], [record_object(run)]),
+                *(_kind_rules([run_object(run)]) if has_choice else ()),
                 *_queue_rules(target),
             ],
         ),
@@ -70,6 +75,11 @@ def shared_rights(target: Target) -> list[Object]:
         *(
             _shared_role(QUEUE_SUFFIX, rules, accounts.coordinator, target)
             if (rules := _queue_rules(target))
+            else ()
+        ),
+        *(
+            _shared_role(KINDS_SUFFIX, _kind_rules([]), accounts.coordinator, target)
+            if target.has_choice
             else ()
         ),
     ]
@@ -125,6 +135,12 @@ def _rules(
         _rule("", "configmaps", ["get", "update"], config_maps),
         _rule("", "events", ["create"]),
     ]
+
+
+def _kind_rules(jobs: Sequence[str]) -> list[Object]:
+    """To change the kind of accelerator of a Job: only one that is not noted as started may be
+    changed so."""
+    return [_rule("batch", "jobs/status", ["patch"], jobs)]
 
 
 def _queue_rules(target: Target) -> list[Object]:

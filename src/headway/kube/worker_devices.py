@@ -6,8 +6,11 @@ from __future__ import annotations
 from pathlib import PurePosixPath
 
 from headway.kube.device_labels import Alternative, device_alternatives
+from headway.kube.kinds import KindTerms
 from headway.kube.names import Object, labels
 from headway.kube.pod_overrides import TargetMismatch
+from headway.kube.pods import node_terms
+from headway.spec.quantities import Accelerators
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
 
@@ -70,23 +73,74 @@ def close_together(run: str, topology: str) -> Object:
 def unknown_kind(resolved: Resolved, target: Target) -> str | None:
     """The kind of accelerator that the run asks for, if nobody knows how its machines are
     labelled: pods then go to any machine with such a device."""
-    kind = _kind(resolved, target)
-    if kind is None or device_alternatives(kind, target.accelerators) is not None:
-        return None
-    return kind
+    kinds = [one.kind for one in choices(resolved, target)]
+    return next((kind for kind in kinds if _alternatives_of(kind, target) is None), None)
 
 
 def machine_alternatives(resolved: Resolved, target: Target) -> list[Alternative]:
-    """What a machine must be labelled with; one alternative is enough."""
-    kind = _kind(resolved, target)
-    if kind is None:
-        return [[]]
-    return device_alternatives(kind, target.accelerators) or [[]]
+    """What a machine must be labelled with at first; one alternative is enough. A queue chooses one
+    of all kinds for the whole run (Kueue's flavors), so there each of them will do."""
+    found = choices(resolved, target)
+    if target.queue is None:
+        found = found[:1]
+    alternatives = [each for one in found for each in _alternatives_of(one.kind, target) or [[]]]
+    return alternatives or [[]]
 
 
-def _kind(resolved: Resolved, target: Target) -> str | None:
-    """The kind of accelerator whose machines are looked for. Claims find theirs by themselves."""
+def choices(resolved: Resolved, target: Target) -> tuple[Accelerators, ...]:
+    """Kinds of accelerator whose machines are looked for, the best first. Claims find theirs by
+    themselves."""
     wanted = resolved.run.resources.accelerators
-    if wanted is None or wanted.is_cpu or target.pod.device is None:
-        return None
-    return wanted.kind
+    if wanted is None or wanted.is_cpu:
+        return ()
+    if target.pod.device is None:
+        if wanted.others:
+            raise TargetMismatch(
+                f"it is null, and resources.accelerators is {wanted}: claims get the devices of "
+                "their template, whatever their kind",
+                ("pod", "device"),
+                f"resources: {{accelerators: {wanted.choices[0]}}}",
+            )
+        return ()
+    return wanted.choices
+
+
+def later_choices(resolved: Resolved, target: Target) -> list[KindTerms]:
+    """For the coordinator, which tries one kind after the other: all of a list."""
+    found = choices(resolved, target)
+    if len(found) < 2 or target.queue is not None:
+        return []
+    if target.scarcity == "off":
+        raise TargetMismatch(
+            f"it is off, and resources.accelerators is a list: {found[1]} would never be tried",
+            ("scarcity",),
+            "leave it out, or give one kind of accelerator",
+        )
+    if target.service_account.coordinator is not None and not target.has_choice:
+        raise TargetMismatch(
+            "it is not a list, and that of the run is: the coordinator's account gets the right to "
+            "change kinds if the target has a list",
+            ("resources", "accelerators"),
+            f"resources: {{accelerators: {resolved.run.resources.accelerators}}}, and once, by an "
+            "administrator: headway rbac",
+        )
+    for one in found:
+        if _alternatives_of(one.kind, target) is None:
+            raise TargetMismatch(
+                f"nothing says how machines with {one.kind} are labelled, and kinds of a list are "
+                "told apart by labels",
+                ("accelerators",),
+                f"accelerators: {{{one.kind}: [{{LABEL: VALUE}}]}}",
+            )
+    is_off_spot = resolved.run.resources.spot == "none"
+    return [
+        KindTerms(
+            str(one),
+            node_terms(target, is_off_spot, _alternatives_of(one.kind, target) or [[]]),
+        )
+        for one in found
+    ]
+
+
+def _alternatives_of(kind: str, target: Target) -> list[Alternative] | None:
+    return device_alternatives(kind, target.accelerators)

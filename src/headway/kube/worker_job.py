@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from headway.errors import Exit
 from headway.kube.names import (
+    ACCELERATORS,
     BOOTSTRAP,
     ELASTIC,
     FETCHED,
@@ -39,6 +40,7 @@ from headway.kube.worker_devices import (
     HOST_NETWORK,
     add_claims,
     close_together,
+    later_choices,
     machine_alternatives,
     request_cache,
     worker_resources,
@@ -68,6 +70,8 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
     made["annotations"] = {KEEP_FAILED: f"{target.keep.failed.amount:.0f}"}
     if target.queue is not None:
         made["annotations"][ELASTIC] = "true"
+    if kinds := later_choices(resolved, target):
+        made["annotations"][ACCELERATORS] = kinds[0].name
     containers = ["worker", *([BOOTSTRAP] if has_own_image(target) else [])]
     return {
         "apiVersion": "batch/v1",

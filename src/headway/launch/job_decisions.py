@@ -11,7 +11,7 @@ from lightkube.resources.batch_v1 import Job
 
 from headway.kube.gave_back import GaveBack, gave_back
 from headway.kube.kueue import has_stale_template, queue_of, was_stopped
-from headway.kube.pod_status import end_condition
+from headway.kube.pod_status import accelerators_of, end_condition
 from headway.launch.pod_decisions import PodFacts
 
 
@@ -35,6 +35,8 @@ class JobFacts:
     """Names its newest start, as `launch_id` does."""
     has_stale_template: bool = False
     """In a queue, which cannot start it again as it is."""
+    accelerators: str | None = None
+    """Kind of accelerator that its pods have or wait for, if the run may have one of several."""
 
     @property
     def is_stopped(self) -> bool:
@@ -176,6 +178,7 @@ def job_facts(job: Job) -> JobFacts:
         gave_back=gave_back(job),
         launch=launch_id(job),
         has_stale_template=has_stale_template(job),
+        accelerators=accelerators_of(job),
     )
 
 

@@ -12,7 +12,7 @@ from headway.kube.client import KubeClient
 from headway.kube.gave_back import gave_back
 from headway.kube.kueue import queue_of, was_stopped
 from headway.kube.names import INSTANCE, labels
-from headway.kube.pod_status import end_condition
+from headway.kube.pod_status import accelerators_of, end_condition
 
 JobState = Literal["active", "queued", "waiting", "suspended", "finished", "failed"]
 
@@ -29,6 +29,8 @@ class ClusterRunStatus:
     """Pods that are ready."""
     why: str | None = None
     """The cause of a failure, the queue it waits in, or when it tries again."""
+    accelerators: str | None = None
+    """Kind that it has or waits for, if it may have one of several."""
 
     @property
     def is_under_way(self) -> bool:
@@ -48,7 +50,8 @@ def job_status(name: str, job: Job) -> ClusterRunStatus:
         state, why = "queued", f"in queue {queue}"
     elif given is not None:
         state, why = "waiting", given.words
-    return ClusterRunStatus(name, state, job.spec.parallelism or 0, num_ready(job), why)
+    nodes, kind = job.spec.parallelism or 0, accelerators_of(job)
+    return ClusterRunStatus(name, state, nodes, num_ready(job), why, kind)
 
 
 def num_ready(job: Job) -> int:

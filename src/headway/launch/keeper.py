@@ -12,7 +12,7 @@ it begins.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from math import inf
@@ -26,7 +26,8 @@ from headway.errors import HeadwayError, NotFound, StillRunning
 from headway.http_server import HttpServer
 from headway.kube.client import ClusterUnreachable, KubeClient
 from headway.kube.coordinator_set import coordinator_arguments, fewest_nodes
-from headway.kube.gave_back import patch_of_mark
+from headway.kube.gave_back import patch_of_mark, start_again
+from headway.kube.kinds import KindTerms
 from headway.kube.kueue import mend_job, stop_job
 from headway.kube.names import (
     HTTP_PORT,
@@ -118,11 +119,13 @@ class Keeper:
         key: Path,
         spot_label: tuple[str, str] | None,
         scarcity: ScarcityRules | None,
+        kinds: Sequence[KindTerms] = (),
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
         """`spot_label`: label of machines on which the minimum of nodes must not run. `scarcity`:
-        None if pods are never given back."""
+        None if pods are never given back. `kinds`: of accelerators, if the run may have one of
+        several."""
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
@@ -136,8 +139,11 @@ class Keeper:
         self._pods = PodTracker(resolved.run.resources.nodes.minimum, alone)
         self._forgotten_markers = ForgottenMarkers(kube, clock)
         self._scarcity = (
-            ScarcityTracker(scarcity, fewest_nodes(resolved)) if scarcity is not None else None
+            ScarcityTracker(scarcity, fewest_nodes(resolved), [one.name for one in kinds])
+            if scarcity is not None
+            else None
         )
+        self._kinds = {one.name: one for one in kinds}
         self._crashes = CrashCounter()
         self._replacements = Replacements([])
         self._below_minimum = BelowMinimum()
@@ -397,11 +403,9 @@ class Keeper:
             case GiveBack():
                 assert job is not None
                 self._give_back(decision, job)
-            case TryAgain(mark):
+            case TryAgain():
                 assert job is not None
-                self.kube.patch_job(run_object(self.resolved.name), patch_of_mark(job, None))
-                self._say(f"tries again to have {mark.needed} nodes")
-                self._journal.note("tries_again", attempt=mark.attempt, needed=mark.needed)
+                self._try_again(decision, job)
             case NoteLaunch(launch):
                 self._note_launched(launch)
                 self._replacements = Replacements([])
@@ -451,6 +455,13 @@ class Keeper:
     def _scale_coordinator(self, replicas: int) -> None:
         with suppress(NotFound):  # deleted with the run, and so will be this pod
             self.kube.scale_replica_set(coordinator_object(self.resolved.name), replicas)
+
+    def _try_again(self, decision: TryAgain, job: Job) -> None:
+        kind, needed = decision.kind, decision.mark.needed
+        start_again(self.kube, job, None if kind is None else self._kinds[kind])
+        of_kind = {"accelerators": kind} if kind is not None else {}
+        self._say(f"tries again to have {needed} nodes" + (f" with {kind}" if kind else ""))
+        self._journal.note("tries_again", attempt=decision.mark.attempt, needed=needed, **of_kind)
 
     def _is_over(self) -> bool:
         job = self.kube.job(run_object(self.resolved.name))

@@ -52,7 +52,7 @@ REASONS = {
     "gave_back": Reason(
         "GaveBack", lambda it: f"it had {it['held']} of {it['needed']} nodes", True
     ),
-    "tries_again": Reason("TriesAgain", lambda it: f"for {it['needed']} nodes"),
+    "tries_again": Reason("TriesAgain", lambda it: _tries_again(it)),
     "save_failed": Reason("SaveFailed", lambda it: f"step {it['step']}: {it['reason']}", True),
     "finished": Reason("Finished", lambda it: f"all {it['step']} steps are done"),
     "failed": Reason("Failed", lambda it: str(it["message"]), True),
@@ -64,6 +64,11 @@ def _started(record: Mapping[str, Any]) -> str:
     resumed = record["resumed_from"]
     begin = "from the first step" if resumed is None else f"resumed from step {resumed}"
     return f"{begin}, workers: {record['workers']}"
+
+
+def _tries_again(record: Mapping[str, Any]) -> str:
+    kind = f" with {record['accelerators']}" if "accelerators" in record else ""
+    return f"for {record['needed']} nodes{kind}"
 
 
 def _below_minimum(record: Mapping[str, Any]) -> str:

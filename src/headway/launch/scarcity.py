@@ -60,6 +60,8 @@ class TryAgain:
     """Take the mark off, and start the Job."""
 
     mark: GaveBack
+    kind: str | None = None
+    """Kind of accelerator to have from now on, if there are several."""
 
 
 @dataclass
@@ -70,10 +72,12 @@ class ScarcityTracker:
     rules: ScarcityRules
     needed: int
     """Fewest nodes that the run trains with."""
+    kinds: Sequence[str] = ()
+    """Kinds of accelerator that will do, the best first; empty: there is no choice."""
     chance: Callable[[], float] = random
     """A random number from 0 to 1."""
     attempt: int = 0
-    """Of the next mark."""
+    """Pauses so far, since the run had what it needs."""
     _short_since: float | None = None
 
     def look(
@@ -82,10 +86,14 @@ class ScarcityTracker:
         """At most one decision. One that could not be carried out is made again at the next
         look."""
         if job.gave_back is not None:
-            self._short_since, self.attempt = None, job.gave_back.attempt + 1
-            return [TryAgain(job.gave_back)] if self._is_due(job.gave_back, pods, now) else []
+            self._short_since, self.attempt = None, job.gave_back.attempt
+            if not self._is_due(job.gave_back, pods, now):
+                return []
+            return [TryAgain(job.gave_back, self._next_kind(job))]
         held = _num_held(pods)
-        if job.is_suspended or job.has_ended or not 0 < held < self.needed:
+        # Pods without a machine hold nothing. But machines of another kind may be free.
+        is_short = held < self.needed and (held > 0 or len(self.kinds) > 1)
+        if job.is_suspended or job.has_ended or not is_short:
             self._short_since = None
             if held >= self.needed:
                 self.attempt = 0
@@ -95,9 +103,19 @@ class ScarcityTracker:
         short_seconds = now - self._short_since
         if short_seconds < self.rules.give_back_seconds:
             return []
-        pause = self.rules.pause_seconds(self.attempt, self.chance())
-        mark = GaveBack(now + pause, self.attempt, held, self.needed)
+        attempt, pause = self.attempt, 0.0
+        if held and self._next_kind(job) in (None, *self.kinds[:1]):  # none is left to try first
+            attempt, pause = attempt + 1, self.rules.pause_seconds(attempt, self.chance())
+        mark = GaveBack(now + pause, attempt, held, self.needed)
         return [GiveBack(mark, short_seconds, pause)]
+
+    def _next_kind(self, job: JobFacts) -> str | None:
+        """After that of the Job; after the last, the first again."""
+        if not self.kinds:
+            return None
+        is_known = job.accelerators in self.kinds
+        number = self.kinds.index(job.accelerators or "") + 1 if is_known else 0
+        return self.kinds[number % len(self.kinds)]
 
     def _is_due(self, mark: GaveBack, pods: Sequence[PodFacts], now: float) -> bool:
         """Not while a pod of before has not ended. A time that is too far away was written by a

@@ -172,7 +172,7 @@ def require_device(asked: Accelerators | None, number: int, present: Sequence[st
             ON_CPU,
         )
     gpus = f"{len(present)} GPU{'s' if len(present) > 1 else ''}: {', '.join(present)}"
-    is_other = asked is not None and _is_another(asked.kind, present[0])
+    is_other = asked is not None and all(_is_another(one.kind, present[0]) for one in asked.choices)
     if asked is not None and (is_other or asked.count > len(present)):
         here = find_device(present[0])
         kind = asked.kind if not is_other else here.name if here else "gpu"

@@ -56,9 +56,10 @@ def unsupported_accelerators(run: RunFile, machine: Hardware) -> DeviceRefusal |
     wanted = run.resources.accelerators
     if wanted is not None and wanted.is_cpu:
         return None
-    if wanted is not None and (family := family_of_kind(wanted.kind)) is not None:
-        problem = f"{wanted} requested, but Headway does not run on {family.name}"
-        return DeviceRefusal((ACCELERATORS,), f"resources.accelerators: {problem}", ON_CPU)
+    for one in wanted.choices if wanted is not None else ():
+        if (family := family_of_kind(one.kind)) is not None:
+            problem = f"{one} requested, but Headway does not run on {family.name}"
+            return DeviceRefusal((ACCELERATORS,), f"resources.accelerators: {problem}", ON_CPU)
     torch = machine.torch_version or ""
     if (family := family_of_torch(torch)) is not None:
         problem = f"torch {torch} is built for {family.name}, and Headway does not run on them"
@@ -149,7 +150,7 @@ def _device_names(resolved: Resolved, machine: Hardware) -> Iterator[str]:
     if resolved.device == "cpu":
         return
     if wanted is not None:
-        yield wanted.kind
+        yield from (one.kind for one in wanted.choices)
     if machine.device_name is not None:
         yield machine.device_name
 
@@ -165,7 +166,8 @@ def _devices_hint(aim: str, name: str, resolved: Resolved, parameters: int) -> s
             continue
         number, kind = fewest_devices(device, parameters, precision), device.name
         if device is named and resolved.device != "cpu":
-            kind = wanted.kind if wanted is not None and wanted.kind == name else kind
+            is_named = wanted is not None and name in {one.kind for one in wanted.choices}
+            kind = name if is_named else kind
             number = number and max(number, resolved.ranks_per_node)
         if number is not None:
             shard = " --set shard=node" if number > 1 else ""

@@ -207,15 +207,36 @@ class NodeRange:
 
 @dataclass(frozen=True)
 class Accelerators:
-    """Devices per node: `H100:8`; `cpu:2` is two workers on the CPU."""
+    """Devices per node: `H100:8`; `cpu:2` is two workers on the CPU. A list is a preference:
+    `[H100:8, A100-80:8]`."""
 
     kind: str
     count: int
+    others: tuple[str, ...] = ()
+    """Kinds that will do, too, the best first."""
 
     @classmethod
     def parse(cls, value: Any) -> Accelerators:
         if isinstance(value, Accelerators):
             return value
+        text = str(value).strip()
+        if not isinstance(value, list) and not text.startswith("["):
+            return cls._one(value)
+        entries = value if isinstance(value, list) else text.strip("[]").split(",")
+        found = [cls._one(entry) for entry in entries]
+        kinds = [one.kind for one in found]
+        if len({kind.lower() for kind in kinds}) < max(1, len(kinds)):
+            raise ValueError(f"{value!r} is no list of different devices, such as [H100:8, L40S:8]")
+        if len(found) > 1 and any(one.is_cpu for one in found):
+            raise ValueError(f"{value!r}: cpu cannot be one of several")
+        if len({one.count for one in found}) > 1:
+            raise ValueError(
+                f"{value!r}: each kind needs the same number per node, such as [H100:8, L40S:8]"
+            )
+        return cls(kinds[0], found[0].count, tuple(kinds[1:]))
+
+    @classmethod
+    def _one(cls, value: Any) -> Accelerators:
         match = re.match(r"^([A-Za-z][\w.-]*)(?::(\d+))?$", str(value).strip())
         if match is None or int(match[2] or 1) == 0:
             raise ValueError(f"{value!r} is not a device and its number per node, such as H100:8")
@@ -225,8 +246,15 @@ class Accelerators:
     def is_cpu(self) -> bool:
         return self.kind.lower() == "cpu"
 
+    @property
+    def choices(self) -> tuple[Accelerators, ...]:
+        """Each kind by itself, the best first."""
+        return tuple(Accelerators(kind, self.count) for kind in (self.kind, *self.others))
+
     def __str__(self) -> str:
-        return f"{self.kind}:{self.count}"
+        if not self.others:
+            return f"{self.kind}:{self.count}"
+        return f"[{', '.join(map(str, self.choices))}]"
 
 
 @dataclass(frozen=True)
@@ -287,7 +315,17 @@ ShardField = Annotated[
 ]
 NodeRangeField = Annotated[NodeRange, *_written(NodeRange, "number or range", 4, "2..16")]
 AcceleratorsField = Annotated[
-    Accelerators, *_written(Accelerators, "device and its number per node", "H100:8", "cpu:2")
+    Accelerators,
+    PlainValidator(Accelerators.parse),
+    PlainSerializer(str),
+    WithJsonSchema(
+        {
+            "type": ["string", "array"],
+            "items": {"type": "string"},
+            "description": "device and its number per node; or a list, the best first",
+            "examples": ["H100:8", "cpu:2", ["H100:8", "A100-80:8"]],
+        }
+    ),
 ]
 
 

@@ -273,7 +273,9 @@ class ResourcesConfig(Section):
 
     accelerators: AcceleratorsField | None = None
     """Device and number of devices per node: `H100:8`; a machine with fewer is refused. `cpu:2`
-    runs two workers per node on the CPU. Left out: the devices of the machine."""
+    runs two workers per node on the CPU. A list is a preference: with `[H100:8, A100-80:8]` all
+    nodes have H100s; on a target that has too few of them, all have A100s. Left out: the devices of
+    the machine."""
     nodes: NodeRangeField = NodeRange(1, 1)
     """On a target: number of nodes, or the range of an elastic run: `2..16`."""
     spot: Literal["all", "above_min", "none"] = "none"

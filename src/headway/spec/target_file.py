@@ -367,6 +367,12 @@ class Target(Section):
             return None
         return self.scarcity.give_back_after.amount, self.scarcity.try_again_after.amount
 
+    @property
+    def has_choice(self) -> bool:
+        """Whether runs may have one of several kinds of accelerator by default."""
+        wanted = self.resources.accelerators if self.resources is not None else None
+        return wanted is not None and bool(wanted.others)
+
     @model_validator(mode="after")
     def _queue_or_scarcity(self) -> Self:
         is_written = "scarcity" in self.model_fields_set and self.scarcity != "off"

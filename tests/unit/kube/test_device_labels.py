@@ -131,6 +131,29 @@ def test_lifting_a_gate_extends_every_alternative() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "named"),
+    [
+        ("gpu", "gpu"),
+        ("GPU", "gpu"),
+        ("H100-SXM", "H100"),
+        ("H100", "H100-SXM"),
+        ("A100-80", "A100-80GB"),
+    ],
+)
+def test_labels_of_a_target_are_used_for_other_names_of_the_same_board(
+    kind: str, named: str
+) -> None:
+    overrides = {named: [{"example.com/gpu": "mine"}]}
+    assert fits({"example.com/gpu": "mine"}, device_alternatives(kind, overrides))
+    assert not fits({}, device_alternatives(kind, overrides))
+
+
+def test_labels_of_a_name_are_not_used_for_one_of_its_boards() -> None:
+    overrides = {"A100": [{"example.com/gpu": "a100"}]}
+    assert not fits({"example.com/gpu": "a100"}, device_alternatives("A100-80", overrides))
+
+
+@pytest.mark.parametrize(
     ("override", "added", "says"),
     [
         ("RTX4090:2", "", True),

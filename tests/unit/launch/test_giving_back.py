@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from headway.clock import SystemClock, seconds_of
 from headway.kube.client import Conflict, KubeClient
 from headway.kube.gave_back import patch_of_mark
-from headway.kube.names import GAVE_BACK
+from headway.kube.kinds import KindTerms
+from headway.kube.names import ACCELERATORS, GAVE_BACK
 from headway.launch.cluster_run import ClusterRun
 from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
 from headway.launch.training_wait import reasons_to_wait
@@ -72,7 +74,7 @@ def test_a_run_without_its_minimum_gives_back_what_it_has(run: KeptRun) -> None:
     run.look(2 * JOB_SECONDS)
     assert run.job["spec"]["suspend"]
     (noted,) = run.events("gave_back")
-    assert (noted["held"], noted["needed"], noted["attempt"]) == (1, 2, 0)
+    assert (noted["held"], noted["needed"], noted["attempt"]) == (1, 2, 1)
     pause = seconds_of(noted["retry_at"]) - START - run.clock.passed
     assert 0.4 * SCARCITY.try_again_seconds < pause < 1.6 * SCARCITY.try_again_seconds
     assert any("had 1 of the 2 nodes that it needs for 60 s" in said for said in run.said)
@@ -222,3 +224,69 @@ def test_resumed_after_a_stop_it_has_its_time_again(run: KeptRun, user: ClusterR
     run.start_pod("it-0-second", "node1")
     run.look(SCARCITY.give_back_seconds - JOB_SECONDS)
     assert not run.job["spec"]["suspend"]
+
+
+# Several kinds of accelerator
+
+
+def terms_of(value: str) -> list[dict[str, Any]]:
+    return [{"matchExpressions": [{"key": "gpu", "operator": "In", "values": [value]}]}]
+
+
+KINDS = [KindTerms("H100:8", terms_of("h100")), KindTerms("A100-80:8", terms_of("a100"))]
+
+
+def choose(run: KeptRun) -> None:
+    """The run may have one of two kinds."""
+    run.keeper = run.new_keeper(KINDS)
+    run.job["metadata"] |= {"annotations": {ACCELERATORS: "H100:8"}, "resourceVersion": "1"}
+    run.job["spec"]["template"] = {"spec": {"containers": []}}
+
+
+def required(run: KeptRun) -> list[dict[str, Any]]:
+    affinity = run.job["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    required = affinity["requiredDuringSchedulingIgnoredDuringExecution"]
+    found: list[dict[str, Any]] = required["nodeSelectorTerms"]
+    return found
+
+
+def test_when_the_first_kind_is_gone_the_next_is_tried(run: KeptRun, user: ClusterRun) -> None:
+    choose(run)
+    give_back(run)
+    run.look(JOB_SECONDS)
+    assert not run.job["spec"]["suspend"], "at once"
+    assert required(run) == KINDS[1].terms
+    assert user.job_status(user.require_job()).accelerators == "A100-80:8"
+    (noted,) = run.events("tries_again")
+    assert noted["accelerators"] == "A100-80:8"
+    assert "tries again to have 2 nodes with A100-80:8" in run.said
+    order = [call for call in run.kube.calls if call.startswith(f"PATCH {JOBS}/headway-it")]
+    assert order[-2:] == [f"PATCH {JOBS}/headway-it/status", f"PATCH {JOBS}/headway-it"]
+
+
+def test_a_kind_is_not_changed_when_the_job_has_changed(run: KeptRun) -> None:
+    choose(run)
+    (only,) = run.begin("node1")
+    run.look(GIVEN_BACK_SECONDS)
+    run.end_pod(only, 6)
+    seen = run.keeper.kube.job("headway-it")
+    run.job["metadata"]["resourceVersion"] = "2"
+    with pytest.raises(Conflict):
+        run.keeper.kube.forget_start(seen)
+    assert run.job["status"]["startTime"]
+
+
+def test_a_keeper_that_is_replaced_between_the_two_calls_goes_on(run: KeptRun) -> None:
+    choose(run)
+    give_back(run)
+    del run.job["status"]["startTime"]  # all that the one before has done
+    run.keeper.watch.stop()
+    run.keeper = run.new_keeper(KINDS)
+    assert run.keeper.note_launch(run.keeper.started_job()) is None
+    run.keeper.watch.start()
+    run.look(JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    assert required(run) == KINDS[1].terms
+    start_again(run)
+    run.look(JOB_SECONDS)
+    assert len(run.events("launched")) == 2

@@ -443,9 +443,7 @@ def test_a_run_that_its_queue_failed_to_start_again_is_mended(run: KeptRun) -> N
     assert run.calls("PATCH", "headway-it") == 0, "it waits for room"
     workload["status"] = {"conditions": [{"type": "Finished", "status": "True"}]}
     run.look(2 * JOB_SECONDS)
-    assert run.job["spec"]["template"] == {
-        "metadata": {"annotations": dict.fromkeys(WORKLOAD_NAMES)}
-    }
+    assert run.job["spec"]["template"] == {"metadata": {"annotations": {}}}
 
 
 def test_a_failed_run_notes_the_node_that_failed_and_its_last_words(run: KeptRun) -> None:

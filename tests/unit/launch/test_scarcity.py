@@ -46,7 +46,7 @@ def test_too_few_pods_are_held_for_the_stated_time_and_no_longer(tracker: Scarci
     assert tracker.look(JOB, pods, 100.0) == []
     assert tracker.look(JOB, pods, 159.0) == []
     (given_back,) = tracker.look(JOB, pods, 160.0)
-    assert given_back == GiveBack(GaveBack(190.0, 0, held=1, needed=2), 60.0, 30.0)
+    assert given_back == GiveBack(GaveBack(190.0, 1, held=1, needed=2), 60.0, 30.0)
     assert tracker.look(JOB, pods, 162.0) != [], "until it has worked"
 
 
@@ -161,7 +161,7 @@ class SimulatedRun:
         self.replace_keeper()
 
     def replace_keeper(self) -> None:
-        self.tracker = ScarcityTracker(RULES, self.needed, self.random.random)
+        self.tracker = ScarcityTracker(RULES, self.needed, chance=self.random.random)
 
     @property
     def has_finished(self) -> bool:
@@ -309,3 +309,71 @@ def test_nobody_holds_too_few_pods_for_longer_than_stated(
         assert cluster.now < began + 48 * 3600
     stated = (1 + num_new_keepers) * (RULES.give_back_seconds + 2 * LOOK_SECONDS)
     assert max(run.longest_short for run in cluster.runs) <= stated
+
+
+# Several kinds of accelerator
+
+
+H100, A100, L4 = "H100:8", "A100-80:8", "L4:8"
+
+
+@pytest.fixture
+def choosing() -> ScarcityTracker:
+    return ScarcityTracker(RULES, needed=2, kinds=(H100, A100, L4), chance=lambda: 0.5)
+
+
+def given_back(tracker: ScarcityTracker, kind: str, num_held: int, now: float) -> GiveBack:
+    """Of a run that holds so many machines of this kind."""
+    job = replace(JOB, accelerators=kind)
+    pods = [pod(index, "node" if index < num_held else None) for index in range(3)]
+    assert tracker.look(job, pods, now) == []
+    (decision,) = tracker.look(job, pods, now + RULES.give_back_seconds)
+    assert isinstance(decision, GiveBack)
+    return decision
+
+
+def tried(tracker: ScarcityTracker, kind: str, mark: GaveBack) -> str | None:
+    """The kind with which it tries again, when it is time."""
+    (decision,) = tracker.look(
+        replace(suspended(mark), accelerators=kind), [], max(mark.retry_at, 0.0)
+    )
+    assert isinstance(decision, TryAgain)
+    return decision.kind
+
+
+def test_the_next_kind_is_tried_at_once_and_after_the_last_there_is_a_pause(
+    choosing: ScarcityTracker,
+) -> None:
+    first = given_back(choosing, H100, 1, 0.0)
+    assert first.pause_seconds == 0.0
+    assert tried(choosing, H100, first.mark) == A100
+    second = given_back(choosing, A100, 0, 100.0)
+    assert second.pause_seconds == 0.0
+    assert tried(choosing, A100, second.mark) == L4
+    third = given_back(choosing, L4, 1, 200.0)
+    assert third.pause_seconds == 30.0
+    assert tried(choosing, L4, third.mark) == H100
+    again = given_back(choosing, H100, 1, 300.0)
+    assert again.pause_seconds == 0.0
+    assert tried(choosing, H100, again.mark) == A100
+    assert given_back(choosing, L4, 1, 400.0).pause_seconds == 60.0, "of the second round"
+
+
+def test_a_run_that_held_nothing_does_not_pause(choosing: ScarcityTracker) -> None:
+    """Its pods are what autoscalers see."""
+    last = given_back(choosing, L4, 0, 0.0)
+    assert last.pause_seconds == 0.0
+    assert tried(choosing, L4, last.mark) == H100
+
+
+def test_a_kind_of_which_there_is_enough_is_kept(choosing: ScarcityTracker) -> None:
+    for now in range(0, 1000, 10):
+        job = replace(JOB, accelerators=A100)
+        assert choosing.look(job, [pod(0), pod(1), pod(2, machine=None)], float(now)) == []
+
+
+def test_a_kind_that_somebody_has_edited_is_followed_by_the_first(
+    choosing: ScarcityTracker,
+) -> None:
+    decision = given_back(choosing, "B200:8", 1, 0.0)
+    assert tried(choosing, "B200:8", decision.mark) == H100

@@ -148,6 +148,13 @@ CPU = "to run it on the CPU: --set resources.accelerators=cpu:1"
             "A100:2 requested, but torch sees 2 GPUs: Tesla T4, Tesla T4",
             "to run it on the GPUs of this machine: --set resources.accelerators=T4:2",
         ),
+        (
+            "[H100:1, A100:1]",
+            0,
+            ["Tesla T4"],
+            "[H100:1, A100:1] requested, but torch sees 1 GPU: Tesla T4",
+            "to run it on the GPU of this machine: --set resources.accelerators=T4:1",
+        ),
     ],
 )
 def test_a_worker_refuses_a_machine_without_its_device(
@@ -165,6 +172,7 @@ def test_a_worker_refuses_a_machine_without_its_device(
         ("A100:1", "NVIDIA A100-SXM4-80GB"),
         ("A100-80GB:1", "NVIDIA A100 80GB PCIe"),
         ("H100:1", "NVIDIA H100 NVL"),
+        ("[H100:1, A100-80:1]", "NVIDIA A100-SXM4-80GB"),
         ("A100:1", "NVIDIA A100-SXM4-40GB MIG 1g.5gb"),
         # Names that are not in the table: nobody knows what their drivers call them.
         ("gpu:1", "NVIDIA GeForce RTX 4090"),

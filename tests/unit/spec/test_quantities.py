@@ -55,9 +55,12 @@ from headway.spec.quantities import (
         ("A100-80GB:4", Accelerators("A100-80GB", 4)),
         ("H100", Accelerators("H100", 1)),
         ("cpu:2", Accelerators("cpu", 2)),
+        (["H100:8", "A100-80:8"], Accelerators("H100", 8, ("A100-80",))),
+        ("[H100:8,A100-80:8]", Accelerators("H100", 8, ("A100-80",))),
+        (["H100:8"], Accelerators("H100", 8)),
     ],
 )
-def test_what_is_written(written: str | int, expected: Any) -> None:
+def test_what_is_written(written: str | int | list[str], expected: Any) -> None:
     assert type(expected).parse(written) == expected
 
 
@@ -96,6 +99,11 @@ def test_a_bare_m_is_refused_everywhere(kind: Any, written: str) -> None:
         (Accelerators, "8xH100", "such as H100:8"),
         (Accelerators, "H100:0", "such as H100:8"),
         (Accelerators, "H100:00", "such as H100:8"),
+        (Accelerators, [], "no list of different devices"),
+        (Accelerators, ["H100:8", "h100:8"], "no list of different devices"),
+        (Accelerators, ["H100:8", "A100:4"], "the same number per node"),
+        (Accelerators, ["H100:1", "cpu:1"], "cpu cannot be one of several"),
+        (Accelerators, ["H100:8", "8xA100"], "such as H100:8"),
     ],
 )
 def test_a_wrong_value_is_told_what_would_be_right(kind: Any, written: Any, says: str) -> None:
@@ -130,6 +138,7 @@ QUANTITIES = st.one_of(
     st.builds(BatchSize, COUNTS, st.sampled_from(["sequences", "tokens"])),
     st.tuples(COUNTS, COUNTS).map(lambda pair: NodeRange(min(pair), max(pair))),
     st.builds(Accelerators, st.sampled_from(["H100", "cpu", "A100-80GB"]), COUNTS),
+    st.builds(Accelerators, st.just("H100"), COUNTS, st.just(("A100-80", "L4"))),
 )
 
 
