@@ -282,7 +282,7 @@ class ScarcityConfig(Section):
         return _required_time(interval)
 
 
-class KeepConfig(Section):
+class KeepObjectsConfig(Section):
     """How long the objects of a run that is over stay in the namespace. What it saved is not
     touched."""
 
@@ -331,7 +331,7 @@ class Target(Section):
     scarcity: ScarcityConfig | Literal["off"] = ScarcityConfig()
     """What a run does that cannot get the nodes it needs. `off`: it waits with those that it has.
     In a `queue` it is off: Kueue starts a run when there is room for it."""
-    keep: KeepConfig = KeepConfig()
+    keep: KeepObjectsConfig = KeepObjectsConfig()
     """How long objects stay of runs that are over."""
     accelerators: dict[str, list[dict[str, str]]] = {}
     """Labels of the machines that have a kind of accelerator, in place of those that Headway knows:
