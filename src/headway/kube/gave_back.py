@@ -57,6 +57,13 @@ def gave_back(job: Job) -> GaveBack | None:
         return UNREADABLE
 
 
+def has_stale_mark(job: Job) -> bool:
+    """Of a Job that was started, and not by `patch_of_mark`."""
+    assert job.metadata is not None
+    assert job.spec is not None
+    return GAVE_BACK in (job.metadata.annotations or {}) and not job.spec.suspend
+
+
 def patch_of_mark(job: Job, mark: GaveBack | None) -> Object:
     """Suspends the Job with a mark, or starts it without. Refused if the Job has changed since it
     was read: somebody may have stopped it."""

@@ -1,4 +1,5 @@
-"""Whether a run that has trained waits for nodes, for longer than a restart takes to begin."""
+"""Whether a run that has trained since it was started waits for nodes, for longer than a restart
+takes to begin."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class BelowMinimum:
         """True once each time. `state`: the coordinator's. `is_meant`: the run was stopped, or
         has ended."""
         paused = bool(state["generation"]["paused"])
-        self._has_trained = self._has_trained or not paused
+        self._has_trained = not is_meant and (self._has_trained or not paused)
         waits = paused and self._has_trained and not is_meant
         seconds = self._paused.seconds(waits, now, now)
         is_new = seconds > WAITS_SECONDS and not self._is_noted

@@ -18,7 +18,8 @@ from headway.clock import Clock
 from headway.errors import HeadwayError
 from headway.kube.client import ClusterUnreachable, KubeClient
 from headway.kube.names import INDEX, labels, run_object
-from headway.kube.pod_status import creation_time, end_condition, pod_name
+from headway.kube.pod_status import creation_time, pod_name
+from headway.launch.job_status import job_status
 
 LOOK_SECONDS = 1.0
 FEW = 50
@@ -126,10 +127,7 @@ class NodeLog:
             job = self._kube.job(run_object(self._run))
         except ClusterUnreachable:
             return False
-        if job is None:
-            return True
-        assert job.spec is not None
-        return end_condition(job) is not None or bool(job.spec.suspend)
+        return job is None or not job_status(self._run, job).is_under_way
 
 
 def _has_begun(pod: Pod) -> bool:

@@ -9,9 +9,10 @@ from typing import Any
 
 from lightkube.resources.batch_v1 import Job
 
-from headway.kube.gave_back import GaveBack, gave_back
+from headway.kube.gave_back import GaveBack, gave_back, has_stale_mark
 from headway.kube.kueue import has_stale_template, queue_of, was_stopped
 from headway.kube.pod_status import accelerators_of, end_condition
+from headway.launch.job_status import num_ready
 from headway.launch.pod_decisions import PodFacts
 
 
@@ -37,6 +38,10 @@ class JobFacts:
     """In a queue, which cannot start it again as it is."""
     accelerators: str | None = None
     """Kind of accelerator that its pods have or wait for, if the run may have one of several."""
+    has_stale_mark: bool = False
+    """It has the mark of one that gave its pods back, and is not suspended."""
+    ready: int = 0
+    """Pods that are ready, as it counts them."""
 
     @property
     def is_stopped(self) -> bool:
@@ -179,6 +184,8 @@ def job_facts(job: Job) -> JobFacts:
         launch=launch_id(job),
         has_stale_template=has_stale_template(job),
         accelerators=accelerators_of(job),
+        has_stale_mark=has_stale_mark(job),
+        ready=num_ready(job),
     )
 
 

@@ -21,12 +21,11 @@ from typing import Any, Protocol
 
 from lightkube.resources.batch_v1 import Job
 
-from headway.clock import Clock, stamp
+from headway.clock import Clock
 from headway.errors import HeadwayError, NotFound, StillRunning
 from headway.http_server import HttpServer
 from headway.kube.client import ClusterUnreachable, KubeClient
 from headway.kube.coordinator_set import coordinator_arguments, fewest_nodes
-from headway.kube.gave_back import patch_of_mark, start_again
 from headway.kube.kinds import KindTerms
 from headway.kube.kueue import mend_job, stop_job
 from headway.kube.names import (
@@ -77,7 +76,15 @@ from headway.launch.pod_decisions import (
 from headway.launch.pod_watch import PodWatch, pod_facts
 from headway.launch.replacements import Replacements
 from headway.launch.run_pages import run_pages
-from headway.launch.scarcity import GiveBack, ScarcityRules, ScarcityTracker, TryAgain
+from headway.launch.scarcity import (
+    GiveBack,
+    RemoveMark,
+    ScarcityDecision,
+    ScarcityRules,
+    ScarcityTracker,
+    TryAgain,
+)
+from headway.launch.scarcity_calls import carry_out
 from headway.launch.worker_exit import failed_facts
 from headway.member.protocol.sockets import bound_to
 from headway.spec.resolve import Resolved
@@ -231,6 +238,8 @@ class Keeper:
         self._jobs.launch = noted_launch(events)
         if facts.gave_back is not None or facts.launch == self._jobs.launch:
             self._replacements = Replacements(events)
+            if self._scarcity is not None:
+                self._scarcity.remember(self.directory.history())
             self._journal.note("coordinator_lost", how="its pod was replaced")
             return None
         assert facts.launch is not None
@@ -301,7 +310,8 @@ class Keeper:
             took = round(joined.seconds, 3)
             self._journal.note("replaced", node=joined.node, pod=joined.pod, seconds=took)
         if self._below_minimum.look(state, self._is_idle, self.clock.monotonic()):
-            nodes, minimum = len(members & connected), self.resolved.run.resources.nodes.minimum
+            nodes = len(members & connected)
+            minimum = fewest_nodes(self.resolved)
             self._journal.note("below_minimum", nodes=nodes, minimum=minimum)
 
     def _find_markers(self, pods: list[PodFacts]) -> None:
@@ -371,7 +381,7 @@ class Keeper:
             with self._saying_what_fails():
                 self._carry_out(decision, job)
 
-    def _of_scarcity(self, facts: RunFacts) -> list[GiveBack | TryAgain]:
+    def _of_scarcity(self, facts: RunFacts) -> list[ScarcityDecision]:
         if self._scarcity is None or facts.job is None or facts.pods is None:
             return []
         return self._scarcity.look(facts.job, facts.pods, self.clock.now())
@@ -398,14 +408,12 @@ class Keeper:
         spent = read_status(self._watched, self.clock.now()).goodput
         return None if spent is None else spent.total_seconds
 
-    def _carry_out(self, decision: JobDecision | GiveBack | TryAgain, job: Job | None) -> None:
+    def _carry_out(self, decision: JobDecision | ScarcityDecision, job: Job | None) -> None:
         match decision:
-            case GiveBack():
+            case GiveBack() | TryAgain() | RemoveMark():
                 assert job is not None
-                self._give_back(decision, job)
-            case TryAgain():
-                assert job is not None
-                self._try_again(decision, job)
+                carry_out(decision, self.kube, job, self._kinds, self._journal, self._say)
+                self._flush()
             case NoteLaunch(launch):
                 self._note_launched(launch)
                 self._replacements = Replacements([])
@@ -435,33 +443,9 @@ class Keeper:
                     if not self._is_over():  # resumed meanwhile, and its call came before ours
                         self._scale_coordinator(1)
 
-    def _give_back(self, decision: GiveBack, job: Job) -> None:
-        mark = decision.mark
-        self.kube.patch_job(run_object(self.resolved.name), patch_of_mark(job, mark))
-        self._say(
-            f"{mark.shortage} for {decision.seconds:.0f} s: its pods are given back; tries again "
-            f"in {decision.pause_seconds:.0f} s"
-        )
-        self._journal.note(
-            "gave_back",
-            held=mark.held,
-            needed=mark.needed,
-            seconds=round(decision.seconds, 3),
-            attempt=mark.attempt,
-            retry_at=stamp(mark.retry_at),
-        )
-        self._flush()
-
     def _scale_coordinator(self, replicas: int) -> None:
         with suppress(NotFound):  # deleted with the run, and so will be this pod
             self.kube.scale_replica_set(coordinator_object(self.resolved.name), replicas)
-
-    def _try_again(self, decision: TryAgain, job: Job) -> None:
-        kind, needed = decision.kind, decision.mark.needed
-        start_again(self.kube, job, None if kind is None else self._kinds[kind])
-        of_kind = {"accelerators": kind} if kind is not None else {}
-        self._say(f"tries again to have {needed} nodes" + (f" with {kind}" if kind else ""))
-        self._journal.note("tries_again", attempt=decision.mark.attempt, needed=needed, **of_kind)
 
     def _is_over(self) -> bool:
         job = self.kube.job(run_object(self.resolved.name))

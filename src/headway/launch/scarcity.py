@@ -15,11 +15,15 @@ from random import random
 from headway.kube.gave_back import GaveBack
 from headway.launch.job_decisions import JobFacts
 from headway.launch.pod_decisions import PodFacts
+from headway.state.rewinds import Record
+from headway.state.status import newest_event
 
 MOST_PAUSE_SECONDS = 3600.0
-"""A run that has waited for long must still notice when the others have ended."""
+"""On average. A run that has waited for long must still notice when the others have ended."""
 LEAST_SHARE, MOST_SHARE = 0.5, 1.5
 """Of a pause, by chance."""
+CLOCKS_DIFFER_SECONDS = 300.0
+"""From one keeper's machine to the next one's, at most."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +46,8 @@ class ScarcityRules:
         """`chance`: from 0 to 1."""
         share: float = LEAST_SHARE + (MOST_SHARE - LEAST_SHARE) * chance
         # Beyond a dozen doublings it is the longest anyhow.
-        return min(self.try_again_seconds * 2.0 ** min(attempt, 12) * share, MOST_PAUSE_SECONDS)
+        average = min(self.try_again_seconds * 2.0 ** min(attempt, 12), MOST_PAUSE_SECONDS)
+        return average * share
 
 
 @dataclass(frozen=True)
@@ -64,10 +69,19 @@ class TryAgain:
     """Kind of accelerator to have from now on, if there are several."""
 
 
+@dataclass(frozen=True)
+class RemoveMark:
+    """Take the mark off a Job that somebody has started otherwise: suspended again, it would look
+    as if pods had been given back."""
+
+
+ScarcityDecision = GiveBack | TryAgain | RemoveMark
+
+
 @dataclass
 class ScarcityTracker:
     """Remembers what earlier looks saw. A new one counts anew how long pods are held, and finds in
-    the mark what was given back."""
+    the mark, or in the journal, what was given back."""
 
     rules: ScarcityRules
     needed: int
@@ -80,9 +94,13 @@ class ScarcityTracker:
     """Pauses so far, since the run had what it needs."""
     _short_since: float | None = None
 
-    def look(
-        self, job: JobFacts, pods: Sequence[PodFacts], now: float
-    ) -> list[GiveBack | TryAgain]:
+    def remember(self, events: Sequence[Record]) -> None:
+        """Attempts of a keeper before this one; those before the run trained are over."""
+        newest = newest_event(events, "gave_back", "started")
+        if newest is not None and newest["event"] == "gave_back":
+            self.attempt = newest["attempt"]
+
+    def look(self, job: JobFacts, pods: Sequence[PodFacts], now: float) -> list[ScarcityDecision]:
         """At most one decision. One that could not be carried out is made again at the next
         look."""
         if job.gave_back is not None:
@@ -90,12 +108,16 @@ class ScarcityTracker:
             if not self._is_due(job.gave_back, pods, now):
                 return []
             return [TryAgain(job.gave_back, self._next_kind(job))]
+        if job.has_stale_mark:
+            return [RemoveMark()]
         held = _num_held(pods)
+        # What the watch shows may be old.
+        has_enough = held >= self.needed or job.ready >= self.needed
         # Pods without a machine hold nothing. But machines of another kind may be free.
-        is_short = held < self.needed and (held > 0 or len(self.kinds) > 1)
+        is_short = not has_enough and (held > 0 or len(self.kinds) > 1)
         if job.is_suspended or job.has_ended or not is_short:
             self._short_since = None
-            if held >= self.needed:
+            if has_enough:
                 self.attempt = 0
             return []
         if self._short_since is None:
@@ -122,7 +144,8 @@ class ScarcityTracker:
         clock that is wrong."""
         if any(not pod.has_ended for pod in pods):
             return False
-        return not now < mark.retry_at <= now + MOST_PAUSE_SECONDS
+        longest = MOST_SHARE * MOST_PAUSE_SECONDS + CLOCKS_DIFFER_SECONDS
+        return not now < mark.retry_at <= now + longest
 
 
 def _num_held(pods: Sequence[PodFacts]) -> int:

@@ -281,6 +281,13 @@ class ScarcityConfig(Section):
     def _is_time(cls, interval: Interval) -> Interval:
         return _required_time(interval)
 
+    @field_validator("try_again_after")
+    @classmethod
+    def _is_at_most_the_longest(cls, interval: Interval) -> Interval:
+        if interval.amount > 3600:
+            raise ValueError(f"{interval} is longer than 1h, the longest pause")
+        return interval
+
 
 class KeepObjectsConfig(Section):
     """How long the objects of a run that is over stay in the namespace. What it saved is not

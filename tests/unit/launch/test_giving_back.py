@@ -14,6 +14,7 @@ from headway.kube.client import Conflict, KubeClient
 from headway.kube.gave_back import patch_of_mark
 from headway.kube.kinds import KindTerms
 from headway.kube.names import ACCELERATORS, GAVE_BACK
+from headway.launch.below_minimum import WAITS_SECONDS
 from headway.launch.cluster_run import ClusterRun
 from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
 from headway.launch.training_wait import reasons_to_wait
@@ -144,6 +145,76 @@ def test_after_another_start_a_new_keeper_keeps_the_members(run: KeptRun) -> Non
     run.look(JOB_SECONDS)
     assert replace_keeper(run) is None, "the members are those of this launch"
     assert len(run.events("launched")) == 2
+
+
+def test_after_another_start_a_new_keeper_pauses_longer(run: KeptRun) -> None:
+    give_back(run)
+    run.look(PAUSE_SECONDS + JOB_SECONDS)
+    start_again(run)
+    run.look(JOB_SECONDS)
+    replace_keeper(run)
+    run.create_pod(0, "it-0-second")
+    run.start_pod("it-0-second", "node1")
+    run.look(GIVEN_BACK_SECONDS)
+    assert [noted["attempt"] for noted in run.events("gave_back")] == [1, 2]
+
+
+def test_a_new_keeper_of_a_run_that_has_trained_since_begins_with_the_first_pause(
+    run: KeptRun,
+) -> None:
+    give_back(run)
+    run.look(PAUSE_SECONDS + JOB_SECONDS)
+    start_again(run)
+    run.look(JOB_SECONDS)
+    run.journal.note("started")
+    replace_keeper(run)
+    run.create_pod(0, "it-0-second")
+    run.start_pod("it-0-second", "node1")
+    run.look(GIVEN_BACK_SECONDS)
+    assert [noted["attempt"] for noted in run.events("gave_back")] == [1, 1]
+
+
+def test_a_mark_on_a_job_that_somebody_has_started_is_removed(run: KeptRun) -> None:
+    """By kubectl. Otherwise a later stop by kubectl would look as if pods were given back."""
+    give_back(run)
+    run.job["spec"]["suspend"] = False
+    start_again(run)
+    run.look(2 * JOB_SECONDS)
+    assert mark_of(run) is None
+    assert not run.job["spec"]["suspend"]
+    assert run.events("tries_again") == []
+    run.job["spec"]["suspend"] = True
+    run.look(2 * PAUSE_SECONDS)
+    assert run.job["spec"]["suspend"], "stopped is stopped"
+
+
+def test_below_its_minimum_it_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plain number of nodes is no minimum."""
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kept_run(tmp_path, Code(), "resources.nodes=3") as run:
+        run.begin("node1", "node2", "node3")
+        run.look(JOB_SECONDS)
+        run.coordinator.is_paused = True
+        run.look(2 * WAITS_SECONDS)
+        (noted,) = run.events("below_minimum")
+        assert noted["minimum"] == 1
+
+
+def test_a_run_that_starts_again_is_not_below_its_minimum(run: KeptRun) -> None:
+    """It has trained before, and its nodes are still to come."""
+    (only,) = run.begin("node1")
+    run.coordinator.is_paused = True
+    run.look(GIVEN_BACK_SECONDS)
+    noted = run.events("below_minimum")
+    assert [each["minimum"] for each in noted] == [2]
+    run.end_pod(only, 6)
+    run.job["status"]["conditions"] = [{"type": "Suspended", "status": "True"}]
+    run.look(PAUSE_SECONDS + JOB_SECONDS)
+    start_again(run)
+    run.look(SCARCITY.give_back_seconds)
+    assert run.events("below_minimum") == noted
 
 
 def test_a_mark_that_somebody_has_edited_is_no_trap(run: KeptRun) -> None:
