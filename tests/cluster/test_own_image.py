@@ -16,6 +16,7 @@ from cluster_tool.volumes import claim_folder
 from headway import __version__
 from support.lab import START_SECONDS, Lab
 from support.torch_image import fetch_wheels, link_python
+from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -81,7 +82,8 @@ def test_a_run_in_an_image_with_torch_and_no_headway(lab: Lab, tmp_path: Path) -
 def test_an_image_of_another_version_is_refused(lab: Lab, tmp_path: Path) -> None:
     said = by_another_version(lab, tmp_path, "run", "--on", "lab", "--nodes", "1")
     assert f"this image has Headway {__version__}, and the pod was made by Headway {OTHER}" in said
-    assert lab.objects() == []
+    # The pod that served the claim is deleted in the background.
+    wait_for("nothing to be left", lambda: lab.objects() == [], START_SECONDS)
 
 
 @pytest.mark.long("another 30 s, for a refusal that unit tests have too")
