@@ -21,6 +21,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(240)]
 
 EXEC = ("exec", "it", "--node", "1", "--on", "lab", "--")
 NUM_BYTES = 3_000_000
+HEEDS_CTRL_C = 'trap "echo inter""rupted; exit" INT; echo be""gun; sleep 600 & wait'
+"""What it prints is not what is typed, which a terminal shows, too."""
 
 
 @pytest.fixture
@@ -94,7 +96,9 @@ def test_a_shell_in_a_terminal(folder: Path) -> None:
         terminal.wait_for("/dev/pts/")
         terminal.resize(120, 40)
         # Ctrl-C ends what runs there, and not what runs here.
-        terminal.type("trap 'echo inter''rupted' INT; sleep 600\n\x03")
+        terminal.type(f"sh -c '{HEEDS_CTRL_C}'\n")
+        terminal.wait_for("begun")
+        terminal.type("\x03")
         terminal.wait_for("interrupted")
         terminal.type("stty size; exit 9\n")
         terminal.wait_for("40 120")
