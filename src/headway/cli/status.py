@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import goodput_text, print_json, short_count, short_loss, short_time
+from headway.errors import NotFound
 
 if TYPE_CHECKING:
     from headway.cli.members import Event, Launch, ListedWorker
@@ -94,8 +96,9 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
         found, events = RunStatus.from_json(known["status"]), known["events"]
         reasons += [known["loss"]] if known.get("loss") else []
     elif not is_active:
-        directory = run.directory()
-        found, events = read_status(directory, SystemClock().now()), [*directory.history()]
+        with suppress(NotFound) if on_cluster is not None else nullcontext():
+            directory = run.directory()  # none, if it was stopped before it was ever started
+            found, events = read_status(directory, SystemClock().now()), [*directory.history()]
     if found is not None and on_cluster is not None:
         found = replace(found, state=_state_of(found, on_cluster))
     if json_:
@@ -117,8 +120,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
         lines += _budget(events, run.on)
     if found is None:
         state = "starting" if cluster.unreachable is None else "unknown"
-        if on_cluster is not None and on_cluster.state in ("queued", "waiting"):
-            state = on_cluster.state
+        if on_cluster is not None and on_cluster.state != "active":
+            state = "stopped" if on_cluster.state == "suspended" else on_cluster.state
         _print([("run", run.name), ("state", state), *lines])
         return
     shown = _lines(run.name, events, found, newest_launch(events), [])

@@ -96,6 +96,10 @@ def _create(run: TargetRun, objects: Sequence[Object]) -> None:
                 "apply -f -"
             )
         raise
+    except (HeadwayError, KeyboardInterrupt):
+        if run.target.queue is not None:  # or Kueue may start workers that nobody keeps
+            _clean_up(run)
+        raise
 
 
 def _delete_old(run: TargetRun) -> None:
@@ -129,7 +133,7 @@ def _refuse_active(run: TargetRun) -> Job | None:
             return job  # a launch that was cut off
         raise StillRunning(
             f"run {run.name} is already waiting on {run.on}, {shape.why}",
-            f"to take it out of the queue: headway delete {run.name}",
+            f"to take it out of the queue: headway stop {run.name} --on {run.on}",
         )
     if shape.state == "waiting":
         raise StillRunning(

@@ -225,12 +225,7 @@ class ClusterRun:
         shape = self.job_status(job)
         if shape.state in ("finished", "failed"):
             raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to stop")
-        if shape.state == "queued":
-            raise StillRunning(
-                f"run {self.name} is waiting {shape.why}: there is nothing to stop",
-                f"to take it out of the queue: headway delete {self.name}",
-            )
-        if shape.state in ("active", "waiting"):
+        if shape.is_under_way:
             stop_job(self.kube, job)
         # The coordinator exits soon after the last of them: ask it while it answers.
         known: dict[str, Any] | None = None

@@ -249,14 +249,13 @@ def test_a_run_in_a_queue_is_not_a_stopped_one(
     assert (said.exit_code, said.err) == (
         Exit.STILL_RUNNING,
         "error: run it is already waiting on lab, in queue research\n"
-        "hint: to take it out of the queue: headway delete it\n",
+        "hint: to take it out of the queue: headway stop it --on lab\n",
     )
     said = headway("resume", "--on", "lab")
     assert said.exit_code == Exit.STILL_RUNNING
     assert "is already waiting in queue research" in said.err
-    said = headway("stop", "--on", "lab")
-    assert (said.exit_code, "nothing to stop" in said.err) == (Exit.STILL_RUNNING, True)
-    assert "headway-it" in kube.named("jobs")
+    assert headway("stop", "--on", "lab").exit_code == 0, "it keeps what it has saved"
+    assert shown(headway, "--on", "lab")["cluster"]["state"] == "suspended"
     assert headway("delete", "it", "--on", "lab", "--yes").exit_code == 0
     assert "headway-it" not in kube.named("jobs")
 
@@ -429,6 +428,18 @@ def test_a_launch_that_may_not_create_a_role_leaves_nothing_and_names_the_other_
     )
     launched(headway, kube, folder)
     assert kube.named("serviceaccounts") == kube.named("roles") == []
+
+
+def test_a_launch_into_a_queue_that_is_cut_off_leaves_nothing(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    """Or Kueue would start workers, and nobody keeps them."""
+    write_set(folder / "train", [(range(1, 2000), None)])
+    edit(folder / "targets.yaml", CLAIM, f"{CLAIM}  queue: research\n")
+    kube.failing["PATCH /api/v1/namespaces/ml/services/headway-it"] = 1
+    said = headway("run", "--on", "lab")
+    assert "Service headway-it" in said.err
+    assert [name for name in kube.named("jobs") if "-storage-" not in name] == []
 
 
 # --- somebody else launches the same run
