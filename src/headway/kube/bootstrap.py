@@ -11,7 +11,7 @@ nobody on the way is trusted. What the image has at a version that is required i
 that has this version of Headway, nothing is fetched.
 
 Exit codes: 0, all is there. 2, the image lacks something, and all of it is said: the run fails. 7,
-nothing came in time: another pod may do better.
+nothing came in time, or nothing right, or it cannot be unpacked here: another pod may do better.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ import signal
 import sys
 import time
 import zipfile
+import zlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:  # Python 3.7 could not evaluate these
@@ -53,7 +54,7 @@ class Lacking(Exception):
 
 
 class Broken(Exception):
-    """A transfer that may work at the next attempt."""
+    """What may work at the next attempt, or in another pod."""
 
 
 class WrongContent(Broken):
@@ -153,6 +154,16 @@ def _fits(tag: str, image: Image) -> bool:
     )
 
 
+def instead(wheels: list[Wheel], image: Image) -> list[str]:
+    """Those that the image has at a version that is not taken."""
+    return [
+        f"{wheel['name']} {version} -> {wheel['version']}"
+        for wheel in wheels
+        for version in [image.installed(wheel["name"])]
+        if version is not None
+    ]
+
+
 def problems(plan: Plan, image: Image) -> list[str]:
     """All that keeps Headway from running in this image."""
     found = []
@@ -229,14 +240,14 @@ class Server:
 
 
 def fetch(wheels: list[Wheel], address: str, folder: str, clock: Any = time) -> None:
-    """Each is unpacked into the folder once it is whole. Raises Lacking or Broken."""
-    server, deadline = Server(address), clock.monotonic() + GIVE_UP_SECONDS
-    said, num_wrong, pause = "", 0, FIRST_PAUSE_SECONDS
+    """Unpacked into the folder once all are whole: until then, others may wait for our place.
+    Raises Lacking or Broken."""
+    server, said, num_wrong = Server(address), "", 0
     for wheel in wheels:
-        path = os.path.join(folder, wheel["sha256"])
+        deadline, pause = clock.monotonic() + GIVE_UP_SECONDS, FIRST_PAUSE_SECONDS
         while True:
             try:
-                server.get(wheel, path)
+                server.get(wheel, os.path.join(folder, wheel["sha256"]))
                 break
             except Lacking:
                 raise Lacking(_not_served(wheel)) from None
@@ -244,7 +255,7 @@ def fetch(wheels: list[Wheel], address: str, folder: str, clock: Any = time) -> 
                 words = f"{wheel['name']} from {address}: {broken}"
                 num_wrong += isinstance(broken, WrongContent)
                 if num_wrong >= MOST_WRONG:
-                    raise Lacking(words) from None
+                    raise Broken(words) from None
                 if clock.monotonic() + pause > deadline:
                     raise Broken(f"waited {GIVE_UP_SECONDS:.0f} s for {words}") from None
                 if words != said:
@@ -253,10 +264,9 @@ def fetch(wheels: list[Wheel], address: str, folder: str, clock: Any = time) -> 
                 # Spread out: thousands may wait for a place.
                 clock.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-        pause = FIRST_PAUSE_SECONDS
-        unpack(path, folder)
-        os.remove(path)
     server.close()
+    for wheel in wheels:
+        unpack(wheel, folder)
 
 
 def _not_served(wheel: Wheel) -> str:
@@ -266,11 +276,18 @@ def _not_served(wheel: Wheel) -> str:
     return f"the coordinator's image does not have {what}"
 
 
-def unpack(wheel: str, folder: str) -> None:
-    """Without commands and headers, which pip would put elsewhere."""
-    with zipfile.ZipFile(wheel) as archive:
-        names = [name for name in archive.namelist() if ".data/" not in name]
-        archive.extractall(folder, names)
+def unpack(wheel: Wheel, folder: str) -> None:
+    """Without commands and headers, which pip would put elsewhere. Raises Broken: its content is
+    right, so it is this machine."""
+    path = os.path.join(folder, wheel["sha256"])
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = [name for name in archive.namelist() if ".data/" not in name]
+            archive.extractall(folder, names)
+        os.remove(path)
+    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        words = f"{wheel['name']} cannot be unpacked in {folder}"
+        raise Broken(f"{words}: {type(error).__name__}: {error}") from None
 
 
 # The program
@@ -322,14 +339,18 @@ def fetched(listed: str, folder: str, address: str) -> int:
         return NOTHING_CAME
     size, took = sum(wheel["size"] for wheel in found), time.monotonic() - began
     say(f"brought {len(found)} packages, {size / 1e6:.1f} MB, in {took:.1f} s")
+    replaced = instead(found, image)
+    if replaced:
+        say(f"instead of the image's: {', '.join(replaced)}")
     return 0
 
 
 def start(folder: str, *command: str) -> None:
-    """Becomes `headway COMMAND`. By a path before that of the image, which keeps its own."""
+    """Becomes `headway COMMAND`. By a path before that of the image, which keeps its own; without
+    the working folder (-P), whose files may have the names of packages."""
     paths = [folder, os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.execv(sys.executable, [sys.executable, "-m", "headway.cli.main", *command])
+    os.execv(sys.executable, [sys.executable, "-P", "-m", "headway.cli.main", *command])
 
 
 def refuse(version: str, lacking: list[str]) -> int:

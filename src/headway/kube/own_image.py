@@ -33,6 +33,8 @@ BOOTSTRAP_RESOURCES = {"cpu": "250m", "memory": "256Mi"}
 WHEELS_RESOURCES = {"cpu": "250m", "memory": "128Mi"}
 PACKAGES_BYTES = "1Gi"
 """Limit of what is unpacked: 20 MB, 45 MB more to reach a bucket, and bytecode."""
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
+"""Where Kubernetes mounts it into each container that has no mount there."""
 PROGRAM_FILE = f"{BOOTSTRAP_FOLDER}/{PROGRAM}"
 
 
@@ -84,6 +86,12 @@ def add_wheels(template: Object) -> None:
     serving["command"] = ["headway", "wheels"]
     serving["ports"] = [{"name": WHEELS, "containerPort": WHEELS_PORT, "protocol": "TCP"}]
     serving["restartPolicy"] = "Always"
+    # Empty: the coordinator's token would be mounted there, and this container answers anybody.
+    spec["volumes"].append({"name": "headway-no-token", "emptyDir": {}})
+    serving["volumeMounts"] = [
+        *(one for one in serving["volumeMounts"] if one["mountPath"].rstrip("/") != TOKEN),
+        {"name": "headway-no-token", "mountPath": TOKEN, "readOnly": True},
+    ]
     spec["initContainers"] = [serving, *spec.get("initContainers", [])]
 
 

@@ -20,6 +20,7 @@ from lightkube.resources.core_v1 import Event, Pod
 
 from headway.kube.names import ACCELERATORS, BOOTSTRAP, COMPONENTS, GATE, QUEUE
 from headway.kube.pods import SPEC_VOLUME
+from headway.kube.worker_job import OWN_ERRORS
 
 HOPELESS = {
     "ErrImagePull": "the image cannot be pulled",
@@ -210,6 +211,12 @@ def exit_code(pod: Pod) -> int | None:
     return ended.exitCode if ended is not None else None
 
 
+def is_own_error(pod: Pod) -> bool:
+    """Whether it ended by an error of the run itself, for which its Job fails."""
+    found = _ended_container(pod)
+    return found is not None and found[1].exitCode in OWN_ERRORS.get(found[0], ())
+
+
 def spec_config_map_name(job: Job) -> str | None:
     """The ConfigMap with the resolved run that pods of this Job mount."""
     pod = job.spec.template.spec if job.spec is not None else None
@@ -257,12 +264,17 @@ def _exit_words(ended: ContainerStateTerminated) -> str:
 
 
 def _end_of(pod: Pod) -> ContainerStateTerminated | None:
-    """The end of our container, or of the one that should have brought Headway for it: the cluster
-    may have injected others."""
+    found = _ended_container(pod)
+    return found[1] if found is not None else None
+
+
+def _ended_container(pod: Pod) -> tuple[str, ContainerStateTerminated] | None:
+    """Name and end of our container, or of the one that should have brought Headway for it: the
+    cluster may have injected others."""
     for container in _containers(pod.status) if pod.status is not None else ():
         ended = container.state.terminated if container.state is not None else None
         if ended is None or container.name not in (*COMPONENTS, BOOTSTRAP):
             continue
         if container.name != BOOTSTRAP or ended.exitCode != 0:
-            return ended
+            return container.name, ended
     return None

@@ -52,14 +52,18 @@ NO_LIMIT = 2**31 - 1
 """Limit of failures. Lost machines are not failures, and a run of several months loses many."""
 GRACE_SECONDS = 120
 """Time from SIGTERM to SIGKILL: what spot machines allow, and more than a step takes."""
-OWN_ERRORS = (
-    Exit.RUN_FAILED,
-    Exit.BAD_INPUT,
-    Exit.NOT_FOUND,
-    Exit.CHECK_FAILED,
-    Exit.STILL_RUNNING,
-)
-"""Exit codes of a pod that would fail the same way again. In the order that Kubernetes requires."""
+OWN_ERRORS = {
+    "worker": (
+        Exit.RUN_FAILED,
+        Exit.BAD_INPUT,
+        Exit.NOT_FOUND,
+        Exit.CHECK_FAILED,
+        Exit.STILL_RUNNING,
+    ),
+    BOOTSTRAP: (Exit.BAD_INPUT,),
+}
+"""By container, exit codes of a pod that would fail the same way again. In the order that
+Kubernetes requires."""
 FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
 """Matches device names whose users need to lock memory. (AWS' EFA works without that right.)"""
 
@@ -108,9 +112,9 @@ def _pod(resolved: Resolved, target: Target) -> Object:
 def _failure_rules(containers: Sequence[str]) -> list[Object]:
     """The failure rules; the first that matches applies."""
     disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-    errors = [int(code) for code in OWN_ERRORS]
     rules: list[Object] = [{"action": "Ignore", "onPodConditions": disrupted}]
     for name in containers:
+        errors = [int(code) for code in OWN_ERRORS[name]]
         own_error = {"containerName": name, "operator": "In", "values": errors}
         anything = {"containerName": name, "operator": "NotIn", "values": [0]}
         rules += [

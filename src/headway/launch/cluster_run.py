@@ -36,11 +36,10 @@ from headway.kube.names import (
 )
 from headway.kube.pod_status import (
     creation_time,
-    exit_code,
+    is_own_error,
     pod_name,
     spec_config_map_name,
 )
-from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.job_status import ClusterRunStatus, job_status
 from headway.spec.resolve import Resolved
 
@@ -174,7 +173,7 @@ class ClusterRun:
         failed = self.kube.first_pods(
             labels(self.name, "worker"), LOOKED_AT, {"status.phase": "Failed"}
         )
-        to_blame = [pod for pod in failed if exit_code(pod) in OWN_ERRORS]
+        to_blame = [pod for pod in failed if is_own_error(pod)]
         return sorted(to_blame, key=creation_time, reverse=True)
 
     def failed_node(self) -> int | None:

@@ -18,7 +18,10 @@ from typing import Any, Self
 
 from headway.errors import RunFailed
 
-COMMAND = (sys.executable, "-m", "headway.train.fork_server")
+SAFE_PATH = ("-P",) if sys.flags.safe_path else ()
+"""In a pod whose image is the user's, this process was started without the working folder on its
+path (kube/bootstrap.py). Elsewhere workers have it, and may have the user's modules from it."""
+COMMAND = (sys.executable, *SAFE_PATH, "-m", "headway.train.fork_server")
 EXIT_SECONDS = 5.0
 
 

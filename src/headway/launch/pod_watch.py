@@ -15,11 +15,11 @@ from headway.kube.names import FINALIZER, GATE, INDEX, SUSPECT_UNTIL, labels
 from headway.kube.pod_status import (
     describe_pod_exit,
     exit_code,
+    is_own_error,
     is_unreachable,
     termination_message,
 )
 from headway.kube.scheduling_gate import num_affinity_terms
-from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.pod_decisions import PodFacts
 
 RETRY_SECONDS = 1.0
@@ -99,8 +99,8 @@ class PodWatch:
 
 
 def pod_facts(pod: Pod) -> PodFacts:
-    """From its object. A pod with one of OWN_ERRORS fails the whole run; after any other failure
-    another pod takes its place."""
+    """From its object. A pod with an error of the run itself fails the whole run; after any other
+    failure another pod takes its place."""
     metadata, spec, status = pod.metadata, pod.spec, pod.status
     assert metadata is not None
     assert spec is not None
@@ -110,7 +110,7 @@ def pod_facts(pod: Pod) -> PodFacts:
     owners = metadata.ownerReferences or ()
     code = exit_code(pod)
     is_failed = status is not None and status.phase == "Failed"
-    is_to_blame = is_failed and code in OWN_ERRORS
+    is_to_blame = is_failed and is_own_error(pod)
     has_failed = is_failed and not is_to_blame
     return PodFacts(
         name=metadata.name,

@@ -20,7 +20,17 @@ import pytest
 
 from headway import __version__
 from headway.kube import bootstrap
-from headway.kube.bootstrap import Broken, Image, Lacking, fetch, problems, satisfies, to_bring
+from headway.kube.bootstrap import (
+    Broken,
+    Image,
+    Lacking,
+    fetch,
+    instead,
+    problems,
+    satisfies,
+    to_bring,
+    wheel_of,
+)
 from headway.kube.wheels import bootstrap_files, own_files, shipped
 from support.clock import Patient
 
@@ -220,10 +230,58 @@ def test_another_content_is_never_unpacked(tmp_path: Path) -> None:
     other = bytes(len(content))
     with (
         served(lambda *_: (200, other, len(other))) as address,
-        pytest.raises(Lacking, match=f"small from {address}: content other than"),
+        pytest.raises(Broken, match=f"small from {address}: content other than"),
     ):
         fetch([facts], address, str(tmp_path), Patient())
     assert not (tmp_path / "small").exists()
+
+
+def test_nothing_is_unpacked_before_all_have_come_and_the_place_is_free(tmp_path: Path) -> None:
+    """The server has few places, and gives a connection a minute."""
+    wheels = [a_wheel("one"), a_wheel("two")]
+    contents = {f"/{facts['sha256']}": content for facts, content in wheels}
+    there: list[list[str]] = []
+
+    def answer(path: str, _: int) -> Answer:
+        there.append([one.name for one in tmp_path.iterdir() if one.is_dir()])
+        return 200, contents[path], len(contents[path])
+
+    with served(answer) as address:
+        fetch([facts for facts, _ in wheels], address, str(tmp_path), Patient())
+    assert there == [[], []]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
+
+
+def test_each_file_that_came_gives_the_next_one_as_long(tmp_path: Path) -> None:
+    wheels = [a_wheel(name) for name in ("one", "two", "three")]
+    contents = {f"/{facts['sha256']}": content for facts, content in wheels}
+    asked: dict[str, int] = {}
+
+    def answer(path: str, _: int) -> Answer:
+        asked[path] = asked.get(path, 0) + 1
+        if asked[path] < 70:  # five minutes
+            return 503, b"", 0
+        return 200, contents[path], len(contents[path])
+
+    clock = Patient()
+    with served(answer) as address:
+        fetch([facts for facts, _ in wheels], address, str(tmp_path), clock)
+    assert clock.passed > 700
+
+
+@pytest.mark.parametrize("fault", ["no zip", "no room"])
+def test_what_cannot_be_unpacked_here_may_be_elsewhere(tmp_path: Path, fault: str) -> None:
+    facts, content = a_wheel()
+    if fault == "no zip":
+        content = bytes(len(content))
+        facts["sha256"] = hashlib.sha256(content).hexdigest()
+    else:
+        (tmp_path / "small").write_text("a file where a folder should be")
+    with (
+        served(lambda *_: (200, content, len(content))) as address,
+        pytest.raises(Broken, match="small cannot be unpacked in "),
+    ):
+        fetch([facts], address, str(tmp_path), Patient())
 
 
 def test_a_coordinator_with_other_files_is_named(tmp_path: Path) -> None:
@@ -274,6 +332,40 @@ def test_an_image_without_torch_ends_with_2_and_one_message(tmp_path: Path) -> N
         "and tokenizers>=0.22 is needed; it has no safetensors, and safetensors>=0.6 is needed; it "
         "has no numpy, and numpy>=2 is needed"
     )
+
+
+def test_a_machine_with_a_fault_ends_with_7_and_is_said(tmp_path: Path) -> None:
+    own, content = plan()["wheels"][0], bytes(1000)
+    own = {**own, "size": 1000, "sha256": hashlib.sha256(content).hexdigest()}
+    alone = {**plan(), "image": {}, "requires": {}, "wheels": [own]}
+    with served(lambda *_: (200, content, len(content))) as address:
+        code, said = run_program(tmp_path, alone, address)
+    assert code == 7
+    assert said.startswith("error: headway cannot be unpacked in "), said
+
+
+def test_what_comes_instead_of_the_images_own_is_said() -> None:
+    has = {**IN_IMAGE, "pydantic": "2.9.0", "pydantic-core": "2.23.2"}
+    listed, packages = plan(), plan()["packages"]
+    wheels = [wheel_of(name, listed, image(has)) for name in to_bring(listed, image(has))]
+    assert instead([one for one in wheels if one is not None], image(has)) == [
+        f"pydantic 2.9.0 -> {packages['pydantic']['version']}",
+        f"pydantic-core 2.23.2 -> {packages['pydantic-core']['version']}",
+    ]
+
+
+def test_files_in_the_images_working_folder_are_no_packages(tmp_path: Path) -> None:
+    """Such as /app/typer.py of the user's."""
+    (tmp_path / "typer.py").write_text("raise SystemExit('of the working folder')\n")
+    started = subprocess.run(
+        [sys.executable, PROGRAM, "start", tmp_path / "packages", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(PROGRAM.parents[2])},
+    )
+    assert (started.stdout.strip(), started.stderr) == (__version__, "")
 
 
 def test_headway_itself_is_brought_and_starts(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ Render = Callable[..., list[Object]]
 
 KEY = "0123456789abcdef" * 4
 WORKERS, COORDINATOR = ("Job", "headway-wiki"), ("ReplicaSet", "headway-wiki-coordinator")
+TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def by_name(objects: list[Object]) -> dict[tuple[str, str], Object]:
@@ -41,6 +42,12 @@ def container(job: Object) -> Object:
     (found,) = pod(job)["containers"]
     made: Object = found
     return made
+
+
+def give_own_image(folder: Path) -> None:
+    """The workers' image becomes one without Headway."""
+    with (folder / "targets.yaml").open("a") as target:
+        target.write(f"  coordinator: {{image: registry.example/core@sha256:{'1' * 64}}}\n")
 
 
 def resolved_of(objects: list[Object]) -> Resolved:
@@ -176,6 +183,17 @@ def test_a_pod_that_fails_by_its_own_error_fails_the_job_and_no_other_does(rende
     assert (rest["action"], rest["onExitCodes"]["operator"]) == ("Ignore", "NotIn")
 
 
+def test_only_what_an_image_lacks_fails_the_job_before_headway_is_there(
+    render: Render, folder: Path
+) -> None:
+    """A machine with a full disk, or with a fault, is not the run's own error."""
+    give_own_image(folder)
+    rules = by_name(render())[WORKERS]["spec"]["podFailurePolicy"]["rules"]
+    codes = [one["onExitCodes"] for one in rules if one["action"] == "FailJob"]
+    found = {one["containerName"]: one["values"] for one in codes}
+    assert found == {"worker": [1, 2, 3, 4, 5], "bootstrap": [2]}
+
+
 @pytest.mark.parametrize("job", [WORKERS, COORDINATOR])
 def test_restricted_pod_security(render: Render, job: tuple[str, str]) -> None:
     """Field by field what Kubernetes' own level asks for."""
@@ -220,6 +238,17 @@ def test_only_the_coordinator_has_a_token(render: Render) -> None:
     assert pod(objects[WORKERS])["automountServiceAccountToken"] is False
     assert "serviceAccountName" not in pod(objects[WORKERS])
     assert objects["ServiceAccount", "headway-wiki"]["automountServiceAccountToken"] is False
+
+
+def test_what_serves_files_to_anybody_has_no_token(render: Render, folder: Path) -> None:
+    """Kubernetes mounts it where nothing is mounted."""
+    give_own_image(folder)
+    made = pod(by_name(render())[COORDINATOR])
+    (serving,) = made["initContainers"]
+    (hidden,) = [one for one in serving["volumeMounts"] if one["mountPath"] == TOKEN]
+    assert {"name": hidden["name"], "emptyDir": {}} in made["volumes"]
+    (coordinator,) = made["containers"]
+    assert TOKEN not in [one["mountPath"] for one in coordinator["volumeMounts"]]
 
 
 def test_the_role_allows_this_and_no_more(render: Render) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -171,3 +172,16 @@ def test_the_run_continues_as_long_as_a_worker_lives(tmp_path: Path) -> None:
     assert directory.is_running()
     go.touch()
     wait_for("its end", lambda: not directory.is_running(), 20)
+
+
+def test_where_the_working_folder_is_not_on_the_path_it_is_not_on_the_workers(
+    tmp_path: Path,
+) -> None:
+    """In pods whose image is the user's: its working folder may have any files."""
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('of the working folder')\n")
+    script = "import subprocess; from headway.launch.fork_server import COMMAND\n"
+    script += "raise SystemExit(subprocess.run(COMMAND, input=b'').returncode)"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", script], cwd=tmp_path, capture_output=True, timeout=120
+    )
+    assert (ended.returncode, ended.stderr) == (0, b"")

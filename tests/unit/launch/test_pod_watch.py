@@ -160,13 +160,13 @@ def test_a_pod_that_the_keeper_deleted_is_gone_at_once(watched: WatchedPods) -> 
     assert watched.shows("b")
 
 
-def ended(code: int, words: str) -> Pod:
+def ended(code: int, words: str, container: str = "worker") -> Pod:
     state = {"terminated": {"exitCode": code, "message": words}}
     status = {"image": "", "imageID": "", "ready": False, "restartCount": 0, "state": state}
     known = {
         "metadata": {"name": "it-2-x7k2p", "annotations": {INDEX: "2"}},
         "spec": {"containers": []},
-        "status": {"phase": "Failed", "containerStatuses": [{"name": "worker", **status}]},
+        "status": {"phase": "Failed", "containerStatuses": [{"name": container, **status}]},
     }
     return cast(Pod, Pod.from_dict(known))
 
@@ -177,3 +177,10 @@ def test_the_words_of_the_pod_that_ended_the_run_are_kept() -> None:
     assert (facts.index, facts.is_to_blame, facts.last_words) == (2, True, words)
     replaced = pod_facts(ended(137, words))
     assert (replaced.is_to_blame, replaced.last_words) == (False, None)
+
+
+def test_a_pod_that_headway_could_not_be_brought_to_is_replaced() -> None:
+    """As the Job does it: a Python that crashed is a fault of the machine."""
+    assert pod_facts(ended(2, "error: no torch", "bootstrap")).is_to_blame
+    crashed = pod_facts(ended(1, "OSError", "bootstrap"))
+    assert (crashed.is_to_blame, crashed.has_failed) == (False, True)
