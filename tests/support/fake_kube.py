@@ -51,6 +51,8 @@ class FakeKube:
         """... so many up to now."""
         self.failing: dict[str, int] = {}
         """How many more calls that begin so (`DELETE /api/v1/...`) are answered with 500."""
+        self.refusing: dict[str, list[tuple[int, str]]] = {}
+        """Status and message for the next calls that begin so."""
         self.calls: list[str] = []
         """All that were answered, such as `GET /apis/...`."""
         self.pod_patches: list[Any] = []
@@ -115,6 +117,9 @@ class FakeKube:
             if count > 0 and f"{method} {path}".startswith(call):
                 self.failing[call] = count - 1
                 return self._status(500, "etcd is busy")
+        for call, answers in self.refusing.items():
+            if answers and f"{method} {path}".startswith(call):
+                return self._status(*answers.pop(0))
         if any(path.startswith(prefix) for prefix in self.forbidden):
             return self._status(403, f"{path} is forbidden: you may not {method} it")
         if "/proxy/" in path:
@@ -225,9 +230,9 @@ class FakeKube:
         gone = self.objects.get(path)
         if gone is None:
             return self._status(404, f"{path} not found")
-        wanted = options.get("preconditions", {}).get("uid")
-        if wanted not in (None, gone["metadata"]["uid"]):
-            return self._status(409, f"{path} has another UID than {wanted}")
+        for part, wanted in options.get("preconditions", {}).items():
+            if wanted != gone["metadata"].get(part):
+                return self._status(409, f"{path} has another {part} than {wanted}")
         del self.objects[path]
         run = gone["metadata"]["labels"][INSTANCE]
         for other, one in list(self.objects.items()):

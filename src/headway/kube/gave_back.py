@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from lightkube.resources.batch_v1 import Job
 
 from headway.clock import stamp
-from headway.kube.client import KubeClient
+from headway.kube.client import Conflict, KubeClient, RequestRefused
 from headway.kube.kinds import KindTerms, with_kind
 from headway.kube.names import GAVE_BACK, Object
 from headway.kube.pod_status import accelerators_of
@@ -78,12 +78,19 @@ def patch_of_mark(job: Job, mark: GaveBack | None) -> Object:
     }
 
 
-def start_again(kube: KubeClient, job: Job, kind: KindTerms | None) -> None:
-    """Takes the mark off. `kind`: of accelerator, for all pods from now on."""
+def start_again(kube: KubeClient, job: Job, kind: KindTerms | None) -> RequestRefused | None:
+    """Takes the mark off. `kind`: of accelerator, for all pods from now on. Returns why it may not
+    be changed, if so: the Job is started with the one that it had."""
     assert job.metadata is not None
-    start = patch_of_mark(job, None)
+    start, refusal = patch_of_mark(job, None), None
     if kind is not None and kind.name != accelerators_of(job):
         # Only a Job that has not been started may have other pods. In two calls: the status is
         # an object of its own. Each is refused if somebody has changed the Job.
-        start = with_kind(patch_of_mark(kube.forget_start(job), None), kind)
+        try:
+            start = with_kind(patch_of_mark(kube.forget_start(job), None), kind)
+        except Conflict:
+            raise
+        except RequestRefused as error:
+            refusal = error
     kube.patch_job(str(job.metadata.name), start)
+    return refusal

@@ -412,7 +412,9 @@ class Keeper:
         match decision:
             case GiveBack() | TryAgain() | RemoveMark():
                 assert job is not None
-                carry_out(decision, self.kube, job, self._kinds, self._journal, self._say)
+                assert self._scarcity is not None
+                if not carry_out(decision, self.kube, job, self._kinds, self._journal, self._say):
+                    self._scarcity.kinds = ()  # there is no choice
                 self._flush()
             case NoteLaunch(launch):
                 self._note_launched(launch)

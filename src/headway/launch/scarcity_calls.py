@@ -11,6 +11,7 @@ from headway.clock import stamp
 from headway.kube.client import KubeClient
 from headway.kube.gave_back import patch_of_mark, start_again
 from headway.kube.kinds import KindTerms
+from headway.kube.pod_status import accelerators_of
 from headway.launch.scarcity import GiveBack, RemoveMark, ScarcityDecision, TryAgain
 from headway.state.run_directory import Journal
 
@@ -22,8 +23,8 @@ def carry_out(
     kinds: Mapping[str, KindTerms],
     journal: Journal,
     say: Callable[[str], None],
-) -> None:
-    """`kinds`: of accelerator, by name."""
+) -> bool:
+    """`kinds`: of accelerator, by name. Returns False if the kind may not be changed."""
     assert job.metadata is not None
     name = str(job.metadata.name)
     match decision:
@@ -42,10 +43,19 @@ def carry_out(
                 retry_at=stamp(mark.retry_at),
             )
         case TryAgain(mark, kind):
-            start_again(kube, job, None if kind is None else kinds[kind])
+            refusal = start_again(kube, job, None if kind is None else kinds[kind])
+            if refusal is not None:
+                wanted, kind = kind, accelerators_of(job)
+                say(
+                    f"stays with {kind}, because it may not change to {wanted}: {refusal.message}\n"
+                    "hint: have an administrator apply what headway rbac prints for the target, "
+                    "then stop and resume the run"
+                )
             of_kind = {"accelerators": kind} if kind is not None else {}
             say(f"tries again to have {mark.needed} nodes" + (f" with {kind}" if kind else ""))
             journal.note("tries_again", attempt=mark.attempt, needed=mark.needed, **of_kind)
+            return refusal is None
         case RemoveMark():
             kube.patch_job(name, patch_of_mark(job, None))
             say("took off the mark of a run that gave its pods back: it was started otherwise")
+    return True

@@ -97,10 +97,12 @@ def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
 
 
 def _outside_pauses(events: list[Record]) -> Iterator[Record]:
-    """Workers of a run that gives its pods back save after it was noted."""
+    """Workers of a run that gives its pods back save after it was noted. One that held nothing,
+    and only asks for machines of another kind, shows no sign of life by that."""
     is_paused = False
     for event in events:
         if event["event"] in ("gave_back", "launched"):
             is_paused = event["event"] == "gave_back"
-        if not (is_paused and event["event"] in IN_PAUSE):
+        held_nothing = event["event"] == "gave_back" and event.get("held") == 0
+        if not held_nothing and not (is_paused and event["event"] in IN_PAUSE):
             yield event

@@ -361,3 +361,42 @@ def test_a_keeper_that_is_replaced_between_the_two_calls_goes_on(run: KeptRun) -
     start_again(run)
     run.look(JOB_SECONDS)
     assert len(run.events("launched")) == 2
+
+
+def test_without_the_right_to_change_the_kind_it_tries_again_with_the_same(run: KeptRun) -> None:
+    """An administrator has applied what `headway rbac` printed for a target without a list."""
+    choose(run)
+    run.kube.forbidden.add(f"{JOBS}/headway-it/status")
+    give_back(run)
+    run.look(2 * JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    assert mark_of(run) is None
+    assert run.job["metadata"]["annotations"][ACCELERATORS] == "H100:8"
+    assert run.job["spec"]["template"] == {"spec": {"containers": []}}
+    (noted,) = run.events("tries_again")
+    assert noted["accelerators"] == "H100:8"
+    assert "tries again to have 2 nodes with H100:8" in run.said
+    (said,) = [words for words in run.said if "headway rbac" in words]
+    assert said.startswith("stays with H100:8, because it may not change to A100-80:8: ")
+    start_again(run)
+    for number in range(2):
+        name = f"it-0-again{number}"
+        run.create_pod(0, name)
+        run.start_pod(name, "node1")
+        run.look(GIVEN_BACK_SECONDS)
+        run.end_pod(name, 6)
+        assert run.job["spec"]["suspend"], "others may need what it holds"
+        run.look(JOB_SECONDS)
+        assert run.job["spec"]["suspend"], "there is no other kind to try first"
+        run.look(4 * PAUSE_SECONDS)
+        start_again(run)
+    assert sum("headway rbac" in words for words in run.said) == 1
+
+
+def test_a_conflict_is_no_reason_to_stay_with_a_kind(run: KeptRun) -> None:
+    choose(run)
+    run.kube.refusing[f"PATCH {JOBS}/headway-it/status"] = [(409, "has been modified")]
+    give_back(run)
+    run.look(3 * JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    assert required(run) == KINDS[1].terms

@@ -150,3 +150,25 @@ def test_the_pause_after_a_give_back_is_not_the_runs_own_time() -> None:
     assert found is not None
     assert found.total_seconds == 1005 + 20
     assert found.down_seconds == 4610 - 1005
+
+
+def test_a_day_of_asking_for_kinds_of_which_none_is_free_is_not_the_runs_own_time() -> None:
+    """It asks for one kind after the other, every 15 minutes, and holds nothing meanwhile."""
+    events = [event(0, "launched"), started(10, 6, 2, 0), event(1000, "gave_back", held=1)]
+    steps = [step(10 + 10 * n, n, 10) for n in range(1, 91)]
+    before = goodput(events, steps)
+    assert before is not None
+    for begin in range(1000, 1000 + 24 * 3600, 900):
+        events += [
+            event(begin + 2, "tries_again"),
+            event(begin + 4, "launched"),
+            event(begin + 900, "gave_back", held=0),
+        ]
+    found = goodput(events, steps)
+    assert found is not None
+    assert found.total_seconds == before.total_seconds == 1000
+    assert found.ratio == before.ratio
+    events += [event(100_000, "launched"), event(100_900, "gave_back", held=1)]
+    found = goodput(events, steps)
+    assert found is not None
+    assert found.total_seconds == 1000 + 900, "a machine that it held is its own time"
