@@ -171,12 +171,14 @@ class KubeClient:
         patch = {"metadata": metadata, "status": {"startTime": None}}
         return cast(Job, Job.from_dict(self.call("PATCH", path, patch)))
 
-    def delete_job(self, name: str, uid: str | None = None) -> bool:
+    def delete_job(self, name: str, uid: str | None = None, version: str | None = None) -> bool:
         """With all that it owns. Returns whether it existed. Raises Conflict if it is another than
-        the one with `uid`."""
-        options: Object = {"propagationPolicy": CascadeType.BACKGROUND.value}
-        if uid is not None:
-            options["preconditions"] = {"uid": uid}
+        the one with `uid`, or has changed since that version."""
+        required = {"uid": uid, "resourceVersion": version}
+        options: Object = {
+            "propagationPolicy": CascadeType.BACKGROUND.value,
+            "preconditions": {key: value for key, value in required.items() if value is not None},
+        }
         path = f"apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
         with _words(f"Job {name}"):
             response = self._http.request("DELETE", path, json=options)

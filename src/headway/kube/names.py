@@ -47,6 +47,8 @@ GAVE_BACK = "headway/gave-back"
 """Annotation of a workers' Job that is suspended because it had too few pods (`kube.gave_back`)."""
 KEEP_FAILED = "headway/keep-failed"
 """Annotation of a workers' Job: how long it is kept if it fails, in seconds."""
+KEEP_STOPPED = "headway/keep-stopped"
+"""The same: after it was stopped. Whoever cleans up may have another target."""
 EVENT_SOURCE = "headway"
 """Component that Kubernetes events of a run name, by which they are told from Kubernetes' own."""
 

@@ -13,6 +13,7 @@ from headway.kube.names import (
     FETCHED,
     GATE,
     KEEP_FAILED,
+    KEEP_STOPPED,
     KEY,
     SHARED_MEMORY,
     SPEC,
@@ -71,7 +72,10 @@ FABRIC = re.compile(r"(^|[^a-z])(rdma|infiniband|hca)([^a-z]|$)")
 def worker_job(resolved: Resolved, target: Target) -> Object:
     made = metadata(resolved.name, target.kube.namespace, component="worker")
     made["labels"] |= queue_labels(target)
-    made["annotations"] = {KEEP_FAILED: f"{target.keep.failed.amount:.0f}"}
+    made["annotations"] = {
+        KEEP_FAILED: f"{target.keep.failed.amount:.0f}",
+        KEEP_STOPPED: f"{target.keep.stopped.amount:.0f}",
+    }
     if target.queue is not None:
         made["annotations"][ELASTIC] = "true"
     if kinds := later_choices(resolved, target):

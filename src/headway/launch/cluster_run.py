@@ -259,10 +259,12 @@ class ClusterRun:
         start_job(self.kube, job)
         self.kube.scale_replica_set(coordinator_object(self.name), 1)
 
-    def delete(self, say: Callable[[str], None], uid: str | None = None) -> bool:
+    def delete(
+        self, say: Callable[[str], None], uid: str | None = None, version: str | None = None
+    ) -> bool:
         """Deletes all of its objects, by one call. Returns whether there were any. Raises Conflict
-        if its Job is another than the one with `uid`."""
-        there = self.kube.delete_job(run_object(self.name), uid)
+        if its Job is another than the one with `uid`, or has changed since that version."""
+        there = self.kube.delete_job(run_object(self.name), uid, version)
         self._wait_for("its objects to be deleted", self._is_gone, GONE_SECONDS, say)
         return there
 

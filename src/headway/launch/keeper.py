@@ -378,8 +378,12 @@ class Keeper:
         self._away = ""
         facts = self._run_facts(job)
         for decision in (*self._jobs.look(facts), *self._of_scarcity(facts)):
+            is_done = False
             with self._saying_what_fails():
                 self._carry_out(decision, job)
+                is_done = True
+            if isinstance(decision, NoteFailure) and not is_done:
+                return  # if this keeper ended now, the Job would be deleted too early
 
     def _of_scarcity(self, facts: RunFacts) -> list[ScarcityDecision]:
         if self._scarcity is None or facts.job is None or facts.pods is None:
@@ -435,9 +439,12 @@ class Keeper:
                     self.kube.delete_pod(marker, grace_seconds=0)
                     self._pods.forget_marker(marker)
             case NoteFailure(node, last_words, why):
-                self._note_failure(node, last_words, why)
                 assert job is not None
-                keep_failed(self.kube, job)
+                try:
+                    keep_failed(self.kube, job)
+                finally:
+                    with self._saying_what_fails():  # the store may be away
+                        self._note_failure(node, last_words, why)
             case EndKeeper():
                 self._flush()
                 if self._is_over():

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import inf
 
 from lightkube.resources.batch_v1 import Job
 
 from headway.kube.client import KubeClient
-from headway.kube.names import KEEP_FAILED, run_object
+from headway.kube.names import KEEP_FAILED, KEEP_STOPPED, run_object
 from headway.launch.job_status import job_status, jobs_of_runs
 
 
@@ -18,8 +19,8 @@ class StoppedRun:
     name: str
     uid: str
     """Of its Job: one that was launched anew is another."""
-    seconds: float
-    """Since it was stopped."""
+    since: float
+    """When it was stopped, in seconds since 1970."""
 
 
 def keep_failed(kube: KubeClient, job: Job) -> None:
@@ -32,21 +33,32 @@ def keep_failed(kube: KubeClient, job: Job) -> None:
         kube.patch_job(str(job.metadata.name), patch)
 
 
-def runs_stopped_for(kube: KubeClient, seconds: float, now: float) -> Iterator[StoppedRun]:
-    """Runs of the namespace that were stopped longer ago than that."""
+def runs_to_clean_up(kube: KubeClient, seconds: float, now: float) -> Iterator[StoppedRun]:
+    """Runs of the namespace that were stopped longer ago than their targets say. `seconds`: for
+    those whose Job does not have it, from before Headway noted it there."""
     for name, job in jobs_of_runs(kube):
         since = _stopped_at(name, job)
-        if since is not None and now - since > seconds:
+        if since is not None and now - since > _kept_seconds(job, seconds):
             assert job.metadata is not None
-            yield StoppedRun(name, str(job.metadata.uid), now - since)
+            yield StoppedRun(name, str(job.metadata.uid), since)
 
 
-def is_still_stopped(kube: KubeClient, run: StoppedRun) -> bool:
-    """It may have been resumed, or launched anew."""
+def still_stopped(kube: KubeClient, run: StoppedRun) -> Job | None:
+    """Its Job; None if the run was resumed since, or launched anew, also if it was stopped
+    again."""
     job = kube.job(run_object(run.name))
     if job is None or job.metadata is None or job.metadata.uid != run.uid:
-        return False
-    return _stopped_at(run.name, job) is not None
+        return None
+    return job if _stopped_at(run.name, job) == run.since else None
+
+
+def _kept_seconds(job: Job, otherwise: float) -> float:
+    """If somebody has edited it, and it is no number: for ever."""
+    assert job.metadata is not None
+    try:
+        return float((job.metadata.annotations or {}).get(KEEP_STOPPED, otherwise))
+    except ValueError:
+        return inf
 
 
 def _stopped_at(name: str, job: Job) -> float | None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock, stamp
+from headway.kube.client import Conflict, KubeClient
+from headway.kube.names import KEEP_STOPPED
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
@@ -48,7 +50,8 @@ def test_only_those_that_were_stopped_long_ago(headway: Headway, kube: FakeKube)
     assert "deleted the objects of run old\n" in said.err
     left = ["headway-recent", "headway-training", "headway-queued", "headway-failed"]
     assert kube.named("jobs") == left
-    assert "no run on lab was stopped more than 14d ago" in headway("cleanup", "--on", "lab").err
+    again = headway("cleanup", "--on", "lab")
+    assert "no run on lab was stopped longer ago than keep.stopped of its target" in again.err
 
 
 def test_the_target_says_how_long(headway: Headway, kube: FakeKube, folder: Path) -> None:
@@ -76,5 +79,59 @@ def test_a_run_that_is_resumed_meanwhile_is_left_alone(
     monkeypatch.setattr("sys.stdin", Resuming())
     said = headway("cleanup", "--on", "lab")
     assert said.exit_code == 0, said
-    assert "run old is not stopped any more, and is left alone" in said.err
+    assert "run old has changed meanwhile, and is left alone" in said.err
     assert "headway-old" in kube.named("jobs")
+
+
+def test_a_run_is_kept_as_long_as_the_target_said_that_it_was_launched_on(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    """Others who share the namespace may have other values."""
+    write_target(folder, ", keep: {stopped: 1d}")
+    keep(kube, "old", str(30 * DAY))
+    keep(kube, "recent", "ever")
+    assert headway("cleanup", "--on", "lab", "--yes").out == ""
+    keep(kube, "recent", f"{12 * DAY:.0f}")
+    assert headway("cleanup", "--on", "lab", "--yes").out == "recent  stopped 13.0 days ago\n"
+    assert "headway-old" in kube.named("jobs")
+
+
+def keep(kube: FakeKube, run: str, seconds: str) -> None:
+    job = kube.objects[f"{JOBS}/headway-{run}"]
+    job["metadata"]["annotations"] = {KEEP_STOPPED: seconds}
+
+
+def test_a_run_that_was_resumed_and_stopped_again_meanwhile_is_left_alone(
+    headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Stopping(io.StringIO):
+        def readline(self, *_: object) -> str:
+            uid = kube.objects[f"{JOBS}/headway-old"]["metadata"]["uid"]
+            stop(kube, "old", days=0)
+            assert kube.objects[f"{JOBS}/headway-old"]["metadata"]["uid"] == uid
+            return "y\n"
+
+    monkeypatch.setattr("sys.stdin", Stopping())
+    said = headway("cleanup", "--on", "lab")
+    assert said.exit_code == 0, said
+    assert "run old has changed meanwhile, and is left alone" in said.err
+    assert "headway-old" in kube.named("jobs")
+
+
+def test_a_run_that_changes_in_the_last_moment_is_left_alone_and_the_others_are_not(
+    headway: Headway, kube: FakeKube
+) -> None:
+    stop(kube, "older", days=20)
+    kube.refusing[f"DELETE {JOBS}/headway-old"] = [(409, "the object has been modified")]
+    said = headway("cleanup", "--on", "lab", "--yes")
+    assert said.exit_code == 0, said
+    assert "headway-old" in kube.named("jobs")
+    assert "headway-older" not in kube.named("jobs")
+
+
+def test_what_has_changed_since_the_last_look_is_not_deleted(kube: FakeKube) -> None:
+    kube.objects[f"{JOBS}/headway-old"]["metadata"]["resourceVersion"] = "8"
+    client = KubeClient.from_kubeconfig(None, "ml")
+    with pytest.raises(Conflict):
+        client.delete_job("headway-old", version="7")
+    assert client.delete_job("headway-old", version="8")

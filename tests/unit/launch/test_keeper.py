@@ -477,6 +477,36 @@ def test_a_failed_run_is_kept_as_long_as_its_target_says(run: KeptRun) -> None:
     assert run.job["spec"]["ttlSecondsAfterFinished"] == 259200
 
 
+def test_a_failed_run_is_kept_as_long_also_if_its_storage_is_away(
+    run: KeptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise OSError("the bucket does not answer")
+
+    run.begin("node1")
+    run.job["metadata"]["annotations"] = {KEEP_FAILED: "259200"}
+    run.end_job("Failed", "DeadlineExceeded")
+    monkeypatch.setattr(run.directory, "history", fail)
+    run.look(2 * JOB_SECONDS)
+    assert run.job["spec"]["ttlSecondsAfterFinished"] == 259200
+    assert "the bucket does not answer" in run.said
+
+
+def test_the_keeper_of_a_failed_run_does_not_end_before_the_run_is_kept(run: KeptRun) -> None:
+    """Nobody else would do it, and its pods and logs would be gone after an hour."""
+    run.begin("node1")
+    run.job["metadata"]["annotations"] = {KEEP_FAILED: "259200"}
+    run.end_job("Failed", "DeadlineExceeded")
+    run.kube.failing[f"PATCH {JOBS}/headway-it"] = 2
+    run.look(JOB_SECONDS)
+    assert run.is_kept
+    assert len(run.events("failed")) == 1, "that does not wait"
+    run.look(3 * JOB_SECONDS)
+    assert run.job["spec"]["ttlSecondsAfterFinished"] == 259200
+    assert not run.is_kept
+    assert len(run.events("failed")) == 1
+
+
 # Its own pod
 
 
