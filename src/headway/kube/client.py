@@ -74,6 +74,10 @@ class RequestRefused(BadInput):
     """The API server refused the request, and says why."""
 
 
+class Forbidden(RequestRefused):
+    """The user has no right to it."""
+
+
 class PodForbidden(RequestRefused):
     """The user may use neither port-forward nor proxy."""
 
@@ -473,9 +477,7 @@ def _refusal(what: str, status: Status, may: str) -> HeadwayError:
             "log in again, and check with: kubectl get pods",
         )
     if status.code == 403 and "exceeded quota" not in message and "violates" not in message:
-        return RequestRefused(
-            f"{what}: {message}", f"ask the administrator of the namespace for {may}"
-        )
+        return Forbidden(f"{what}: {message}", f"ask the administrator of the namespace for {may}")
     if status.code is not None and (status.code >= 500 or status.code == 429):
         return ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
     return RequestRefused(f"{what}: {message}")

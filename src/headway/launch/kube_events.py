@@ -19,7 +19,7 @@ from lightkube.resources.batch_v1 import Job
 
 from headway.clock import Clock, seconds_of, stamp
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
 from headway.kube.names import EVENT_SOURCE, Object
 from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
@@ -191,10 +191,12 @@ class KubeEvents:
         except ClusterUnreachable:
             self._queue.put_back(event)
             return False
-        except HeadwayError as error:
+        except Forbidden as error:
             self._is_refused = True
             self._say(f"no events on the Job from now on: {error}")
             return False
+        except HeadwayError as error:  # a login that has expired, or something about this one
+            self._say(f"an event on the Job is left out ({event.reason}): {error.message}")
         return True
 
     def _manifest(self, event: RunEvent) -> Object:

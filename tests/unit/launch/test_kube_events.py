@@ -127,6 +127,22 @@ def test_without_the_right_it_is_said_once(posting: Posting) -> None:
     assert posting.kube.calls.count(f"POST {EVENTS}") == 1
 
 
+@pytest.mark.parametrize("refusal", [(401, "Unauthorized"), (422, "message: Too long")])
+def test_one_that_is_refused_is_dropped_and_the_next_ones_are_posted(
+    posting: Posting, refusal: tuple[int, str]
+) -> None:
+    """A token that has expired, say, is soon replaced by the kubelet."""
+    posting.kube.refusing[f"POST {EVENTS}"] = [refusal]
+    posting.training.note("started", **STARTED)
+    posting.events.start()
+    wait_for("words", lambda: posting.said != [])
+    posting.launcher.note("lost", node=0, local_rank=0, how="was evicted")
+    posting.events.finish()
+    assert [reason for _, reason, _ in posting.posted()] == ["NodeLost"]
+    (said,) = posting.said
+    assert said.startswith("an event on the Job is left out (TrainingStarted): Event headway-it.")
+
+
 def test_the_last_ones_are_posted_before_the_end(posting: Posting) -> None:
     posting.events.start()
     posting.training.note("finished", step=100)
