@@ -132,6 +132,7 @@ def test_cut_off_and_mended(lab: Lab) -> None:
         assert not [one for one in lab.directory().history() if one["event"] == "diverged"]
 
 
+@pytest.mark.long("two minutes, most of them the API server's; the keeper's part is in unit tests")
 def test_a_worker_lost_while_the_api_server_is_away(lab: Lab) -> None:
     """Training does not notice that it is away until a worker is lost. Then it waits: a generation
     is written down before it begins. It resumes by itself when the API server is back."""

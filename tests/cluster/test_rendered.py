@@ -28,6 +28,7 @@ STRICT = "dryRun=All&fieldValidation=Strict"
 PATHS = {
     "Job": "/apis/batch/v1",
     "NetworkPolicy": "/apis/networking.k8s.io/v1",
+    "ReplicaSet": "/apis/apps/v1",
     "Role": "/apis/rbac.authorization.k8s.io/v1",
     "RoleBinding": "/apis/rbac.authorization.k8s.io/v1",
 }
