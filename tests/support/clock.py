@@ -22,3 +22,10 @@ class Patient(SystemClock):
         self.slept.append(seconds)
         self.passed += seconds
         self._meanwhile()
+
+
+class Hurried(SystemClock):
+    """Waits as long as it must, and says that it was a hundred times longer."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 100

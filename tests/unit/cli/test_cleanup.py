@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -71,12 +71,23 @@ def test_nothing_is_deleted_unless_the_user_says_so(
 def test_a_run_that_is_resumed_meanwhile_is_left_alone(
     headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Resuming(io.StringIO):
+    def resume() -> None:
+        kube.objects[f"{JOBS}/headway-old"]["spec"]["suspend"] = False
+
+    assert_left_alone(headway, kube, monkeypatch, resume)
+
+
+def assert_left_alone(
+    headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], None]
+) -> None:
+    """Run `old`, of which something happens while the question stands."""
+
+    class Answering(io.StringIO):
         def readline(self, *_: object) -> str:
-            kube.objects[f"{JOBS}/headway-old"]["spec"]["suspend"] = False
+            meanwhile()
             return "y\n"
 
-    monkeypatch.setattr("sys.stdin", Resuming())
+    monkeypatch.setattr("sys.stdin", Answering())
     said = headway("cleanup", "--on", "lab")
     assert said.exit_code == 0, said
     assert "run old has changed meanwhile, and is left alone" in said.err
@@ -104,18 +115,12 @@ def keep(kube: FakeKube, run: str, seconds: str) -> None:
 def test_a_run_that_was_resumed_and_stopped_again_meanwhile_is_left_alone(
     headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Stopping(io.StringIO):
-        def readline(self, *_: object) -> str:
-            uid = kube.objects[f"{JOBS}/headway-old"]["metadata"]["uid"]
-            stop(kube, "old", days=0)
-            assert kube.objects[f"{JOBS}/headway-old"]["metadata"]["uid"] == uid
-            return "y\n"
+    def stop_again() -> None:
+        uid = kube.objects[f"{JOBS}/headway-old"]["metadata"]["uid"]
+        stop(kube, "old", days=0)
+        assert kube.objects[f"{JOBS}/headway-old"]["metadata"]["uid"] == uid
 
-    monkeypatch.setattr("sys.stdin", Stopping())
-    said = headway("cleanup", "--on", "lab")
-    assert said.exit_code == 0, said
-    assert "run old has changed meanwhile, and is left alone" in said.err
-    assert "headway-old" in kube.named("jobs")
+    assert_left_alone(headway, kube, monkeypatch, stop_again)
 
 
 def test_a_run_that_changes_in_the_last_moment_is_left_alone_and_the_others_are_not(

@@ -20,6 +20,7 @@ from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 from support import shell_fork_server
+from support.clock import Hurried
 
 SECOND = "Traceback (most recent call last):\n  File b\nValueError: second\n"
 PROGRESS = "2026-11-15T01:37:52.123Z step 3/10  loss 2.0000  1,234 tokens/s"
@@ -50,13 +51,6 @@ def make_run(
     return LocalRun(
         resolved, directory, clock, fork_server=(*SHELL_FORK_SERVER, script), memory=memory
     )
-
-
-class Hurried(SystemClock):
-    """Waits as long as it must, and says that it was a hundred times longer."""
-
-    def monotonic(self) -> float:
-        return super().monotonic() * 100
 
 
 def state_of(run: LocalRun) -> str:

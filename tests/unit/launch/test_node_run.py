@@ -20,6 +20,7 @@ from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support import shell_fork_server
+from support.clock import Hurried
 
 SHELL_FORK_SERVER = (sys.executable, str(Path(shell_fork_server.__file__)))
 
@@ -123,13 +124,6 @@ def test_an_error_of_its_own_ends_the_run(resolved: Resolved) -> None:
     facts = failed_facts(2, caught.value.message, "the Job failed", ranks_per_node=1)
     assert (facts["rank"], facts["how"]) == (2, "ended with exit code 1")
     assert facts["words"].endswith("KeyError: mine")
-
-
-class Hurried(SystemClock):
-    """Waits as long as it must, and says that it was a hundred times longer."""
-
-    def monotonic(self) -> float:
-        return super().monotonic() * 100
 
 
 class EachStart(SystemClock):
