@@ -106,7 +106,7 @@ class PodCommand:
         # What came with the answer to the request is in memory: no select would tell of it.
         has_more = self._receive(ends)
         heard = time.monotonic()
-        while self._outcome is None and not self._messages.is_over:
+        while not self._is_over:
             self._note_size(ends)
             wants_input = self._has_input and not self._outgoing
             readable, writable, _ = select.select(
@@ -118,15 +118,28 @@ class PodCommand:
             if has_more or self._socket in readable:
                 has_more = self._receive(ends)
                 heard = time.monotonic()
-            if ends.stdin in readable:
+            if ends.stdin in readable and not self._is_over:
                 self._take(os.read(ends.stdin, READ_BYTES))
             if writable and self._outgoing:
-                piece = bytes(self._outgoing[:PIECE_BYTES])
-                self._raw.write(piece, WRITE_SECONDS)
-                del self._outgoing[: len(piece)]
+                self._write_piece()
             if time.monotonic() - heard > check_seconds:
                 require_pod()
                 heard = time.monotonic()
+
+    @property
+    def _is_over(self) -> bool:
+        return self._outcome is not None or self._messages.is_over
+
+    def _write_piece(self) -> None:
+        piece = bytes(self._outgoing[:PIECE_BYTES])
+        try:
+            self._raw.write(piece, WRITE_SECONDS)
+        except httpcore2.WriteError:
+            # Closed there. How the command ended may be waiting to be read; if not, reading fails.
+            self._outgoing.clear()
+            self._has_input = False
+            return
+        del self._outgoing[: len(piece)]
 
     def _take(self, typed: bytes) -> None:
         if typed:
@@ -147,7 +160,7 @@ class PodCommand:
         Returns whether there may be more."""
         has_more = False
         for _ in range(MOST_READS):
-            has_more = self._outcome is None and not self._messages.is_over
+            has_more = not self._is_over
             if not has_more:
                 break
             try:
