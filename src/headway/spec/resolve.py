@@ -55,7 +55,7 @@ class Resolved(Section):
     run_directory: str
     """Folder or URL of the run directory."""
     train_set: str
-    """Location of the prepared training set."""
+    """Location of the prepared training set; empty if the run is a script."""
     validation_sets: dict[str, str]
     """Locations of the prepared validation sets, by name."""
     device: str
@@ -67,13 +67,18 @@ class Resolved(Section):
     threads: int
     """CPU threads per worker."""
     global_batch: int
-    """Sequences per step."""
+    """Sequences per step; 0 if the run is a script."""
     micro: int
-    """Sequences per micro-batch."""
+    """Sequences per micro-batch; 0 if the run is a script."""
     sharded: bool
     """Whether a copy of the model is sharded over the ranks of a node, or of several."""
     checkpoint_activations: bool
     """Whether blocks are recomputed in the backward pass."""
+
+    @property
+    def is_script(self) -> bool:
+        """Whether workers run the user's command: nothing is known of what it trains."""
+        return self.run.command is not None
 
     @property
     def num_workers(self) -> int:
@@ -105,7 +110,7 @@ class Resolved(Section):
     @property
     def is_live(self) -> bool:
         """Whether workers can join and leave while the run continues."""
-        if self.run.shard.is_wide:
+        if self.run.shard.is_wide or self.is_script:
             return False
         num_copies = self.nodes if self.sharded else self.num_workers
         auto = num_copies > 1 and self.device == "cpu"
@@ -114,8 +119,8 @@ class Resolved(Section):
     @property
     def has_coordinator(self) -> bool:
         """Whether a coordinator decides who is in the run. One node that restarts as a whole needs
-        none on this machine."""
-        return self.is_live or self.nodes > 1
+        none on this machine, unless it runs a script: there is one kind of script worker."""
+        return self.is_live or self.is_script or self.nodes > 1
 
 
 def run_name(loaded: Loaded) -> str:
@@ -151,6 +156,10 @@ EXAMPLES = {
 
 def require_complete(loaded: Loaded) -> None:
     """Raises if a key is missing that only a preset may leave out."""
+    if loaded.run.command is not None:
+        raise SpecError(
+            "`command` is not supported yet", str(loaded.located.mark(("command",))), None
+        )
     for key in ("model", "batch"):
         if getattr(loaded.run, key) is None:
             raise _lacks(loaded, key)
@@ -275,8 +284,10 @@ def resolve(
     """`parameters` is the model's size, if it is known without loading the model."""
     run = loaded.run
     require_complete(loaded)
-    assert run.batch is not None
     ranks, on_cpu = devices_of(loaded, machine, nodes)
+    if run.command is not None:
+        return _resolved_script(loaded, machine, nodes, ranks, on_cpu)
+    assert run.batch is not None
     if on_cpu and run.precision == "fp16":
         # CPUs emulate half-precision matrix products: slower by orders of magnitude.
         raise SpecError(
@@ -286,7 +297,6 @@ def resolve(
         )
     large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
     global_batch = run.batch.global_.sequences(run.data.sequence_length)
-    threads = run.threads
     recompute = run.memory.checkpoint_activations
     return Resolved(
         name=run_name(loaded),
@@ -298,10 +308,35 @@ def resolve(
         device="cpu" if on_cpu else "cuda",
         nodes=nodes,
         ranks_per_node=ranks,
-        threads=max(1, machine.cores // (nodes * ranks)) if threads == "auto" else threads,
+        threads=_threads(run, machine, nodes * ranks),
         global_batch=global_batch,
         micro=choose_micro(run, global_batch),
         sharded=run.shard.is_wide
         or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and large))),
         checkpoint_activations=large if recompute == "auto" else recompute,
     )
+
+
+def _resolved_script(
+    loaded: Loaded, machine: Hardware, nodes: int, ranks: int, on_cpu: bool
+) -> Resolved:
+    return Resolved(
+        name=run_name(loaded),
+        run=loaded.run,
+        folder=str(loaded.folder),
+        run_directory=run_directory(loaded),
+        train_set="",
+        validation_sets={},
+        device="cpu" if on_cpu else "cuda",
+        nodes=nodes,
+        ranks_per_node=ranks,
+        threads=_threads(loaded.run, machine, nodes * ranks),
+        global_batch=0,
+        micro=0,
+        sharded=False,
+        checkpoint_activations=False,
+    )
+
+
+def _threads(run: RunFile, machine: Hardware, num_workers: int) -> int:
+    return max(1, machine.cores // num_workers) if run.threads == "auto" else run.threads

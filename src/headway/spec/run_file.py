@@ -291,6 +291,9 @@ class BudgetConfig(Section):
     """On a target: hours of wall-clock time over all restarts."""
 
 
+Argument = Annotated[str, Field(max_length=4096)]
+
+
 class RunFile(Section):
     """A run file: what to train."""
 
@@ -300,6 +303,10 @@ class RunFile(Section):
     """Name of the run and its folder. Left out: the name of the folder the file is in."""
     extends: str | None = None
     """Preset or another run file, whose keys this file overrides."""
+    command: list[Argument] | None = Field(default=None, min_length=1)
+    """Training script of your own, instead of a model: `[python, train.py, --out,
+    $HEADWAY_OUTPUT]`. One process per device runs it in a copy of `code.path`, with torchrun's
+    variables; when a node is lost, all start again."""
     model: ModelConfig | None = None
     """Network."""
     objective: Annotated[ObjectiveConfig, Shorthand("type")] = ObjectiveConfig(type="causal")

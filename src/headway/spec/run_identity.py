@@ -17,6 +17,7 @@ OPERATION = frozenset(
         "version",
         "name",
         "extends",
+        "command",
         "shard",
         "elastic",
         "memory.checkpoint_activations",

@@ -346,3 +346,10 @@ def test_copies_on_several_nodes_are_not_live_and_never_half(folder: Path) -> No
     for wrong in ("0 nodes", "some", "2"):
         with pytest.raises(SpecError, match="such as 2 nodes"):
             load(f"shard={wrong}")
+
+
+def test_a_script_is_refused_as_long_as_it_cannot_run(folder: Path) -> None:
+    (folder / "run.yaml").write_text("version: 1\ncommand: [python, train.py]\n")
+    with pytest.raises(SpecError, match="not supported yet") as caught:
+        require_complete(load())
+    assert caught.value.where == "run.yaml:2:1"
