@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from headway.api.tables import GeneratedText, Rows, html_facts, html_table
 from headway.cli.list_runs import COLUMNS, list_row
+from headway.cli.script_refusal import refuse_generate
 from headway.cli.status import read_here, status_lines
 from headway.cli.target_run import directory_of
 from headway.clock import SystemClock
@@ -68,6 +69,7 @@ class Run:
         seed: int = 0,
     ) -> GeneratedText:
         """The prompt and its continuation, by the newest checkpoint or that of `step`."""
+        refuse_generate(self._directory)
         try:
             from headway.train.generate import generate
         except ImportError as error:

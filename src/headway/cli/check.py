@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,23 @@ import typer
 from headway.cli.options import JsonOption, RunFileArgument, SetOption
 from headway.cli.output import print_json, short_count
 from headway.cli.preflight import parameters_of, steps_of, warn_of_run_file
+from headway.errors import BadInput
 
 if TYPE_CHECKING:
     from headway.errors import SpecError
     from headway.preflight.preflight import Preflight
     from headway.spec.load import Loaded
+
+
+HOLDS = (
+    "a process per device with torchrun's variables; restarts on the nodes that are left when one "
+    "is lost; logs, status, scale, stop, resume, budget"
+)
+DOES_NOT_HOLD = (
+    "exact batches, ledger, export, generate, fork: the script saves to $HEADWAY_OUTPUT, and "
+    "resumes from there itself"
+)
+"""What Headway does, and does not do, for a script."""
 
 
 def check(
@@ -68,6 +81,11 @@ def examined(loaded: Loaded, is_here: bool, code: bool) -> tuple[Preflight, dict
     warn_of_run_file(loaded)
     found = preflight(loaded, is_here)
     facts = {} if found.problems else run_facts(loaded)
+    if code and loaded.run.command is not None:
+        raise BadInput(
+            "--code runs functions of your own, and a run with `command` has none",
+            "headway run starts the script",
+        )
     if code and not found.problems:
         facts["code"] = _check_code(loaded)
     return found, facts
@@ -97,7 +115,6 @@ def _problem_facts(problem: SpecError) -> dict[str, Any]:
 
 def _require_here(loaded: Loaded, targets: list[str]) -> None:
     from headway.cli.device_check import require_named_devices, require_this_machine
-    from headway.errors import BadInput
     from headway.launch.hardware import this_machine
 
     require_named_devices(loaded)
@@ -117,6 +134,8 @@ def run_facts(loaded: Loaded) -> dict[str, Any]:
     from headway.spec.resolve import choose_micro
 
     run = loaded.run
+    if run.command is not None:
+        return _script_facts(loaded)
     parameters = parameters_of(run, vocabulary_size(loaded))
     facts: dict[str, Any] = {"name": run.name or loaded.folder.name}
     if run.model is not None:
@@ -147,12 +166,26 @@ def run_facts(loaded: Loaded) -> dict[str, Any]:
     return facts
 
 
+def _script_facts(loaded: Loaded) -> dict[str, Any]:
+    run = loaded.run
+    assert run.code is not None
+    return {
+        "name": run.name or loaded.folder.name,
+        "command": run.command,
+        "code": str(loaded.folder / run.code.path),
+        "holds": HOLDS,
+        "does_not_hold": DOES_NOT_HOLD,
+    }
+
+
 def in_words(facts: dict[str, Any]) -> dict[str, str]:
     """The same for reading."""
     from headway.memory_limits import byte_size
     from headway.spec.quantities import Length
 
     words = {key: str(value) for key, value in facts.items() if key != "name"}
+    if "command" in facts:
+        return {**words, "command": shlex.join(facts["command"])}
     if "model" in facts:
         model = facts["model"]
         size = ""

@@ -20,7 +20,7 @@ from headway.plan.device_refusals import (
 from headway.plan.memory_need import least_parameters
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.preflight.vocabulary import vocabulary_size
-from headway.spec.load import PRESET
+from headway.spec.located_yaml import PRESET
 from headway.spec.quantities import Sharding
 from headway.spec.resolve import Hardware, resolve
 from headway.spec.target_file import with_defaults

@@ -19,6 +19,7 @@ def export(
     on: OnOption = None,
 ) -> None:
     """Write a trained model and its tokenizer in the Hugging Face format."""
+    from headway.cli.script_refusal import refuse_script
     from headway.cli.target_run import directory_of
     from headway.errors import needs_train
     from headway.state.checkpoints import steps_saved
@@ -26,6 +27,12 @@ def export(
 
     reference, step = split_step(run) if run is not None else (None, None)
     directory = directory_of(reference, on, Path.cwd())
+    refuse_script(
+        directory,
+        "export",
+        "its model is in the format in which the script saves it",
+        "what the script has saved is in OUTPUT",
+    )
     try:
         from headway.train import export as exporting
     except ImportError as error:

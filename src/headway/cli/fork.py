@@ -25,6 +25,7 @@ def fork(
     set_: SetOption = None,
 ) -> None:
     """Start a new run from a checkpoint of another run. --set changes its settings."""
+    from headway.cli.script_refusal import refuse_script
     from headway.clock import SystemClock
     from headway.errors import BadInput
     from headway.spec.load import changed_run
@@ -34,6 +35,12 @@ def fork(
 
     reference, step = split_step(run)
     source = find_run(reference, Path.cwd())
+    refuse_script(
+        source,
+        "fork",
+        "a fork begins with a checkpoint of Headway's, and the script saves its own",
+        f"to start it anew under another name: headway run --set name={new}",
+    )
     before = source.read_spec()
     changed = changed_run(before.run, [*(set_ or []), f"name={new}"])
     location = f"{source.location.rsplit('/', 1)[0]}/{new}"

@@ -25,12 +25,14 @@ def generate(
     on: OnOption = None,
 ) -> None:
     """Continue a prompt with a trained model, on a GPU of this machine or its CPU."""
+    from headway.cli.script_refusal import refuse_generate
     from headway.cli.target_run import directory_of
     from headway.errors import needs_train
     from headway.state.find_run import split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
     directory = directory_of(reference, on, Path.cwd())
+    refuse_generate(directory)
     try:
         from headway.train import generate as generation
     except ImportError as error:

@@ -24,12 +24,19 @@ def _group() -> None:
 )
 def verify(run: RunArgument = None, on: OnOption = None, json_: JsonOption = False) -> None:
     """Prove from the ledger alone that every sample was consumed once, in order."""
+    from headway.cli.script_refusal import refuse_script
     from headway.cli.target_run import directory_of
     from headway.errors import CheckFailed
     from headway.state.checkpoints import steps_saved
     from headway.state.ledger import verify_ledger
 
     directory = directory_of(run, on, Path.cwd())
+    refuse_script(
+        directory,
+        "ledger verify",
+        "Headway records the samples that it feeds to a model, and a script reads its own",
+        "headway status shows its steps, if it writes a heartbeat",
+    )
     forked = directory.record().get("forked_from")
     base = forked["step"] if forked else 0
     verdict = verify_ledger(directory.ledger.read()[0], base)

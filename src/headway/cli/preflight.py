@@ -19,7 +19,10 @@ def warn_of_run_file(loaded: Loaded) -> None:
 
 
 def require_trainable_here(loaded: Loaded) -> None:
-    """Raises if this machine lacks packages that the run needs."""
+    """Raises if this machine lacks packages that the run needs. What a script imports is known to
+    itself alone."""
+    if loaded.run.command is not None:
+        return
     if "wandb" in loaded.run.track and importlib.util.find_spec("wandb") is None:
         raise BadInput("track: wandb needs the wandb extra", "pip install 'headway[wandb]'")
     require_train_extra("headway run")
@@ -61,7 +64,7 @@ def parameters_of(run: RunFile, vocabulary: int | None = None) -> int | None:
 def _warn_of_later_keys(loaded: Loaded) -> None:
     """Keys that are accepted but have no effect yet."""
     from headway.spec.key_suggestions import later_keys
-    from headway.spec.load import PRESET
+    from headway.spec.located_yaml import PRESET
     from headway.spec.run_file import RunFile
 
     for key in later_keys(RunFile):

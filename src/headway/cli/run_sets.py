@@ -35,7 +35,9 @@ class Sets:
 
 def trainable_sets(loaded: Loaded, background: ExitStack) -> Sets:
     """Sets that fit the run's objective and sequence length. Workers would find out too, but only
-    after their imports."""
+    after their imports. A script has none."""
+    if loaded.run.command is not None:
+        return Sets("", {})
     sets = sets_of(loaded, background)
     from headway.cli.set_preparation import wait_for_first_samples
     from headway.data.reading.compatibility import require_fit

@@ -149,7 +149,7 @@ def _refuse_active(run: TargetRun) -> Job | None:
 
 def _set_folders(sets: Sets, scratch: Path) -> list[LocalFolder]:
     """Sets on this machine. A mixture is uploaded with its members, and finds them beside it."""
-    named: dict[Key, str] = {TRAIN: sets.train}
+    named: dict[Key, str] = {TRAIN: sets.train} if sets.train else {}
     named |= {("data", "validation", name): path for name, path in sets.validation.items()}
     here = {key: Path(path) for key, path in named.items() if "://" not in path}
     return [folder for key, path in here.items() for folder in _with_members(key, path, scratch)]
@@ -241,6 +241,8 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
             _clean_up(run)
         left = "its objects are deleted; what it had saved is kept" if is_new else None
         raise RunFailed(error.message, error.hint or left) from None
+    launched = run.cluster.launched_as()
+    is_script = launched is not None and launched.is_script
     if status.get("state") != "running":
         job = run.cluster.job()
         if job is not None and run.cluster.job_status(job).state == "suspended":
@@ -248,9 +250,12 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
             hint("is its budget used up? headway status", "headway resume")
             return
         say(f"run {run.name} has finished on {run.on}")
-        hint("headway status", "headway export")
+        hint("headway status", *([] if is_script else ["headway export"]))
         return
-    say(f"run {run.name} is training on {run.on}: step {status['step']}")
+    if is_script:
+        say(f"the script of run {run.name} is running on {run.on}")
+    else:
+        say(f"run {run.name} is training on {run.on}: step {status['step']}")
     hint("headway status", "headway logs -f", "headway stop")
 
 

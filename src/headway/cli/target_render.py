@@ -262,8 +262,8 @@ def _set_digest(folder: LocalFolder, where: str) -> str:
 
 
 def _refuse_stream(loaded: Loaded) -> None:
-    assert loaded.run.data.train is not None
-    if loaded.run.data.train.stream:
+    train = loaded.run.data.train
+    if train is not None and train.stream:
         raise SpecError(
             "data.train.stream: pods cannot read a set that is still being prepared here",
             str(loaded.located.mark(("data", "train", "stream"))),

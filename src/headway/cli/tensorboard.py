@@ -40,11 +40,19 @@ def tensorboard(
     runs, and without `track: [tensorboard]`. Running runs are followed."""
     import tempfile
 
+    from headway.cli.script_refusal import refuse_script
     from headway.clock import SystemClock
     from headway.report.event_files import EventFiles, require_tensorboard
 
     require_tensorboard()
     directories = directories_of(runs, on)
+    for directory in directories:
+        refuse_script(
+            directory,
+            "tensorboard",
+            "its metrics are where the script writes them",
+            "tensorboard --logdir OUTPUT, if it writes event files there",
+        )
     with (
         ended_by_signals(),
         tempfile.TemporaryDirectory(prefix="headway-tensorboard-") as scratch,

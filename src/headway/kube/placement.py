@@ -44,7 +44,8 @@ def resolve_on_target(
     nodes = _nodes(loaded, nodes, is_queued=target.queue is not None)
     require_target(run, target)
     _require_credentials(loaded, target)
-    train, validation = set_locations(run, layout, digests)
+    is_script = run.command is not None
+    train, validation = ("", {}) if is_script else set_locations(run, layout, digests)
     resolved = resolve(
         loaded,
         target_hardware(run.resources, target),
@@ -54,7 +55,8 @@ def resolve_on_target(
         validation_sets=validation,
     ).model_copy(update={"nodes": nodes})
     require_whole_copies(loaded, nodes)
-    if resolved.device == "cpu" and run.elastic == "auto" and not run.shard.is_wide:
+    is_auto = run.elastic == "auto" and not is_script
+    if resolved.device == "cpu" and is_auto and not run.shard.is_wide:
         # There is a coordinator in any case, and with it even one node can be scaled.
         live = run.model_copy(update={"elastic": "live"})
         resolved = resolved.model_copy(update={"run": live})

@@ -78,7 +78,7 @@ def unsupported_accelerators(run: RunFile, machine: Hardware) -> DeviceRefusal |
 
 def missing_bf16(resolved: Resolved, machine: Hardware) -> DeviceRefusal | None:
     """The run computes in bf16 on devices that can only emulate it."""
-    if resolved.run.precision != "bf16":
+    if resolved.is_script or resolved.run.precision != "bf16":
         return None
     for name in _device_names(resolved, machine):
         device = find_device(name)

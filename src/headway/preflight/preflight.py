@@ -10,6 +10,7 @@ from headway.errors import SpecError
 from headway.preflight.model import model_problems
 from headway.preflight.own_code import code_problems
 from headway.preflight.prompts import prompt_problems
+from headway.preflight.script import script_problems
 from headway.preflight.sources import source_problems
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
@@ -36,6 +37,7 @@ def preflight(loaded: Loaded, is_here: bool = True) -> Preflight:
         problems += source_problems(loaded, unchecked)
         problems += code_problems(loaded, is_here, unchecked)
         problems += prompt_problems(loaded, unchecked)
+        problems += script_problems(loaded, is_here, unchecked)
         problems += _missing_secrets(loaded) if is_here else ()
     return Preflight(problems, unchecked.notes)
 

@@ -14,8 +14,9 @@ from pydantic import BaseModel, ValidationError
 
 from headway.errors import BadInput, NotFound, SpecError
 from headway.spec.key_suggestions import keys_at, near_value, suggestion
-from headway.spec.located_yaml import Located, Mark, merge, read_yaml
+from headway.spec.located_yaml import PRESET, Located, Mark, merge, read_yaml
 from headway.spec.run_file import RunFile
+from headway.spec.script_keys import refuse_excluded
 from headway.spec.section import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, Suggesting
 from headway.spec.target_file import (
     IMAGE_PATTERN,
@@ -28,8 +29,6 @@ from headway.spec.unsupported_parallelism import instead_of, parallelism_of
 
 RUN_FILE = "run.yaml"
 TARGET_FILE = "targets.yaml"
-PRESET = " (preset)"
-"""Ends the name of a preset where a position shows a file's."""
 Checked = TypeVar("Checked", bound=BaseModel)
 FORMS = {
     NAME_PATTERN: "is not a valid name: lower-case letters, digits and inner dashes, at most 40",
@@ -89,6 +88,7 @@ def load_run(reference: str | Path | None = None, overrides: list[str] | None = 
     for override in overrides or []:
         located = _overridden(located, override)
     _drop_vocabulary_of_preset(located)
+    refuse_excluded(located)
     return Loaded(validated(RunFile, located), folder, located)
 
 
@@ -217,7 +217,7 @@ def _overridden(located: Located, text: str) -> Located:
         raise BadInput(f"--set {text}: write --set key.inner=value")
     if value.strip() == "":
         raise BadInput(f"--set {text}: the value is empty")
-    inner = read_yaml(value, f"--set {key}")
+    inner = read_yaml(value, f"--set {key}", key.strip())
     mark = Mark(f"--set {key}", 0, 0)
     over = Located(inner.value)
     for part in reversed(parts):

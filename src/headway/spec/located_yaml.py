@@ -2,7 +2,8 @@
 
 Positions are what make an error useful, so the file is composed to nodes first and turned into
 plain values here. Two readings differ from YAML 1.1 on purpose: `6e-4` is a number, and only
-`true` and `false` are booleans (so `off` stays a word).
+`true` and `false` are booleans (so `off` stays a word). The arguments of `command` are text as they
+are written, whatever they look like.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import yaml
 from headway.errors import SpecError
 
 Path = tuple[str | int, ...]
+PRESET = " (preset)"
+"""Ends the name of a preset where a position shows a file's."""
+COMMAND = "command"
+"""Key of a list whose items are text: a script may tell `0.10` from `0.1`."""
 
 
 @dataclass(frozen=True)
@@ -77,14 +82,17 @@ _Loader.add_implicit_resolver(
 )
 
 
-def read_yaml(text: str, file: str) -> Located:
-    """The document in `text`, located; an empty document is an empty mapping."""
+def read_yaml(text: str, file: str, key: str | None = None) -> Located:
+    """The document in `text`, located; an empty document is an empty mapping. `key`: of the run
+    file, whose value it is."""
     try:
         loader = _Loader(text)
         try:
             node = loader.get_single_node()
             located = Located({}, values={(): Mark(file, 1, 1)})
             if node is not None:
+                if key == COMMAND:
+                    _take_as_text(node)
                 located.value = _construct(loader, node, (), located, file)
             return located
         finally:
@@ -125,6 +133,8 @@ def _construct(loader: Any, node: yaml.Node, path: Path, located: Located, file:
                     "remove one of the two",
                 )
             located.keys[(*path, key)] = where
+            if (*path, key) == (COMMAND,):
+                _take_as_text(value_node)
             result[key] = _construct(loader, value_node, (*path, key), located, file)
         return result
     if isinstance(node, yaml.SequenceNode):
@@ -136,6 +146,14 @@ def _construct(loader: Any, node: yaml.Node, path: Path, located: Located, file:
         return loader.construct_object(node)
     except ValueError as error:  # a tag that the text does not fit: !!int abc
         raise SpecError(f"not valid YAML: {error}", str(_mark(node, file))) from None
+
+
+def _take_as_text(node: yaml.Node) -> None:
+    """The items of a list, whatever they look like."""
+    if isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            if isinstance(item, yaml.ScalarNode):
+                item.tag = "tag:yaml.org,2002:str"
 
 
 def _mark(node: yaml.Node, file: str) -> Mark:

@@ -12,7 +12,8 @@ from typing import Literal
 
 from headway.errors import BadInput, SpecError
 from headway.spec.data_config import DataSetConfig
-from headway.spec.load import PRESET, Loaded
+from headway.spec.load import Loaded
+from headway.spec.located_yaml import PRESET
 from headway.spec.run_file import RunFile
 from headway.spec.section import Section
 
@@ -147,7 +148,8 @@ def runs_location(loaded: Loaded) -> str:
 
 
 EXAMPLES = {
-    "model": "model: {type: gpt2, config: {n_layer: 6, n_head: 6, n_embd: 384}}",
+    "model": "model: {type: gpt2, config: {n_layer: 6, n_head: 6, n_embd: 384}}, or a script of "
+    "your own: command: [python, train.py]",
     "batch": "batch: {global: 64, micro: auto}",
     "data.train": "data: {train: {sources: [text.txt], tokenizer: gpt2}}",
 }
@@ -157,9 +159,7 @@ EXAMPLES = {
 def require_complete(loaded: Loaded) -> None:
     """Raises if a key is missing that only a preset may leave out."""
     if loaded.run.command is not None:
-        raise SpecError(
-            "`command` is not supported yet", str(loaded.located.mark(("command",))), None
-        )
+        return
     for key in ("model", "batch"):
         if getattr(loaded.run, key) is None:
             raise _lacks(loaded, key)
@@ -186,6 +186,14 @@ def require_complete(loaded: Loaded) -> None:
             "data.train: sources need a tokenizer",
             str(loaded.located.mark(("data", "train"))),
             "add tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
+        )
+
+
+def refuse_scripts(loaded: Loaded) -> None:
+    """Until script workers can be started."""
+    if loaded.run.command is not None:
+        raise SpecError(
+            "`command` is not supported yet", str(loaded.located.mark(("command",))), None
         )
 
 

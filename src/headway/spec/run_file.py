@@ -26,6 +26,7 @@ from headway.spec.quantities import (
     Warmup,
     WarmupField,
 )
+from headway.spec.script_keys import as_list
 from headway.spec.section import (
     NAME_PATTERN,
     VARIABLE_PATTERN,
@@ -260,10 +261,11 @@ class GuardConfig(Section):
 
 
 class CodeConfig(Section):
-    """Code of your own, for the `call`s."""
+    """Code of your own: that of the `call`s, or the script of `command`."""
 
-    path: str
-    """Folder that is added to the Python path of every worker; its digest is recorded."""
+    path: str = "."
+    """Folder that is added to the Python path of every worker; its digest is recorded. Left out:
+    that of the run file."""
     requirements: str | None = later()
     """Requirements file to install on a cluster."""
 
@@ -362,3 +364,20 @@ class RunFile(Section):
     """Parent of the run directory: a folder relative to the run file, or an s3:// or gs:// URL."""
     notify: str | None = later()
     """Address that is notified when the run fails, finishes, stalls or uses up its budget."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _has_code(cls, written: Any) -> Any:
+        """A script is in the folder of its run file, unless it says otherwise."""
+        if isinstance(written, dict) and written.get("command") and written.get("code") is None:
+            return {**written, "code": {}}
+        return written
+
+    @field_validator("command", mode="before")
+    @classmethod
+    def _is_a_list(cls, command: Any) -> Any:
+        """There is no shell that would divide it into arguments."""
+        line = command[0] if isinstance(command, list) and len(command) == 1 else command
+        if isinstance(line, str) and (line is command or " " in line.strip()):
+            raise Suggesting("must be a list of arguments, without a shell", as_list(line))
+        return command

@@ -348,8 +348,13 @@ def test_copies_on_several_nodes_are_not_live_and_never_half(folder: Path) -> No
             load(f"shard={wrong}")
 
 
-def test_a_script_is_refused_as_long_as_it_cannot_run(folder: Path) -> None:
-    (folder / "run.yaml").write_text("version: 1\ncommand: [python, train.py]\n")
-    with pytest.raises(SpecError, match="not supported yet") as caught:
-        require_complete(load())
-    assert caught.value.where == "run.yaml:2:1"
+def test_a_script_has_no_sets_and_no_batch_and_always_a_coordinator(folder: Path) -> None:
+    (folder / "run.yaml").write_text(
+        "version: 1\ncommand: [python, train.py]\nresources: {accelerators: V100:2}\n"
+    )
+    one = resolved(machine=SERVER)
+    assert one.is_script
+    assert (one.train_set, one.validation_sets, one.global_batch) == ("", {}, 0)
+    assert (one.device, one.num_workers, one.domain_ranks) == ("cuda", 2, 2)
+    assert one.has_coordinator
+    assert not one.is_live
