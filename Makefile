@@ -29,7 +29,7 @@ $(VENV)/.made: requirements/all.txt pyproject.toml
 install: $(VENV)/.made   ## create .venv with all dependencies, from hashed requirement files
 
 lock:            ## update every pinned dependency and its hashes (requirements/*.txt), and the list of wheels that ship
-	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra wandb --group dev pyproject.toml -o requirements/all.txt
+	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra requirements --extra wandb --group dev pyproject.toml -o requirements/all.txt
 	$(COMPILE) -c requirements/all.txt pyproject.toml -o requirements/base.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml -o requirements/wheels.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs --group build pyproject.toml -o requirements/core.txt

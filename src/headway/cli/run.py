@@ -95,6 +95,7 @@ def train_here(
     """Prepares, resolves and trains. Returns the run directory and DONE or STOPPED. `location` is
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
     that of the last `headway scale`, else `else_nodes`."""
+    from headway.cli.code_changes import note_code
     from headway.cli.device_check import require_devices_here
     from headway.cli.preflight import parameters_of, require_trainable_here, warn_of_run_file
     from headway.cli.restart_check import is_left_to_train
@@ -106,6 +107,7 @@ def train_here(
     from headway.preflight.preflight import preflight
     from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import require_whole_copies, resolve, run_directory
+    from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
     require_trainable_here(loaded)
@@ -132,8 +134,16 @@ def train_here(
             parameters=parameters,
             train_set=sets.train,
             validation_sets=sets.validation,
-        ).model_copy(update={"run_directory": location})
+        )
+        code = code_folder(loaded.run, loaded.folder)
+        resolved = resolved.model_copy(
+            update={
+                "run_directory": location,
+                "code_digest": code.listing.digest if code is not None else None,
+            }
+        )
         directory = RunDirectory.create(location, SystemClock())
+        note_code(location, code)
         note_started_on(loaded.folder, resolved.name, None)
         return location, _train(resolved, directory)
 

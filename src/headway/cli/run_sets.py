@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import xxhash
 
 from headway.errors import BadInput, needs_train
-from headway.state.set_files import MIXTURE
+from headway.state.set_files import MIXTURE, PREPARED
 from headway.state.store import Store
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from headway.spec.data_config import DataSetConfig, SourceConfig, TokenizerConfig
     from headway.spec.load import Loaded
 
-PREPARED = "prepared"
-"""Folder beside the run file for what `run` prepares by itself."""
 HELD_OUT = "held_out"
 
 
@@ -159,14 +157,14 @@ def _prepared(
 def state_of(job: PrepareJob) -> str:
     """Twelve hexadecimal digits that identify what the set is made from."""
     from headway.data.prepare.sources import find_sources
-    from headway.state.user_code import code_digest_1
+    from headway.state.user_code import python_digest_1
 
     found = find_sources(job.sources, job.beside, job.anonymous)
     state = {
         "files": [file.model_dump() for file in found.files],
         "changed": [_changed(job.beside / file.name) for file in found.files],
         "settings": job.settings.model_dump(),
-        "code": code_digest_1(job.code) if job.settings.transform and job.code else None,
+        "code": python_digest_1(job.code) if job.settings.transform and job.code else None,
         "tokenizer": _tokenizer_state(job),
     }
     return xxhash.xxh3_64_hexdigest(json.dumps(state, sort_keys=True).encode())[:12]

@@ -4,7 +4,7 @@ training."""
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from headway.cli.code_changes import note_code
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import warn_of_run_file
-from headway.cli.target_render import target_plan
+from headway.cli.target_render import TargetPlan, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
@@ -27,10 +28,10 @@ from headway.member.protocol.keys import new_key
 from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
 from headway.spec.resolve import run_name
+from headway.state.code_folder import code_folder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
-from headway.state.user_code import code_files
 
 if TYPE_CHECKING:
     from lightkube.resources.batch_v1 import Job
@@ -71,7 +72,8 @@ def _launch(
     storage = Store(run.storage)
     if not is_left_to_train(run.location, plan.resolved.run, extend, on):
         return None
-    _upload(storage, plan.folders, plan.digests)
+    _upload(storage, plan)
+    note_code(run.location, code_folder(loaded.run, loaded.folder))
     _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
     return run
@@ -176,18 +178,18 @@ def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
     return [*folders, LocalFolder(key, "sets", there)]
 
 
-def _upload(storage: Store, folders: Sequence[LocalFolder], digests: Mapping[Key, str]) -> None:
-    for folder in folders:
+def _upload(storage: Store, plan: TargetPlan) -> None:
+    for folder in plan.folders:
         if folder.kind == "tokenizers":
             continue
-        name = f"{folder.kind}/{digests[folder.key]}"
+        digest = plan.digests[folder.key]
+        name = f"{folder.kind}/{digest}"
         note_used(storage, name, SystemClock())
         if is_uploaded(storage, name):
             continue
         what = f"{'.'.join(folder.key)} to {storage.location(name)}"
-        shown, files = _Progress(what), _files(folder)
-        listing = _listing(folder, files, digests[folder.key])
-        upload(storage, name, files, listing, shown, say, SystemClock())
+        files, listing = _files_and_listing(folder, plan.loaded, digest)
+        upload(storage, name, files, listing, _Progress(what), say, SystemClock())
         say(f"uploaded {what}")
 
 
@@ -205,28 +207,27 @@ class _Progress:
             say(f"uploading {self._what}: {tenths}0 %")
 
 
-def _listing(folder: LocalFolder, files: Files, digest: str) -> bytes:
+def _files_and_listing(folder: LocalFolder, loaded: Loaded, digest: str) -> tuple[Files, bytes]:
+    """What is uploaded, and the content of its `.whole`."""
     if folder.kind == "sets":
-        sizes = {name: path.stat().st_size for name, path in sorted(files.items())}
-        return json.dumps(sizes, indent=2).encode() + b"\n"
-    listing = listing_of(files)
+        found = [path for path in folder.path.rglob("*") if path.is_file()]
+        sets = {path.relative_to(folder.path).as_posix(): path for path in found}
+        sizes = {name: path.stat().st_size for name, path in sorted(sets.items())}
+        return sets, json.dumps(sizes, indent=2).encode() + b"\n"
+    files: Files
+    if folder.kind == "code":
+        code = code_folder(loaded.run, loaded.folder)
+        assert code is not None
+        files, listing = code.files, code.listing
+    else:
+        files = {path.name: path for path in model_files(folder.path)}
+        listing = listing_of(files)
     if listing.digest != digest:
         raise BadInput(
             f"{'.'.join(folder.key)}: {folder.path} changed while it was being read",
             "run the same command again",
         )
-    return listing.content
-
-
-def _files(folder: LocalFolder) -> Files:
-    match folder.kind:
-        case "code":
-            paths = code_files(folder.path)
-        case "models":
-            paths = model_files(folder.path)
-        case _:
-            paths = [path for path in folder.path.rglob("*") if path.is_file()]
-    return {path.relative_to(folder.path).as_posix(): path for path in paths}
+    return files, listing.content
 
 
 def wait_until_training(run: TargetRun, is_new: bool = True) -> None:

@@ -31,9 +31,9 @@ from headway.kube.worker_devices import unknown_kind
 from headway.member.protocol.keys import new_key
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import load_target
+from headway.state.code_folder import CodeFolderRefused, code_folder
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
-from headway.state.user_code import code_digest
 
 if TYPE_CHECKING:
     from headway.cli.options import Output
@@ -207,7 +207,7 @@ def _digests(loaded: Loaded, folders: Sequence[LocalFolder]) -> dict[Key, str]:
             )
         match folder.kind:
             case "code":
-                digests[folder.key] = code_digest(folder.path)
+                digests[folder.key] = _code_digest(loaded, where)
             case "models":
                 digests[folder.key] = model_digest(folder.path)
             case "sets":
@@ -246,6 +246,15 @@ class _Dumper(yaml.SafeDumper):
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _code_digest(loaded: Loaded, where: str) -> str:
+    try:
+        found = code_folder(loaded.run, loaded.folder)
+        assert found is not None
+        return found.listing.digest
+    except CodeFolderRefused as refused:
+        raise SpecError(refused.message, where, refused.hint) from None
 
 
 def _set_digest(folder: LocalFolder, where: str) -> str:

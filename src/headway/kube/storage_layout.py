@@ -2,7 +2,7 @@
 
     ROOT/runs/NAME            run directories
     ROOT/sets/DIGEST          prepared sets
-    ROOT/code/DIGEST          Python files of a code folder
+    ROOT/code/DIGEST          files of a code folder
     ROOT/models/DIGEST        a model's folder in the HF format
 
 ROOT is the claim's mount or the bucket's URL. All of it is below the prefix that the target
@@ -158,6 +158,7 @@ def in_pods(
             # Nothing is in it: all paths are whole by now, and names on the hub stay names.
             "folder": HEADWAY,
             "run_directory": f"{layout.runs}/{resolved.name}",
+            "code_digest": digests.get(CODE),
         }
     )
 

@@ -32,7 +32,6 @@ from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.rewinds import step_after
 from headway.state.run_directory import Journal, RunDirectory
-from headway.state.user_code import code_digest
 
 NEW_SECONDS = 0.9
 """Less than the coordinator waits before it lets somebody join those who have the run's state."""
@@ -89,7 +88,7 @@ class LocalRun(Supervisor):
                 device=resolved.device,
                 mode="live" if resolved.is_live else "restart",
                 pid=os.getpid(),
-                code_digest=self._code_digest(),
+                code_digest=resolved.code_digest,
             )
             with suppress(OSError):  # visible elsewhere while the run is running
                 directory.launcher.flush()
@@ -298,10 +297,6 @@ class LocalRun(Supervisor):
                 for path in (p for folder in folders for p in folder.rglob("*") if p.is_file()):
                     name = str(path.relative_to(self.directory.local))
                     self.directory.store.write(name, path.read_bytes())
-
-    def _code_digest(self) -> str | None:
-        code = self.resolved.run.code
-        return code_digest(Path(self.resolved.folder, code.path)) if code else None
 
 
 def _node_name(node: int) -> str:

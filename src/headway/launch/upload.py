@@ -102,6 +102,8 @@ def fetch(storage: Store, name: str, into: Path) -> None:
                 raise _changed(storage, name, file, "no such file") from None
             if sha256 != listed.sha256:
                 raise _changed(storage, name, file)
+            if listed.executable:
+                path.chmod(path.stat().st_mode | 0o111)
         half.rename(into)
     finally:
         shutil.rmtree(half, ignore_errors=True)

@@ -1,4 +1,5 @@
-"""Whether the functions that a run file names are in the user's code. Nothing of it is executed."""
+"""Whether the user's code can travel, and has the functions that a run file names. Nothing of it is
+executed."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from headway.errors import SpecError
 from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
+from headway.state.code_folder import CodeFolderRefused, code_folder
 
 
 def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterator[SpecError]:
@@ -25,6 +27,11 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
                 "paths start at the run file's folder",
             )
             return
+        try:
+            code_folder(loaded.run, loaded.folder)
+        except CodeFolderRefused as refused:
+            where = str(loaded.located.mark(("code", "path")))
+            yield SpecError(refused.message, where, refused.hint)
     for key, call in _calls(loaded):
         # A transform runs here, wherever the run does, and only with what code.path has.
         is_transform = key[-1] == "transform"

@@ -75,6 +75,8 @@ class Resolved(Section):
     """Whether a copy of the model is sharded over the ranks of a node, or of several."""
     checkpoint_activations: bool
     """Whether blocks are recomputed in the backward pass."""
+    code_digest: str | None = None
+    """Digest of the files of `code.path`, as they were at the launch."""
 
     @property
     def is_script(self) -> bool:

@@ -264,8 +264,9 @@ class CodeConfig(Section):
     """Code of your own: that of the `call`s, or the script of `command`."""
 
     path: str = "."
-    """Folder that is added to the Python path of every worker; its digest is recorded. Left out:
-    that of the run file."""
+    """Folder that is added to the Python path of every worker; left out: that of the run file. All
+    its files are copied to a target, but hidden ones and those that its `.headwayignore` names; a
+    digest of them is recorded."""
     requirements: str | None = later()
     """Requirements file to install on a cluster."""
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,6 +21,8 @@ class Listed:
     """Below the folder, with `/`."""
     size: int
     sha256: str
+    executable: bool = False
+    """Only of code; named in the list only where it is so."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +33,18 @@ class Listing:
     @property
     def content(self) -> bytes:
         """As it is kept beside the folder."""
-        return json.dumps([asdict(one) for one in self.files], indent=1).encode() + b"\n"
+        return json.dumps([_facts(one) for one in self.files], indent=1).encode() + b"\n"
 
     @property
     def digest(self) -> str:
         return VERSION_2 + hashlib.sha256(self.content).hexdigest()
 
 
-def listing_of(files: Mapping[str, Path]) -> Listing:
+def listing_of(files: Mapping[str, Path], executable: Collection[str] = ()) -> Listing:
     """`files` by their names in the folder."""
-    return Listing(tuple(_listed(name, path) for name, path in sorted(files.items())))
+    return Listing(
+        tuple(_listed(name, path, name in executable) for name, path in sorted(files.items()))
+    )
 
 
 def read_listing(content: bytes, digest: str) -> Listing | None:
@@ -50,7 +54,14 @@ def read_listing(content: bytes, digest: str) -> Listing | None:
     return Listing(tuple(Listed(**one) for one in json.loads(content)))
 
 
-def _listed(name: str, path: Path) -> Listed:
+def _facts(one: Listed) -> dict[str, object]:
+    facts = asdict(one)
+    if not one.executable:
+        del facts["executable"]
+    return facts
+
+
+def _listed(name: str, path: Path, executable: bool) -> Listed:
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
-        return Listed(name, file.tell(), digest)
+        return Listed(name, file.tell(), digest, executable)

@@ -1,6 +1,8 @@
-"""The file by which a prepared set is known to consist of others: also launchers look for it, which
-know nothing else of sets."""
+"""Names of prepared sets that also launchers look for, which know nothing else of sets."""
 
 from __future__ import annotations
 
 MIXTURE = "mixture.json"
+"""The file by which a set is known to consist of others."""
+PREPARED = "prepared"
+"""Folder of the sets that runs prepare, beside the run file."""

@@ -1,5 +1,5 @@
-"""The user's own code: which version of it, and its functions by the names in the run file
-(`module:function`)."""
+"""The user's own functions by the names in the run file (`module:function`), and the digest of
+Python files that prepared sets keep: a transform is in one of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from headway.errors import BadInput
 from headway.state.file_listing import VERSION_2, listing_of
 
 
-def code_files(folder: Path) -> list[Path]:
-    """Every Python file below `folder`. Not others: data, prepared sets and runs may lie beside
-    the code, and change."""
+def python_files(folder: Path) -> list[Path]:
+    """Every Python file below `folder`. Not others: a README must not have data prepared anew."""
     return [
         path
         for path in sorted(folder.rglob("*.py"))
@@ -28,23 +27,23 @@ def code_files(folder: Path) -> list[Path]:
     ]
 
 
-def code_digest(folder: Path) -> str:
+def python_digest(folder: Path) -> str:
     """Of these files, by name and content."""
-    files = {path.relative_to(folder).as_posix(): path for path in code_files(folder)}
+    files = {path.relative_to(folder).as_posix(): path for path in python_files(folder)}
     return listing_of(files).digest
 
 
 def has_code(folder: Path, digest: str) -> bool:
     """Whether it is the code that had this digest, of either version."""
-    version = code_digest if digest.startswith(VERSION_2) else code_digest_1
+    version = python_digest if digest.startswith(VERSION_2) else python_digest_1
     return version(folder) == digest
 
 
-def code_digest_1(folder: Path) -> str:
+def python_digest_1(folder: Path) -> str:
     """As it was before: in recipes of prepared sets, and in the names of their folders, which would
     all be prepared anew with another one."""
     digest = xxhash.xxh3_128()
-    for path in code_files(folder):
+    for path in python_files(folder):
         digest.update(str(path.relative_to(folder)).encode() + b"\0")
         digest.update(path.read_bytes() + b"\0")
     return digest.hexdigest()

@@ -16,7 +16,6 @@ from headway.member.worker.state_choice import NO_STATE, Name
 from headway.spec.resolve import Resolved
 from headway.state.generations import begin_generation
 from headway.state.run_directory import Journal, RunDirectory, send_logs
-from headway.state.user_code import code_digest
 from headway.train.activations import ActivationWatch
 from headway.train.build import build, fill_weights
 from headway.train.evaluate import Evaluator, note_new_sample
@@ -317,11 +316,10 @@ def _facts(training: Training, built: BuiltModel, meter: ThroughputMeter) -> dic
 
 def _ledger_facts(training: Training) -> dict[str, object]:
     resolved = training.resolved
-    code = resolved.run.code
     return {
         "batch": resolved.global_batch,
         "samples": training.feed.epoch_samples,
         "length": resolved.run.data.sequence_length,
         "data": training.feed.set.digest,
-        "code": code_digest(Path(resolved.folder, code.path)) if code else None,
+        "code": resolved.code_digest,
     }

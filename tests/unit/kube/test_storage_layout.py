@@ -20,7 +20,7 @@ from headway.kube.storage_layout import (
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
-from headway.state.user_code import code_digest
+from headway.state.user_code import python_digest
 from support.token_sets import write_set
 
 Render = Callable[..., list[dict[str, Any]]]
@@ -142,7 +142,9 @@ def test_all_is_by_content_where_pods_see_it(folder: Path, render: Render) -> No
     digest = model_digest(folder / "weights")
     assert spec.run.model.from_ == f"/headway/storage/models/{digest}"
     assert spec.run.code is not None
-    assert spec.run.code.path == f"/headway/fetched/code/{code_digest(folder / 'src')}"
+    # Without other files, it is the digest that sets keep.
+    assert spec.code_digest == python_digest(folder / "src")
+    assert spec.run.code.path == f"/headway/fetched/code/{spec.code_digest}"
     assert str(folder) not in spec.model_dump_json()
 
 

@@ -215,3 +215,12 @@ def test_a_file_that_is_not_listed_is_not_fetched(storage: Store, tmp_path: Path
     storage.write(f"{name_of(files)}/torch.py", EVIL)
     fetch(storage, name_of(files), tmp_path / "pod")
     assert [path.name for path in (tmp_path / "pod").iterdir()] == ["mine.py"]
+
+
+def test_a_command_is_one_in_the_pod_as_well(storage: Store, files: Files, tmp_path: Path) -> None:
+    listing = listing_of(files, {"empty"})
+    name = f"code/{listing.digest}"
+    upload(storage, name, files, listing.content, lambda *_: None, lambda _: None, Patient())
+    fetch(storage, name, tmp_path / "pod")
+    found = {each: (tmp_path / "pod" / each).stat().st_mode & 0o111 for each in files}
+    assert {each for each, bits in found.items() if bits} == {"empty"}

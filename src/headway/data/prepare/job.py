@@ -40,7 +40,7 @@ from headway.data.set_format import MANIFEST, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, StillRunning
 from headway.state.store import Store
-from headway.state.user_code import code_digest, has_code
+from headway.state.user_code import has_code, python_digest
 
 SMALL_BYTES = 2**23
 """Sources up to this size are encoded before other processes would have started."""
@@ -166,7 +166,7 @@ def _with_code(job: PrepareJob, begun: Recipe | None) -> RecipeSettings:
     if job.settings.transform is None or job.code is None:
         return job.settings
     known = begun.settings.code_digest if begun is not None else None
-    digest = known if known is not None and has_code(job.code, known) else code_digest(job.code)
+    digest = known if known is not None and has_code(job.code, known) else python_digest(job.code)
     return job.settings.model_copy(update={"code_digest": digest})
 
 
