@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 
 from headway.clock import SystemClock
 from headway.errors import Exit, HeadwayError, PeerLost
-from headway.member.protocol.keys import read_key
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import SessionError
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory, given_spec
 from headway.train.outages import reached
 from headway.train.worker_log import log_exit_reason, log_line
+from headway.train.worker_session import open_session
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,8 @@ def main(arguments: list[str]) -> int:
         log_exit_reason(str(error))
         return error.exit_code
     rank = int(os.environ["HEADWAY_RANK"])
-    session = _session()
+    # Before the imports, so that it is kept alive during them.
+    session = open_session()
 
     from headway.train.stop_request import StopRequest
 
@@ -143,17 +144,6 @@ def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | No
 def _steps_file() -> Path | None:
     path = os.environ.get("HEADWAY_STEPS")
     return None if path is None else Path(path)
-
-
-def _session() -> Session | None:
-    """The session with the coordinator, if there is one. Opened before the imports, so that it is
-    kept alive during them."""
-    address = os.environ.get("HEADWAY_COORDINATOR")
-    if address is None:
-        return None
-    key = read_key(Path(os.environ["HEADWAY_KEY"]))
-    run, name = os.environ["HEADWAY_RUN"], os.environ["HEADWAY_POD"]
-    return Session(address, key, run, name, log=log_line)
 
 
 def _placement(

@@ -13,20 +13,8 @@ import torch
 import torch.distributed as dist
 
 from headway.errors import PeerLost
+from headway.train.lost_peer_signs import LOST_PEER_SIGNS
 
-LOST_PEER_SIGNS = (
-    "Connection closed by peer",
-    "Connection reset by peer",
-    "Broken pipe",
-    "Socket closed",
-    "[enforce fail at",
-    "gloo/transport",
-    "remote process exited",
-    "NCCL communicator was aborted",
-    "Store::get",
-    "wait timeout",
-    "Application timeout caused pair closure",  # other all-reduces, after one timed out
-)
 NO_MEMORY = "DefaultCPUAllocator"
 """Marks errors of this process that look like gloo's."""
 POLL_TIMEOUT = timedelta(seconds=0.5)

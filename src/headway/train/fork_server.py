@@ -15,8 +15,9 @@ forked is reported as exited with code 1, and its pid is null. Errors go to stde
 A worker has exactly the given environment, appends its output to the log, has a session of its own,
 and its stdin is a pipe whose other end only this process holds: however this process ends, its
 workers read end-of-file. They inherit other files that this process was started with, such as the
-run's lock. Libraries read some variables when they are loaded (OMP_NUM_THREADS, GOMP_SPINCOUNT,
-HF_*), which is here, so the launcher gives those to this process, too.
+run's lock. When a worker has exited, the rest of its process group is killed. Libraries read some
+variables when they are loaded (OMP_NUM_THREADS, GOMP_SPINCOUNT, HF_*), which is here, so the
+launcher gives those to this process, too.
 
 End-of-file on stdin ends this process with code 0; during imports, after the current module.
 SIGTERM and SIGINT are ignored: it runs as long as its launcher, to report how workers exited.
@@ -136,8 +137,12 @@ class ForkServer:
     def _reap(self) -> None:
         """Reports all workers that have exited: several exits can raise one signal."""
         for pid, worker in list(self.workers.items()):
-            exited, status = os.waitpid(pid, os.WNOHANG)
-            if exited:
+            if os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+                # Before it is reaped, while its number belongs to no other group. What it leaves
+                # behind holds devices and ports that its successor needs.
+                with suppress(ProcessLookupError):
+                    os.killpg(pid, signal.SIGKILL)
+                _, status = os.waitpid(pid, 0)
                 reason = _read_available(worker.exit_reason)
                 worker.close()
                 del self.workers[pid]
@@ -251,15 +256,19 @@ def serve(entry: Callable[[list[str]], int], preloads: Sequence[Callable[[], obj
 
 def import_for(location: str) -> None:
     """Imports what only the run at `location` needs: its store, and the classes of its models."""
-    if "://" in location:
-        import fsspec
-
-        fsspec.get_filesystem_class(location.partition("://")[0])
+    import_store(location)
     model_types = in_forked_process(partial(model_types_of, location))
     from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
     for model_type in model_types:
         MODEL_MAPPING[CONFIG_MAPPING[model_type]]  # looking it up imports it
+
+
+def import_store(location: str) -> None:
+    if "://" in location:
+        import fsspec
+
+        fsspec.get_filesystem_class(location.partition("://")[0])
 
 
 def model_types_of(location: str) -> list[str]:

@@ -24,6 +24,7 @@ from headway.member.worker.session import Session
 from headway.member.worker.session_view import GenerationOver, Late, SessionClosed, View
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainGroup, DomainLost, wanted_generations
+from headway.train.restart_place import PLACE_SECONDS
 from headway.train.session_store import FORM_SECONDS, Group, GroupFailed, SessionStore, form_group
 from headway.train.stop_request import StopRequest
 from headway.train.world import MAX_HANGS, RankPlacement, World
@@ -34,8 +35,6 @@ SLOW_COLLECTIVE_SECONDS = 0.5
 """A collective that takes longer: a peer may be lost."""
 STOP_SECONDS = 30.0
 """Wait for other workers at most, once the run was asked to stop."""
-PLACE_SECONDS = 1.0
-"""Between two checks whether a place in the run is still wanted."""
 
 
 class LiveWorlds:

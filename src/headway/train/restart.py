@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-from headway.errors import Exit, PeerLost, Stopped
+from headway.errors import Exit, PeerLost
 from headway.member.protocol.generation import Generation
 from headway.member.protocol.identity import without_tokens
 from headway.member.worker.session import Session
-from headway.member.worker.session_view import Late, SessionClosed, View
+from headway.member.worker.session_view import Late, SessionClosed
 from headway.train.collectives import WaitTimer
-from headway.train.live import PLACE_SECONDS, SLOW_COLLECTIVE_SECONDS, WATCH_SECONDS
+from headway.train.live import SLOW_COLLECTIVE_SECONDS, WATCH_SECONDS
+from headway.train.restart_place import RestartPlace, is_lost, restarting
 from headway.train.stop_request import StopRequest
 from headway.train.worker_log import log_exit_reason
 from headway.train.world import MAX_HANGS, World
@@ -33,24 +34,16 @@ DECISION_SECONDS = 5.0
 """Wait, after a collective failed here, for the coordinator to say who is lost."""
 
 
-class StoppedWithoutPlace(Stopped):
-    """The run is to stop, and this worker has no part in its save. STOPPED would tell the launcher
-    that all is saved, while the members are still at it."""
-
-    exit_code = Exit.GENERATION_OVER
-
-
-class RestartWorlds:
+class RestartWorlds(RestartPlace):
     """Waits for a place in a generation, which is then the only world of this process."""
 
     has_state = is_paused = False
     saves_before_change = True
 
     def __init__(self, session: Session, stop: StopRequest) -> None:
-        self.session, self.stop = session, stop
+        super().__init__(session, stop)
         self.timer = WaitTimer()
         """Knows since when this worker waits in a collective."""
-        self.generation: Generation | None = None
         self._world: World | None = None
         self._is_waiting = False
         self._follows = True
@@ -59,43 +52,6 @@ class RestartWorlds:
             target=self._watch_session, name="headway-worlds", daemon=True
         )
         self._thread.start()
-
-    # Before there is a world
-
-    def wait_for_place(self) -> Generation:
-        """The generation that this worker is in, once all its members have entered it. Stopped: it
-        was asked to stop or to leave, and has no place yet. With a place it stays until the first
-        step: the others may be on their way into it, and would wait for a worker that is gone."""
-        while self.generation is not None or not (self.stop.asked or self.stop.leave_asked):
-            view = self.session.view
-            if view.domain is None and not view.status.ready:
-                self.session.be_ready()
-            with suppress(Late):
-                if view.status.entered:
-                    self.session.wait_for("all others", lambda v: v.may_form, PLACE_SECONDS)
-                    assert self.generation is not None
-                    return self.generation
-                self.session.wait_for(
-                    "a place in the run", lambda v: v.domain is not None, PLACE_SECONDS
-                )
-                self._enter()
-        self.close("asked to end")
-        kind = StoppedWithoutPlace if self.stop.asked else Stopped
-        raise kind("asked to end before it had a place in the run")
-
-    def _enter(self) -> None:
-        view = self.session.view
-        if view.domain is not None:
-            generation = self.session.enter(view.generation.number)
-            if self.session.view.status.entered == generation.number:
-                self.generation = generation
-
-    def place(self) -> tuple[int, int]:
-        """Its rank in its generation, and the number of workers. Those of a node follow each other,
-        and so do the nodes of a domain."""
-        assert self.generation is not None
-        workers = list(self.generation.workers())
-        return workers.index(self.session.name), len(workers)
 
     def begin(self, world: World) -> None:
         self._world = world
@@ -166,7 +122,7 @@ class RestartWorlds:
 
     def close(self, reason: str) -> None:
         self._follows = False
-        self.session.goodbye(reason)
+        super().close(reason)
 
     # The thread
 
@@ -174,16 +130,13 @@ class RestartWorlds:
         with suppress(SessionClosed):  # by `close`, at any time
             while self._follows:
                 with suppress(Late):
-                    self.session.wait_for("a change", self._is_over, WATCH_SECONDS)
+                    self.session.wait_for("a change", is_lost, WATCH_SECONDS)
                 view = self.session.view
-                if self._follows and self._is_over(view):
+                if self._follows and is_lost(view):
                     end_process(view.generation)
                 if self.stop.leave_asked and not view.status.leaving:
                     self.session.leave()
                 self._report_waiting()
-
-    def _is_over(self, view: View) -> bool:
-        return view.generation.breaks(view.status.entered) if view.status.entered else False
 
     def _report_waiting(self) -> None:
         is_waiting = self.timer.seconds >= SLOW_COLLECTIVE_SECONDS
@@ -196,5 +149,5 @@ class RestartWorlds:
 
 
 def end_process(generation: Generation) -> None:
-    log_exit_reason(f"restarting: {without_tokens(generation.reason)}")
+    log_exit_reason(restarting(generation))
     os._exit(Exit.GENERATION_OVER)

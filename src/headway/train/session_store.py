@@ -24,7 +24,7 @@ import stat
 import struct
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
 
@@ -33,27 +33,12 @@ import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
 from headway.errors import HeadwayError, PeerLost
-from headway.member.protocol.messages import (
-    MAX_KEYS,
-    MAX_WAIT_SECONDS,
-    StoreAdd,
-    StoreAnswer,
-    StoreCheck,
-    StoreCompareSet,
-    StoreDelete,
-    StoreGet,
-    StoreNumber,
-    StoreRequest,
-    StoreSet,
-    StoreValue,
-)
 from headway.member.worker.session import Session
+from headway.member.worker.session_keys import SessionKeys
 from headway.member.worker.session_view import GenerationOver, Late
 from headway.train.world import COLLECTIVE_TIMEOUT
 
 FORM_SECONDS = 2.0
-REQUEST_SECONDS = 2.0
-"""Timeout of requests that are answered at once. The session may reconnect in between."""
 CONNECT_FACTOR = 5
 """By which gloo multiplies a group's timeout when it waits for a connection."""
 LOOK_SECONDS = 0.005
@@ -70,62 +55,39 @@ class GroupFailed(PeerLost):
 
 
 class SessionStore(Store):
-    """The keys of one generation, kept by the coordinator. Every wait has a deadline: `timeout`, as
-    with all of torch's stores, unless the call has its own."""
+    """The keys of one generation as a torch store. Every wait has a deadline: `timeout`, as with
+    all of torch's stores, unless the call has its own."""
 
     def __init__(self, session: Session, generation: int, prefix: str = "") -> None:
         super().__init__()
         self.session, self.generation, self.prefix = session, generation, prefix
+        self.keys = SessionKeys(session, generation, prefix)
         self._clones: list[SessionStore] = []
 
     def set(self, key: str, value: str | bytes) -> None:
-        name, data = self.prefix + key, _bytes(value)
-        self._ask(
-            f"setting {name}",
-            lambda number: StoreSet(number, self.generation, name, data),
-            REQUEST_SECONDS,
-        )
+        self.keys.set(key, _bytes(value))
 
     def get(self, key: str) -> bytes:
-        return self._get(key, self._patience().total_seconds())
+        return self.keys.get(key, self._patience().total_seconds())
 
     def add(self, key: str, amount: int) -> int:
-        name = self.prefix + key
-        return self._number(
-            f"adding to {name}",
-            lambda number: StoreAdd(number, self.generation, name, amount),
-            REQUEST_SECONDS,
-        )
+        return self.keys.add(key, amount)
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
-        name, before, after = self.prefix + key, _bytes(expected), _bytes(desired)
-        answer = self._ask(
-            f"setting {name} if it is as expected",
-            lambda number: StoreCompareSet(number, self.generation, name, before, after),
-            REQUEST_SECONDS,
-        )
-        assert isinstance(answer, StoreValue)
-        return answer.value
+        return self.keys.compare_set(key, _bytes(expected), _bytes(desired))
 
     def check(self, keys: Sequence[str]) -> bool:
-        return not self._missing(keys, time.monotonic())
+        return not self.keys.missing(keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         seconds = (timeout or self._patience()).total_seconds()
-        missing = self._missing(keys, time.monotonic() + seconds)
+        missing = self.keys.missing(keys, seconds)
         if missing:
             some = ", ".join(missing[:4]) + (" ..." if len(missing) > 4 else "")
             raise Late(f"waited {seconds:.3g} s for one of {some} to be set")
 
     def delete_key(self, key: str) -> bool:
-        name = self.prefix + key
-        return bool(
-            self._number(
-                f"deleting {name}",
-                lambda number: StoreDelete(number, self.generation, name),
-                REQUEST_SECONDS,
-            )
-        )
+        return self.keys.delete(key)
 
     def num_keys(self) -> int:
         raise NotImplementedError("the coordinator's store does not count its keys")
@@ -143,37 +105,6 @@ class SessionStore(Store):
 
     def _patience(self) -> timedelta:
         return self.timeout  # type: ignore[attr-defined]
-
-    def _get(self, key: str, seconds: float) -> bytes:
-        name, wait = self.prefix + key, min(seconds, MAX_WAIT_SECONDS)
-        answer = self._ask(
-            f"{name} to be set",
-            lambda number: StoreGet(number, self.generation, name, wait),
-            seconds,
-        )
-        assert isinstance(answer, StoreValue)
-        return answer.value
-
-    def _missing(self, keys: Sequence[str], deadline: float) -> list[str]:
-        """The first batch of keys that are not all set by then; empty if all are set."""
-        for begin in range(0, len(keys), MAX_KEYS):
-            some = tuple(self.prefix + key for key in keys[begin : begin + MAX_KEYS])
-            left = min(max(0.0, deadline - time.monotonic()), MAX_WAIT_SECONDS)
-
-            def make(number: int, some: tuple[str, ...] = some, left: float = left) -> StoreCheck:
-                return StoreCheck(number, self.generation, some, left)
-
-            if not self._number(f"{some[0]} to be set", make, left or REQUEST_SECONDS):
-                return list(some)
-        return []
-
-    def _number(self, what: str, make: Callable[[int], StoreRequest], seconds: float) -> int:
-        answer = self._ask(what, make, seconds)
-        assert isinstance(answer, StoreNumber)
-        return answer.number
-
-    def _ask(self, what: str, make: Callable[[int], StoreRequest], seconds: float) -> StoreAnswer:
-        return self.session.ask(self.generation, make, seconds, what)
 
 
 class _FormingStore(SessionStore):
@@ -204,7 +135,7 @@ class _FormingStore(SessionStore):
             if key not in self.values:
                 self._check(key)
                 self.waits_for = int(key.rpartition("/")[2])
-                self.values[key] = self._get(key, self.seconds_left)
+                self.values[key] = self.keys.get(key, self.seconds_left)
                 self.waits_for = None
 
     def get(self, key: str) -> bytes:

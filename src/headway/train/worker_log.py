@@ -33,6 +33,11 @@ def log_line(line: str) -> None:
 def log_exit_reason(reason: str) -> None:
     """Why this process ends: to its log, and to its launcher, in case the log cannot take it."""
     log_line(reason)
+    report_exit_reason(reason)
+
+
+def report_exit_reason(reason: str) -> None:
+    """To the launcher only: the log has it already."""
     if exit_reason_pipe is not None:
         with suppress(OSError):
             os.write(exit_reason_pipe, reason.encode(errors="replace")[-MAX_REASON_BYTES:])

@@ -55,6 +55,12 @@ def work(arguments):
             "blocked": list(signal.pthread_sigmask(signal.SIG_BLOCK, [])),
             "leads_session": os.getsid(0) == os.getpid(),
         }))
+    if what == "leave behind":
+        if os.fork() == 0:
+            Path(rest[0]).write_text(str(os.getpid()))
+            time.sleep(1000)
+        while not Path(rest[0]).exists() or not Path(rest[0]).read_text():
+            time.sleep(0.01)
     if what == "wait":
         print("waits")
         assert sys.stdin.buffer.read() == b""
@@ -207,6 +213,16 @@ def test_a_launcher_that_is_gone_before_it_is_warm(cold: FakeLauncher) -> None:
 )
 def test_how_a_worker_ended(warm: FakeLauncher, arguments: tuple[str, ...], code: int) -> None:
     assert warm.code_of("a", *arguments) == code
+
+
+def test_what_a_worker_leaves_behind_ends_with_it(warm: FakeLauncher, tmp_path: Path) -> None:
+    assert warm.code_of("a", "leave behind", str(tmp_path / "pid")) == 0
+    left = Path("/proc", (tmp_path / "pid").read_text(), "stat")
+
+    def has_ended() -> bool:
+        return not left.exists() or left.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    wait_for("its end", has_ended)
 
 
 def test_an_error_is_in_the_workers_log_and_told_to_the_launcher(warm: FakeLauncher) -> None:

@@ -1,0 +1,104 @@
+"""The command as a child process: started, ended with a grace period, its last words."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from headway.clock import Clock
+from headway.errors import BadInput
+from headway.script.processes import is_running, shells_and_their_children
+
+PYTHON = ("python", "python3")
+"""The interpreter that this process runs in: an image may have another one in PATH."""
+TAIL_BYTES = 32768
+SET_PDEATHSIG = 1
+
+
+class Child:
+    def __init__(
+        self, command: Sequence[str], folder: Path, environment: Mapping[str, str], clock: Clock
+    ) -> None:
+        self._clock = clock
+        self.started_at = clock.monotonic()
+        self._log_start = _log_size()
+        self._kill_at: float | None = None
+        self._signalled: list[tuple[int, int]] = []
+        """Processes that were sent SIGTERM, with the times of their starts."""
+        executable = sys.executable if command[0] in PYTHON else command[0]
+        if not folder.is_dir():
+            raise BadInput(f"the working folder {folder} does not exist")
+        try:
+            self.process = subprocess.Popen(
+                [executable, *command[1:]],
+                cwd=folder,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                preexec_fn=_end_with_parent,
+            )
+        except OSError as error:
+            raise BadInput(f"command: {command[0]} cannot be started: {error.strerror}") from None
+
+    @property
+    def age_seconds(self) -> float:
+        return self._clock.monotonic() - self.started_at
+
+    @property
+    def is_asked_to_end(self) -> bool:
+        return self._kill_at is not None
+
+    def poll(self) -> int | None:
+        """Its exit code, negative for a signal; None while it runs, or something that was asked to
+        end with it does."""
+        now = self._clock.monotonic()
+        is_late = self._kill_at is not None and now >= self._kill_at
+        if is_late:
+            self.process.kill()
+        code = self.process.poll()
+        if code is not None and not is_late and any(is_running(*one) for one in self._signalled):
+            return None  # a shell ends at once, and what it has started may still save
+        return code
+
+    def end(self, grace_seconds: float) -> None:
+        """SIGTERM, once, and SIGKILL after that time; a shorter time than before counts."""
+        kill_at = self._clock.monotonic() + grace_seconds
+        if self._kill_at is None:
+            self._kill_at = kill_at
+            # Not to the whole group: workers of a DataLoader would end before the script has saved.
+            self._signalled = shells_and_their_children(self.process.pid)
+            for pid, _ in self._signalled:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGTERM)
+        self._kill_at = min(self._kill_at, kill_at)
+
+    def last_words(self) -> str:
+        """The end of what it has written to this worker's log."""
+        with suppress(OSError):
+            if stat.S_ISREG(os.fstat(2).st_mode):
+                with open("/proc/self/fd/2", "rb") as log:
+                    size = log.seek(0, os.SEEK_END)
+                    log.seek(max(self._log_start, size - TAIL_BYTES))
+                    return log.read().decode("utf-8", errors="replace").rstrip()
+        return ""
+
+
+def _log_size() -> int:
+    with suppress(OSError):
+        return os.fstat(2).st_size
+    return 0
+
+
+_prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else None
+
+
+def _end_with_parent() -> None:
+    """However its worker ends: an orphan would train on beside its successor."""
+    if _prctl is not None:
+        _prctl(SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)

@@ -1,0 +1,82 @@
+"""When a script is ended, and with which code its worker exits. Pure: docs/design/scripts.md has
+the table."""
+
+from __future__ import annotations
+
+import signal
+from enum import Enum
+
+from headway.errors import Exit
+from headway.train.lost_peer_signs import LOST_PEER_SIGNS
+
+GRACE_SECONDS = 110.0
+"""From SIGTERM to SIGKILL, for a script that saves before it ends. Pods have 120 s."""
+LOST_GRACE_SECONDS = 1.0
+"""The same when a member was lost: most likely it waits in a collective, and saves nothing."""
+DECISION_SECONDS = 5.0
+"""Wait, after the script has failed here, for the coordinator to say who is lost."""
+FIRST_SECONDS = 60.0
+"""Age at which an error of the script may be a mistake that every start would repeat: a missing
+file, a wrong name. Later ones look like those of a machine."""
+
+FOLLOWING_SIGNS = (
+    *LOST_PEER_SIGNS,
+    "Connection refused",
+    "DistNetworkError",
+    "ncclRemoteError",
+    "recvValue failed",
+    "Watchdog caught collective operation timeout",
+)
+"""Of processes whose peer has ended, or never came."""
+
+
+class GenerationState(Enum):
+    CURRENT = "current"
+    SOUND = "over, and nobody was lost"
+    LOST = "over, since a member was lost"
+
+
+class Blame(Enum):
+    """Least first."""
+
+    FOLLOWS = 0
+    """Its words say that it has lost a peer."""
+    ABORTED = 1
+    """By itself, as torch's watchdog does when a peer is lost."""
+    OWN = 2
+
+
+def grace_seconds(is_asked: bool, generation: GenerationState) -> float | None:
+    """From SIGTERM to SIGKILL; None: the script is left alone."""
+    if generation is GenerationState.LOST:
+        return LOST_GRACE_SECONDS
+    is_ended = is_asked or generation is GenerationState.SOUND
+    return GRACE_SECONDS if is_ended else None
+
+
+def ended_code(is_asked: bool, generation: GenerationState) -> Exit | None:
+    """Exit code of the worker of a script that has ended, however it did; None: it has ended by
+    itself."""
+    if generation is GenerationState.LOST:
+        return Exit.GENERATION_OVER
+    if is_asked:
+        return Exit.STOPPED
+    return Exit.GENERATION_OVER if generation is GenerationState.SOUND else None
+
+
+def failed_code(exit_code: int, age_seconds: float, is_first_start: bool) -> int:
+    """Exit code of the worker to blame for a script that has failed by itself; negative: the signal
+    by which it ends itself, so that the kernel's count of out-of-memory kills still explains it.
+    `is_first_start`: nothing has been trained since the run was launched."""
+    assert exit_code != 0
+    if exit_code < 0:
+        return exit_code
+    is_mistake = is_first_start and age_seconds < FIRST_SECONDS
+    return Exit.RUN_FAILED if is_mistake else Exit.PEER_LOST
+
+
+def blame(exit_code: int, words: str) -> Blame:
+    """How much this failure explains, if several ranks have failed."""
+    if any(sign in words for sign in FOLLOWING_SIGNS):
+        return Blame.FOLLOWS
+    return Blame.ABORTED if exit_code == -signal.SIGABRT else Blame.OWN

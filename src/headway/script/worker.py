@@ -1,0 +1,333 @@
+"""A script's worker: it holds the session, and runs the command as its child for one generation.
+
+Its launcher knows it by the exit codes of `headway.errors.Exit`, as it does a training worker:
+docs/design/scripts.md has the table. One thread does all of it: it looks at the child, at the
+session and at the requests to end several times a second.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from headway.clock import Clock, SystemClock, stamp
+from headway.errors import Exit, HeadwayError, PeerLost
+from headway.member.protocol.identity import parse
+from headway.member.worker.session import Session
+from headway.member.worker.session_keys import SessionKeys
+from headway.member.worker.session_view import Denied, GenerationOver, Late, SessionError, View
+from headway.script.child import Child
+from headway.script.ending import (
+    DECISION_SECONDS,
+    GRACE_SECONDS,
+    GenerationState,
+    blame,
+    ended_code,
+    failed_code,
+    grace_seconds,
+)
+from headway.script.meeting import Failure, Failures, Meeting
+from headway.script.place import (
+    Master,
+    Place,
+    command_environment,
+    free_port,
+    replace_variables,
+)
+from headway.script.run_record import RunRecord
+from headway.spec.resolve import Resolved
+from headway.state.run_directory import RunDirectory, given_spec
+from headway.train.outages import reached
+from headway.train.restart_place import RestartPlace, restarting
+from headway.train.stop_request import StopRequest
+from headway.train.worker_log import log_exit_reason, log_line, report_exit_reason
+from headway.train.worker_session import open_session
+
+LOOK_SECONDS = 0.1
+MASTER_SECONDS = 90.0
+"""For rank 0 to say where it listens: it reads the run directory before."""
+LEAVE_SECONDS = 2.0
+"""For the coordinator to tell all that this node leaves, so that all are asked to save at once. It
+tells nobody if nobody stays."""
+MEET_SECONDS = GRACE_SECONDS + 5.0
+"""For the others to end, once all were asked to."""
+GOODBYE_SECONDS = 30.0
+"""For the others to have heard that all are done."""
+CUT_OFF_SECONDS = 10.0
+"""Without a connection, after which nobody is waited for."""
+FOLLOW_SECONDS = 30.0
+"""For the worker that is to blame to end, and the generation with it."""
+SAY_SECONDS = 60.0
+
+
+def main(arguments: list[str]) -> int:
+    clock = SystemClock()
+    try:
+        session = open_session()
+        assert session is not None, "a script's run has a coordinator"
+        stop = StopRequest(is_live=True)
+        stop.listen()
+        stop.follow(sys.stdin.buffer)
+        resolved = given_spec() or reached(
+            lambda: RunDirectory.open(arguments[0]).read_spec(), clock, lambda: stop.asked
+        )
+        directory = reached(
+            lambda: RunDirectory.open(resolved.run_directory), clock, lambda: stop.asked
+        )
+        code = ScriptWorker(resolved, directory, session, stop, clock).run()
+    except HeadwayError as error:
+        log_exit_reason(str(error))
+        return error.exit_code
+    if code < 0:
+        _end_by(-code)
+    return code
+
+
+class ScriptWorker:
+    def __init__(
+        self,
+        resolved: Resolved,
+        directory: RunDirectory,
+        session: Session,
+        stop: StopRequest,
+        clock: Clock,
+    ) -> None:
+        self._resolved, self._directory = resolved, directory
+        self._session, self._stop, self._clock = session, stop, clock
+        self._restart_place = RestartPlace(session, stop)
+        self._leave_at: float | None = None
+        """When it told the coordinator that it leaves."""
+        self._cut_off_at: float | None = None
+        """Since when there is no connection."""
+
+    def run(self) -> int:
+        """The exit code; negative: the signal that ended the script."""
+        self._take_place()
+        self._start()
+        while (exit_code := self._child.poll()) is None:
+            self._look()
+            self._record.look(self._clock.monotonic())
+        return self._ended(exit_code)
+
+    # Before the script runs
+
+    def _take_place(self) -> None:
+        self._generation = self._restart_place.wait_for_place()
+        rank, num_workers = self._restart_place.place()
+        self._place = Place(
+            rank=rank,
+            num_workers=num_workers,
+            local_rank=parse(self._session.name).local_rank,
+            ranks_per_node=self._resolved.ranks_per_node,
+        )
+        self._keys = SessionKeys(self._session, self._generation.number, "script/")
+        self._record = RunRecord(self._directory, self._clock, self._generation.number, self._place)
+        self._master = self._lead() if rank == 0 else self._follow()
+
+    def _lead(self) -> Master:
+        """Tells the others where to find this worker."""
+        restarts, is_first_start = self._record.begin()
+        address = os.environ["HEADWAY_ADDRESS"]
+        master = Master(address, free_port(), restarts, is_first_start)
+        try:
+            self._keys.set("master", msgspec.json.encode(master))
+        except SessionError as error:
+            raise self._not_met(error) from error
+        return master
+
+    def _follow(self) -> Master:
+        deadline = self._clock.monotonic() + MASTER_SECONDS
+        while True:
+            try:
+                return msgspec.json.decode(self._keys.get("master", 1.0), type=Master)
+            except Late as error:
+                if self._clock.monotonic() > deadline:
+                    raise self._not_met(error) from error
+            except SessionError as error:
+                raise self._not_met(error) from error
+
+    def _not_met(self, error: SessionError) -> PeerLost:
+        if self._state(self._session.view) is GenerationState.CURRENT:
+            return PeerLost(f"the workers did not meet: {error.message}")
+        lost = PeerLost(restarting(self._session.view.generation))
+        lost.exit_code = Exit.GENERATION_OVER
+        return lost
+
+    def _start(self) -> None:
+        command = self._resolved.run.command
+        assert command is not None
+        environment = command_environment(
+            os.environ, self._place, self._master, str(self._record.heartbeat_file)
+        )
+        self._child = Child(
+            replace_variables(command, environment),
+            Path(os.environ["HEADWAY_WORKDIR"]),
+            environment,
+            self._clock,
+        )
+        self._session.healed()
+        self._say(
+            f"generation {self._generation.number}: rank {self._place.rank} of "
+            f"{self._place.num_workers}, rank 0 at {self._master.address}:{self._master.port}"
+        )
+        self._record.started(self._resolved.device, self._generation.reason)
+
+    # While it runs
+
+    def _look(self) -> None:
+        """Waits for a moment, and passes on requests to end."""
+        view = self._session.view
+        if self._state(view) is GenerationState.CURRENT:
+            with suppress(Late):
+                self._session.wait_for("a change", self._is_over, LOOK_SECONDS)
+        else:
+            self._clock.sleep(LOOK_SECONDS)
+        now = self._clock.monotonic()
+        if self._stop.leave_asked and self._leave_at is None:
+            self._leave_at = now
+            self._session.leave()
+        if self._session.view.connected:
+            self._cut_off_at = None
+        elif self._cut_off_at is None:
+            self._cut_off_at = now
+        grace = grace_seconds(self._is_asked, self._state(self._session.view))
+        if grace is not None:
+            self._child.end(grace)
+
+    @property
+    def _is_asked(self) -> bool:
+        """Whether the script is to end, since the run stops or this node leaves."""
+        if self._leave_at is None:
+            return self._stop.asked
+        has_waited = self._clock.monotonic() - self._leave_at > LEAVE_SECONDS
+        return self._stop.asked or has_waited or self._is_over(self._session.view)
+
+    @property
+    def _is_cut_off(self) -> bool:
+        since = self._cut_off_at
+        return since is not None and self._clock.monotonic() - since > CUT_OFF_SECONDS
+
+    def _state(self, view: View) -> GenerationState:
+        number = self._generation.number
+        if view.generation.breaks(number):
+            return GenerationState.LOST
+        is_over = view.generation.number > number
+        return GenerationState.SOUND if is_over else GenerationState.CURRENT
+
+    def _is_over(self, view: View) -> bool:
+        return self._state(view) is not GenerationState.CURRENT
+
+    # When it has ended
+
+    def _ended(self, exit_code: int) -> int:
+        code = self._asked_code()
+        if code is None:
+            code = self._wait_for_all() if exit_code == 0 else self._failed(exit_code)
+        self._record.end(code)
+        if code == Exit.DONE:
+            everyone = range(self._place.num_workers)
+            self._meet(Meeting(self._keys, "heard", everyone, self._place.rank), GOODBYE_SECONDS)
+            self._session.goodbye("done")
+        elif code == Exit.STOPPED:
+            self._session.goodbye("asked to end")
+        elif code == Exit.GENERATION_OVER:
+            log_exit_reason(restarting(self._session.view.generation))
+            self._session.goodbye("ends with its generation")
+        return code  # else without a goodbye: the launcher is to hear of it first
+
+    def _asked_code(self) -> int | None:
+        """The exit code, if the script was ended, and has not ended by itself. Waits for the others
+        that end: their launcher would kill them soon after the first."""
+        state = self._state(self._session.view)
+        code = ended_code(self._is_asked or self._stop.leave_asked, state)
+        if code is None or state is GenerationState.LOST:
+            return code
+        is_stop = self._stop.asked
+        ranks = range(self._place.num_workers) if is_stop else self._place.node_ranks
+        name = "stopped" if is_stop else f"ended-{self._place.node}"
+        self._meet(Meeting(self._keys, name, ranks, self._place.rank), MEET_SECONDS)
+        return code
+
+    def _wait_for_all(self) -> int:
+        """The script has ended with 0 here. Rank 0's may save for minutes after the others."""
+        meeting = Meeting(self._keys, "done", range(self._place.num_workers), self._place.rank)
+        ended_at = said_at = self._clock.monotonic()
+        while True:
+            try:
+                is_complete = meeting.is_complete(LOOK_SECONDS * 5)
+            except SessionError:  # its generation is over
+                is_complete = False
+            if is_complete:
+                return Exit.DONE
+            self._look()
+            if (code := self._asked_code()) is not None:
+                return code
+            now = self._clock.monotonic()
+            if now - said_at >= SAY_SECONDS:
+                said_at = now
+                who = ", ".join(map(str, meeting.missing[:8])) or "others"
+                self._say(f"exited with 0 {now - ended_at:.0f} s ago, waiting for rank {who}")
+
+    def _meet(self, meeting: Meeting, seconds: float) -> None:
+        deadline = self._clock.monotonic() + seconds
+        with suppress(Denied, GenerationOver):
+            while self._clock.monotonic() < deadline and not self._is_cut_off:
+                if meeting.is_complete(LOOK_SECONDS * 5):
+                    return
+                self._look()
+
+    def _failed(self, exit_code: int) -> int:
+        """The script has failed here. If a member is lost, that explains it. Else one of those that
+        have failed ends the generation, and is the one that counts."""
+        age, words = self._child.age_seconds, self._child.last_words()
+        failures = Failures(self._keys, self._place.num_workers)
+        self._session.start_waiting()
+        with suppress(SessionError):
+            failures.add(Failure(self._place.rank, blame(exit_code, words).value))
+        deadline = self._clock.monotonic() + DECISION_SECONDS
+        while self._clock.monotonic() < deadline:
+            with suppress(SessionError):
+                if failures.are_all():
+                    break
+            self._look()
+            if (code := self._asked_code()) is not None:
+                return code
+        if self._is_to_blame(failures):
+            report_exit_reason(words)
+            is_first = self._master.is_first_start and not self._has_begun()
+            return failed_code(exit_code, age, is_first)
+        deadline = self._clock.monotonic() + FOLLOW_SECONDS
+        while self._clock.monotonic() < deadline:
+            self._look()
+            if (code := self._asked_code()) is not None:
+                return code
+        report_exit_reason(words)
+        return Exit.PEER_LOST
+
+    def _is_to_blame(self, failures: Failures) -> bool:
+        """It is, if nobody can tell."""
+        with suppress(SessionError):
+            first = failures.first()
+            return first is None or first.rank == self._place.rank
+        return True
+
+    def _has_begun(self) -> bool:
+        """Whether the script has shown in this generation that it trains."""
+        with suppress(SessionError):
+            return not self._keys.missing(["begun"])
+        return True
+
+    def _say(self, words: str) -> None:
+        log_line(f"{stamp(self._clock.now())} {words}")
+
+
+def _end_by(number: int) -> None:
+    """The signal that has ended the script ends this process, too."""
+    with suppress(OSError):  # SIGKILL has no handler
+        signal.signal(number, signal.SIG_DFL)
+    os.kill(os.getpid(), number)

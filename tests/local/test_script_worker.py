@@ -1,0 +1,189 @@
+"""Script workers with a real coordinator: what the command is given, and each way it can end."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from headway.errors import Exit
+from support.script_run import ScriptRun
+
+pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+
+VARIABLES = """
+import json
+keys = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+        "MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT")
+restarts = os.environ["TORCHELASTIC_RESTART_COUNT"]
+note(f"variables-{restarts}-{rank}", json.dumps({key: os.environ[key] for key in keys}))
+"""
+
+
+def test_each_rank_has_torchruns_variables_and_ranks_are_numbered_anew_after_a_loss(
+    tmp_path: Path,
+) -> None:
+    script = VARIABLES + "until((out / 'end').exists)\n"
+    with ScriptRun(tmp_path, script, nodes=3, ranks=2) as run:
+        run.wait_for(*(f"variables-0-{rank}" for rank in range(6)))
+        found = [json.loads(run.read(f"variables-0-{rank}")) for rank in range(6)]
+        assert [one["LOCAL_RANK"] for one in found] == ["0", "1"] * 3
+        assert [one["GROUP_RANK"] for one in found] == ["0", "0", "1", "1", "2", "2"]
+        assert {(one["WORLD_SIZE"], one["LOCAL_WORLD_SIZE"]) for one in found} == {("6", "2")}
+        assert len({(one["MASTER_ADDR"], one["MASTER_PORT"]) for one in found}) == 1
+        run.signal(signal.SIGKILL, 0)
+        for node in (1, 2):
+            for rank in range(2):
+                run.wait("an end", lambda n=node, r=rank: run.workers[n, r].code is not None)
+                assert run.workers[node, rank].code == Exit.GENERATION_OVER
+            run.start(node)
+        run.wait_for(*(f"variables-1-{rank}" for rank in range(4)))
+        again = [json.loads(run.read(f"variables-1-{rank}")) for rank in range(4)]
+        assert {one["WORLD_SIZE"] for one in again} == {"4"}
+        assert again[0]["MASTER_PORT"] != found[0]["MASTER_PORT"]
+        del run.workers[0, 0], run.workers[0, 1]
+        (run.output / "end").touch()
+        assert run.codes() == [Exit.DONE] * 4
+        assert [one["workers"] for one in run.events("started")] == [6, 4]
+        assert len(run.events("finished")) == 1
+
+
+def test_a_mistake_in_the_script_fails_the_run_with_its_traceback_and_once(tmp_path: Path) -> None:
+    with ScriptRun(tmp_path, "import no_such_module\n", nodes=2) as run:
+        first = run.wait(
+            "an exit", lambda: [one for one in run.workers.values() if one.code is not None]
+        )
+        run.wait("the others", lambda: run.poll() or all(w.code for w in run.workers.values()))
+        assert sorted(run.codes()) == [Exit.RUN_FAILED, Exit.GENERATION_OVER]
+        assert first[0].code == Exit.RUN_FAILED
+        assert "No module named 'no_such_module'" in first[0].words.splitlines()[-1]
+        assert "Traceback" in first[0].words
+
+
+def test_the_rank_that_failed_by_itself_is_blamed_and_not_those_that_lost_it(
+    tmp_path: Path,
+) -> None:
+    script = """
+if (out / "once").exists():
+    sys.exit()
+note(f"runs-{rank}")
+until((out / "fail").exists)
+if rank == "2":
+    note("once")
+    raise ValueError("a bad sample")
+until((out / "once").exists)
+raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1")
+"""
+    with ScriptRun(tmp_path, script, nodes=3) as run:
+        run.wait_for("runs-0", "runs-1", "runs-2")
+        (run.output / "fail").touch()
+        lost = run.wait("an exit", lambda: [w for w in run.workers.values() if w.code is not None])
+        assert "a bad sample" in lost[0].words
+        assert lost[0].code in (Exit.PEER_LOST, Exit.RUN_FAILED)
+        assert lost[0].node == 2
+
+
+def test_a_failure_of_a_later_start_is_a_loss_and_counted_once(tmp_path: Path) -> None:
+    script = """
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+note(f"runs-{restarts}-{rank}")
+until((out / f"end-{restarts}").exists)
+if restarts == 1:
+    raise ValueError("ECC")
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("runs-0-0", "runs-0-1")
+        run.signal(signal.SIGKILL, 1)
+        (run.output / "end-1").touch()
+        (run.output / "end-2").touch()
+        assert run.finish() == [Exit.DONE] * 2
+        assert sorted(run.losses) == [-signal.SIGKILL, Exit.PEER_LOST]
+        assert run.read("runs-2-1") == ""
+
+
+def test_a_rank_that_saves_long_after_the_others_is_waited_for(tmp_path: Path) -> None:
+    script = """
+if rank == "0":
+    until((out / "saved").exists)
+else:
+    note(f"done-{rank}")
+"""
+    with ScriptRun(tmp_path, script, nodes=3) as run:
+        run.wait_for("done-1", "done-2")
+        for _ in range(40):
+            run.poll()
+            assert all(worker.code is None for worker in run.workers.values()), run.words()
+            run.wait("a while", lambda: True)
+        (run.output / "saved").touch()
+        assert run.codes() == [Exit.DONE] * 3
+
+
+def test_a_request_to_stop_lets_every_rank_save(tmp_path: Path) -> None:
+    script = """
+def save(*_):
+    time.sleep(1.0 if rank == "0" else 0.0)
+    note(f"saved-{rank}")
+    sys.exit(3)
+signal.signal(signal.SIGTERM, save)
+note(f"runs-{rank}")
+time.sleep(1000)
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("runs-0", "runs-1")
+        run.signal(signal.SIGINT)
+        assert run.codes() == [Exit.STOPPED] * 2
+        run.wait_for("saved-0", "saved-1")
+        assert len(run.events("stopped")) == 1
+
+
+def test_when_a_node_leaves_all_ranks_save_and_the_others_go_on(tmp_path: Path) -> None:
+    script = """
+def save(*_):
+    note(f"saved-{world}-{rank}")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+note(f"runs-{world}-{rank}")
+until((out / "end").exists)
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("runs-2-0", "runs-2-1")
+        run.signal(signal.SIGTERM, 1)
+        assert run.codes() == [Exit.GENERATION_OVER, Exit.STOPPED]
+        run.wait_for("saved-2-0", "saved-2-1")
+        del run.workers[1, 0]
+        run.start(0)
+        run.wait_for("runs-1-0")
+        (run.output / "end").touch()
+        assert run.codes() == [Exit.DONE]
+
+
+def test_a_killed_worker_leaves_no_process_of_its_script(tmp_path: Path) -> None:
+    script = """
+if os.fork() == 0:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    note("child", str(os.getpid()))
+else:
+    note("parent", str(os.getpid()))
+time.sleep(1000)
+"""
+    with ScriptRun(tmp_path, script) as run:
+        run.wait_for("child", "parent")
+        run.signal(signal.SIGKILL, 0)
+        for name in ("child", "parent"):
+            pid = int(run.read(name))
+            run.wait(f"the end of {name}", lambda pid=pid: not _runs(pid))
+
+
+def test_the_worker_ends_by_the_signal_that_ended_its_script(tmp_path: Path) -> None:
+    script = "os.kill(os.getpid(), signal.SIGKILL)\n"
+    with ScriptRun(tmp_path, script) as run:
+        assert run.codes() == [-signal.SIGKILL]
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
