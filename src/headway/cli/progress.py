@@ -15,6 +15,7 @@ from headway.state.record_log import FileLog
 from headway.state.time_left import TimeLeft
 
 if TYPE_CHECKING:
+    from headway.cli.terminal import Line
     from headway.clock import Clock
     from headway.state.run_directory import RunDirectory
 
@@ -28,7 +29,6 @@ FOLD_SECONDS = 3.0
 """When no step completes, all workers report it, each at its next check."""
 DRAW_SECONDS = 0.25
 """Between two frames: a frame for each step of a millisecond would cost more than the step."""
-STARTING = "starting workers (importing torch takes a few seconds)"
 
 
 class MovingLine:
@@ -67,6 +67,8 @@ def sample_text(prompt: str, text: str) -> str:
 
 class RunProgress:
     """Progress of training: the newest figures at the bottom, events as lines that stay."""
+
+    starting = "starting workers (importing torch takes a few seconds)"
 
     def __init__(self, directory: RunDirectory, clock: Clock) -> None:
         self.name = directory.as_typed
@@ -112,11 +114,11 @@ class RunProgress:
         if self.line.area is not None:
             self._draw(self.line.area)
         elif self.frame is None:
-            self.line.show(STARTING)
-        elif records and self.frame.tokens_per_second is not None:
+            self.line.show(self.starting)
+        elif any("step" in record for record in records):
             self.frame.left_seconds = self.time_left.seconds()
             is_last = self.frame.step == self.frame.total_steps
-            self.line.show(_plain(self.frame), now=is_last)
+            self.line.show(self._plain(self.frame), now=is_last)
 
     def _draw(self, area: LiveArea) -> None:
         now = self.clock.monotonic()
@@ -125,12 +127,15 @@ class RunProgress:
         self.drawn_at = now
         elapsed = now - self.began
         if self.frame is None:
-            area.draw([[(STARTING, ""), (f"  {short_time(elapsed)}", "dim")]])
+            area.draw([[(self.starting, ""), (f"  {short_time(elapsed)}", "dim")]])
             return
         self.frame.elapsed_seconds = elapsed
         self.frame.left_seconds = self.time_left.seconds()
         self.frame.trend = self.trend.newest_half()
-        area.draw(frame_lines(self.frame, area.width))
+        area.draw(self._lines(self.frame, area.width))
+
+    def _lines(self, frame: Frame, width: int) -> list[Line]:
+        return frame_lines(frame, width)
 
     def close(self) -> None:
         if self.stuck:
@@ -227,11 +232,10 @@ class RunProgress:
         frame.tokens_per_second = self.tokens_per_step / self.seconds_per_step
         frame.mfu = record.get("mfu")
 
-
-def _plain(frame: Frame) -> str:
-    mfu = f"  {frame.mfu:.1%} MFU" if frame.mfu is not None else ""
-    return (
-        f"step {frame.step}/{frame.total_steps}  loss {short_loss(frame.loss)}  "
-        f"{short_count(frame.tokens_per_second or 0.0)} tokens/s{mfu}  "
-        f"{short_time(frame.left_seconds or 0.0)} left"
-    )
+    def _plain(self, frame: Frame) -> str:
+        mfu = f"  {frame.mfu:.1%} MFU" if frame.mfu is not None else ""
+        return (
+            f"step {frame.step}/{frame.total_steps}  loss {short_loss(frame.loss)}  "
+            f"{short_count(frame.tokens_per_second or 0.0)} tokens/s{mfu}  "
+            f"{short_time(frame.left_seconds or 0.0)} left"
+        )

@@ -157,21 +157,21 @@ def nodes_left_by_scale(directory: RunDirectory) -> int | None:
 
 def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.cli.progress import RunProgress
-    from headway.cli.run_summary import next_commands, show_summary
+    from headway.cli.run_summary import next_commands, saved_so_far, show_summary
+    from headway.cli.script_progress import ScriptProgress
     from headway.clock import SystemClock
     from headway.errors import Exit
     from headway.launch.local_run import LocalRun
-    from headway.state.checkpoints import steps_saved
 
     local = LocalRun(resolved, directory, SystemClock())
-    progress = RunProgress(directory, SystemClock())
+    shown = ScriptProgress if resolved.is_script else RunProgress
+    progress = shown(directory, SystemClock())
+    saving = "waiting for the script to end" if resolved.is_script else "saving, then stopping"
 
     def stop(*_: object) -> None:
         first = local.stop_asked_at is None
         local.ask_to_stop()
-        progress.line.above(
-            "saving, then stopping (Ctrl-C again: stop now)" if first else "stopping"
-        )
+        progress.line.above(f"{saving} (Ctrl-C again: stop now)" if first else "stopping")
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
@@ -181,13 +181,11 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
         for number, handler in before.items():
             signal.signal(number, handler)
     if code == Exit.STOPPED:
-        saved = steps_saved(directory)
-        newest = f"saved up to step {saved[-1]}" if saved else "no checkpoint yet"
-        say(f"stopped; {newest}: {directory.location}")
-        show_summary(directory)
+        say(f"stopped; {saved_so_far(resolved, directory)}: {directory.location}")
+        show_summary(directory, resolved.is_script)
         hint(RESUME_HINT)
     else:
         say(f"finished: {directory.location}")
-        show_summary(directory)
+        show_summary(directory, resolved.is_script)
         hint(*next_commands(resolved, directory))
     return code

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.cli.output import goodput_text, say, short_count, short_loss, short_time
+from headway.cli.script_refusal import OUTPUT
 from headway.errors import HeadwayError
 from headway.spec.resolve import Resolved
-from headway.state.checkpoints import fenced, found_checkpoints
+from headway.state.checkpoints import fenced, found_checkpoints, steps_saved
 from headway.state.find_run import find_run
 from headway.state.generations import generations
 from headway.state.goodput import goodput
@@ -19,8 +20,8 @@ from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import MODEL, RunDirectory
 
 
-def show_summary(directory: RunDirectory) -> None:
-    for key, value in _summary(directory):
+def show_summary(directory: RunDirectory, is_script: bool = False) -> None:
+    for key, value in (_script_summary if is_script else _summary)(directory):
         say(f"{key:<11} {value}")
 
 
@@ -50,6 +51,24 @@ def _summary(directory: RunDirectory) -> Iterator[tuple[str, str]]:
         yield "checkpoint", newest
 
 
+def _script_summary(directory: RunDirectory) -> Iterator[tuple[str, str]]:
+    here = directory.here()
+    taken = here.metrics.read()[0]
+    if steps := apply_rewinds(taken):
+        yield "step", str(steps[-1]["step"])
+    if (good := goodput(here.history(), taken)) is not None:
+        yield "time", short_time(good.total_seconds)
+        yield "goodput", goodput_text(good)
+    yield "output", directory.store.location(OUTPUT)
+
+
+def saved_so_far(resolved: Resolved, directory: RunDirectory) -> str:
+    if resolved.is_script:
+        return "the script starts again with what it has saved"
+    saved = steps_saved(directory)
+    return f"saved up to step {saved[-1]}" if saved else "no checkpoint yet"
+
+
 def _last_and_best(records: list[Record]) -> str:
     """`records`: of one set, in order, with step and loss."""
     last = records[-1]
@@ -72,6 +91,9 @@ def newest_checkpoint(directory: RunDirectory) -> str | None:
 def next_commands(resolved: Resolved, directory: RunDirectory) -> Iterator[str]:
     """What can be done with a finished run, from the current folder."""
     name = shlex.quote(as_typed_from(directory, Path.cwd()))
+    if resolved.is_script:
+        yield f"headway report {name}"
+        return
     if resolved.run.objective.type != "masked":
         yield f'headway generate {name} --prompt "Once"'
     if directory.store.names(MODEL):  # otherwise it is a module of the user's own

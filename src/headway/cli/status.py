@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import goodput_text, print_json, short_count, short_loss, short_time
+from headway.cli.script_refusal import OUTPUT
 from headway.errors import NotFound
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ def _lines(
     if found.failure_hint:
         lines.append(("hint", found.failure_hint))
     total = f" of {found.total_steps}" if found.total_steps is not None else ""
-    lines.append(("step", f"{found.step}{total}"))
+    is_script = found.workers is not None and found.total_steps is None
+    has_steps = found.step or not is_script
+    lines.append(("step", f"{found.step}{total}" if has_steps else "the script tells none"))
     if found.loss is not None:
         lines.append(("loss", f"{found.loss:.4f}"))
     for name, loss in found.evaluations.items():
@@ -188,6 +191,8 @@ def _lines(
     if found.goodput is not None:
         lines.append(("goodput", goodput_text(found.goodput)))
     lines.append(("folder", found.folder))
+    if is_script:
+        lines.append(("output", f"{found.folder}/{OUTPUT}"))
     return lines
 
 

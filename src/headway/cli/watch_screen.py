@@ -57,6 +57,8 @@ def _head(run: RunData, width: int) -> Block:
 
 
 def _curves(run: RunData, width: int, rows: int) -> Block:
+    if run.is_script and "loss" not in run.series:
+        return [Text("what the script prints: headway logs -f", "dim")]
     loss = run.series.get("loss", EMPTY)
     curves = [*run.evaluations.values(), loss]  # the loss is drawn over the others
     names = Text.assemble(("loss", "bold"), f" {short_loss(run.status.loss)}")

@@ -28,8 +28,8 @@ WIDE = {"cause", "ledger", "prompt", "continuation"}
 """Columns that are broken into lines."""
 
 
-def page(runs: Sequence[RunData], ledgers: Sequence[Verdict]) -> str:
-    """`ledgers`: what was found in the ledger of each run."""
+def page(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
+    """`ledgers`: what was found in the ledger of each run; None if it has none."""
     title = ", ".join(run.name for run in runs)
     charts = [*_metric_charts(runs), _member_chart(runs)]
     charts = [chart for chart in charts if chart["series"]]
@@ -116,17 +116,19 @@ def _chart_place(chart: dict[str, Any]) -> str:
     )
 
 
-def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict]) -> str:
+def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
     names = ("run", "state", "last step", "loss", "held-out", "hours", "goodput", "ledger")
     return _table(names, map(_summary_cells, runs, ledgers))
 
 
-def _summary_cells(run: RunData, ledger: Verdict) -> Sequence[str]:
+def _summary_cells(run: RunData, ledger: Verdict | None) -> Sequence[str]:
     status = run.status
     total = f" of {status.total_steps:,}" if status.total_steps is not None else ""
     losses = [loss for loss in status.evaluations.values() if loss is not None]
     verdict = (
-        f'<span class="good">exact</span>: {ledger.steps:,} steps, {ledger.samples:,} samples'
+        "none: a script reads its own data"
+        if ledger is None
+        else f'<span class="good">exact</span>: {ledger.steps:,} steps, {ledger.samples:,} samples'
         if ledger.breach is None
         else f'<span class="bad">not exact</span>: {escape(ledger.breach)}'
     )

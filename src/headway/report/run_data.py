@@ -51,6 +51,10 @@ class RunData:
     """The resolved run file."""
 
     @property
+    def is_script(self) -> bool:
+        return self.settings.get("command") is not None
+
+    @property
     def counted_interruptions(self) -> list[Interruption]:
         """Without the first start, and without the time between a stop and the next launch."""
         return [one for one in self.interruptions[1:] if one.kind != "down"]
@@ -85,7 +89,10 @@ def run_data(directory: RunDirectory, now: float) -> RunData:
     )
 
 
-def ledger_verdict(directory: RunDirectory) -> Verdict:
+def ledger_verdict(directory: RunDirectory) -> Verdict | None:
+    """None for a script, which has no ledger."""
+    if directory.read_spec().is_script:
+        return None
     forked = directory.record().get("forked_from")
     return verify_ledger(directory.ledger.read()[0], forked["step"] if forked else 0)
 
@@ -95,13 +102,16 @@ def lowest(series: Series) -> float | None:
 
 
 def _speed(steps: Sequence[Record]) -> float | None:
-    seconds = sum(step["seconds"] for step in steps)
-    tokens = sum(step["tokens_per_second"] * step["seconds"] for step in steps)
+    counted = [step for step in steps if step["tokens_per_second"] is not None]
+    seconds = sum(step["seconds"] for step in counted)
+    tokens = sum(step["tokens_per_second"] * step["seconds"] for step in counted)
     return tokens / seconds if seconds else None
 
 
 def _series(steps: Sequence[Record], key: str) -> Series:
     having = [step for step in steps if key in step]
+    if all(step[key] is None for step in having):  # what a script does not tell
+        return [], []
     return thinned([step["step"] for step in having], [step[key] for step in having])
 
 

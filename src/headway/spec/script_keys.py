@@ -32,7 +32,7 @@ EXCLUDED = {
     "watch": UNSEEN,
 }
 """Keys that do not apply to a script, and why. The others say how a run is operated."""
-VARIABLES = ("HEADWAY_OUTPUT", "HEADWAY_SCRATCH", "HEADWAY_HEARTBEAT")
+VARIABLES = ("HEADWAY_OUTPUT", "HEADWAY_SCRATCH", "HEADWAY_HEARTBEAT", "HEADWAY_RUN")
 """Variables that are replaced in the arguments of a script: there is no shell."""
 PLAIN = re.compile(r"[\w./$@%+=~-][\w./:$@%+=~-]*")
 """Arguments that mean the same in a YAML list with and without quotes."""

@@ -43,7 +43,7 @@ class TimeLeft:
     def event(self, event: Mapping[str, Any]) -> None:
         match event["event"]:
             case "started":
-                self._total_steps = int(event["total_steps"])
+                self._total_steps = event["total_steps"]  # None: a script tells none
                 self._evaluate_every = int(event.get("evaluate_every", 0))
                 self._evaluation_batches = float(event.get("evaluation_batches", 0))
                 self._starts.append(event["time"])

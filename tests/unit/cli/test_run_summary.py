@@ -69,7 +69,7 @@ def test_only_commands_that_work_for_this_run(
     if not own_model:
         directory.store.write("model/config.json", b"{}")
     run: Any = type("Run", (), {"objective": type("Objective", (), {"type": objective})})
-    resolved = cast(Resolved, type("Resolved", (), {"run": run}))
+    resolved = cast(Resolved, type("Resolved", (), {"run": run, "is_script": False}))
     assert [line.split()[1] for line in next_commands(resolved, directory)] == commands
 
 

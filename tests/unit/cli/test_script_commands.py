@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 import headway as from_python
-from headway.clock import SystemClock
+from headway.cli.run_summary import saved_so_far, show_summary
+from headway.cli.script_progress import MOST_BYTES, FollowedLog, ScriptProgress
+from headway.clock import SystemClock, stamp
 from headway.errors import BadInput
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
@@ -33,6 +36,129 @@ def directory(folder: Path) -> RunDirectory:
     nothing = {"train_set": "", "validation_sets": {}}
     directory.write_spec(resolve(load_run(), one, nodes=2, parameters=None, **nothing))
     return directory
+
+
+START = 1.8e9
+
+
+def ran(directory: RunDirectory, has_heartbeat: bool = True) -> None:
+    """Two workers, one lost, started again, finished: what launcher and workers write."""
+    directory.launcher.append(
+        {"time": stamp(START), "event": "launched", "nodes": 2, "workers": 2, "mode": "restart"}
+    )
+    for generation, second in ((1, 2), (2, 40)):
+        started(directory, START + second, generation)
+        if has_heartbeat:
+            for step in (10, 20):
+                directory.metrics.append(
+                    {
+                        "step": step + 10 * (generation - 1),
+                        "generation": generation,
+                        "time": stamp(START + second + step),
+                        "seconds": 9.0,
+                        "data_seconds": 0,
+                        "loss": None,
+                        "tokens_per_second": None,
+                    }
+                )
+    directory.launcher.append(
+        {
+            "time": stamp(START + 35),
+            "event": "lost",
+            "node": 1,
+            "local_rank": 0,
+            "how": "was killed (SIGKILL)",
+        }
+    )
+    directory.events.append({"time": stamp(START + 70), "event": "finished", "step": 0})
+
+
+def started(directory: RunDirectory, time: float, generation: int) -> None:
+    directory.events.append(
+        {
+            "time": stamp(time),
+            "event": "started",
+            "generation": generation,
+            "resumed_from": None,
+            "step": 0,
+            "total_steps": None,
+            "workers": 2,
+            "device": "cpu",
+            "seconds": {"import": 0.0, "build": 0.0, "load": 0.0},
+        }
+    )
+
+
+@pytest.mark.parametrize("has_heartbeat", [True, False])
+def test_what_is_not_told_is_left_out_everywhere(
+    headway: Headway, directory: RunDirectory, has_heartbeat: bool
+) -> None:
+    ran(directory, has_heartbeat)
+    shown = headway("status").out
+    assert ("step        30" if has_heartbeat else "step        the script tells none") in shown
+    assert f"output      {directory.location}/output" in shown
+    assert "finished" in headway("list").out
+    assert "how=was killed (SIGKILL)" in headway("events").out
+    assert "30" in headway("compare", "it").out or not has_heartbeat
+    assert "headway logs -f" in headway("watch").out
+    said = headway("report", "-o", "page.html")
+    assert (said.exit_code, Path("page.html").is_file()) == (0, True)
+    page = Path("page.html").read_text()
+    assert "a script reads its own data" in page
+    charts = json.loads(page.partition('id="data">')[2].partition("</script>")[0])["charts"]
+    assert [chart["id"] for chart in charts] == ["members"]
+    for words in (shown, headway("status", "--json").out, headway("compare", "it").out):
+        assert "not finite" not in words
+        assert "NaN" not in words
+    (run,) = from_python.runs()
+    assert run.status().step == (30 if has_heartbeat else 0)
+
+
+def test_what_a_script_came_to(directory: RunDirectory, capsys: pytest.CaptureFixture[str]) -> None:
+    ran(directory)
+    show_summary(directory, is_script=True)
+    step, _, goodput, output = capsys.readouterr().err.splitlines()
+    assert step == "step        30"
+    assert re.match(r"goodput     \d+\.\d% of 1:10", goodput)
+    assert output == f"output      {directory.location}/output"
+    assert "starts again with what it has saved" in saved_so_far(directory.read_spec(), directory)
+
+
+def test_a_terminal_shows_what_the_script_prints_and_its_steps(
+    directory: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = directory.log(0, 0)
+    log.parent.mkdir(parents=True)
+    log.write_text("of an earlier start\n")
+    progress = ScriptProgress(directory, SystemClock())
+    progress.show()
+    with log.open("a") as file:
+        file.write("loading\n10%\r50%\r100%\nunfinished")
+    ran(directory)
+    progress.show()
+    progress.close()
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [
+        "starting the script",
+        "loading",
+        "100%",
+        "started: 2 workers on cpu",
+        "node 1 was killed (SIGKILL); restarting it",
+        "started again: 2 workers on cpu",
+        "unfinished",
+    ]
+
+
+def test_a_flood_of_output_does_not_hold_up_the_launcher(tmp_path: Path) -> None:
+    log = FollowedLog(tmp_path / "log")
+    assert log.new_lines() == []
+    (tmp_path / "log").write_text("x\n" + "y\n" * (MOST_BYTES // 2))
+    first, *others = log.new_lines()
+    assert "bytes are not shown: headway logs has them" in first
+    assert others == ["y"] * (MOST_BYTES // 2 - 1)
+    assert log.new_lines() == []
+    (tmp_path / "log").write_text("anew\n")
+    assert log.new_lines() == ["anew"]
 
 
 @pytest.mark.usefixtures("directory")
