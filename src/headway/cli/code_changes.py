@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from headway.cli.output import say
+from headway.spec.load import RUN_FILE, TARGET_FILE
 from headway.state.code_folder import CodeFolder
 from headway.state.file_listing import Listing, read_listing
 from headway.state.run_directory import RunDirectory
 
 MOST_NAMED = 10
+SETTINGS = (RUN_FILE, TARGET_FILE)
 
 
 def note_code(location: str, code: CodeFolder | None) -> None:
@@ -25,6 +27,22 @@ def note_code(location: str, code: CodeFolder | None) -> None:
             named = changed_files(known, listing) if known is not None else f"it was {before}"
             say(f"code changed since the last start: {named}")
     directory.store.write(_file(listing.digest), listing.content)
+
+
+def is_code_changed(directory: RunDirectory, code: CodeFolder | None) -> bool:
+    """Whether it has other files than at the last start. Run file and targets, which may be among
+    them, do not count: they say how a script is run, and not what it does."""
+    before = directory.read_spec().code_digest
+    if code is None or before is None or before == code.listing.digest:
+        return False
+    known = _kept(directory, before)
+    if known is None:
+        return True
+    old, new = (
+        {one.name: one for one in listing.files if one.name not in SETTINGS}
+        for listing in (known, code.listing)
+    )
+    return old != new
 
 
 def changed_files(before: Listing, after: Listing) -> str:

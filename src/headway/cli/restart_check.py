@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.cli.code_changes import is_code_changed
 from headway.cli.output import hint, say, warn
 from headway.clock import SystemClock
 from headway.errors import BadInput
@@ -17,6 +19,7 @@ from headway.spec.resolve import Resolved
 from headway.spec.run_file import RunFile
 from headway.spec.run_identity import changed_identity, changed_values
 from headway.state.checkpoints import steps_saved
+from headway.state.code_folder import CodeFolder
 from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 from headway.train.lr_schedule import decay_start, lr_ratio
@@ -25,18 +28,53 @@ SMALLEST_JUMP = 1e-3
 """Smallest jump of the learning rate, as a share of its peak, that is worth a warning."""
 
 
-def is_left_to_train(location: str, run: RunFile, extend: bool, on: str | None = None) -> bool:
-    """False, and says so, if the run at `location` has finished. Raises if it is another run."""
+def is_left_to_train(
+    location: str,
+    run: RunFile,
+    extend: bool,
+    on: str | None = None,
+    code: Callable[[], CodeFolder | None] = lambda: None,
+) -> bool:
+    """False, and says so, if the run at `location` has finished. Raises if it is another run.
+    `code`: the code folder as it is now, of a script."""
+    if run.command is not None and extend:
+        raise BadInput(
+            "--extend makes train_for longer, and a script decides itself when it is done",
+            "run it without --extend",
+        )
     if not RunDirectory.exists(location) or not RunDirectory.open(location).has_spec():
         return True
     directory = RunDirectory.open(location)
     require_same_run(directory, run, extend, on)
-    if extend or read_status(directory, SystemClock().now()).state != "finished":
+    has_finished = read_status(directory, SystemClock().now()).state == "finished"
+    if run.command is not None:
+        before = directory.read_spec().run.command
+        if before != run.command:
+            say(f"command changed since the last start: {_line(before)} -> {_line(run.command)}")
+        elif has_finished and not is_code_changed(directory, code()):
+            _say_finished(directory, on)
+            hint(
+                "edit the script or its command, and it starts again with what it has saved; "
+                "--set name=NEW starts a new run"
+            )
+            return False
+        if has_finished:
+            say(f"run {directory.name} had finished, and starts again")
         return True
-    where = f": {location}" if on is None else f" on {on}"
-    say(f"run {directory.name} has already finished{where}")
+    if extend or not has_finished:
+        return True
+    _say_finished(directory, on)
     hint("--extend with a longer train_for continues it; --set name=NEW starts a new run")
     return False
+
+
+def _say_finished(directory: RunDirectory, on: str | None) -> None:
+    where = f": {directory.location}" if on is None else f" on {on}"
+    say(f"run {directory.name} has already finished{where}")
+
+
+def _line(command: Sequence[str] | None) -> str:
+    return shlex.join(command or ())
 
 
 def require_same_run(
@@ -46,6 +84,14 @@ def require_same_run(
     of them are saved. With `extend` it may become longer. `on` is the target, None for here: a run
     there cannot be forked or resumed by its location, so hints are flags for the same command."""
     before, saved = directory.read_spec(), steps_saved(directory)
+    if before.is_script != (run.command is not None):
+        was, now = ("a script", "a model") if before.is_script else ("a model", "a script")
+        raise BadInput(
+            f"run {directory.name} was started with {was}, and the run file now has {now}",
+            f"start a new run: run it again with --set name={directory.free_name()}",
+        )
+    if before.is_script:
+        return  # what decides its weights is the script's own
     changed = changed_identity(before.run, run)
     others = [change for change in changed if not change.startswith("train_for:")]
     listed = "\n  ".join(changed)

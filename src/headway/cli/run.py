@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from headway.errors import Exit
     from headway.spec.load import Loaded
     from headway.spec.resolve import Resolved
+    from headway.state.code_folder import CodeFolder
     from headway.state.run_directory import RunDirectory
 
 RESUME_HINT = "run the same command to resume"
@@ -113,7 +114,11 @@ def train_here(
     require_trainable_here(loaded)
     warn_of_run_file(loaded)
     location = location or run_directory(loaded)
-    if not is_left_to_train(location, loaded.run, extend):
+
+    def code_now() -> CodeFolder | None:
+        return code_folder(loaded.run, loaded.folder)
+
+    if not is_left_to_train(location, loaded.run, extend, code=code_now):
         return location, Exit.DONE
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
@@ -135,7 +140,7 @@ def train_here(
             train_set=sets.train,
             validation_sets=sets.validation,
         )
-        code = code_folder(loaded.run, loaded.folder)
+        code = code_now()
         resolved = resolved.model_copy(
             update={
                 "run_directory": location,

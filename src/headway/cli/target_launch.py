@@ -28,7 +28,7 @@ from headway.member.protocol.keys import new_key
 from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
 from headway.spec.resolve import run_name
-from headway.state.code_folder import code_folder
+from headway.state.code_folder import CodeFolder, code_folder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
@@ -70,10 +70,14 @@ def _launch(
         sets = trainable_sets(loaded, nothing_in_the_background)
     plan = plan.with_sets(_set_folders(sets, scratch))
     storage = Store(run.storage)
-    if not is_left_to_train(run.location, plan.resolved.run, extend, on):
+
+    def code_now() -> CodeFolder | None:
+        return code_folder(loaded.run, loaded.folder)
+
+    if not is_left_to_train(run.location, plan.resolved.run, extend, on, code_now):
         return None
     _upload(storage, plan)
-    note_code(run.location, code_folder(loaded.run, loaded.folder))
+    note_code(run.location, code_now())
     _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
     return run

@@ -17,6 +17,7 @@ from headway.errors import SpecError
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
 from headway.spec.script_keys import VARIABLES, written
+from headway.state.code_folder import IGNORE_FILE, CodeFolderRefused, code_folder
 
 PYTHON = ("python", "python3")
 """The interpreter that Headway itself runs in."""
@@ -75,6 +76,14 @@ class _Command:
     def has_requirements(self) -> bool:
         assert self.loaded.run.code is not None
         return self.loaded.run.code.requirements is not None
+
+    def is_copied(self, name: str) -> bool:
+        """Whether workers have this file. True if the folder is refused as a whole."""
+        try:
+            found = code_folder(self.loaded.run, self.loaded.folder)
+        except CodeFolderRefused:
+            return True
+        return found is None or os.path.normpath(name) in found.files
 
     def problem(self, index: int, text: str, hint: str) -> SpecError:
         """At one of the arguments."""
@@ -225,6 +234,12 @@ def _file_problems(command: _Command, index: int) -> Iterator[SpecError]:
     elif not file.is_file():
         hint = _instead_of(command, name)
         yield command.problem(index, f"there is no file {name} in {command.folder}", hint)
+    elif not command.is_copied(name):
+        yield command.problem(
+            index,
+            f"{name} is not copied to workers",
+            f"{IGNORE_FILE}, or a name that begins with a dot, leaves it out",
+        )
     elif index == 0 and not os.access(file, os.X_OK):
         yield command.problem(
             0, f"{name} is not executable", f"chmod +x {file}, or name its interpreter first"

@@ -23,6 +23,8 @@ from headway.state.file_listing import Listing, listing_of
 from headway.state.set_files import PREPARED
 
 IGNORE_FILE = ".headwayignore"
+NOTES = "runs"
+"""Folder beside the run file that has at least notes on which targets runs were started."""
 MOST_BYTES = 100 * 2**20
 MOST_FILES = 10_000
 MOST_SEEN = 20 * MOST_FILES
@@ -238,7 +240,7 @@ def _data_and_storage(run: RunFile, beside: Path, folder: Path) -> Iterator[str]
     """Patterns of what lies in the code folder and reaches workers in another way, or not at all:
     the run directories, sources, prepared sets, models and tokenizers."""
     top = os.path.abspath(folder)
-    for named in (run.storage, PREPARED, *_data(run)):
+    for named in (run.storage, NOTES, PREPARED, *_data(run)):
         if "://" in named or named.startswith(("hub:", "~")):
             continue
         path = os.path.abspath(beside / named)

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 import headway as from_python
+from headway.cli.code_changes import note_code
+from headway.cli.restart_check import is_left_to_train, require_same_run
 from headway.cli.run_summary import saved_so_far, show_summary
 from headway.cli.script_progress import MOST_BYTES, FollowedLog, ScriptProgress
 from headway.clock import SystemClock, stamp
 from headway.errors import BadInput
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
+from headway.state.code_folder import CodeFolder, code_folder
 from headway.state.run_directory import RunDirectory
 from support.in_process import Headway
 
@@ -171,6 +174,56 @@ def test_check_says_in_two_lines_what_holds_and_what_does_not(headway: Headway) 
     assert "ledger" in lines["does not hold"]
     known = json.loads(headway("check", "--json").out)
     assert known["command"][:2] == ["python", "train.py"]
+
+
+def again(directory: RunDirectory, *settings: str) -> bool:
+    """Whether `headway run` would start it."""
+    loaded = load_run(None, list(settings))
+
+    def code() -> CodeFolder | None:
+        return code_folder(loaded.run, loaded.folder)
+
+    return is_left_to_train(directory.location, loaded.run, extend=False, code=code)
+
+
+def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
+    folder: Path, directory: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = code_folder(load_run().run, folder)
+    assert code is not None
+    note_code(directory.location, code)
+    before = directory.read_spec().model_copy(update={"code_digest": code.listing.digest})
+    directory.write_spec(before)
+    assert again(directory), "it has not finished"
+    ran(directory)
+    assert not again(directory)
+    assert "run it has already finished" in capsys.readouterr().err
+    (folder / "run.yaml").write_text(RUN_FILE + "budget: {hours: 3}\n")
+    (folder / "runs" / "it.on").write_text("target\n")
+    assert not again(directory), "that changes nothing that the script does"
+    capsys.readouterr()
+    assert again(directory, "command=[python, train.py, --lr, 2]")
+    said = capsys.readouterr().err
+    assert "train.py --out '$HEADWAY_OUTPUT' -> python train.py --lr 2" in said
+    assert "had finished, and starts again" in said
+    (folder / "train.py").write_text("print('edited')\n")
+    assert again(directory)
+    assert "had finished, and starts again" in capsys.readouterr().err
+    note_code(directory.location, code_folder(load_run().run, folder))
+    assert "code changed since the last start: changed run.yaml, changed train.py" in (
+        capsys.readouterr().err
+    )
+
+
+def test_a_script_and_a_model_are_two_runs(headway: Headway, directory: RunDirectory) -> None:
+    Path("run.yaml").write_text("version: 1\nname: it\nmodel: {type: gpt2}\n")
+    with pytest.raises(BadInput, match="started with a script, and the run file now has a model"):
+        require_same_run(directory, load_run().run, extend=False)
+
+
+def test_a_script_is_not_extended(directory: RunDirectory) -> None:
+    with pytest.raises(BadInput, match="decides itself when it is done"):
+        is_left_to_train(directory.location, load_run().run, extend=True)
 
 
 @pytest.mark.usefixtures("directory")

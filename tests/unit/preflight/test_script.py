@@ -117,6 +117,13 @@ def test_a_mistake_of_syntax_is_found_here_where_the_python_is_known() -> None:
     assert found("[python, train.py]", is_here=False).problems == []
 
 
+def test_a_script_that_workers_would_not_have_is_refused() -> None:
+    Path(".headwayignore").write_text("tr*.py\n")
+    error = refused("[python, ./train.py]")
+    assert "train.py is not copied to workers" in error.problem
+    assert ".headwayignore" in (error.hint or "")
+
+
 def test_a_path_from_the_run_file_is_corrected_to_one_from_the_code_folder(folder: Path) -> None:
     (folder / "src").mkdir()
     (folder / "src/fit.py").write_text("")
