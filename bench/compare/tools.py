@@ -52,6 +52,10 @@ class Agents:
     def strike_coordinator(self) -> Strike:
         raise NotImplementedError
 
+    def mark(self) -> str:
+        """What only commands of its workers have."""
+        return str(Path(__file__).parent)
+
     def complete(self) -> None:
         for node, command in self.commands().items():
             if node not in self.agents or self.agents[node].poll() is not None:
@@ -97,15 +101,15 @@ class Agents:
                 others = [node for node in range(NODES) if node != first]
                 others = chance.sample(others, min(2, len(others)))
                 nodes = {"kill": others[:1], "kill first": [first]}.get(fault, others)
-                at = _send(signal.SIGKILL, *(newest[node]["pid"] for node in nodes))
+                at = send(signal.SIGKILL, *(newest[node]["pid"] for node in nodes))
                 return Strike(at, nodes)
             case "machine":
-                return Strike(_send(signal.SIGKILL, *machine), [guest])
+                return Strike(send(signal.SIGKILL, *machine), [guest])
             case "stop":
-                at = _send(signal.SIGSTOP, *machine)
-                return Strike(at, [guest], lambda: _send(signal.SIGCONT, *machine), STOP_SECONDS)
+                at = send(signal.SIGSTOP, *machine)
+                return Strike(at, [guest], lambda: send(signal.SIGCONT, *machine), STOP_SECONDS)
             case "leave":
-                return Strike(_send(signal.SIGTERM, machine[0]), [guest])
+                return Strike(send(signal.SIGTERM, machine[0]), [guest])
             case "join":
                 absent = [node for node, one in self.agents.items() if one.poll() is not None]
                 self.complete()
@@ -121,25 +125,28 @@ class Agents:
             agent.wait()
         for pid in workers:
             with suppress(psutil.NoSuchProcess):
-                if str(Path(__file__).parent) in " ".join(psutil.Process(pid).cmdline()):
+                if self.mark() in " ".join(psutil.Process(pid).cmdline()):
                     psutil.Process(pid).kill()
 
 
 class Torchrun(Agents):
     """Three machines, each with an agent; the rendezvous is in the first one's."""
 
+    def worker(self) -> list[str]:
+        return [str(Path(__file__).with_name("torchrun_worker.py"))]
+
     def commands(self) -> dict[int, list[str]]:
-        worker = str(Path(__file__).with_name("torchrun_worker.py"))
         options = (
             *(f"--nnodes=2:{NODES}", "--nproc-per-node=1", "--max-restarts=100"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.ports[0]}"),
             *("--rdzv-id=compare", "--local-addr=127.0.0.1"),
         )
         hosts = {node: f"--rdzv-conf=is_host={int(node == 0)}" for node in range(NODES)}
-        return {node: [self.torchrun, *options, host, worker] for node, host in hosts.items()}
+        worker = self.worker()
+        return {node: [self.torchrun, *options, host, *worker] for node, host in hosts.items()}
 
     def strike_coordinator(self) -> Strike:
-        at = _send(signal.SIGKILL, self.agents[0].pid, self.lines()[0][-1]["pid"])
+        at = send(signal.SIGKILL, self.agents[0].pid, self.lines()[0][-1]["pid"])
         self.agents[0].wait()
         return Strike(at, [0], self.complete, COORDINATOR_AWAY_SECONDS)
 
@@ -167,7 +174,7 @@ class Torchft(Agents):
         return {NODES: list(lighthouse), **agents}
 
     def strike_coordinator(self) -> Strike:
-        at = _send(signal.SIGKILL, self.agents[NODES].pid)
+        at = send(signal.SIGKILL, self.agents[NODES].pid)
         self.agents[NODES].wait()
         return Strike(at, [], self.complete, COORDINATOR_AWAY_SECONDS)
 
@@ -221,18 +228,18 @@ class Headway:
         if fault == "coordinator":
             coordinator = self.run.coordinator()
             assert coordinator is not None
-            return Strike(_send(signal.SIGKILL, coordinator.pid), [])
+            return Strike(send(signal.SIGKILL, coordinator.pid), [])
         workers = self.run.workers()
         first, *others = [workers[node, 0] for node in self.run.members()]
         chosen = chance.choice(others)
         match fault:
             case "stop":
-                at = _send(signal.SIGSTOP, chosen)
-                return Strike(at, [], lambda: _send(signal.SIGCONT, chosen), STOP_SECONDS)
+                at = send(signal.SIGSTOP, chosen)
+                return Strike(at, [], lambda: send(signal.SIGCONT, chosen), STOP_SECONDS)
             case "leave":
-                return Strike(_send(signal.SIGTERM, chosen), [])
+                return Strike(send(signal.SIGTERM, chosen), [])
         killed = {"kill first": [first], "kill two": others}.get(fault, [chosen])
-        return Strike(_send(signal.SIGKILL, *killed), [])
+        return Strike(send(signal.SIGKILL, *killed), [])
 
     def end(self) -> None:
         with self.run:
@@ -247,7 +254,7 @@ class HeadwayRestart(Headway):
     elastic = "restart"
 
 
-def _send(number: signal.Signals, *pids: int) -> float:
+def send(number: signal.Signals, *pids: int) -> float:
     for pid in pids:
         os.kill(pid, number)
     return time.time()
