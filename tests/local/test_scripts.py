@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from support.scripts import SCRIPTS, Script
+from support.example_scripts import SCRIPTS, Script
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 

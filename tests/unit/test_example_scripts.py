@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from support.scripts import EXAMPLES, SCRIPTS
+from support.example_scripts import EXAMPLES, SCRIPTS
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
