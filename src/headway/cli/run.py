@@ -100,11 +100,13 @@ def train_here(
     from headway.cli.device_check import require_devices_here
     from headway.cli.preflight import parameters_of, require_trainable_here, warn_of_run_file
     from headway.cli.restart_check import is_left_to_train
+    from headway.cli.run_packages import packages_of
     from headway.cli.run_sets import trainable_sets
     from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
     from headway.errors import Exit, Stopped
     from headway.launch.hardware import this_machine
+    from headway.launch.packages import python_here
     from headway.preflight.preflight import preflight
     from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import require_whole_copies, resolve, run_directory
@@ -127,6 +129,7 @@ def train_here(
     require_whole_copies(loaded, nodes)
     require_devices_here(loaded, this_machine(), nodes)
     parameters = parameters_of(loaded.run, vocabulary_size(loaded))
+    packages = packages_of(loaded, python_here, location)
     with ExitStack() as background:
         try:
             sets = trainable_sets(loaded, background)
@@ -145,6 +148,8 @@ def train_here(
             update={
                 "run_directory": location,
                 "code_digest": code.listing.digest if code is not None else None,
+                "packages": str(packages.site) if packages is not None else None,
+                "packages_for": packages.worker if packages is not None else None,
             }
         )
         directory = RunDirectory.create(location, SystemClock())

@@ -166,6 +166,7 @@ def _plan(
     digests: Mapping[Key, str],
 ) -> TargetPlan:
     _refuse_stream(loaded)
+    _refuse_requirements(loaded)
     require_supported_on(loaded, found)
     with errors_located(found):
         resolved = resolve_on_target(
@@ -268,6 +269,15 @@ def _set_digest(folder: LocalFolder, where: str) -> str:
         return read(Store(folder.path)).digest
     except NotFound as error:
         raise SpecError(f"{'.'.join(folder.key)}: {error.message}", where, error.hint) from None
+
+
+def _refuse_requirements(loaded: Loaded) -> None:
+    if loaded.run.code is not None and loaded.run.code.requirements is not None:
+        raise SpecError(
+            "code.requirements is not supported on targets yet",
+            str(loaded.located.mark(("code", "requirements"))),
+            "install the packages in the image",
+        )
 
 
 def _refuse_stream(loaded: Loaded) -> None:

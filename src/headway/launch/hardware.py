@@ -28,7 +28,7 @@ def this_machine(root: Path = ROOT) -> Hardware:
             for family in FAMILIES
             if family.device_file is not None and (root / family.device_file).exists()
         ),
-        torch_version=_torch_version(),
+        torch_version=torch_version(),
     )
 
 
@@ -51,7 +51,7 @@ def _cuda_name(root: Path) -> str | None:
     return names.pop() if len(names) == 1 else None
 
 
-def _torch_version() -> str | None:
+def torch_version() -> str | None:
     """Of the installed package: its local part names the hardware it was built for."""
     try:
         return version("torch")

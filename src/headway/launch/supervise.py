@@ -26,6 +26,7 @@ from headway.launch.failure_domains import (
     last_saved,
 )
 from headway.launch.fork_server import ForkServerProcess
+from headway.launch.packages import with_packages
 from headway.launch.uncounted_ends import SeenProgress, UncountedEnd, UncountedEnds
 from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
 from headway.launch.worker_processes import WorkerProcesses
@@ -178,7 +179,8 @@ class Supervisor(ABC):
         """Environment of the fork server, and of workers before their own variables."""
         threads = str(self.resolved.threads)
         defaults = {**self.environment_defaults, **allocator_defaults(self.resolved.device)}
-        return {**defaults, **os.environ, "OMP_NUM_THREADS": threads}
+        environment = with_packages(self.resolved.packages, {**defaults, **os.environ})
+        return {**environment, "OMP_NUM_THREADS": threads}
 
     def _supervise(self) -> Exit:
         """Until the workers have exited. Raises RunFailed with the first cause."""

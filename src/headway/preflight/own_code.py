@@ -9,7 +9,9 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.errors import SpecError
+from headway.errors import BadInput, SpecError
+from headway.launch.packages import find_uv
+from headway.launch.requirements_file import read_requirements
 from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
@@ -32,6 +34,7 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
         except CodeFolderRefused as refused:
             where = str(loaded.located.mark(("code", "path")))
             yield SpecError(refused.message, where, refused.hint)
+        yield from _requirements_problems(loaded, unchecked)
     for key, call in _calls(loaded):
         # A transform runs here, wherever the run does, and only with what code.path has.
         is_transform = key[-1] == "transform"
@@ -42,6 +45,20 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
             yield from _call_problems(call, folders, str(loaded.located.mark(key)))
         else:
             unchecked.add(f"{'.'.join(map(str, key))}: {call} is looked for in the image")
+
+
+def _requirements_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:
+    assert loaded.run.code is not None
+    if loaded.run.code.requirements is None:
+        return
+    where = str(loaded.located.mark(("code", "requirements")))
+    try:
+        read_requirements(loaded.folder / loaded.run.code.requirements)
+        find_uv()
+    except BadInput as refused:
+        yield SpecError(refused.message, where, refused.hint)
+    else:
+        unchecked.add("code.requirements: run resolves them, and refuses what it cannot install")
 
 
 def _calls(loaded: Loaded) -> Iterator[tuple[Key, str]]:

@@ -42,6 +42,17 @@ class Hardware(Section):
     """Version of the torch that workers would import; None if it is not known."""
 
 
+class WorkerPython(Section):
+    """What packages of `code.requirements` are resolved for."""
+
+    python: str
+    """Version of Python, such as 3.12."""
+    architecture: str
+    """Processor architecture, as the kernel names it: x86_64 or aarch64."""
+    torch: str | None = None
+    """Version of torch; None if it is not known, or if no package needs it."""
+
+
 class Resolved(Section):
     """The run with every setting resolved. Written to the run directory, read by the workers."""
 
@@ -77,6 +88,10 @@ class Resolved(Section):
     """Whether blocks are recomputed in the backward pass."""
     code_digest: str | None = None
     """Digest of the files of `code.path`, as they were at the launch."""
+    packages: str | None = None
+    """Folder with the packages of `code.requirements`, for the Python path of workers."""
+    packages_for: WorkerPython | None = None
+    """What they were resolved for."""
 
     @property
     def is_script(self) -> bool:

@@ -267,8 +267,10 @@ class CodeConfig(Section):
     """Folder that is added to the Python path of every worker; left out: that of the run file. All
     its files are copied to a target, but hidden ones and those that its `.headwayignore` names; a
     digest of them is recorded."""
-    requirements: str | None = later()
-    """Requirements file to install on a cluster."""
+    requirements: str | None = None
+    """Requirements file of packages that workers have besides those of their image: names and
+    versions, which Headway locks at a start, or a lock with hashes. Only wheels are installed, and
+    nothing that replaces torch or Headway."""
 
 
 class ResourcesConfig(Section):

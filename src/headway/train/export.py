@@ -54,6 +54,8 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
         )
     found, manifest = find_checkpoint(directory, step)
     if run.model.call is not None:
+        if resolved.packages is not None and Path(resolved.packages).is_dir():
+            make_importable(Path(resolved.packages))
         make_importable(Path(resolved.folder, run.code.path) if run.code else None)
         module = own_model(run.model).module
     else:

@@ -1,0 +1,47 @@
+"""The packages of `code.requirements`, installed for the workers of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from headway.cli.output import say
+from headway.clock import SystemClock
+from headway.errors import SpecError
+from headway.launch.packages import InstalledPackages, Uv, install_packages
+from headway.launch.requirements_file import RequirementsRefused, read_requirements
+from headway.spec.load import Loaded
+from headway.spec.resolve import WorkerPython
+from headway.state.run_directory import RunDirectory
+
+
+def packages_of(
+    loaded: Loaded, worker: Callable[[], WorkerPython], location: str
+) -> InstalledPackages | None:
+    """None if the run has no requirements. Keeps their lock in the run directory at `location`, as
+    `packages/KEY.txt`, and takes the one that an earlier start has kept there: while requirements
+    and workers are the same, so are the packages."""
+    code = loaded.run.code
+    if code is None or code.requirements is None:
+        return None
+    store = RunDirectory(location).store
+
+    def kept(key: str) -> str | None:
+        try:
+            return store.read(_file(key)).decode()
+        except FileNotFoundError:
+            return None
+
+    try:
+        file = read_requirements(loaded.folder / code.requirements)
+        uv, is_script = Uv(say, SystemClock()), loaded.run.command is not None
+        found = install_packages(file, worker(), is_script, kept, uv, say)
+    except RequirementsRefused as refused:
+        where = str(loaded.located.mark(("code", "requirements")))
+        raise SpecError(refused.message, where, refused.hint) from None
+    if kept(found.key) != found.lock:
+        store.write(_file(found.key), found.lock.encode())
+    return found
+
+
+def _file(key: str) -> str:
+    return f"packages/{key}.txt"
