@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from headway.errors import Exit
+from headway.state.status import read_status
 from support.script_run import ScriptRun
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
@@ -180,6 +182,121 @@ def test_the_worker_ends_by_the_signal_that_ended_its_script(tmp_path: Path) -> 
     script = "os.kill(os.getpid(), signal.SIGKILL)\n"
     with ScriptRun(tmp_path, script) as run:
         assert run.codes() == [-signal.SIGKILL]
+
+
+def test_heartbeats_are_steps_of_the_run_through_a_loss(tmp_path: Path) -> None:
+    script = """
+restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+for step in range(20 * restarts + 10, 1000, 10):
+    if rank == "0":
+        Path(os.environ["HEADWAY_HEARTBEAT"]).write_text(str(step))
+        note("step", str(step))
+    if restarts and step > 80:
+        break
+    time.sleep(0.5)
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait("a step", lambda: len(run.directory.steps()) > 2)
+        run.signal(signal.SIGKILL, 1)
+        assert run.finish() == [Exit.DONE] * 2
+        records = run.directory.metrics.read()[0]
+        assert {one["generation"] for one in records if "step" in one} >= {1, 3}
+        assert run.directory.steps()[-1]["step"] == int(run.read("step"))
+        status = read_status(run.directory, time.time())
+        assert (status.state, status.step) == ("finished", int(run.read("step")))
+        assert status.goodput is not None
+        assert 0 < status.goodput.ratio <= 1
+        first, last = map(int, (tmp_path / "steps-0-0-2").read_text().split())
+        assert 29 <= first < last == int(run.read("step"))
+
+
+HANGS = """
+def in_the_collective():
+    note(f"runs-{rank}")
+    until((out / "end").exists)
+if len(sys.argv) > 1:
+    for step in range(5):
+        Path(os.environ["HEADWAY_HEARTBEAT"]).write_text(str(step))
+        time.sleep(0.3)
+in_the_collective()
+"""
+
+
+@pytest.mark.long("waits for deadlines; the rule has its unit tests")
+def test_a_silent_script_that_does_nothing_shows_the_stacks_of_all_ranks(tmp_path: Path) -> None:
+    hurry = ("script.stand_still.IDLE_SECONDS=3", "script.stand_still.SAMPLE_SECONDS=1")
+    hurry = (*hurry, "script.worker.STUCK_LOOK_SECONDS=1", "script.worker.SAME_STUCK_SECONDS=2")
+    hurry = (*hurry, "script.stand_still.IDLE_CORES=0.5")  # it polls, and a machine may be slow
+    with ScriptRun(tmp_path, HANGS, nodes=2, hurry=hurry) as run:
+        logs = [run.workers[node, 0].log for node in range(2)]
+        run.wait("stacks", lambda: all("in in_the_collective" in log.read_text() for log in logs))
+        assert run.wait("an event", lambda: run.events("stuck"))[0]["idle"]
+        (run.output / "end").touch()
+        assert run.codes() == [Exit.DONE] * 2
+
+
+@pytest.mark.long("waits for deadlines; the rule has its unit tests")
+def test_heartbeats_that_end_show_stacks_and_then_end_the_script(tmp_path: Path) -> None:
+    hurry = ("train.hang_rule.LEAST_SECONDS=2", "script.stand_still.END_SECONDS=6")
+    hurry = (*hurry, "train.hang_rule.FIRST_STEP_SECONDS=2", "script.worker.SAME_STUCK_SECONDS=1")
+    hurry = (*hurry, "script.run_record.READ_SECONDS=0.1")
+    with ScriptRun(tmp_path, HANGS, "python", "train.py", "beats", hurry=hurry) as run:
+        assert run.codes() == [-signal.SIGABRT]
+        log = run.workers[0, 0].log.read_text()
+        assert "in in_the_collective" in log
+        assert run.events("stuck")[0]["step"] == 4
+        assert run.workers[0, 0].words.startswith("no heartbeat for ")
+
+
+def test_a_script_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
+    script = """
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+note("runs")
+time.sleep(1000)
+"""
+    with ScriptRun(tmp_path, script, hurry=("script.ending.GRACE_SECONDS=1",)) as run:
+        run.wait_for("runs")
+        run.signal(signal.SIGTERM)
+        assert run.codes() == [Exit.STOPPED]
+
+
+def test_a_shell_script_is_ended_after_what_it_has_started_has_saved(tmp_path: Path) -> None:
+    script = """
+def save(*_):
+    time.sleep(2)
+    note("saved")
+    sys.exit()
+signal.signal(signal.SIGTERM, save)
+note("runs")
+time.sleep(1000)
+"""
+    with ScriptRun(tmp_path, script, "sh", "-c", "python train.py; true") as run:
+        run.wait_for("runs")
+        run.signal(signal.SIGINT)
+        assert run.codes() == [Exit.STOPPED]
+        run.wait_for("saved", seconds=1)
+
+
+def test_a_command_that_is_not_there_fails_the_run_by_name(tmp_path: Path) -> None:
+    with ScriptRun(tmp_path, "", "no-such-program") as run:
+        assert run.codes() == [Exit.BAD_INPUT]
+        assert "no-such-program cannot be started: No such file" in run.workers[0, 0].words
+
+
+def test_a_coordinator_that_is_restarted_disturbs_no_script(tmp_path: Path) -> None:
+    script = """
+note(f"runs-{rank}-{os.environ['TORCHELASTIC_RESTART_COUNT']}")
+if rank == "0":
+    until((out / "end").exists)
+else:
+    note("done")
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("runs-0-0", "done")
+        run.coordinator.kill()
+        run.coordinator.start()
+        (run.output / "end").touch()
+        assert run.codes() == [Exit.DONE] * 2
 
 
 def _runs(pid: int) -> bool:

@@ -23,6 +23,7 @@ from headway.state.run_directory import Journal, RunDirectory
 from support.coordinator_process import CoordinatorProcess
 from support.stolen_time import Deadline
 
+HURRIED = Path(__file__).with_name("hurried_script_server.py")
 RECORD = """\
 import os, signal, sys, time
 from pathlib import Path
@@ -62,8 +63,16 @@ class ScriptRun:
     """Nodes are started again by the test, or by `finish` as a launcher would."""
 
     def __init__(
-        self, folder: Path, script: str, *arguments: str, nodes: int = 1, ranks: int = 1
+        self,
+        folder: Path,
+        script: str,
+        *arguments: str,
+        nodes: int = 1,
+        ranks: int = 1,
+        hurry: tuple[str, ...] = (),
     ) -> None:
+        """`hurry`: deadlines of the worker, as MODULE.NAME=SECONDS."""
+        self._hurry = hurry
         self.folder, self.nodes, self.ranks = folder, nodes, ranks
         self.workdir, self.output = folder / "code", folder / "output"
         for path in (self.workdir, self.output):
@@ -104,9 +113,10 @@ class ScriptRun:
 
     def __enter__(self) -> Self:
         self.coordinator.start()
+        server = ["-P", str(HURRIED)] if self._hurry else ["-m", "headway.script"]
         with (self.folder / "fork-server.log").open("ab") as log:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "headway.script", self.directory.location],
+                [sys.executable, *server, *self._hurry, self.directory.location],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -135,6 +145,7 @@ class ScriptRun:
         for local_rank in range(self.ranks):
             name = f"node-{node}.{start}/{local_rank}"
             log = self.folder / f"node-{node}.rank-{local_rank}.{start}.log"
+            log.touch()
             worker = StartedWorker(name, node, local_rank, log)
             self.workers[node, local_rank] = self._by_name[name] = worker
             address, port = self.coordinator.address

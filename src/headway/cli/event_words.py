@@ -8,6 +8,7 @@ from headway.cli.members import (
     Event,
     change_text,
     newest_launch,
+    no_progress,
     readable_names,
     worker_label,
 )
@@ -70,7 +71,7 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
         case "changed":
             return f"step {event['step']}: {change_text(event, before, ranks)}"
         case "stuck":
-            return f"no step for {event['seconds']} s after step {event['step']}"
+            return no_progress(event)
         case "finished" | "stopped" | "failed":
             return str(event["event"])
     return ""

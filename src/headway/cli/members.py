@@ -152,10 +152,17 @@ def stuck_reports(events: Sequence[Event], step: int) -> list[Event]:
     return [report for report in reports if report["step"] >= step]
 
 
+def no_progress(report: Event) -> str:
+    """Of an event `stuck`. A script that tells no steps is judged by its processor time."""
+    if report.get("idle"):
+        return f"no processor time used for {report['seconds']} s"
+    return f"no step for {report['seconds']} s after step {report['step']}"
+
+
 def stuck_text(reports: Sequence[Event], run: str, ranks: int) -> str:
     """One text for what several workers report at once, with the command to look closer."""
-    seconds = max(report["seconds"] for report in reports)
-    said = f"no step for {seconds} s after step {reports[-1]['step']}; "
+    longest = max(reports, key=lambda report: float(report["seconds"]))
+    said = f"{no_progress(longest)}; "
     places = {(r["node"], r["local_rank"]) for r in reports if r["waits"] is False}
     if len(places) != 1:
         return f"{said}see what the workers are doing: headway logs {run} --all"

@@ -16,9 +16,11 @@ and it gives the command the last two, torchrun's, and
 
     HEADWAY_HEARTBEAT   file in which the script may write its step
 
+and PYTHONPATH begins with `stacks`, for the stacks of a script that stands still.
+
 For its launcher it writes `FIRST LAST` to HEADWAY_STEPS once its child runs: `0 0`, and later the
-first and the newest step of the heartbeat, where it reads one. A start whose child never ran leaves
-no such file.
+step before its first heartbeat and that of the newest. A start whose child never ran leaves that
+file empty.
 
 Rank 0's worker writes into the run directory the record of its generation
 (`state.generations.begin_generation`, first step 0), records of steps from heartbeats (step,
@@ -27,6 +29,7 @@ generation, time, seconds, data_seconds 0; loss and tokens_per_second null), and
     started    once its child runs: generation, workers, device, step; neutral values of what a
                script does not tell: resumed_from and total_steps null, and seconds
                {import: 0, build: 0, load: 0}
+    stuck      it stands still, by any rank: as in training, and `idle` if it uses no processor time
     alive      after each ten minutes of the child's life
     finished   before it exits with 0
     stopped    before it exits with 6

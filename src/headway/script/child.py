@@ -14,11 +14,17 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.errors import BadInput
-from headway.script.processes import is_running, shells_and_their_children
+from headway.script.processes import (
+    ProcessStat,
+    group_members,
+    is_running,
+    shells_and_their_children,
+)
 
 PYTHON = ("python", "python3")
 """The interpreter that this process runs in: an image may have another one in PATH."""
 TAIL_BYTES = 32768
+ABORT_SECONDS = 10.0
 SET_PDEATHSIG = 1
 
 
@@ -77,6 +83,16 @@ class Child:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGTERM)
         self._kill_at = min(self._kill_at, kill_at)
+
+    def abort(self) -> None:
+        """Ends a script that hangs. What is written then is for people to see."""
+        with suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGABRT)
+        self._kill_at = self._clock.monotonic() + ABORT_SECONDS
+
+    def processes(self) -> list[ProcessStat]:
+        """The script's, with all that it has started and that has not left its group."""
+        return [one for one in group_members(os.getpgrp()) if one.pid != os.getpid()]
 
     def last_words(self) -> str:
         """The end of what it has written to this worker's log."""

@@ -3,6 +3,7 @@ listens."""
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import socket
@@ -12,6 +13,7 @@ from contextlib import closing, suppress
 import msgspec
 
 from headway.errors import BadInput
+from headway.script.stand_still import STACKS_FOLDER
 
 PORTS = range(20000, 30000)
 """Below Linux' ephemeral ports and the node ports of Kubernetes."""
@@ -82,6 +84,7 @@ def command_environment(
     given: Mapping[str, str], place: Place, master: Master, heartbeat: str
 ) -> dict[str, str]:
     """Environment of the command: that of this worker, without what only our processes use."""
+    paths = [str(STACKS_FOLDER), given.get("PYTHONPATH", "")]
     others = {name: value for name, value in given.items() if not name.startswith("HEADWAY_")}
     return {
         # A rank whose collective fails ends, instead of waiting for ever.
@@ -89,6 +92,7 @@ def command_environment(
         **others,
         **{name: given[name] for name in KEPT if name in given},
         "HEADWAY_HEARTBEAT": heartbeat,
+        "PYTHONPATH": os.pathsep.join(path for path in paths if path),
         **torchrun_variables(place, master, given["HEADWAY_RUN"]),
     }
 

@@ -1,17 +1,18 @@
-"""What a script's worker writes into the run directory: rank 0 notes that the run has started and
-ended, and that it is alive."""
+"""What a script's worker writes down: for its launcher the steps of the heartbeat, and as rank 0,
+in the run directory, that the run has started and ended, its steps, and that it is alive."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 from headway.clock import Clock
 from headway.errors import Exit
+from headway.script.heartbeat import READ_SECONDS, Heartbeat, HeartbeatFile, StepRecords
 from headway.script.place import Place
 from headway.state.generations import begin_generation, generations
-from headway.state.rewinds import step_after
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.state.status import newest_event
 from headway.train.outages import outage_is_loss, outage_restarts
@@ -19,20 +20,39 @@ from headway.train.steps_file import StepsFile
 
 ALIVE_SECONDS = 600.0
 """Between two events `alive`, by which a script that tells nothing shows that it makes progress."""
+SEND_SECONDS = 60.0
+"""Between two uploads of the steps to an object store."""
+LAST_SEND_SECONDS = 10.0
+"""For the last one, before this process ends."""
+LOST_SEND_SECONDS = 1.0
+"""The same where the next generation waits for this worker's successor."""
 
 
 class RunRecord:
     def __init__(
-        self, directory: RunDirectory, clock: Clock, generation: int, place: Place
+        self,
+        directory: RunDirectory,
+        clock: Clock,
+        generation: int,
+        place: Place,
+        environment: Mapping[str, str],
     ) -> None:
+        """`environment`: that of this worker."""
         self._directory, self._clock = directory, clock
         self._generation, self._place = generation, place
         self._journal = Journal(directory.events, clock)
         self._is_leader = place.rank == 0
-        self._step = 0
-        self._began = self._alive_at = clock.monotonic()
-        self._steps_file: StepsFile | None = None
-        self.heartbeat_file = Path(os.environ["HEADWAY_STEPS"] + ".heartbeat")
+        node, self._local_rank = divmod(int(environment["HEADWAY_RANK"]), place.ranks_per_node)
+        self._node = node
+        """As its launcher counts nodes, whoever is in the generation."""
+        steps = Path(environment["HEADWAY_STEPS"])
+        self._steps_file = StepsFile(steps)
+        self._records = StepRecords(directory.metrics, generation, clock)
+        self.heartbeat_file = steps.with_name(f"{steps.name}.heartbeat")
+        self._heartbeats = HeartbeatFile(self.heartbeat_file)
+        self._first_step: int | None = None
+        self._began = self._alive_at = self._read_at = self._sent_at = clock.monotonic()
+        self._sending: Thread | None = None
 
     def begin(self) -> tuple[int, bool]:
         """Called by rank 0. The number of generations before, and whether nothing has been started
@@ -40,7 +60,6 @@ class RunRecord:
         with outage_restarts(self._directory, True), outage_is_loss():
             num_before = len(generations(self._directory))
             newest = newest_event(self._directory.history(), "launched", "started")
-            self._step = step_after(self._directory.metrics.last() or {"rewind": 0})
             begin_generation(
                 self._directory,
                 self._generation,
@@ -50,9 +69,8 @@ class RunRecord:
             )
         return num_before, newest is None or newest["event"] == "launched"
 
-    def started(self, device: str, reason: str) -> None:
+    def started(self, device: str) -> None:
         """The script runs."""
-        self._steps_file = StepsFile(Path(os.environ["HEADWAY_STEPS"]))
         self._steps_file.begin(0)
         if not self._is_leader:
             return
@@ -61,24 +79,69 @@ class RunRecord:
             "started",
             generation=self._generation,
             resumed_from=None,
-            step=self._step,
+            step=0,
             total_steps=None,
             workers=self._place.num_workers,
             device=device,
-            reason=reason,
             seconds={"import": 0.0, "build": 0.0, "load": 0.0},
         )
 
-    def look(self, now: float) -> None:
+    def look(self) -> Heartbeat | None:
+        """A new heartbeat of this rank's script, written down."""
+        now = self._clock.monotonic()
         if self._is_leader and now - self._alive_at >= ALIVE_SECONDS:
             self._alive_at = now
             seconds = round(now - self._began)
             self._journal.note("alive", generation=self._generation, seconds=seconds)
+        if self._is_leader and now - self._sent_at >= SEND_SECONDS:
+            self._send()
+        if now - self._read_at < READ_SECONDS:
+            return None
+        self._read_at = now
+        return self._read()
+
+    def _read(self) -> Heartbeat | None:
+        heartbeat = self._heartbeats.new()
+        if heartbeat is not None and heartbeat.step is not None:
+            if self._first_step is None:
+                self._first_step = max(0, heartbeat.step - 1)
+                self._steps_file.begin(self._first_step)
+            self._steps_file.took(heartbeat.step)
+            if self._is_leader:
+                self._records.add(heartbeat.step)
+        return heartbeat
+
+    def stuck(self, seconds: float, is_idle: bool) -> None:
+        """`is_idle`: it uses no processor time; else it has no heartbeat."""
+        self._journal.note(
+            "stuck",
+            step=self._records.step or 0,
+            seconds=round(seconds),
+            node=self._node,
+            local_rank=self._local_rank,
+            waits=None,
+            idle=is_idle,
+        )
 
     def end(self, code: int) -> None:
+        self._read()  # what was written last
         if not self._is_leader:
             return
         if code in (Exit.DONE, Exit.STOPPED):
-            self._journal.note("finished" if code == Exit.DONE else "stopped", step=self._step)
-        with suppress(OSError):
+            event = "finished" if code == Exit.DONE else "stopped"
+            self._journal.note(event, step=self._records.step or 0)
+        self._send()
+        if self._sending is not None:
+            is_last = code in (Exit.DONE, Exit.STOPPED)
+            self._sending.join(LAST_SEND_SECONDS if is_last else LOST_SEND_SECONDS)
+
+    def _send(self) -> None:
+        """In a thread: a store that does not answer holds up nothing."""
+        self._sent_at = self._clock.monotonic()
+        if self._sending is None or not self._sending.is_alive():
+            self._sending = Thread(target=self._send_logs, name="send-logs", daemon=True)
+            self._sending.start()
+
+    def _send_logs(self) -> None:
+        with suppress(OSError):  # what cannot be uploaded now is kept
             send_logs(self._directory)

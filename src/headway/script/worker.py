@@ -40,6 +40,7 @@ from headway.script.place import (
     replace_variables,
 )
 from headway.script.run_record import RunRecord
+from headway.script.stand_still import StandStill, Verdict, show_stacks
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory, given_spec
 from headway.train.outages import reached
@@ -63,6 +64,10 @@ CUT_OFF_SECONDS = 10.0
 FOLLOW_SECONDS = 30.0
 """For the worker that is to blame to end, and the generation with it."""
 SAY_SECONDS = 60.0
+STUCK_LOOK_SECONDS = 10.0
+"""Between two looks whether another rank's script stands still."""
+SAME_STUCK_SECONDS = 60.0
+"""Within which reports of several ranks are one."""
 
 
 def main(arguments: list[str]) -> int:
@@ -104,6 +109,12 @@ class ScriptWorker:
         """When it told the coordinator that it leaves."""
         self._cut_off_at: float | None = None
         """Since when there is no connection."""
+        self._has_begun = False
+        """Whether its script has told a step."""
+        self._num_stuck = 0
+        """Reports of scripts that stand still, of all ranks, that this worker knows of."""
+        self._stacks_at = self._asked_at = clock.monotonic()
+        self._ended_because = ""
 
     def run(self) -> int:
         """The exit code; negative: the signal that ended the script."""
@@ -111,7 +122,7 @@ class ScriptWorker:
         self._start()
         while (exit_code := self._child.poll()) is None:
             self._look()
-            self._record.look(self._clock.monotonic())
+            self._watch()
         return self._ended(exit_code)
 
     # Before the script runs
@@ -126,7 +137,9 @@ class ScriptWorker:
             ranks_per_node=self._resolved.ranks_per_node,
         )
         self._keys = SessionKeys(self._session, self._generation.number, "script/")
-        self._record = RunRecord(self._directory, self._clock, self._generation.number, self._place)
+        self._record = RunRecord(
+            self._directory, self._clock, self._generation.number, self._place, os.environ
+        )
         self._master = self._lead() if rank == 0 else self._follow()
 
     def _lead(self) -> Master:
@@ -170,12 +183,13 @@ class ScriptWorker:
             environment,
             self._clock,
         )
+        self._still = StandStill(self._clock, self._child.processes)
         self._session.healed()
         self._say(
             f"generation {self._generation.number}: rank {self._place.rank} of "
             f"{self._place.num_workers}, rank 0 at {self._master.address}:{self._master.port}"
         )
-        self._record.started(self._resolved.device, self._generation.reason)
+        self._record.started(self._resolved.device)
 
     # While it runs
 
@@ -221,6 +235,51 @@ class ScriptWorker:
 
     def _is_over(self, view: View) -> bool:
         return self._state(view) is not GenerationState.CURRENT
+
+    # Whether it makes progress
+
+    def _watch(self) -> None:
+        if self._record.look() is not None:
+            self._still.heartbeat()
+            if not self._has_begun:
+                with suppress(SessionError):
+                    self._keys.set("begun", b"1")
+                    self._has_begun = True
+        if self._child.is_asked_to_end:
+            return
+        match self._still.look():
+            case Verdict.STUCK:
+                self._report_stuck()
+            case Verdict.END:
+                self._ended_because = f"no heartbeat for {self._still.waited_seconds:.0f} s"
+                self._show_stacks(f"{self._ended_because}; ending the script")
+                self._child.abort()
+        if self._clock.monotonic() - self._asked_at >= STUCK_LOOK_SECONDS:
+            self._asked_at = self._clock.monotonic()
+            with suppress(SessionError):
+                self._hear_stuck(self._keys.add("stuck", 0))
+
+    def _report_stuck(self) -> None:
+        """All ranks show their stacks: of the one that blocks the others, too."""
+        is_idle, seconds = self._still.is_idle, self._still.waited_seconds
+        if is_idle and self._has_anybody_begun():
+            return  # rank 0 tells its steps, or nobody can be asked
+        if self._clock.monotonic() - self._stacks_at > SAME_STUCK_SECONDS:
+            self._record.stuck(seconds, is_idle)
+        with suppress(SessionError):
+            self._num_stuck = self._keys.add("stuck", 1)
+        what = "no processor time used" if is_idle else "no heartbeat"
+        self._show_stacks(f"{what} for {seconds:.0f} s")
+
+    def _hear_stuck(self, number: int) -> None:
+        if number > self._num_stuck:
+            self._num_stuck = number
+            self._show_stacks("another rank's script stands still")
+
+    def _show_stacks(self, why: str) -> None:
+        self._stacks_at = self._clock.monotonic()
+        self._say(f"{why}; stacks:")
+        show_stacks(self._child.processes(), self._clock)
 
     # When it has ended
 
@@ -284,7 +343,7 @@ class ScriptWorker:
     def _failed(self, exit_code: int) -> int:
         """The script has failed here. If a member is lost, that explains it. Else one of those that
         have failed ends the generation, and is the one that counts."""
-        age, words = self._child.age_seconds, self._child.last_words()
+        age, words = self._child.age_seconds, self._ended_because or self._child.last_words()
         failures = Failures(self._keys, self._place.num_workers)
         self._session.start_waiting()
         with suppress(SessionError):
@@ -299,7 +358,7 @@ class ScriptWorker:
                 return code
         if self._is_to_blame(failures):
             report_exit_reason(words)
-            is_first = self._master.is_first_start and not self._has_begun()
+            is_first = self._master.is_first_start and not self._has_anybody_begun()
             return failed_code(exit_code, age, is_first)
         deadline = self._clock.monotonic() + FOLLOW_SECONDS
         while self._clock.monotonic() < deadline:
@@ -316,8 +375,8 @@ class ScriptWorker:
             return first is None or first.rank == self._place.rank
         return True
 
-    def _has_begun(self) -> bool:
-        """Whether the script has shown in this generation that it trains."""
+    def _has_anybody_begun(self) -> bool:
+        """Whether the script has told a step in this generation."""
         with suppress(SessionError):
             return not self._keys.missing(["begun"])
         return True

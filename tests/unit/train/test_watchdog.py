@@ -13,8 +13,9 @@ from headway.clock import SystemClock
 from headway.member.coordinator.rules import FIRST_STEP_SECONDS
 from headway.state.run_directory import SEND_SECONDS, Journal, RunDirectory
 from headway.train.__main__ import note_stuck
+from headway.train.hang_rule import LEAST_SECONDS, MOST_STEPS
 from headway.train.loop import may_leave
-from headway.train.watchdog import LEAST_SECONDS, MOST_STEPS, Watchdog
+from headway.train.watchdog import Watchdog
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.waiting import wait_for
