@@ -211,12 +211,14 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
 
 def _check_code(loaded: Loaded) -> str:
     from headway.errors import needs_train
+    from headway.preflight.vocabulary import vocabulary_size
 
     try:
         from headway.train.check_code import check_code
     except ImportError as error:
         raise needs_train("headway check --code", error) from None
-    return "; ".join(filter(None, [check_code(loaded.run, loaded.folder), *_transforms(loaded)]))
+    checked = check_code(loaded.run, loaded.folder, vocabulary_size(loaded))
+    return "; ".join(filter(None, [checked, *_transforms(loaded)]))
 
 
 def _transforms(loaded: Loaded) -> Iterator[str]:

@@ -13,9 +13,11 @@ from headway.errors import BadInput, SpecError
 from headway.launch.packages import find_uv
 from headway.launch.requirements_file import read_requirements
 from headway.preflight.run_sources import Key, run_sources
+from headway.preflight.signatures import definition_of, signature_of, yields
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
 from headway.state.code_folder import CodeFolderRefused, code_folder
+from headway.state.own_function import LOSS, TRANSFORM, Misfit, config_misfit, misfit
 
 
 def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterator[SpecError]:
@@ -42,7 +44,7 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
         if not is_transform:
             folders.append(Path.cwd())  # on the Python path of workers
         if is_here or is_transform or _is_in(call, folders):
-            yield from _call_problems(call, folders, str(loaded.located.mark(key)))
+            yield from _call_problems(call, folders, loaded, key)
         else:
             unchecked.add(f"{'.'.join(map(str, key))}: {call} is looked for in the image")
 
@@ -74,8 +76,9 @@ def _calls(loaded: Loaded) -> Iterator[tuple[Key, str]]:
     yield from ((key, call) for key, call in calls.items() if call is not None)
 
 
-def _call_problems(call: str, folders: list[Path], where: str) -> Iterator[SpecError]:
+def _call_problems(call: str, folders: list[Path], loaded: Loaded, key: Key) -> Iterator[SpecError]:
     module, _, function = call.partition(":")
+    where = str(loaded.located.mark(key))
     file = _file_of(module, folders)
     if file is None:
         if not _is_in(call, folders) and importlib.util.find_spec(module.split(".")[0]) is None:
@@ -92,6 +95,28 @@ def _call_problems(call: str, folders: list[Path], where: str) -> Iterator[SpecE
         near = difflib.get_close_matches(function, names, n=1)
         hint = f"did you mean {module}:{near[0]}?" if near else f"define {function} in {file.name}"
         yield SpecError(f"{call}: {file.name} has no function {function!r}", where, hint)
+        return
+    found = _misfit(call, tree, loaded, key)
+    if found is not None:
+        yield SpecError(f"{file.name}: {found[0]}", where, found[1])
+
+
+def _misfit(call: str, tree: ast.Module, loaded: Loaded, key: Key) -> Misfit | None:
+    """Why it cannot be called as it will be, where its definition shows that."""
+    function = call.partition(":")[2]
+    definition = definition_of(function, tree)
+    if definition is None:
+        return None
+    if yields(definition):
+        text = f"{call} has a `yield`, and so returns a generator"
+        return text, "it is called once for each record or micro-batch: use return"
+    signature = signature_of(definition)
+    if signature is None:
+        return None
+    if key == ("model", "call"):
+        assert loaded.run.model is not None
+        return config_misfit(call, signature, loaded.run.model.config)
+    return misfit(call, signature, TRANSFORM if key[-1] == "transform" else LOSS)
 
 
 def _is_in(call: str, folders: list[Path]) -> bool:

@@ -68,6 +68,11 @@ def find_function(call: str) -> Callable[..., Any]:
             f"{call}: no module {module_name!r}",
             "code: {path: FOLDER} in the run file says where your modules are",
         ) from None
+    except SystemExit as error:
+        raise BadInput(
+            f"{call}: {module_name} exits while it is imported, with {error.code!r}",
+            "a script's own work, such as parse_args(), goes below: if __name__ == '__main__':",
+        ) from None
     function: Callable[..., Any] | None = getattr(module, function_name, None)
     if not callable(function):
         raise BadInput(f"{call}: {module.__file__} has no function {function_name!r}")

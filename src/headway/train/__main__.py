@@ -108,14 +108,17 @@ def main(arguments: list[str]) -> int:
             restart.wait_for_decision()
         log_exit_reason(str(error))
         return error.exit_code
-    except Exception as error:  # noqa: BLE001 - logged here: torch's own hook garbles tracebacks
+    # Logged here: torch's own hook garbles tracebacks. The user's code may call sys.exit.
+    except (Exception, SystemExit) as error:  # noqa: BLE001
         step = None if run is None else run.training.step + 1
         if is_lost_peer(error):
             if restart is not None:
                 restart.wait_for_decision()
             log_exit_reason(traceback.format_exc())
             return Exit.PEER_LOST
-        known = out_of_memory(error, resolved, step) or own_code_error(error, resolved, step)
+        known = out_of_memory(error, resolved, step) or own_code_error(
+            error, resolved, step, run.training.feed.set.vocab_size if run else None
+        )
         if known is not None:
             log_line(traceback.format_exc())
         log_exit_reason(str(known) if known is not None else traceback.format_exc())

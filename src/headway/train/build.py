@@ -10,7 +10,7 @@ from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput
 from headway.plan.train_length import num_steps
 from headway.spec.resolve import Resolved
-from headway.spec.run_file import ModelConfig
+from headway.spec.run_file import ModelConfig, RunFile
 from headway.state.user_code import make_importable
 from headway.train.export import trained_elsewhere
 from headway.train.feed import Feed, open_feed
@@ -18,9 +18,11 @@ from headway.train.fsdp import shard_model
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.initial_weights import materialize
 from headway.train.loss_guard import LossGuard
+from headway.train.loss_rules import StillBuffers
 from headway.train.models import BuiltModel, build_model, compile_blocks, recompute_blocks
 from headway.train.objectives import make_objective
 from headway.train.optim import make_optimizer
+from headway.train.own_results import LossFunction
 from headway.train.precision import LossScale
 from headway.train.step import Training
 from headway.train.weight_copies import WeightCopies, cast_inputs
@@ -47,7 +49,7 @@ def build(
         total_steps=_total_steps(resolved, feed),
         model=built.module,
         optimizer=make_optimizer(run.optimizer, built.module),
-        objective=make_objective(run.objective, teacher.module if teacher else None),
+        objective=_objective(run, teacher),
         feed=feed,
         scale=LossScale(run.precision),
         guard=LossGuard(run.guard),
@@ -57,6 +59,12 @@ def build(
         ),
     )
     return training, built
+
+
+def _objective(run: RunFile, teacher: BuiltModel | None) -> LossFunction:
+    objective = make_objective(run.objective, teacher.module if teacher else None)
+    assert run.model is not None
+    return objective if run.model.call is None else StillBuffers(objective, run.model.call)
 
 
 def _network(model: ModelConfig, resolved: Resolved, feed: Feed) -> BuiltModel:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import nn
@@ -16,16 +16,14 @@ from headway.plan.batch_division import num_micro_batches
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import SAMPLE, CheckpointManifest
 from headway.state.run_directory import Journal
-from headway.state.user_code import find_function
+from headway.train.batches import Loss
 from headway.train.device import seed_generators
 from headway.train.feed import Feed, open_feed
-from headway.train.objectives import LossFunction, make_evaluation
+from headway.train.objectives import make_evaluation
+from headway.train.own_results import LossFunction, MetricsFunction, Pair, own_metrics
 from headway.train.precision import computing
 from headway.train.stop_request import StopRequest
 from headway.train.world import RankPlacement, World
-
-MetricsFunction = Callable[..., dict[str, tuple[Any, Any]]]
-
 
 WHOLE = "all"
 
@@ -35,6 +33,7 @@ class EvaluationResult:
     loss: float
     count: int
     metrics: dict[str, float]
+    """The objective's extras, and the user's own metrics."""
 
 
 def num_rows(limit: int | Literal["all"], num_samples: int) -> int:
@@ -92,9 +91,10 @@ def evaluate(
         with computing(resolved.run.precision, world.device):
             loss = objective(model, batch)
             measured = metrics(model, batch) if metrics is not None else {}
-        names = sorted(measured)
-        found = [(loss.sum, loss.count), *(checked_pair(name, measured[name]) for name in names)]
-        numbers = torch.stack([_on_device(x, world.device) for pair in found for x in pair])
+        named = _named(loss, measured)
+        names = sorted(named)
+        found = [(loss.sum, loss.count), *(named[name] for name in names)]
+        numbers = torch.stack([x.to(torch.float64) for pair in found for x in pair])
         pairs = numbers if pairs is None else pairs + numbers
     assert pairs is not None, "a share has at least one micro-batch"
     world.all_reduce(pairs)  # COLLECTIVE
@@ -129,7 +129,7 @@ class Evaluator:
         )
         self.objective = make_evaluation(resolved.run.objective)
         metrics = resolved.run.evaluation.metrics
-        self.metrics = find_function(metrics.call) if metrics else None
+        self.metrics = own_metrics(metrics.call) if metrics else None
 
     def schedule(self) -> dict[str, float]:
         """How often the run evaluates, and how much: for the time left."""
@@ -169,17 +169,11 @@ class Evaluator:
         return results
 
 
-def _on_device(value: Any, device: torch.device) -> torch.Tensor:
-    if isinstance(value, torch.Tensor):
-        return value.to(device, torch.float64)
-    # Filled there: a copy of a number from the host would be a sync for every micro-batch.
-    return torch.full((), float(value), dtype=torch.float64, device=device)
-
-
-def checked_pair(name: str, value: Any) -> tuple[Any, Any]:
-    if not (isinstance(value, tuple) and len(value) == 2):
+def _named(loss: Loss, measured: dict[str, Pair]) -> dict[str, Pair]:
+    """The extras of the loss, each divided by its count, and the metrics."""
+    twice = sorted(loss.extras.keys() & measured.keys())
+    if twice:
         raise BadInput(
-            f"evaluation.metrics: {name!r} is {type(value).__name__}",
-            "return {name: (sum, count)}: Headway sums both and divides once",
+            f"evaluation.metrics: {twice[0]!r} is also an extra of the loss", "rename one of them"
         )
-    return value
+    return {**{name: (extra, loss.count) for name, extra in loss.extras.items()}, **measured}

@@ -17,7 +17,7 @@ from headway.errors import BadInput
 from headway.plan.model_size import ModelSize, model_size, padded_vocabulary
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
-from headway.state.user_code import find_function
+from headway.state.own_function import own_builder
 from headway.train.initial_weights import InitialWeights, NotByParts
 from headway.train.weight_files import INDEX, ONE_FILE, file_weights
 from headway.train.world import RankPlacement
@@ -116,7 +116,7 @@ def find_blocks(module: nn.Module) -> list[nn.Module]:
 
 def own_model(model: ModelConfig) -> BuiltModel:
     assert model.call is not None
-    made = find_function(model.call)(**model.config)
+    made = own_builder(model.call, model.config)(**model.config)
     module, blocks = made if isinstance(made, tuple) else (made, None)
     if not isinstance(module, nn.Module):
         raise BadInput(

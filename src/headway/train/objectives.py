@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -11,11 +10,10 @@ from torch.nn import functional as F
 
 from headway.errors import BadInput
 from headway.spec.run_file import ObjectiveConfig
-from headway.state.user_code import find_function
 from headway.train.batches import IGNORED, Batch, Loss
+from headway.train.own_results import LossFunction, own_loss
 from headway.train.packed_sequences import not_packed
 
-LossFunction = Callable[[nn.Module, Batch], Loss]
 EXTRA = "loss_"
 HARD_LOSS = f"{EXTRA}hard"
 """A distillation's own loss on the text, among its extras."""
@@ -23,7 +21,7 @@ HARD_LOSS = f"{EXTRA}hard"
 
 def make_objective(objective: ObjectiveConfig, teacher: nn.Module | None) -> LossFunction:
     if objective.call is not None:
-        return _checked(find_function(objective.call), objective.call)
+        return own_loss(objective.call)
     if objective.type == "distill":
         assert teacher is not None
         return Distill(objective, teacher)
@@ -33,7 +31,7 @@ def make_objective(objective: ObjectiveConfig, teacher: nn.Module | None) -> Los
 def make_evaluation(objective: ObjectiveConfig) -> LossFunction:
     """The loss of evaluations: for a distilled student, its own language-model loss."""
     if objective.call is not None:
-        return _checked(find_function(objective.call), objective.call)
+        return own_loss(objective.call)
     return token_loss
 
 
@@ -117,25 +115,3 @@ class Distill:
                 "set objective.weights.hidden to 0",
             )
         return ((1 - F.cosine_similarity(own, taught, dim=-1)) * counted).sum()
-
-
-def _checked(function: Callable[..., Any], call: str) -> LossFunction:
-    """The user's loss, with its result checked, so that a mistake has a clear message."""
-
-    def checked(model: nn.Module, batch: Batch) -> Loss:
-        loss = function(model, batch)
-        if not isinstance(loss, Loss):
-            raise BadInput(
-                f"{call} returned {type(loss).__name__}",
-                "return headway.Loss(sum, count)",
-            )
-        count = torch.as_tensor(loss.count, device=loss.sum.device)
-        if loss.sum.ndim != 0 or count.ndim != 0 or count.is_floating_point():
-            raise BadInput(
-                f"{call}: sum must be a scalar and count an integer scalar (found shapes "
-                f"{tuple(loss.sum.shape)} and {tuple(count.shape)}, count {count.dtype})",
-                "return sums, not means: Headway divides once by the count of the whole batch",
-            )
-        return Loss(loss.sum, count, loss.extras)
-
-    return checked

@@ -17,7 +17,7 @@ PLACE = re.compile(r"^\[enforce fail at .*?\] (err == 0\. )?")
 SIGNS = ("DefaultCPUAllocator", "you tried to allocate")
 
 
-def out_of_memory(error: Exception, resolved: Resolved, step: int | None) -> RunFailed | None:
+def out_of_memory(error: BaseException, resolved: Resolved, step: int | None) -> RunFailed | None:
     """The error to exit with, if `error` means that memory has run out. `step`: the one being
     computed; None while the model is being built."""
     is_cpu = isinstance(error, MemoryError) or (

@@ -18,8 +18,8 @@ from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.gradient_norm import squared_norm
 from headway.train.loss_guard import LossGuard
 from headway.train.lr_schedule import lr_ratio
-from headway.train.objectives import LossFunction
 from headway.train.optim import set_lr
+from headway.train.own_results import LossFunction
 from headway.train.precision import LossScale, computing
 from headway.train.weight_copies import WeightCopies
 from headway.train.world import World

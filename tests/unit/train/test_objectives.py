@@ -7,10 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from headway.errors import BadInput
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
-from headway.train.batches import IGNORED, Batch, Loss
-from headway.train.objectives import Distill, make_objective, token_loss
+from headway.train.batches import IGNORED, Batch
+from headway.train.objectives import Distill, token_loss
 
 VOCABULARY = 11
 
@@ -105,24 +104,3 @@ def test_a_student_of_itself_has_no_soft_loss_and_the_teacher_is_not_trained() -
     assert float(found.extras["loss_soft"]) == pytest.approx(0.0, abs=1e-4)
     found.sum.backward()
     assert all(parameter.grad is None for parameter in teacher.parameters())
-
-
-@pytest.mark.parametrize(
-    ("returned", "complaint"),
-    [
-        (torch.tensor(1.0), "returned Tensor"),
-        (Loss(torch.ones(2), torch.tensor(3)), "scalar"),
-        (Loss(torch.tensor(1.0), torch.tensor(3.0)), "integer"),
-    ],
-)
-def test_an_own_loss_is_held_to_the_contract(
-    returned: object, complaint: str, tmp_path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "mine_for_test.py").write_text("value = None\ndef loss(m, b): return value\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    import mine_for_test  # type: ignore[import-not-found]
-
-    mine_for_test.value = returned
-    objective = make_objective(ObjectiveConfig(call="mine_for_test:loss"), None)
-    with pytest.raises(BadInput, match=complaint):
-        objective(Small(1), batch())

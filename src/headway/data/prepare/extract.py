@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -21,7 +22,8 @@ from headway.data.prepare.columns import (
     text_of,
 )
 from headway.data.prepare.recipe import RecipeSettings
-from headway.state.user_code import find_function, make_importable
+from headway.state.own_function import TRANSFORM, own_function
+from headway.state.user_code import make_importable
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,7 @@ class Extractor:
         self._transform: Callable[[Any], Any] | None = None
         if settings.transform is not None:
             make_importable(code)
-            self._transform = find_function(settings.transform)
+            self._transform = own_function(settings.transform, *TRANSFORM)
         if settings.template is not None:
             self._template = template_pieces(settings.template)
 
@@ -132,7 +134,8 @@ class Extractor:
         try:
             made = transform(named(value))
         except Exception as error:  # noqa: BLE001 - user code; reported per record
-            raise BadRecord("transform failed", f"{type(error).__name__}: {error}") from None
+            said = f"{type(error).__name__}: {error}{_raised_at(error)}"
+            raise BadRecord("transform failed", said) from None
         match made:
             case None:
                 return Omitted.DROPPED
@@ -153,6 +156,12 @@ class Extractor:
 
 
 HALF_PAIR = "half a surrogate pair (\\ud800 to \\udfff): the text was cut inside a character"
+
+
+def _raised_at(error: Exception) -> str:
+    """The line of the transform, or of what it called, that raised it; not our own."""
+    frames = traceback.extract_tb(error.__traceback__)[1:]
+    return f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
 
 
 def _integers(values: Any, what: str) -> np.ndarray:
