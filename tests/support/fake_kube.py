@@ -10,6 +10,7 @@ from http.client import HTTPConnection
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from socket import SHUT_RDWR, socket
+from ssl import SSLContext
 from threading import Thread, current_thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -31,7 +32,7 @@ apiVersion: v1
 kind: Config
 current-context: lab
 clusters:
-- {{name: lab, cluster: {{server: "http://127.0.0.1:{port}", insecure-skip-tls-verify: true}}}}
+- {{name: lab, cluster: {{server: "{address}", insecure-skip-tls-verify: true}}}}
 users: [{{name: me, user: {{}}}}]
 contexts: [{{name: lab, context: {{cluster: lab, user: me, namespace: ml}}}}]
 """
@@ -153,11 +154,14 @@ class FakeKube:
         return 201, json.dumps(self._patched(path, content)).encode()
 
     def _changed(self, path: str, patch: Object) -> tuple[int, bytes]:
-        """Refused if the patch is for another version than the one that is there."""
+        """Refused if the patch is for another object or version than the one that is there."""
         path = path.removesuffix("/status")
-        there = self.objects.get(path, {"metadata": {}})["metadata"].get("resourceVersion")
-        if patch.get("metadata", {}).get("resourceVersion", there) not in (None, there):
+        there = self.objects.get(path, {"metadata": {}})["metadata"]
+        asked = patch.get("metadata", {})
+        if asked.get("resourceVersion") not in (None, there.get("resourceVersion")):
             return self._status(409, f"{path} has been modified")
+        if asked.get("uid") not in (None, there.get("uid")):
+            return self._status(409, f"{path} has another uid than {asked['uid']}")
         return 200, json.dumps(self._patched(path, patch)).encode()
 
     def _patched(self, path: str, patch: Object) -> Object:
@@ -337,7 +341,7 @@ def _pairs(query: dict[str, list[str]], selector: str) -> dict[str, str]:
 
 
 @contextmanager
-def fake_kube(folder: Path) -> Iterator[FakeKube]:
+def fake_kube(folder: Path, tls: SSLContext | None = None) -> Iterator[FakeKube]:
     """With `folder/kubeconfig` for it; the claim is `folder/claim`."""
     (folder / "claim").mkdir()
     kube = FakeKube(folder / "claim")
@@ -421,8 +425,11 @@ def fake_kube(folder: Path) -> Iterator[FakeKube]:
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
-    (folder / "kubeconfig").write_text(CONFIG.format(port=server.server_address[1]))
+    address = f"{'https' if tls else 'http'}://127.0.0.1:{server.server_address[1]}"
+    (folder / "kubeconfig").write_text(CONFIG.format(address=address))
     try:
         yield kube
     finally:

@@ -64,7 +64,8 @@ def _list_target(on: str, json_: bool) -> None:
     from headway.spec.load import load_target
 
     kube = load_target(on, Path.cwd()).target.kube
-    found = list(cluster_runs(KubeClient.from_kubeconfig(kube.context, kube.namespace)))
+    client = KubeClient.from_kubeconfig(kube.context, kube.namespace, say)
+    found = list(cluster_runs(client))
     if json_:
         print_json([asdict(run) for run in found])
         return

@@ -39,7 +39,7 @@ class TargetRun:
         from headway.kube.versions import VersionWatch
 
         kube = self.target.kube
-        made = KubeClient.from_kubeconfig(kube.context, kube.namespace)
+        made = KubeClient.from_kubeconfig(kube.context, kube.namespace, say)
         made.on_answer = VersionWatch(warn).look
         return made
 
@@ -185,7 +185,8 @@ def _claim_pod(name: str, folder: Path) -> ClaimPod:
     with _starting:
         if (name, folder) not in _claim_pods:
             target = load_target(name, folder).target
-            kube = KubeClient.from_kubeconfig(target.kube.context, target.kube.namespace)
+            where = target.kube
+            kube = KubeClient.from_kubeconfig(where.context, where.namespace, say)
             _claim_pods[name, folder] = ClaimPod(kube, target, SystemClock(), say).start()
         return _claim_pods[name, folder]
 

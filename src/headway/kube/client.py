@@ -13,10 +13,8 @@ from typing import Any, TypeVar, cast
 
 import httpcore2
 import httpx2
-from lightkube import ApiError, Client, KubeConfig
+from lightkube import ApiError, Client
 from lightkube.codecs import from_dict
-from lightkube.config.client_adapter import Client as http_client
-from lightkube.config.client_adapter import ConnectionParams
 from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import NamespacedResource
@@ -28,7 +26,12 @@ from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
 from headway.kube.channels import UpgradeRefused
-from headway.kube.login import with_login_command
+from headway.kube.connection import (
+    CALL_SECONDS,
+    in_cluster_client,
+    kubeconfig_client,
+    objects_client,
+)
 from headway.kube.names import (
     COMPONENT,
     CONTROLLER_UIDS,
@@ -49,8 +52,6 @@ from headway.kube.pod_http import (
 )
 from headway.kube.scheduling_gate import patch_of_gate
 
-FIELD_MANAGER = "headway"
-CALL_SECONDS = 20.0
 PAGE = 500
 FEW = 20
 WATCH_SECONDS = 240
@@ -113,13 +114,12 @@ class KubeClient:
             _prepare_decoding()
 
     @classmethod
-    def from_kubeconfig(cls, context: str | None, namespace: str) -> KubeClient:
-        """By the user's kubeconfig."""
+    def from_kubeconfig(
+        cls, context: str | None, namespace: str, say: Callable[[str], None] = lambda words: None
+    ) -> KubeClient:
+        """By the user's kubeconfig. `say`: to somebody who may have to sign in."""
         try:
-            config = KubeConfig.from_env().get(context_name=context)
-            if config is None:
-                raise BadInput("no kubeconfig found", "set KUBECONFIG to its path")
-            return cls._of(with_login_command(config), namespace)
+            return cls._of(kubeconfig_client(context, say), namespace)
         except (ConfigError, OSError) as error:  # OSError: a certificate's file
             raise BadInput(f"cannot connect to a cluster: {error}", "kubectl config view") from None
 
@@ -127,14 +127,11 @@ class KubeClient:
     def in_cluster(cls) -> KubeClient:
         """From a pod, with its token."""
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        return cls._of(KubeConfig.from_service_account().get(), namespace)
+        return cls._of(in_cluster_client(), namespace)
 
     @classmethod
-    def _of(cls, config: Any, namespace: str) -> KubeClient:
-        timeout = httpx2.Timeout(CALL_SECONDS)
-        client = Client(config, namespace, timeout=timeout, field_manager=FIELD_MANAGER)
-        connection = ConnectionParams(timeout=timeout)
-        return cls(client, http_client(config, connection), namespace)
+    def _of(cls, http: httpx2.Client, namespace: str) -> KubeClient:
+        return cls(objects_client(http, namespace), http, namespace)
 
     # Objects
 
@@ -421,18 +418,10 @@ def _words(what: str, may: str = "this permission") -> Iterator[None]:
         status = Status(code=code, message=error.response.reason_phrase)
         raise _refusal(what, status, may) from None
     except (ConfigError, FileNotFoundError, PermissionError) as error:
-        # What a kubeconfig says to run, or to read, for a token.
+        # The file of a token.
         raise BadInput(
             f"the login in your kubeconfig failed: {str(error).strip()}",
             "make this work first: kubectl get pods",
-        ) from None
-    except (json.JSONDecodeError, KeyError) as error:
-        # lightkube reads what such a command prints, and nothing else, in this way.
-        if isinstance(error, KeyError) and error.args not in (("token",), ("status",)):
-            raise
-        raise BadInput(
-            "the login in your kubeconfig failed: the command that it names printed no token",
-            "Headway does not use certificates of such commands: ask for a login with a token",
         ) from None
     except PodNotListening as error:
         raise ClusterUnreachable(f"{what} does not listen yet: {error}") from None

@@ -1,0 +1,81 @@
+"""Kubeconfigs that say more than an address and a token."""
+
+from __future__ import annotations
+
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from headway.errors import BadInput
+from headway.kube.client import ClusterUnreachable, KubeClient
+from support.fake_kube import fake_kube
+
+NAME = "kubernetes.internal"
+
+
+def edit(folder: Path, **cluster: Any) -> KubeClient:
+    """With these keys of the cluster; None: without."""
+    file = folder / "kubeconfig"
+    config = yaml.safe_load(file.read_text())
+    keys = {**config["clusters"][0]["cluster"], **cluster}
+    config["clusters"][0]["cluster"] = {key: one for key, one in keys.items() if one is not None}
+    file.write_text(yaml.safe_dump(config))
+    return KubeClient.from_kubeconfig(None, "ml")
+
+
+@pytest.fixture(autouse=True)
+def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+
+
+def test_a_proxy_is_used(tmp_path: Path) -> None:
+    """The fake API server takes the proxy's part: nothing else could answer for that name."""
+    with fake_kube(tmp_path) as kube:
+        kube.job("it")
+        proxy = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+        address = proxy["clusters"][0]["cluster"]["server"]
+        client = edit(tmp_path, **{"server": "http://api.invalid", "proxy-url": address})
+        assert client.job("headway-it") is not None
+        assert [job.metadata is not None for job in client.jobs({})] == [True]
+
+
+def test_a_proxy_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    with fake_kube(tmp_path), pytest.raises(BadInput, match="proxy-url of your kubeconfig cannot"):
+        edit(tmp_path, **{"proxy-url": "gopher://proxy:70"})
+
+
+def test_a_server_may_have_another_name_in_its_certificate(tmp_path: Path) -> None:
+    """As behind a tunnel or a load balancer with an address of its own."""
+    with fake_kube(tmp_path, certified(tmp_path)) as kube:
+        kube.job("it")
+        plain = {"insecure-skip-tls-verify": None, "certificate-authority": "server.crt"}
+        with pytest.raises(ClusterUnreachable, match="IP address mismatch"):
+            edit(tmp_path, **plain).job("headway-it")
+        named = edit(tmp_path, **{"tls-server-name": NAME})
+        assert named.job("headway-it") is not None
+        assert named.jobs({}) != []
+
+
+def test_a_context_without_a_user(tmp_path: Path) -> None:
+    with fake_kube(tmp_path) as kube:
+        kube.job("it")
+        file = tmp_path / "kubeconfig"
+        config = yaml.safe_load(file.read_text())
+        del config["contexts"][0]["context"]["user"]
+        file.write_text(yaml.safe_dump(config))
+        assert KubeClient.from_kubeconfig(None, "ml").job("headway-it") is not None
+
+
+def certified(folder: Path) -> ssl.SSLContext:
+    """By `server.crt`, which is for NAME alone."""
+    made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"
+    where = f"-keyout {folder}/server.key -out {folder}/server.crt"
+    named = f"-subj /CN={NAME} -addext subjectAltName=DNS:{NAME}"
+    subprocess.run(f"{made} {where} {named}".split(), check=True, capture_output=True)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(folder / "server.crt", folder / "server.key")
+    return context
