@@ -191,6 +191,12 @@ class KeptRun:
         self.coordinator.connected.add(name)
         self.coordinator.members.add(name)
 
+    def wait_in_pod(self, name: str, waits: dict[str, str]) -> None:
+        """Its container waits, for such a reason."""
+        container = {"image": "", "imageID": "", "ready": False, "restartCount": 0}
+        container |= {"name": "worker", "state": {"waiting": waits}}
+        self._update(self.pod(name), {"phase": "Pending", "containerStatuses": [container]})
+
     def lose_power(self, *names: str) -> None:
         """Their sessions are silent; the coordinator continues without them."""
         self.coordinator.connected -= set(names)
@@ -229,8 +235,8 @@ class KeptRun:
 
     def begin(self, *machines: str) -> list[str]:
         """One pod on each of these machines is training."""
-        self.keeper.note_launch(self.keeper.started_job())
-        self.keeper.watch.start()
+        self.launch(self.keeper)
+        self.keeper.pods.watch.start()
         names = [f"it-{index}-first" for index in range(len(machines))]
         for index, (name, machine) in enumerate(zip(names, machines, strict=True)):
             self.create_pod(index, name)
@@ -239,13 +245,23 @@ class KeptRun:
         assert self.is_kept
         return names
 
+    def started_job(self) -> Any:
+        """As a new keeper finds it."""
+        return self.keeper.job.started(lambda: self.keeper.is_stopping)
+
+    def launch(self, keeper: Any) -> int | None:
+        """What a new keeper does first. Returns the generation after which it begins, if it is a
+        new launch."""
+        after: int | None = keeper.job.note_launch(keeper.job.started(lambda: keeper.is_stopping))
+        return after
+
     def look(self, seconds: float = 0.0) -> None:
         """Looks for so long, and at least once, or until the keeper ends itself."""
         end = self.clock.passed + seconds
         while True:
             self.sync()
             self.keeper.look(self.coordinator)
-            self.keeper.calls.wait()
+            self.keeper.pods.calls.wait()
             self.clock.passed += keeper_module.LOOK_SECONDS
             if not self.is_kept or self.clock.passed > end:
                 return
@@ -292,7 +308,7 @@ class KeptRun:
 
     def _is_synced(self) -> bool:
         """The keeper may have forgotten pods that it has deleted."""
-        pods, there = self.keeper.watch.pods(), self._there()
+        pods, there = self.keeper.pods.watch.pods(), self._there()
         if pods is None or set(pods) - there:
             return False
         return all(pod.delete_by is not None for pod in there - set(pods))
@@ -313,7 +329,7 @@ def kept_run(folder: Path, code: Code, *settings: str) -> Iterator[KeptRun]:
     with fake_kube(folder) as kube:
         run = KeptRun(kube, folder, code, *settings)
         yield run
-        run.keeper.watch.stop()
+        run.keeper.pods.watch.stop()
         assert named_machines(kube.pod_patches) == []
         got = [call for call in kube.calls if call.startswith(f"GET {PODS}/")]
         assert got == [], "the keeper may list pods, and not get one by its name"

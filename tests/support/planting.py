@@ -13,7 +13,7 @@ from support.kept_run import Code
 
 MODULES = (
     *("pod_decisions", "job_decisions", "pod_watch", "pod_calls", "forgotten_markers"),
-    "keeper",
+    *("keeper_notes", "pod_keeper", "job_keeper", "keeper"),
 )
 """Of headway.launch. Each imports only those before it."""
 

@@ -54,8 +54,9 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
         case "replaced":
             return f"node {event['node']} was replaced after {event['seconds']:.0f} s"
         case "gave_back":
-            had = f"{event['held']} of the {event['needed']} nodes that it needs"
-            return f"had {had}: gave its pods back, tries again at {event['retry_at'][11:19]}"
+            had = f"had {event['held']} of the {event['needed']} nodes that it needs"
+            again = f"gave its pods back, tries again at {event['retry_at'][11:19]}"
+            return f"{event.get('shortage', had)}: {again}"
         case "tries_again":
             kind = f" with {event['accelerators']}" if "accelerators" in event else ""
             return f"tries again to have {event['needed']} nodes{kind}"
@@ -67,7 +68,7 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             who = readable_names(", ".join(event["names"]), ranks)
             return f"step {event['step']}: the weights of {who} differ from the majority"
         case "coordinator_lost":
-            return f"the coordinator ended with {event['how']}"
+            return f"the coordinator was lost: {event['how']}"
         case "changed":
             return f"step {event['step']}: {change_text(event, before, ranks)}"
         case "stuck":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -45,8 +46,7 @@ def exec_(
     there = target_run(run, on, Path.cwd())
     if there is None:
         raise BadInput(
-            f"run {run} is on no target that is known here",
-            f"headway exec {run} --on TARGET -- {' '.join(command)}",
+            f"run {run} was not launched on a target from this folder", _where(run, command)
         )
     with _local_ends() as ends:
         try:
@@ -54,6 +54,18 @@ def exec_(
         except BrokenPipeError:
             code = CLOSED_PIPE
     raise typer.Exit(code)
+
+
+def _where(run: str, command: list[str]) -> str | None:
+    """What to type instead, for a target that is known here."""
+    from headway.spec.load import load_targets
+
+    targets = sorted(load_targets(Path.cwd()))
+    if not targets:
+        return "a run of this machine has no pods: use a shell"
+    typed = f"headway exec {run} --on {targets[0]} -- {shlex.join(command)}"
+    others = f"known targets: {', '.join(targets)}; for example: " if len(targets) > 1 else ""
+    return f"{others}{typed}"
 
 
 @contextmanager

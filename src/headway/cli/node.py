@@ -57,7 +57,7 @@ def node() -> None:
         if resolved is None:
             raise BadInput(
                 "the pod has no HEADWAY_SPEC: its Job was created by an older headway",
-                "run headway run --on TARGET again: it recreates the Job and resumes the run",
+                "repeat the command that launched the run: it makes the Job anew and resumes it",
             )
         directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
         if directory is None:

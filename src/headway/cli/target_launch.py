@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import typer
 
+from headway import __version__
 from headway.cli.code_changes import note_code
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import warn_of_run_file
@@ -21,6 +22,8 @@ from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
 from headway.kube.client import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
+from headway.kube.wheels import own_digest
+from headway.launch.job_status import is_launching
 from headway.launch.storage_prune import note_used
 from headway.launch.training_wait import status_when_training
 from headway.launch.upload import is_uploaded, upload
@@ -59,7 +62,7 @@ def _launch(
 
     found = load_target(on, loaded.folder)
     run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
-    _refuse_active(run)
+    _refuse_active(run, run.cluster.job())
     warn_of_run_file(loaded)
     # What is missing or does not fit is refused before anything is prepared.
     preflight(loaded, is_here=False).raise_problems()
@@ -76,7 +79,7 @@ def _launch(
 
     if not is_left_to_train(run.location, plan.resolved.run, extend, on, code_now):
         return None
-    _upload(storage, plan)
+    _upload(storage, plan, on)
     note_code(run.location, code_now())
     _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
@@ -103,17 +106,19 @@ def _create(run: TargetRun, objects: Sequence[Object]) -> None:
             )
         raise
     except (HeadwayError, KeyboardInterrupt):
-        if run.target.queue is not None:  # or Kueue may start workers that nobody keeps
-            _clean_up(run)
+        _clean_up(run)  # or the next launch waits for this one, and Kueue may start it
         raise
 
 
 def _delete_old(run: TargetRun) -> None:
     """Stopped or ended: its pods may not change, so it is made anew. Somebody may have launched it
-    during the upload."""
-    job = _refuse_active(run)
+    during the upload, or be about to."""
+    job = run.cluster.settled_job(say)
+    _refuse_active(run, job)
     if job is not None and job.metadata is not None:
-        run.cluster.delete(say, job.metadata.uid)
+        # A launch that goes on after all has changed it.
+        version = job.metadata.resourceVersion if is_launching(job) else None
+        run.cluster.delete(say, job.metadata.uid, version)
 
 
 def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
@@ -128,15 +133,12 @@ def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
         hint("use a claim with accessModes: [ReadWriteMany], or storage: s3://BUCKET/PREFIX")
 
 
-def _refuse_active(run: TargetRun) -> Job | None:
-    """Its Job, if it has one that does not run."""
-    job = run.cluster.job()
+def _refuse_active(run: TargetRun, job: Job | None) -> None:
+    """Raises if its Job is under way, and is not just being launched."""
     shape = run.cluster.job_status(job) if job is not None else None
-    if shape is None or not shape.is_under_way:
-        return job
+    if job is None or shape is None or not shape.is_under_way or is_launching(job):
+        return
     if shape.state == "queued":
-        if not run.cluster.has_coordinator():
-            return job  # a launch that was cut off
         raise StillRunning(
             f"run {run.name} is already waiting on {run.on}, {shape.why}",
             f"to take it out of the queue: headway stop {run.name} --on {run.on}",
@@ -182,13 +184,13 @@ def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
     return [*folders, LocalFolder(key, "sets", there)]
 
 
-def _upload(storage: Store, plan: TargetPlan) -> None:
+def _upload(storage: Store, plan: TargetPlan, on: str) -> None:
     for folder in plan.folders:
         if folder.kind == "tokenizers":
             continue
         digest = plan.digests[folder.key]
         name = f"{folder.kind}/{digest}"
-        note_used(storage, name, SystemClock())
+        note_used(storage, name, SystemClock(), on)
         if is_uploaded(storage, name):
             continue
         what = f"{'.'.join(folder.key)} to {storage.location(name)}"
@@ -246,6 +248,8 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
             _clean_up(run)
         left = "its objects are deleted; what it had saved is kept" if is_new else None
         raise RunFailed(error.message, error.hint or left) from None
+    finally:
+        _warn_of_other_files(run)
     launched = run.cluster.launched_as()
     is_script = launched is not None and launched.is_script
     if status.get("state") != "running":
@@ -264,11 +268,24 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
     hint("headway status", "headway logs -f", "headway stop")
 
 
+def _warn_of_other_files(run: TargetRun) -> None:
+    """All commits of a clone call themselves by the same version. Only a warning: most of them work
+    with each other."""
+    theirs, ours = run.cluster.files, own_digest()
+    if theirs is not None and theirs != ours:
+        warn(
+            f"the image has other files of Headway {__version__} than this installation (digests "
+            f"{theirs} and {ours})"
+        )
+        hint("build the image from the clone that you launch with")
+
+
 def _clean_up(run: TargetRun) -> None:
     """Deletes the objects of a run that cannot start, if this command has created them."""
     if run.cluster.launched_uid is None:
         return
     try:
-        run.cluster.delete(say, run.cluster.launched_uid)
+        with suppress(Conflict):  # another is there by now
+            run.cluster.delete(say, run.cluster.launched_uid)
     except HeadwayError as error:
         say(str(error))

@@ -25,9 +25,14 @@ class GaveBack:
     """Nodes that it had..."""
     needed: int
     """... and the fewest that it trains with."""
+    stuck: int = 0
+    """Of those that it had, the ones whose pods did not start..."""
+    why: str = ""
+    """... and most often why."""
 
     def __str__(self) -> str:
-        return f"{self.retry_at:.0f} {self.attempt} {self.held} {self.needed}"
+        stuck = f" {self.stuck} {self.why}" if self.stuck else ""
+        return f"{self.retry_at:.0f} {self.attempt} {self.held} {self.needed}{stuck}"
 
     @property
     def words(self) -> str:
@@ -36,7 +41,8 @@ class GaveBack:
 
     @property
     def shortage(self) -> str:
-        return f"had {self.held} of the {self.needed} nodes that it needs"
+        stuck = f" ({self.stuck} more did not start: {self.why})" if self.stuck else ""
+        return f"had {self.held - self.stuck} of the {self.needed} nodes that it needs{stuck}"
 
 
 UNREADABLE = GaveBack(retry_at=0.0, attempt=0, held=0, needed=0)
@@ -51,8 +57,8 @@ def gave_back(job: Job) -> GaveBack | None:
     if mark is None or not job.spec.suspend:
         return None
     try:
-        retry_at, attempt, held, needed = mark.split()
-        return GaveBack(float(retry_at), int(attempt), int(held), int(needed))
+        retry_at, attempt, held, needed, stuck, why = (*mark.split(maxsplit=5), "0", "")[:6]
+        return GaveBack(float(retry_at), int(attempt), int(held), int(needed), int(stuck), why)
     except ValueError:
         return UNREADABLE
 

@@ -10,7 +10,7 @@ from lightkube.resources.batch_v1 import Job
 
 from headway.errors import NotFound
 from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
-from headway.kube.names import GAVE_BACK, QUEUE, Object
+from headway.kube.names import GAVE_BACK, LAUNCHING, QUEUE, Object
 
 JOB = "kueue.x-k8s.io/job-uid"
 """Label of a Workload. With a Job's size changed there are several of them, most of them over."""
@@ -89,10 +89,10 @@ def _set_active(kube: KubeClient, job: Job, is_going: bool) -> None:
     assert job.metadata.name is not None
     if queue_of(job) is None:
         # Whoever stops or starts it decides; the coordinator does not start it again by itself.
-        mark_off = {"annotations": {GAVE_BACK: None}}
+        mark_off = {"annotations": {GAVE_BACK: None, LAUNCHING: None}}
         kube.patch_job(job.metadata.name, {"metadata": mark_off, "spec": {"suspend": not is_going}})
         return
-    mark = {STOPPED: None if is_going else "true"}
+    mark = {STOPPED: None if is_going else "true", LAUNCHING: None}
     kube.patch_job(job.metadata.name, {"metadata": {"annotations": mark}})
     workloads = [*_workloads(kube, job)]
     for path in workloads:

@@ -17,7 +17,7 @@ INSTANCE = "app.kubernetes.io/instance"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 COMPONENT = "app.kubernetes.io/component"
 VERSION = "app.kubernetes.io/version"
-"""Label of all objects: the version of Headway that made them."""
+"""Label of all objects: the version of Headway that made them, as `version_label` writes it."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 """Label and annotation of a worker's pod, set by Kubernetes: the index of its node."""
 
@@ -45,6 +45,8 @@ SUSPECT_UNTIL = "headway/suspect-until"
 
 GAVE_BACK = "headway/gave-back"
 """Annotation of a workers' Job that is suspended because it had too few pods (`kube.gave_back`)."""
+LAUNCHING = "headway/launching"
+"""Annotation of a workers' Job until the launch that has created it has made everything else."""
 KEEP_FAILED = "headway/keep-failed"
 """Annotation of a workers' Job: how long it is kept if it fails, in seconds."""
 KEEP_STOPPED = "headway/keep-stopped"
@@ -121,6 +123,16 @@ def labels(run: str, component: Component | None = None) -> dict[str, str]:
     """Labels of an object. All are needed to select it, since others label by instance too."""
     of_run = {MANAGED_BY: "headway", INSTANCE: run}
     return of_run | {COMPONENT: component} if component else of_run
+
+
+def version_label(version: str) -> str:
+    """A label has no `+`, as in 0.1.0+local, and a version no `_`."""
+    return version.replace("+", "_")
+
+
+def labelled_version(label: str) -> str:
+    """Of `version_label`."""
+    return label.replace("_", "+")
 
 
 def selector(run: str, component: Component | None = None) -> str:

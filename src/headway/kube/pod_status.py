@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from lightkube.models.batch_v1 import JobCondition
@@ -18,6 +18,7 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
+from headway.errors import Exit, without_hint
 from headway.kube.names import ACCELERATORS, BOOTSTRAP, COMPONENTS, GATE, QUEUE
 from headway.kube.pods import SPEC_VOLUME
 from headway.kube.worker_job import OWN_ERRORS
@@ -33,6 +34,21 @@ HOPELESS = {
 """Reasons of a waiting container that do not go away by themselves, however often Kubernetes
 retries."""
 HOPELESS_RESTARTS = 3
+VOLUMES_READY = "PodReadyToStartContainers"
+"""Condition of a pod whose volumes are mounted, and that has an address."""
+PREPARING = {
+    "True": "pulling the image",
+    "False": "mounting volumes or setting up the network",
+    None: "pulling the image or mounting volumes",
+}
+"""What a machine does that has a pod to start, by that condition."""
+START_FAILURES = (
+    *("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"),
+    *("NetworkNotReady", "FailedCreatePodContainer", "FailedPrepareDynamicResources"),
+)
+"""Reasons of events of such a pod, which its status does not have."""
+MOST_CHARACTERS = 300
+"""Of a reason in one line."""
 LACKS = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
 NO_LABEL = "node affinity/selector"
 """The scheduler's words for nodes without the labels that a pod requires."""
@@ -59,12 +75,19 @@ def pod_name(pod: Pod) -> str:
 
 
 def wait_reasons(
-    owner: Job | ReplicaSet, pods: Sequence[Pod], events: Sequence[Event], num_ready: int = 0
+    owner: Job | ReplicaSet,
+    pods: Sequence[Pod],
+    events: Sequence[Event],
+    num_ready: int = 0,
+    of_pods: Mapping[str, Sequence[Event]] | None = None,
 ) -> list[WaitReason]:
     """Why pods do not run, the most frequent reason first. `pods` are those that wait, `events`
-    those of their owner."""
+    those of their owner; `of_pods`: of some pods, by name, what `is_prepared` is explained with."""
     found = [*_of_owner(owner, len(pods) + num_ready, events)]
-    reasons = Counter(reason for pod in pods if (reason := _of_pod(pod)) is not None)
+    known = of_pods or {}
+    reasons = Counter(
+        reason for pod in pods if (reason := _of_pod(pod, known.get(pod_name(pod), ()))) is not None
+    )
     found += [WaitReason(words, count, hopeless) for (words, hopeless), count in reasons.items()]
     return sorted(found, key=lambda one: (not one.is_hopeless, -one.pods))
 
@@ -99,8 +122,30 @@ def _not_made(message: str, pods: int) -> WaitReason:
     return WaitReason(f"rejected by policy: {words}" if is_policy else words, pods, is_policy)
 
 
-def _of_pod(pod: Pod) -> tuple[str, bool] | None:
-    """The reason, and whether it is hopeless; None if the pod runs or has ended."""
+def why_not_started(pod: Pod) -> str | None:
+    """Of a pod that has a machine: in a line, why our container does not run. None: it does, or one
+    that has to run before it does; or the pod has no machine, or has ended."""
+    status, spec = pod.status, pod.spec
+    if status is None or status.phase != "Pending" or spec is None or spec.nodeName is None:
+        return None
+    sidecars = [one.name for one in spec.initContainers or () if one.restartPolicy == "Always"]
+    before = [one for one in status.initContainerStatuses or () if one.name not in sidecars]
+    ours = [one for one in status.containerStatuses or () if one.name in COMPONENTS]
+    if any(map(_is_running, (*before, *ours))):
+        return None
+    reason = _of_pod(pod)
+    return " ".join(reason[0].split())[:MOST_CHARACTERS] if reason is not None else None
+
+
+def is_prepared(pod: Pod) -> bool:
+    """Whether its machine pulls the image or mounts volumes. If that fails, only events say so."""
+    reason = _of_pod(pod)
+    return reason is not None and reason[0] in PREPARING.values()
+
+
+def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> tuple[str, bool] | None:
+    """The reason, and whether it is hopeless; None if the pod runs or has ended. `events`: its
+    own."""
     status = pod.status
     if status is None or status.phase not in ("Pending", "Running"):
         return None
@@ -112,18 +157,38 @@ def _of_pod(pod: Pod) -> tuple[str, bool] | None:
     for container in _containers(status):
         if words := _of_container(container):
             return words
+    if any(map(_waits_for_machine, _containers(status))):
+        return _of_machine(status, events), False
     if any(map(_is_fetching, status.initContainerStatuses or ())):
         return "fetching Headway from the coordinator", False
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             said = condition.message or condition.reason or "not scheduled yet"
             return _unplaced(said, pod.spec.affinity), False
-    return ("pulling the image" if _is_placed(status) else "not scheduled yet"), False
+    is_placed = pod.spec.nodeName is not None or _is_placed(status)
+    return (_of_machine(status, events) if is_placed else "not scheduled yet"), False
+
+
+def _of_machine(status: PodStatus, events: Sequence[Event]) -> str:
+    """What the machine does before it starts a container, or why it cannot."""
+    failed = [event for event in events if event.reason in START_FAILURES and event.message]
+    if failed:
+        return f"its machine cannot start it: {failed[-1].message}"
+    ready = {one.type: one.status for one in status.conditions or ()}.get(VOLUMES_READY)
+    return PREPARING[ready if ready in PREPARING else None]
+
+
+def _waits_for_machine(container: ContainerStatus) -> bool:
+    waits = container.state.waiting if container.state is not None else None
+    return waits is not None and waits.reason == "ContainerCreating"
 
 
 def _is_fetching(container: ContainerStatus) -> bool:
-    is_running = container.state is not None and container.state.running is not None
-    return container.name == BOOTSTRAP and is_running
+    return container.name == BOOTSTRAP and _is_running(container)
+
+
+def _is_running(container: ContainerStatus) -> bool:
+    return container.state is not None and container.state.running is not None
 
 
 def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
@@ -149,10 +214,8 @@ def _is_placed(status: PodStatus) -> bool:
 
 def _of_container(container: ContainerStatus) -> tuple[str, bool] | None:
     waits = container.state.waiting if container.state is not None else None
-    if waits is None or waits.reason in (None, "PodInitializing"):
+    if waits is None or waits.reason in (None, "PodInitializing", "ContainerCreating"):
         return None
-    if waits.reason == "ContainerCreating":
-        return "pulling the image or mounting volumes", False
     if waits.reason in HOPELESS:
         return f"{HOPELESS[waits.reason]}: {waits.message or container.image}", True
     return f"{waits.reason}: {waits.message or ''}".rstrip(": "), False
@@ -246,7 +309,8 @@ def is_unreachable(pod: Pod) -> bool:
 
 
 def describe_pod_exit(pod: Pod) -> str:
-    """For a pod that has ended."""
+    """For a pod that has ended. With its last words, if it gave up by itself: another one may do
+    better, but nobody reads the log of one that was replaced."""
     ended = _end_of(pod)
     if ended is None:
         assert pod.status is not None
@@ -255,12 +319,19 @@ def describe_pod_exit(pod: Pod) -> str:
             if first is not None and first.exitCode != 0:
                 return f"did not start: init container {container.name} {_exit_words(first)}"
         return f"was ended: {pod.status.message or pod.status.reason or 'no reason given'}"
-    return _exit_words(ended)
+    words = _last_line(ended.message or "") if ended.exitCode == Exit.PEER_LOST else ""
+    return f"{_exit_words(ended)}: {words}" if words else _exit_words(ended)
 
 
 def _exit_words(ended: ContainerStateTerminated) -> str:
     memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
     return f"ended with exit code {ended.exitCode}{memory}"
+
+
+def _last_line(message: str) -> str:
+    """Without a hint."""
+    lines = without_hint(message)[0].strip().splitlines()
+    return lines[-1].removeprefix("error: ")[:MOST_CHARACTERS] if lines else ""
 
 
 def _end_of(pod: Pod) -> ContainerStateTerminated | None:

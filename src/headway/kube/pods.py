@@ -23,6 +23,7 @@ from headway.kube.names import (
     labels,
     run_object,
     spec_object,
+    version_label,
 )
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -38,7 +39,7 @@ def metadata(
     return {
         "name": name or run_object(run),
         "namespace": namespace,
-        "labels": labels(run, component) | {VERSION: __version__},
+        "labels": labels(run, component) | {VERSION: version_label(__version__)},
     }
 
 

@@ -14,7 +14,7 @@ from lightkube.resources.batch_v1 import Job
 
 from headway import __version__
 from headway.errors import BadInput
-from headway.kube.names import HEADWAY_VERSION, VERSION
+from headway.kube.names import HEADWAY_VERSION, VERSION, labelled_version
 
 SERVER = "headway/"
 """How pages begin to say which version made them, in the header Server."""
@@ -64,5 +64,5 @@ class VersionWatch:
 
 def _made_by(job: Job) -> str | None:
     """None for a run of a client that did not say."""
-    labels = (job.metadata.labels if job.metadata is not None else None) or {}
-    return labels.get(VERSION)
+    label = ((job.metadata.labels if job.metadata is not None else None) or {}).get(VERSION)
+    return labelled_version(label) if label is not None else None

@@ -16,8 +16,9 @@ from headway.kube.claim_job import storage_objects
 from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import HTTP_PORT, labels, run_object
-from headway.kube.pod_status import exit_code, is_ready, termination_message, wait_reasons
+from headway.kube.pod_status import exit_code, is_ready, termination_message
 from headway.launch.claim_server import KEY_HEADER
+from headway.launch.pod_waits import pod_waits
 from headway.member.protocol.keys import new_key
 from headway.spec.target_file import Target
 
@@ -79,9 +80,7 @@ class ClaimPod:
             job = self._kube.job(name)
             if job is None:
                 raise NotFound(f"Job {name} was deleted")
-            assert job.metadata is not None
-            assert job.metadata.uid is not None
-            reasons = wait_reasons(job, pods, self._kube.events_of(job.metadata.uid))
+            reasons = pod_waits(self._kube, job, pods)
             words = reasons[0].words if reasons else "starting"
             if words != said:
                 said = words

@@ -15,6 +15,7 @@ from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
 from headway.kube.client import (
     ClusterUnreachable,
+    Conflict,
     KubeClient,
     PodForbidden,
     PodUnreachable,
@@ -26,6 +27,7 @@ from headway.kube.names import (
     EVENT_SOURCE,
     HTTP_PORT,
     INDEX,
+    LAUNCHING,
     QUEUE,
     SUSPECT,
     Object,
@@ -40,7 +42,7 @@ from headway.kube.pod_status import (
     pod_name,
     spec_config_map_name,
 )
-from headway.launch.job_status import ClusterRunStatus, job_status
+from headway.launch.job_status import ClusterRunStatus, is_launching, job_status
 from headway.spec.resolve import Resolved
 
 LOOK_SECONDS = 1.0
@@ -52,6 +54,10 @@ or more."""
 GONE_SECONDS = 150.0
 AWAY_SECONDS = 120.0
 """How long an API server that does not answer is retried."""
+SETTLED_SECONDS = 60.0
+"""Time for another command to finish its launch: it makes ten objects."""
+REPLACED_SECONDS = 30.0
+"""Time after which a launch looks whether it was replaced: before anybody may do so."""
 LOOKED_AT = 50
 """Pods that are checked for why they wait: of thousands, the others wait for the same reason."""
 
@@ -69,16 +75,19 @@ class ClusterRun:
         """Why its coordinator could not be asked the last time."""
         self.launched_uid: str | None = None
         """Of the Job that this process has created."""
+        self.files: str | None = None
+        """Digest of Headway's files in the coordinator's image, once it has answered."""
         self._coordinator = ""
 
     # Making it
 
     def launch(self, objects: Sequence[Object]) -> None:
         """The owner first, suspended: workers could take the coordinator's room, and all would
-        wait. Of a launch that was interrupted that is left, and the next one replaces it. A queue
-        starts workers by itself. Raises Conflict if the run is there already, and RequestRefused if
-        it is in a queue that the target does not name: the coordinator has no rights there."""
-        workers = objects[0]
+        wait. A queue starts workers by itself. Until all is made, the owner has a mark: of a launch
+        that was interrupted it is left, and the next one replaces it. Raises Conflict if the run is
+        there already, or was replaced meanwhile, and RequestRefused if it is in a queue that the
+        target does not name: the coordinator has no rights there."""
+        workers, began = _marked(objects[0]), self.clock.now()
         is_queued = QUEUE in workers["metadata"]["labels"]
         if not is_queued:
             workers = workers | {"spec": workers["spec"] | {"suspend": True}}
@@ -92,11 +101,39 @@ class ClusterRun:
                 f"queue: {queue} in target {self.on}",
             )
         for one in owned_by(objects, self.launched_uid)[1:]:
+            if self.clock.now() - began > REPLACED_SECONDS:  # if this machine slept, say
+                self._require_own_job()
             self.kube.apply(one)
+        # Refused if it is another one by now.
+        whole = {"uid": self.launched_uid, "annotations": {LAUNCHING: None}}
+        start = {} if is_queued else {"spec": {"suspend": False}}
+        self.kube.patch_job(run_object(self.name), {"metadata": whole} | start)
         if not is_queued:
-            self.kube.suspend_job(run_object(self.name), suspended=False)
             # Its keeper may have given the launch up, if this machine slept meanwhile.
             self.kube.scale_replica_set(coordinator_object(self.name), 1)
+
+    def _require_own_job(self) -> None:
+        job = self.job()
+        if job is None or job.metadata is None or job.metadata.uid != self.launched_uid:
+            raise Conflict(f"run {self.name} was deleted or launched anew while it was launched")
+
+    def settled_job(self, say: Callable[[str], None]) -> Job | None:
+        """Its Job, once no other command is launching it: one that was interrupted is waited for
+        as well, until that is certain."""
+        deadline: float | None = None
+        while (job := self.job()) is not None and is_launching(job):
+            now = self.clock.monotonic()
+            if deadline is None:
+                deadline = now + SETTLED_SECONDS
+                say(
+                    f"another command is launching run {self.name}, or was interrupted: waiting "
+                    f"up to {SETTLED_SECONDS:.0f} s for it"
+                )
+            elif now > deadline:
+                say("it was interrupted: what it has made is deleted")
+                return job
+            self.clock.sleep(LOOK_SECONDS)
+        return job
 
     def has_coordinator(self) -> bool:
         return self.kube.replica_set(coordinator_object(self.name)) is not None
@@ -131,7 +168,11 @@ class ClusterRun:
         """The coordinator's `/status`: status, events, and the loss of a worker that the run has
         not recovered from yet. None while no coordinator answers."""
         answer = self.ask("/status")
-        return None if answer is None else dict(json.loads(answer))
+        if answer is None:
+            return None
+        known = dict(json.loads(answer))
+        self.files = known.get("files")
+        return known
 
     def ask(self, path: str) -> bytes | None:
         """A page of the coordinator; None if it does not answer."""
@@ -316,6 +357,12 @@ class ClusterRun:
                 elif now > deadline:
                     raise
                 self.clock.sleep(LOOK_SECONDS)
+
+
+def _marked(workers: Object) -> Object:
+    """As its launch creates it."""
+    annotations = workers["metadata"].get("annotations", {}) | {LAUNCHING: "true"}
+    return workers | {"metadata": workers["metadata"] | {"annotations": annotations}}
 
 
 def _time(event: Event) -> float:

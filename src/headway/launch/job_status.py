@@ -11,7 +11,7 @@ from lightkube.resources.batch_v1 import Job
 from headway.kube.client import KubeClient
 from headway.kube.gave_back import gave_back
 from headway.kube.kueue import queue_of, was_stopped
-from headway.kube.names import INSTANCE, labels
+from headway.kube.names import INSTANCE, LAUNCHING, labels
 from headway.kube.pod_status import accelerators_of, end_condition
 
 JobState = Literal["active", "queued", "waiting", "suspended", "finished", "failed"]
@@ -62,6 +62,12 @@ def waiting_queue(job: Job) -> str | None:
     """The queue in which it waits to be started."""
     assert job.spec is not None
     return queue_of(job) if job.spec.suspend and not was_stopped(job) else None
+
+
+def is_launching(job: Job) -> bool:
+    """Whether the command that has created it has more to create, or was interrupted before."""
+    assert job.metadata is not None
+    return LAUNCHING in (job.metadata.annotations or {})
 
 
 def cluster_runs(kube: KubeClient) -> Iterator[ClusterRunStatus]:

@@ -13,6 +13,9 @@ from headway.kube.client import KubeClient
 from headway.kube.names import KEEP_FAILED, KEEP_STOPPED, run_object
 from headway.launch.job_status import job_status, jobs_of_runs
 
+MOST_SECONDS = 2**31 - 1
+"""That Kubernetes keeps a Job for."""
+
 
 @dataclass(frozen=True)
 class StoppedRun:
@@ -24,12 +27,16 @@ class StoppedRun:
 
 
 def keep_failed(kube: KubeClient, job: Job) -> None:
-    """Lets the Job of a run that has failed stay as long as its target says."""
+    """Lets the Job of a run that has failed stay as long as its target says; if somebody has edited
+    that, and it is no such number, until somebody deletes it."""
     assert job.metadata is not None
     assert job.spec is not None
-    seconds = (job.metadata.annotations or {}).get(KEEP_FAILED)
-    if seconds is not None and job.spec.ttlSecondsAfterFinished != int(seconds):
-        patch = {"spec": {"ttlSecondsAfterFinished": int(seconds)}}
+    kept = (job.metadata.annotations or {}).get(KEEP_FAILED)
+    if kept is None:
+        return
+    seconds = int(kept) if kept.isdecimal() and int(kept) <= MOST_SECONDS else None
+    if job.spec.ttlSecondsAfterFinished != seconds:
+        patch = {"spec": {"ttlSecondsAfterFinished": seconds}}
         kube.patch_job(str(job.metadata.name), patch)
 
 

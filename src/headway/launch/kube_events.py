@@ -49,7 +49,7 @@ REASONS = {
         "NodeReplaced", lambda it: f"node {it['node']}, after {it['seconds']:.0f} s: {it['pod']}"
     ),
     "below_minimum": Reason("BelowMinimum", lambda it: _below_minimum(it), True),
-    "gave_back": Reason("GaveBack", lambda it: f"had {it['held']} of {it['needed']} nodes", True),
+    "gave_back": Reason("GaveBack", lambda it: str(it["shortage"]), True),
     "tries_again": Reason("TriesAgain", lambda it: _tries_again(it)),
     "save_failed": Reason("SaveFailed", lambda it: f"step {it['step']}: {it['reason']}", True),
     "finished": Reason("Finished", lambda it: f"all {it['step']} steps are done"),

@@ -66,8 +66,8 @@ class NodeRun(Supervisor):
         """Bytes printed of each log."""
 
     def run(self) -> Exit:
-        """Until its part is over: DONE, STOPPED when it has left, PEER_LOST when it cannot continue
-        here."""
+        """Until its part is over: DONE, or STOPPED when it has left. Raises OSError when it cannot
+        continue here."""
         with ExitStack() as stack:
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-"))
             self.workers.scratch = Path(scratch)
@@ -86,8 +86,7 @@ class NodeRun(Supervisor):
                 return self._supervise()
             except ForkServerLost as lost:
                 # Short of memory, most likely: nothing that another pod could not do better.
-                self._say(lost.message)
-                return Exit.PEER_LOST
+                raise OSError(lost.message) from None
 
     def leave(self) -> None:
         """From a signal handler."""

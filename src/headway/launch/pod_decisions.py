@@ -78,6 +78,8 @@ class PodFacts:
     """Last words of a pod that is to blame."""
     how: str | None = None
     """How it failed; None: it left when it was asked to."""
+    waits_for: str | None = None
+    """Why it has not started, if it has a machine and has not."""
 
 
 @dataclass(frozen=True)

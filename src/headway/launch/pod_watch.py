@@ -18,6 +18,7 @@ from headway.kube.pod_status import (
     is_own_error,
     is_unreachable,
     termination_message,
+    why_not_started,
 )
 from headway.kube.scheduling_gate import num_affinity_terms
 from headway.launch.pod_decisions import PodFacts
@@ -129,6 +130,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         last_words=termination_message(pod) if is_to_blame else None,
         is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),
         how=describe_pod_exit(pod) if has_failed and code != Exit.STOPPED else None,
+        waits_for=why_not_started(pod),
     )
 
 

@@ -19,20 +19,26 @@ class Replacement:
 
 
 class Replacements:
-    def __init__(self, events: Iterable[Record]) -> None:
-        """`events`: the launcher's, so that a new keeper knows what the one before has lost."""
+    def __init__(self) -> None:
         self._lost: dict[int, tuple[str | None, float]] = {}
         """By node: its pod, if this keeper lost it, and when."""
+
+    def remember(self, events: Iterable[Record]) -> None:
+        """`events`: the launcher's, so that a new keeper knows what the one before has lost."""
         for event in events:
             match event["event"]:
                 case "launched":
-                    self._lost.clear()
+                    self.clear()
                 case "lost":
                     self._lost[event["node"]] = (None, seconds_of(event["time"]))
                 case "replaced":
                     self._lost.pop(event["node"], None)
                 case "scaled":
                     self.scale(event["nodes"])
+
+    def clear(self) -> None:
+        """All workers are started anew."""
+        self._lost.clear()
 
     def lose(self, node: int, pod: str, now: float) -> None:
         first = self._lost.get(node, (None, now))[1]

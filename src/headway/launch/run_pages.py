@@ -14,6 +14,7 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from headway.clock import Clock
 from headway.http_server import JSON, Answer, Page, Pages
+from headway.kube.wheels import own_digest
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import RunDirectory
@@ -43,6 +44,7 @@ def run_pages(coordinator: CoordinatorProcess, directory: RunDirectory, clock: C
             "status": read_status(directory, clock.now()).as_json(),
             "events": events[-MOST_EVENTS:],
             "loss": newest_loss(history),
+            "files": own_digest(),
         }
         return _json(known)
 

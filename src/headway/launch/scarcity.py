@@ -2,12 +2,14 @@
 facts in, decisions out.
 
 Two runs that each hold half of the machines, and need more, would wait for each other for ever. So
-neither keeps pods that it cannot train with for longer than the target says. Both may try again at
+neither keeps pods that it cannot train with for longer than the target says, be they too few or
+such that do not start: their image cannot be pulled, or a volume not mounted. Both may try again at
 the same time and meet again: the pause is random, and doubles each time.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import random
@@ -29,7 +31,7 @@ CLOCKS_DIFFER_SECONDS = 300.0
 @dataclass(frozen=True)
 class ScarcityRules:
     give_back_seconds: float
-    """How long a run may hold fewer pods than it needs."""
+    """How long a run may hold fewer pods than it needs, or enough of which too few start."""
     try_again_seconds: float
     """Pause before it tries again, the first time, on average."""
 
@@ -93,6 +95,10 @@ class ScarcityTracker:
     attempt: int = 0
     """Pauses so far, since the run had what it needs."""
     _short_since: float | None = None
+    """It has too few machines, without a break."""
+    _stuck_since: float | None = None
+    """It has enough, and too few pods have started. Time of its own: machines may have come late,
+    and an image takes minutes."""
 
     def remember(self, events: Sequence[Record]) -> None:
         """Attempts of a keeper before this one; those before the run trained are over."""
@@ -104,32 +110,46 @@ class ScarcityTracker:
         """At most one decision. One that could not be carried out is made again at the next
         look."""
         if job.gave_back is not None:
-            self._short_since, self.attempt = None, job.gave_back.attempt
+            self._short_since = self._stuck_since = None
+            self.attempt = job.gave_back.attempt
             if not self._is_due(job.gave_back, pods, now):
                 return []
             return [TryAgain(job.gave_back, self._next_kind(job))]
         if job.has_stale_mark:
             return [RemoveMark()]
-        held = _num_held(pods)
+        held = _held(pods)
+        stuck = [pod.waits_for for pod in held if pod.waits_for is not None]
         # What the watch shows may be old.
-        has_enough = held >= self.needed or job.ready >= self.needed
-        # Pods without a machine hold nothing. But machines of another kind may be free.
-        is_short = not has_enough and (held > 0 or len(self.kinds) > 1)
-        if job.is_suspended or job.has_ended or not is_short:
-            self._short_since = None
-            if has_enough:
-                self.attempt = 0
+        has_enough = len(held) - len(stuck) >= self.needed or job.ready >= self.needed
+        if has_enough:
+            self.attempt = 0
+        if job.is_suspended or job.has_ended or has_enough:
+            self._short_since = self._stuck_since = None
             return []
-        if self._short_since is None:
-            self._short_since = now
-        short_seconds = now - self._short_since
-        if short_seconds < self.rules.give_back_seconds:
+        seconds = self._count(len(held), now)
+        if seconds < self.rules.give_back_seconds:
             return []
         attempt, pause = self.attempt, 0.0
         if held and self._next_kind(job) in (None, *self.kinds[:1]):  # none is left to try first
             attempt, pause = attempt + 1, self.rules.pause_seconds(attempt, self.chance())
-        mark = GaveBack(now + pause, attempt, held, self.needed)
-        return [GiveBack(mark, short_seconds, pause)]
+        why = Counter(stuck).most_common(1)[0][0] if stuck else ""
+        mark = GaveBack(now + pause, attempt, len(held), self.needed, len(stuck), why)
+        return [GiveBack(mark, seconds, pause)]
+
+    def _count(self, num_held: int, now: float) -> float:
+        """How long it has been so."""
+        # Pods without a machine hold nothing. But machines of another kind may be free.
+        is_short = num_held < self.needed and (num_held > 0 or len(self.kinds) > 1)
+        if not is_short:
+            self._short_since = None
+        elif self._short_since is None:
+            self._short_since = now
+        if num_held == 0:
+            self._stuck_since = None
+        elif num_held >= self.needed and self._stuck_since is None:
+            self._stuck_since = now
+        began = [time for time in (self._short_since, self._stuck_since) if time is not None]
+        return now - min(began, default=now)
 
     def _next_kind(self, job: JobFacts) -> str | None:
         """After that of the Job; after the last, the first again."""
@@ -148,8 +168,10 @@ class ScarcityTracker:
         return not now < mark.retry_at <= now + longest
 
 
-def _num_held(pods: Sequence[PodFacts]) -> int:
+def _held(pods: Sequence[PodFacts]) -> list[PodFacts]:
     """Pods that have a machine, and keep it."""
-    return sum(
-        pod.machine is not None and not pod.has_ended and pod.delete_by is None for pod in pods
-    )
+    return [
+        pod
+        for pod in pods
+        if pod.machine is not None and not pod.has_ended and pod.delete_by is None
+    ]

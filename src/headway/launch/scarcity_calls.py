@@ -38,6 +38,7 @@ def carry_out(
                 "gave_back",
                 held=mark.held,
                 needed=mark.needed,
+                shortage=mark.shortage,
                 seconds=round(seconds, 3),
                 attempt=mark.attempt,
                 retry_at=stamp(mark.retry_at),

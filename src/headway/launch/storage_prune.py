@@ -31,14 +31,15 @@ Launched = Callable[[], Mapping[str, str]]
 """The resolved runs that the cluster knows, by name."""
 
 
-def note_used(storage: Store, name: str, clock: Clock) -> None:
-    """Before KIND/DIGEST is uploaded or used. Raises StillRunning if it is being removed."""
+def note_used(storage: Store, name: str, clock: Clock, on: str) -> None:
+    """Before KIND/DIGEST is uploaded or used. Raises StillRunning if it is being removed. `on`:
+    name of the target, for the hint."""
     storage.write(used_mark(name), stamp(clock.now()).encode())
     if storage.size(removing_mark(name)) is not None:
         raise StillRunning(
             f"{storage.location(name)} is being removed from the storage by headway storage prune",
             "run the same command again when that has ended; if it was interrupted, after another "
-            "one, an hour later: headway storage prune --on TARGET",
+            f"one, an hour later: headway storage prune --on {on}",
         )
 
 

@@ -18,11 +18,11 @@ from headway.kube.pod_status import (
     end_condition,
     is_ready,
     termination_message,
-    wait_reasons,
 )
 from headway.launch.cluster_run import LOOK_SECONDS, LOOKED_AT, ClusterRun
 from headway.launch.job_status import num_ready, waiting_queue
 from headway.launch.lasting import Lasting
+from headway.launch.pod_waits import pod_waits
 
 HOPELESS_SECONDS = 10.0
 """An image that cannot be pulled is retried once or twice before the run fails."""
@@ -140,12 +140,9 @@ def _waiting(
     pods: Sequence[Pod],
     others_ready: int = 0,
 ) -> list[WaitReason]:
-    assert owner.metadata is not None
-    assert owner.metadata.uid is not None
-    events = run.kube.events_of(owner.metadata.uid)
     return [
         WaitReason(f"{component}: {each.words}", each.pods, each.is_hopeless)
-        for each in wait_reasons(owner, pods, events, others_ready)
+        for each in pod_waits(run.kube, owner, pods, others_ready)
     ]
 
 

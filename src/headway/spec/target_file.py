@@ -268,10 +268,12 @@ class ServiceAccountConfig(Section):
 
 class ScarcityConfig(Section):
     """What a run does that has fewer nodes than the least of its range, or than a copy of its model
-    takes: it cannot train, and another run may wait for what it holds."""
+    takes, or whose pods do not start there: it cannot train, and another run may wait for what it
+    holds."""
 
     give_back_after: IntervalField = Interval(900, "seconds")
-    """Time after which it gives its nodes back. Longer than a new machine takes to start."""
+    """Time after which it gives its nodes back, also those whose pods do not start. Longer than a
+    new machine takes to start, and than its image takes to be pulled."""
     try_again_after: IntervalField = Interval(300, "seconds")
     """Pause until it tries again, on average. It doubles each time, up to an hour, and is between
     half and one and a half times as long, by chance."""

@@ -18,9 +18,9 @@ CAUSES = (
     *("skipped", "changes", "data", "evaluation", "saving"),
 )
 
-IN_PAUSE = ("tries_again", "coordinator_lost", "scaled")
-"""What the launcher notes while a run that gave its pods back has none: no signs that it goes
-on."""
+NO_SIGNS = ("tries_again", "coordinator_lost", "scaled")
+"""What the launcher notes also while the run has no pods, because it gave them back or its queue
+has suspended it: no signs that it goes on."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
 def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
     """Seconds of all starts together, and seconds between them."""
     launches = [seconds_of(event["time"]) for event in events if event["event"] == "launched"]
-    signs = sorted(seconds_of(record["time"]) for record in (*_outside_pauses(events), *steps))
+    signs = sorted(seconds_of(record["time"]) for record in (*_signs(events), *steps))
     total = down = 0.0
     if not launches and signs:
         launches = signs[:1]  # the launcher's log is on another machine
@@ -96,13 +96,10 @@ def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
     return total, down
 
 
-def _outside_pauses(events: list[Record]) -> Iterator[Record]:
-    """Workers of a run that gives its pods back save after it was noted. One that held nothing,
-    and only asks for machines of another kind, shows no sign of life by that."""
-    is_paused = False
+def _signs(events: list[Record]) -> Iterator[Record]:
+    """That the run goes on. One that held nothing when it gave its pods back, and only asks for
+    machines of another kind, shows none by that."""
     for event in events:
-        if event["event"] in ("gave_back", "launched"):
-            is_paused = event["event"] == "gave_back"
         held_nothing = event["event"] == "gave_back" and event.get("held") == 0
-        if not held_nothing and not (is_paused and event["event"] in IN_PAUSE):
+        if not held_nothing and event["event"] not in NO_SIGNS:
             yield event

@@ -19,13 +19,14 @@ from support.waiting import wait_for
 CONTAINER = {"name": "worker", "image": "", "imageID": "", "ready": True, "restartCount": 0}
 UP = {"phase": "Running", "containerStatuses": [{**CONTAINER, "state": {"running": {}}}]}
 IMAGE = f"registry/headway@sha256:{'0' * 64}"
+TARGET = f"lab: {{kube: {{namespace: ml}}, image: {IMAGE}}}\n"
 EXEC = ("exec", "it", "--on", "lab", "--")
 
 
 @pytest.fixture
 def kube(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKube]:
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
-    (folder / "targets.yaml").write_text(f"lab: {{kube: {{namespace: ml}}, image: {IMAGE}}}\n")
+    (folder / "targets.yaml").write_text(TARGET)
     with fake_kube(folder) as kube:
         kube.job("it", ready=2)
         metadata = {"name": "it-0-a", "labels": {**labels("it", "worker"), INDEX: "0"}}
@@ -70,10 +71,19 @@ def test_an_error_leaves_the_terminal_as_it_was(kube: FakeKube, folder: Path) ->
         terminal.wait_for(" to list its runs: headway list --on lab\r\n")
 
 
-def test_a_run_of_this_machine(headway: Headway) -> None:
-    said = headway("exec", "it", "--", "nvidia-smi", "-L")
-    assert said.exit_code == Exit.BAD_INPUT
-    assert said.err.splitlines() == [
-        "error: run it is on no target that is known here",
-        "hint: headway exec it --on TARGET -- nvidia-smi -L",
-    ]
+def test_a_run_of_this_machine(headway: Headway, folder: Path) -> None:
+    def hinted() -> str:
+        said = headway("exec", "it", "--", "sh", "-c", "nvidia-smi -L")
+        assert said.exit_code == Exit.BAD_INPUT
+        first, second = said.err.splitlines()
+        assert first == "error: run it was not launched on a target from this folder"
+        return str(second)
+
+    command = "headway exec it --on lab -- sh -c 'nvidia-smi -L'"
+    targets = folder / "targets.yaml"
+    targets.write_text(TARGET)
+    assert hinted() == f"hint: {command}"
+    targets.write_text(TARGET + TARGET.replace("lab", "other"))
+    assert hinted() == f"hint: known targets: lab, other; for example: {command}"
+    targets.unlink()
+    assert hinted() == "hint: a run of this machine has no pods: use a shell"

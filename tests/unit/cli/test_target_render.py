@@ -4,7 +4,7 @@ answers."""
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,6 @@ from support.clock import Patient
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_s3 import FakeS3, fake_s3
 from support.in_process import Headway
-from support.kept_run import JOBS
 from support.token_sets import write_set
 
 RUN = """\
@@ -440,60 +439,3 @@ def test_a_launch_into_a_queue_that_is_cut_off_leaves_nothing(
     said = headway("run", "--on", "lab")
     assert "Service headway-it" in said.err
     assert [name for name in kube.named("jobs") if "-storage-" not in name] == []
-
-
-# --- somebody else launches the same run
-
-
-def test_a_run_that_somebody_else_creates_first_is_left_alone(
-    headway: Headway, kube: FakeKube, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_set(folder / "train", [(range(1, 2000), None)])
-
-    def meanwhile(call: str) -> None:
-        if call in (f"POST {JOBS}", f"PATCH {JOBS}/headway-it") and not theirs(kube):
-            kube.job("it")
-            kube.coordinator("it")
-
-    before_each_call(kube, monkeypatch, meanwhile)
-    said = headway("run", "--on", "lab")
-    assert said.exit_code == Exit.BAD_INPUT
-    assert said.err.splitlines()[-1] == (
-        "hint: somebody else has just launched run it: headway status it --on lab"
-    )
-    assert theirs(kube)["spec"]["suspend"] is False
-    assert f"DELETE {JOBS}/headway-it" not in kube.calls
-
-
-def test_a_run_that_somebody_else_launches_during_the_upload_is_left_alone(
-    headway: Headway, kube: FakeKube, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_set(folder / "train", [(range(1, 2000), None)])
-    kube.job("it", suspend=True)
-
-    def meanwhile(call: str) -> None:
-        if call == f"GET {JOBS}/headway-it" and call in kube.calls:
-            kube.job("it")
-            kube.coordinator("it")
-
-    before_each_call(kube, monkeypatch, meanwhile)
-    said = headway("run", "--on", "lab")
-    assert said.exit_code == Exit.STILL_RUNNING
-    assert "error: run it is already running on lab\n" in said.err
-    assert theirs(kube)["spec"]["suspend"] is False
-
-
-def theirs(kube: FakeKube) -> dict[str, Any]:
-    return kube.objects.get(f"{JOBS}/headway-it", {})
-
-
-def before_each_call(
-    kube: FakeKube, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str], None]
-) -> None:
-    answer = kube.answer
-
-    def answer_later(method: str, where: str, content: bytes, headers: Any) -> tuple[int, bytes]:
-        meanwhile(f"{method} {where.partition('?')[0]}")
-        return answer(method, where, content, headers)
-
-    monkeypatch.setattr(kube, "answer", answer_later)

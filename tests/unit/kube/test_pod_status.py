@@ -17,8 +17,10 @@ from headway.kube.pod_status import (
     describe_pod_exit,
     end_condition,
     exit_code,
+    is_prepared,
     termination_message,
     wait_reasons,
+    why_not_started,
 )
 
 
@@ -53,8 +55,8 @@ def pending(**more: Any) -> dict[str, Any]:
     return {"phase": "Pending", **more}
 
 
-def event(message: str) -> Event:
-    known = {"involvedObject": {}, "metadata": {"name": "e"}, "reason": "FailedCreate"}
+def event(message: str, reason: str = "FailedCreate") -> Event:
+    known = {"involvedObject": {}, "metadata": {"name": "e"}, "reason": reason}
     return cast(Event, Event.from_dict({**known, "message": message}))
 
 
@@ -68,6 +70,14 @@ UNSCHEDULABLE = (
     ("status", "says", "is_hopeless"),
     [
         (pending(containerStatuses=[container("ContainerCreating")]), "pulling the image", False),
+        (
+            pending(
+                containerStatuses=[container("ContainerCreating")],
+                conditions=[{"type": "PodReadyToStartContainers", "status": "False"}],
+            ),
+            "mounting volumes or setting up the network",
+            False,
+        ),
         (
             pending(containerStatuses=[container("ImagePullBackOff", "not found")]),
             "the image cannot be pulled: not found",
@@ -109,6 +119,50 @@ def test_what_a_pod_waits_for(status: dict[str, Any], says: str, is_hopeless: bo
     (reason,) = wait_reasons(job(), [pod(status)], [])
     assert says in reason.words
     assert (reason.pods, reason.is_hopeless) == (1, is_hopeless)
+
+
+NOT_MOUNTED = 'MountVolume.SetUp failed for volume "data" : mount failed: exit status 32'
+
+
+def test_why_a_volume_is_not_mounted_is_in_the_events_of_the_pod() -> None:
+    waits = pod(pending(containerStatuses=[container("ContainerCreating")]))
+    assert is_prepared(waits)
+    assert not is_prepared(pod(pending(containerStatuses=[container("ErrImagePull")])))
+    old, other = (event(words, "FailedMount") for words in ("timed out", NOT_MOUNTED))
+    events = [event("0/3 nodes are available", "FailedScheduling"), old, other]
+    (reason,) = wait_reasons(job(), [waits], [], of_pods={"it-0-x": events})
+    assert reason.words == f"its machine cannot start it: {NOT_MOUNTED}"
+
+
+def waiting(reason: str, name: str = "worker") -> dict[str, Any]:
+    return container(reason, "not\nfound") | {"name": name}
+
+
+def running(name: str) -> dict[str, Any]:
+    return container("") | {"name": name, "state": {"running": {}}}
+
+
+PULLS = {"containerStatuses": [waiting("ImagePullBackOff")]}
+SIDECAR = {"name": "proxy", "restartPolicy": "Always"}
+
+
+@pytest.mark.parametrize(
+    ("status", "says"),
+    [
+        (PULLS, "the image cannot be pulled: not found"),
+        ({"initContainerStatuses": [running("proxy")], **PULLS}, "cannot be pulled: not found"),
+        ({"containerStatuses": [running("mesh"), *PULLS["containerStatuses"]]}, "cannot be pulled"),
+        ({"conditions": [{"type": "PodScheduled", "status": "True"}]}, "pulling the image"),
+        ({"initContainerStatuses": [running("fetch-data")], **PULLS}, None),
+        ({"containerStatuses": [running("worker"), waiting("ErrImagePull", "mesh")]}, None),
+    ],
+    ids=["image", "sidecar", "injected", "placed", "its own init container", "ours runs"],
+)
+def test_whether_a_pod_has_started_and_why_not(status: dict[str, Any], says: str | None) -> None:
+    spec = {"nodeName": "node1", "initContainers": [{"name": "fetch-data"}, SIDECAR]}
+    found = why_not_started(pod(pending(**status), spec))
+    assert (found is None) if says is None else (found is not None and says in found)
+    assert why_not_started(pod(pending(**status))) is None, "without a machine"
 
 
 def test_labels_that_no_node_has_are_named() -> None:
@@ -170,6 +224,30 @@ def test_how_the_worker_ended_counts_after_headway_was_brought() -> None:
     assert exit_code(pod({"phase": "Failed", **status})) == 7
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        (
+            "bootstrap",
+            "waiting for numpy\nerror: waited 600 s for numpy from it.ml.svc:7463: HTTP 503\n",
+            "ended with exit code 7: waited 600 s for numpy from it.ml.svc:7463: HTTP 503",
+        ),
+        (
+            "worker",
+            "waited 300 s for s3://team/runs/it: Access Denied\nhint: check its key",
+            "ended with exit code 7: waited 300 s for s3://team/runs/it: Access Denied",
+        ),
+        ("worker", "", "ended with exit code 7"),
+    ],
+)
+def test_a_pod_that_gave_up_by_itself_says_why(name: str, words: str, says: str) -> None:
+    """It is replaced, and its log goes with it."""
+    terminated = {"exitCode": 7, "message": words}
+    one = container("x") | {"name": name, "state": {"terminated": terminated}}
+    place = "initContainerStatuses" if name == "bootstrap" else "containerStatuses"
+    assert describe_pod_exit(pod({"phase": "Failed", place: [one]})) == says
+
+
 def test_a_pod_with_its_gate_waits_for_us() -> None:
     gated = pod(pending(), {"schedulingGates": [{"name": "headway/placed"}]})
     assert wait_reasons(job(), [gated], [])[0].words == "waiting for the coordinator to place it"
@@ -219,7 +297,7 @@ def test_the_same_reason_is_counted_and_the_hopeless_come_first() -> None:
     reasons = wait_reasons(job(3), [pod(placed), pod(placed), pod(broken)], [])
     assert reasons == [
         WaitReason("the image name is invalid: no", 1, is_hopeless=True),
-        WaitReason("pulling the image", 2),
+        WaitReason("pulling the image or mounting volumes", 2),
     ]
 
 

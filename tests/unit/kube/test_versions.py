@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from headway import __version__
+from headway.cli.target_launch import wait_until_training
+from headway.cli.target_run import TargetRun
 from headway.errors import BadInput, Exit
-from headway.http_server import TEXT
+from headway.http_server import JSON, TEXT
 from headway.kube.client import KubeClient
-from headway.kube.names import HEADWAY_VERSION, VERSION
+from headway.kube.names import HEADWAY_VERSION, VERSION, labels, version_label
 from headway.kube.versions import VersionWatch, require_launchers_version
+from headway.kube.wheels import own_digest
+from headway.spec.load import load_target
 from support.fake_kube import READY, FakeKube, fake_kube
 from support.in_process import Headway
 
@@ -66,6 +72,37 @@ def test_changes_by_another_version_are_refused(
     assert said.exit_code == Exit.BAD_INPUT
     assert f"run wiki was launched by Headway 9.9.9, and this is Headway {__version__}" in said.err
     assert job["spec"] == before
+
+
+def test_a_version_with_a_local_part_is_a_label_and_is_named_as_it_is(
+    kube: FakeKube, headway: Headway
+) -> None:
+    label = version_label("9.9.9+local.1")
+    assert re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?", label)
+    kube.job("wiki")
+    (job,) = kube.objects.values()
+    job["metadata"]["labels"][VERSION] = label
+    said = headway("scale", "wiki", "--on", "lab", "--nodes", "3")
+    assert "run wiki was launched by Headway 9.9.9+local.1, and this is" in said.err
+
+
+@pytest.mark.parametrize("files", ["0123456789ab", own_digest(), None])
+def test_an_image_with_other_files_of_the_same_version_gives_a_warning(
+    kube: FakeKube, folder: Path, capsys: pytest.CaptureFixture[str], files: str | None
+) -> None:
+    """All commits of a clone have the same version. A coordinator from before says nothing."""
+    kube.job("wiki", ready=2)
+    metadata = {"name": POD, "labels": labels("wiki", "coordinator")}
+    path = f"/api/v1/namespaces/ml/pods/{POD}"
+    kube.put(path, {"metadata": metadata, "spec": {"containers": []}, "status": READY})
+    page = {"status": {"state": "running", "step": 3}, "events": [], "loss": None}
+    page |= {"files": files} if files else {}
+    kube.serve_pages({"/status": lambda: (JSON, json.dumps(page).encode())})
+    target = load_target("lab", folder).target
+    wait_until_training(TargetRun("wiki", "lab", target, folder))
+    said = capsys.readouterr().err
+    assert "run wiki is training on lab: step 3" in said
+    assert (f"other files of Headway {__version__}" in said) == (files == "0123456789ab")
 
 
 def test_the_version_of_a_page_is_seen_through_a_port_forward(kube: FakeKube) -> None:

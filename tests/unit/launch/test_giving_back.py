@@ -16,7 +16,7 @@ from headway.kube.kinds import KindTerms
 from headway.kube.names import ACCELERATORS, GAVE_BACK
 from headway.launch.below_minimum import WAITS_SECONDS
 from headway.launch.cluster_run import ClusterRun
-from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS
+from headway.launch.job_keeper import BUDGET_SECONDS, JOB_SECONDS
 from headway.launch.training_wait import reasons_to_wait
 from headway.state.status import read_status
 from support.fake_pods import PODS
@@ -61,10 +61,10 @@ def mark_of(run: KeptRun) -> str | None:
 
 def replace_keeper(run: KeptRun) -> int | None:
     """Returns the generation after which a new launch begins, if it is one."""
-    run.keeper.watch.stop()
+    run.keeper.pods.watch.stop()
     run.keeper = run.new_keeper()
-    after: int | None = run.keeper.note_launch(run.keeper.started_job())
-    run.keeper.watch.start()
+    after = run.launch(run.keeper)
+    run.keeper.pods.watch.start()
     return after
 
 
@@ -81,6 +81,31 @@ def test_a_run_without_its_minimum_gives_back_what_it_has(run: KeptRun) -> None:
     assert any("had 1 of the 2 nodes that it needs for 60 s" in said for said in run.said)
     run.look(JOB_SECONDS)
     assert len(run.events("gave_back")) == 1
+
+
+def test_a_run_whose_pods_never_start_gives_back_their_machines_and_says_why(
+    run: KeptRun, user: ClusterRun
+) -> None:
+    run.launch(run.keeper)
+    run.keeper.pods.watch.start()
+    waits = {"reason": "ImagePullBackOff", "message": "registry/none: not found"}
+    for index in range(2):
+        name = f"it-{index}-first"
+        run.create_pod(index, name)
+        run.schedule_pod(name, "node1")
+        run.wait_in_pod(name, waits)
+    run.look(GIVEN_BACK_SECONDS)
+    assert run.job["spec"]["suspend"]
+    had = (
+        "had 0 of the 2 nodes that it needs (2 more did not start: the image cannot be pulled: "
+        "registry/none: not found)"
+    )
+    assert any(words.startswith(f"{had} for 6") for words in run.said)
+    (given,) = run.events("gave_back")
+    assert (given["held"], given["shortage"]) == (2, had)
+    job = user.require_job()
+    (reason,) = reasons_to_wait(user, job, is_kept=True)
+    assert reason.words.startswith(f"{had}: gave its pods back, tries again at ")
 
 
 def test_a_run_with_its_minimum_keeps_its_pods(run: KeptRun) -> None:
@@ -289,7 +314,7 @@ def test_resumed_after_a_stop_it_has_its_time_again(run: KeptRun, user: ClusterR
     run.job["spec"]["suspend"] = True
     run.look(JOB_SECONDS)
     del run.kube.objects[f"{PODS}/{only}"]
-    run.keeper.watch.forget(only)
+    run.keeper.pods.watch.forget(only)
     user.resume()
     run.create_pod(0, "it-0-second")
     run.start_pod("it-0-second", "node1")
@@ -351,10 +376,10 @@ def test_a_keeper_that_is_replaced_between_the_two_calls_goes_on(run: KeptRun) -
     choose(run)
     give_back(run)
     del run.job["status"]["startTime"]  # all that the one before has done
-    run.keeper.watch.stop()
+    run.keeper.pods.watch.stop()
     run.keeper = run.new_keeper(KINDS)
-    assert run.keeper.note_launch(run.keeper.started_job()) is None
-    run.keeper.watch.start()
+    assert run.launch(run.keeper) is None
+    run.keeper.pods.watch.start()
     run.look(JOB_SECONDS)
     assert not run.job["spec"]["suspend"]
     assert required(run) == KINDS[1].terms

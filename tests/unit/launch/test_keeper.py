@@ -17,7 +17,7 @@ from headway.launch.forgotten_markers import (
     INTERVAL_SECONDS,
     WAITING_SECONDS,
 )
-from headway.launch.keeper import BUDGET_SECONDS, JOB_SECONDS, LAUNCH_SECONDS
+from headway.launch.job_keeper import BUDGET_SECONDS, JOB_SECONDS, LAUNCH_SECONDS
 from headway.launch.pod_decisions import (
     ALONE_SECONDS,
     BLOCKED_SECONDS,
@@ -172,9 +172,9 @@ def test_a_new_keeper_finds_the_markers_of_the_one_before(run: KeptRun) -> None:
     second = lose_one(run)
     replace_lost(run)
     run.look()
-    run.keeper.watch.stop()
+    run.keeper.pods.watch.stop()
     run.keeper = run.new_keeper()
-    run.keeper.watch.start()
+    run.keeper.pods.watch.start()
     run.kube.failing[f"GET {PODS}"] = 3  # the watch and the markers are asked for again
     run.look(SUSPECT_SECONDS / 2)
     assert run.is_marker(second)
@@ -185,13 +185,13 @@ def test_a_new_keeper_finds_the_markers_of_the_one_before(run: KeptRun) -> None:
 def test_a_keeper_that_comes_after_the_runs_end_deletes_its_markers(run: KeptRun) -> None:
     """Else the machine would be closed to every run of the namespace."""
     second = lose_one(run)
-    run.keeper.watch.stop()
+    run.keeper.pods.watch.stop()
     for name in sorted(run.coordinator.members):
         run.end_pod(name, 6)
     run.end_job("Complete")
     run.pod(second)["metadata"]["annotations"][SUSPECT_UNTIL] = "edited"
     run.keeper = run.new_keeper()
-    run.keeper.watch.start()
+    run.keeper.pods.watch.start()
     run.look(3 * JOB_SECONDS)
     assert not run.is_kept
     assert not run.has_pod(second)
@@ -302,7 +302,7 @@ def test_pods_of_a_stopped_run_that_come_back_are_dismissed_and_not_replaced(run
     run.job["spec"]["suspend"] = True
     for name in (first, second):
         del run.kube.objects[f"{PODS}/{name}"]
-        run.keeper.watch.forget(name)
+        run.keeper.pods.watch.forget(name)
     run.look(SETTLED)
     assert run.coordinator.dismissed == {first, second}
     assert run.events("lost") == []
@@ -391,7 +391,7 @@ def test_a_run_that_is_resumed_at_once_keeps_its_coordinator(
     run.job["spec"]["suspend"] = True
     run.end_pod(first, 6)
     resume = partial(run.job["spec"].__setitem__, "suspend", False)
-    monkeypatch.setattr(run.keeper, "_flush", resume)  # takes seconds in a bucket
+    monkeypatch.setattr(run.keeper.notes, "flush", resume)  # takes seconds in a bucket
     run.look(3 * JOB_SECONDS)
     assert run.is_kept
 
@@ -457,6 +457,16 @@ def test_a_failed_run_notes_the_node_that_failed_and_its_last_words(run: KeptRun
     assert failed["how"] == "ended with exit code 1"
 
 
+def test_why_a_pod_gave_up_is_noted(run: KeptRun) -> None:
+    _, second = run.begin("node1", "node2")
+    run.end_pod(second, 7, "waited 300 s for s3://team/runs/it: Access Denied")
+    run.look(SETTLED)
+    (lost,) = run.events("lost")
+    assert lost["how"] == (
+        f"ended with exit code 7: waited 300 s for s3://team/runs/it: Access Denied ({second})"
+    )
+
+
 def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun) -> None:
     run.begin("node1")
     run.end_job("Failed", "DeadlineExceeded")
@@ -507,6 +517,17 @@ def test_the_keeper_of_a_failed_run_does_not_end_before_the_run_is_kept(run: Kep
     assert len(run.events("failed")) == 1
 
 
+@pytest.mark.parametrize("edited", ["three days", "-1", "99999999999", ""])
+def test_a_failed_run_stays_if_somebody_has_edited_how_long(run: KeptRun, edited: str) -> None:
+    run.begin("node1")
+    run.job["metadata"]["annotations"] = {KEEP_FAILED: edited}
+    run.job["spec"]["ttlSecondsAfterFinished"] = 3600
+    run.end_job("Failed", "DeadlineExceeded")
+    run.look(2 * JOB_SECONDS)
+    assert "ttlSecondsAfterFinished" not in run.job["spec"]
+    assert not run.is_kept
+
+
 # Its own pod
 
 
@@ -536,7 +557,7 @@ def test_a_run_that_was_deleted_with_its_coordinator_is_no_error(run: KeptRun) -
 
 def test_the_keeper_ends_when_its_job_was_deleted_before_it_began(run: KeptRun) -> None:
     run.delete_job()
-    assert run.keeper.started_job() is None
+    assert run.started_job() is None
 
 
 def test_the_keeper_of_an_interrupted_launch_ends(run: KeptRun) -> None:
@@ -551,7 +572,7 @@ def test_the_keeper_of_an_interrupted_launch_ends(run: KeptRun) -> None:
         run.keeper.is_stopping = not run.is_kept
 
     run.clock.meanwhile = has_ended
-    assert run.keeper.started_job() is None
+    assert run.started_job() is None
     assert run.clock.passed > LAUNCH_SECONDS
     assert any("the launch was interrupted" in words for words in run.said)
 
@@ -568,14 +589,14 @@ def test_a_keeper_waits_for_its_queue_without_end(run: KeptRun) -> None:
         run.clock.passed += 600  # days in a few looks
 
     run.clock.meanwhile = admitted
-    assert run.keeper.started_job() is not None
+    assert run.started_job() is not None
     assert run.is_kept
 
 
 def test_a_replaced_coordinator_pod_does_not_start_a_new_launch(run: KeptRun) -> None:
     run.begin("node1")
-    job = run.keeper.started_job()
-    assert run.new_keeper().note_launch(job) is None
+    job = run.started_job()
+    assert run.new_keeper().job.note_launch(job) is None
     assert len(run.events("launched")) == 1
     (lost,) = run.events("coordinator_lost")
     assert lost["how"] == "its pod was replaced"
@@ -585,7 +606,7 @@ def test_a_resumed_run_is_a_new_launch(run: KeptRun) -> None:
     run.begin("node1")
     run.job["status"]["startTime"] = "2026-11-16T10:00:00Z"
     keeper = run.new_keeper()
-    assert keeper.note_launch(keeper.started_job()) == 0
+    assert run.launch(keeper) == 0
     assert len(run.events("launched")) == 2
     assert run.events("coordinator_lost") == []
 
@@ -602,7 +623,7 @@ def test_a_resumed_run_starts_its_coordinator_before_its_workers(run: KeptRun) -
             run.job["status"]["startTime"] = "2026-11-16T10:00:00Z"
 
     run.clock.sleep = start  # type: ignore[method-assign]
-    assert keeper.note_launch(keeper.started_job()) is not None
+    assert run.launch(keeper) is not None
     assert len(run.events("launched")) == 2
     assert run.events("coordinator_lost") == []
 
@@ -612,7 +633,7 @@ def test_a_coordinator_that_is_lost_while_its_run_stops_is_replaced(run: KeptRun
     run.begin("node1")
     run.job["spec"]["suspend"] = True
     keeper = run.new_keeper()
-    assert keeper.note_launch(keeper.started_job()) is None
+    assert run.launch(keeper) is None
     assert run.clock.passed < 20.0
     assert len(run.events("coordinator_lost")) == 1
 

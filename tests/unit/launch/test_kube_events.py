@@ -60,7 +60,7 @@ def test_what_people_look_for(posting: Posting) -> None:
         launcher.note("lost", node=3, local_rank=local_rank, how="no longer answers (it-3-a)")
     launcher.note("below_minimum", nodes=3, minimum=4)
     launcher.note("replaced", node=3, pod="it-3-b", seconds=12.3)
-    launcher.note("gave_back", held=3, needed=4, attempt=1, retry_at="2027-01-15T08:05:00Z")
+    launcher.note("gave_back", shortage="had 3 of the 4 nodes that it needs", held=3, needed=4)
     launcher.note("tries_again", attempt=1, needed=4)
     training.note("save_failed", step=40, reason="No space left on device")
     training.note("saved", step=50, checkpoint="step-50")
@@ -73,7 +73,7 @@ def test_what_people_look_for(posting: Posting) -> None:
         ("Normal", "TriesAgain", "for 4 nodes"),
         ("Warning", "BelowMinimum", "3 of at least 4 nodes: training waits for the others"),
         ("Warning", "Failed", "CUDA error"),
-        ("Warning", "GaveBack", "had 3 of 4 nodes"),
+        ("Warning", "GaveBack", "had 3 of the 4 nodes that it needs"),
         ("Warning", "NodeLost", "node 3: its pod no longer answers (it-3-a)"),
         ("Warning", "SaveFailed", "step 40: No space left on device"),
     ]

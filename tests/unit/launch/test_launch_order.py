@@ -12,7 +12,9 @@ from headway.clock import SystemClock
 from headway.errors import NotFound
 from headway.kube.client import ClusterUnreachable, Conflict, KubeClient, RequestRefused
 from headway.kube.names import QUEUE, SUSPECT, labels
-from headway.launch.cluster_run import ClusterRun
+from headway.launch.cluster_run import REPLACED_SECONDS, SETTLED_SECONDS, ClusterRun
+from headway.launch.job_status import is_launching
+from support.clock import Patient
 from support.fake_kube import FakeKube, coordinator_path, fake_kube
 from support.fake_pods import PODS
 from support.kept_run import JOBS
@@ -65,13 +67,13 @@ def test_a_launch_that_took_too_long_has_a_coordinator(
     kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The laptop slept; the keeper has taken it for one that was interrupted."""
-    start = run.kube.suspend_job
+    start = run.kube.patch_job
 
-    def start_late(name: str, suspended: bool) -> None:
+    def start_late(name: str, patch: dict[str, Any]) -> Any:
         run.kube.scale_replica_set("headway-it-coordinator", 0)
-        start(name, suspended)
+        return start(name, patch)
 
-    monkeypatch.setattr(run.kube, "suspend_job", start_late)
+    monkeypatch.setattr(run.kube, "patch_job", start_late)
     run.launch(objects())
     assert kube.objects[COORDINATOR]["spec"]["replicas"] == 1
 
@@ -85,8 +87,106 @@ def test_workers_of_an_interrupted_launch_do_not_start(kube: FakeKube, run: Clus
 
 def test_in_a_queue_kueue_starts_them(kube: FakeKube, run: ClusterRun) -> None:
     run.launch(objects(queue="research"))
-    assert kube.calls == [f"POST {JOBS}", f"PATCH {RECORD}", f"PATCH {COORDINATOR}"]
+    order = [RECORD, COORDINATOR, WORKERS]
+    assert kube.calls == [f"POST {JOBS}", *(f"PATCH {path}" for path in order)]
     assert "suspend" not in kube.objects[WORKERS]["spec"]
+
+
+@pytest.mark.parametrize("queue", [None, "research"])
+def test_a_launch_is_marked_until_all_is_made(
+    kube: FakeKube, run: ClusterRun, queue: str | None
+) -> None:
+    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    with pytest.raises(ClusterUnreachable):
+        run.launch(objects(queue))
+    assert is_launching(run.require_job())
+    del kube.objects[WORKERS]
+    run.launch(objects(queue))
+    assert not is_launching(run.require_job())
+
+
+def test_another_launch_is_waited_for(kube: FakeKube, run: ClusterRun) -> None:
+    clock = run.clock = Patient(lambda: clock.passed > 5 and run.resume())
+    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    with pytest.raises(ClusterUnreachable):
+        run.launch(objects())
+    kube.coordinator("it")
+    said: list[str] = []
+    job = run.settled_job(said.append)
+    assert job is not None
+    assert not is_launching(job)
+    assert said == [
+        "another command is launching run it, or was interrupted: waiting up to 60 s for it"
+    ]
+    assert clock.passed < 10
+
+
+def test_one_that_was_interrupted_is_not_waited_for_forever(
+    kube: FakeKube, run: ClusterRun
+) -> None:
+    clock = run.clock = Patient()
+    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    with pytest.raises(ClusterUnreachable):
+        run.launch(objects())
+    said: list[str] = []
+    job = run.settled_job(said.append)
+    assert job is not None
+    assert is_launching(job)
+    assert said[-1] == "it was interrupted: what it has made is deleted"
+    assert SETTLED_SECONDS < clock.passed < SETTLED_SECONDS + 5
+
+
+def test_a_stopped_run_is_not_waited_for(kube: FakeKube, run: ClusterRun) -> None:
+    clock = run.clock = Patient()
+    kube.job("it", suspend=True)
+    assert run.settled_job(lambda _: None) is not None
+    assert clock.passed == 0.0
+
+
+def test_a_launch_that_was_replaced_meanwhile_changes_nothing_of_the_other(
+    kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The laptop slept; somebody has taken its launch for one that was interrupted."""
+    clock = run.clock = Asleep()
+    apply = run.kube.apply
+
+    def replaced(manifest: dict[str, Any]) -> Any:
+        """After its first object."""
+        made = apply(manifest)
+        kube.put(WORKERS, {**kube.objects[WORKERS], "metadata": {"name": "other", "uid": "2"}})
+        clock.seconds += 2 * REPLACED_SECONDS
+        return made
+
+    monkeypatch.setattr(run.kube, "apply", replaced)
+    with pytest.raises(Conflict, match="was deleted or launched anew"):
+        run.launch(objects())
+    assert f"PATCH {COORDINATOR}" not in kube.calls
+
+
+def test_workers_of_another_launch_are_not_started(
+    kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    apply = run.kube.apply
+
+    def replaced(manifest: dict[str, Any]) -> Any:
+        made = apply(manifest)
+        kube.put(WORKERS, {**kube.objects[WORKERS], "metadata": {"name": "other", "uid": "2"}})
+        return made
+
+    monkeypatch.setattr(run.kube, "apply", replaced)
+    with pytest.raises(Conflict):
+        run.launch(objects())
+    assert kube.objects[WORKERS]["spec"]["suspend"] is True
+
+
+class Asleep(SystemClock):
+    """As that of a machine that slept: seconds since its start do not count it."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    def now(self) -> float:
+        return self.seconds
 
 
 def test_a_queue_that_the_target_does_not_name_is_named(kube: FakeKube, run: ClusterRun) -> None:

@@ -30,7 +30,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_a_lost_pod_is_replaced_on_another_machine,
         Defect(
             "workers of a replaced pod are let in again",
-            "keeper",
+            "pod_keeper",
             "isinstance(decision, DismissPod | ReplacePod)",
             "isinstance(decision, DismissPod)",
         ),
@@ -48,7 +48,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back,
         Defect(
             "workers of a pod that was taken back are let in",
-            "keeper",
+            "pod_keeper",
             "coordinator.dismiss(outcome.call.pod)",
             "pass",
         ),
@@ -84,7 +84,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_the_keeper_of_an_interrupted_launch_ends,
         Defect(
             "the keeper of an interrupted launch waits forever, for one call has failed",
-            "keeper",
+            "job_keeper",
             "has_given_up = self._gave_up_launch(job)",
             "has_given_up = self._gave_up_launch(job) or True",
         ),
@@ -129,8 +129,8 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_a_new_keeper_finds_the_markers_of_the_one_before,
         Defect(
             "a new keeper leaves the markers of the one before",
-            "keeper",
-            "self._pods.find_markers(self.kube.pods(wanted, pod_facts)[0], pods)",
+            "pod_keeper",
+            "self._tracker.find_markers(self._kube.pods(wanted, pod_facts)[0], pods)",
             "pass",
         ),
     ),
@@ -282,8 +282,8 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_a_replaced_coordinator_pod_does_not_start_a_new_launch,
         Defect(
             "a replaced coordinator pod starts a new launch",
-            "keeper",
-            "facts.gave_back is not None or facts.launch == self._jobs.launch",
+            "job_keeper",
+            "facts.gave_back is not None or facts.launch == self._tracker.launch",
             "False",
         ),
     ),
@@ -291,7 +291,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         keeper.test_without_the_api_server_nothing_is_done_and_that_is_reported_once,
         Defect(
             "an API server that is away is said at each look",
-            "keeper",
+            "keeper_notes",
             "if error.message != self._away:",
             "if True:",
         ),

@@ -12,7 +12,7 @@ def pod(index: int, name: str, has_ended: bool = False) -> PodFacts:
 
 
 def test_a_lost_node_is_replaced_when_another_pod_of_its_index_has_joined() -> None:
-    lost = Replacements([])
+    lost = Replacements()
     lost.lose(1, "it-1-a", 100.0)
     pods = [pod(0, "it-0-a"), pod(1, "it-1-a"), pod(1, "it-1-b")]
     assert lost.look(pods, {"it-0-a", "it-1-a"}, 101.0) == [], "the lost one is still a member"
@@ -23,7 +23,7 @@ def test_a_lost_node_is_replaced_when_another_pod_of_its_index_has_joined() -> N
 
 
 def test_a_node_that_is_lost_three_times_before_it_joins_is_replaced_once() -> None:
-    lost = Replacements([])
+    lost = Replacements()
     for number in range(3):
         lost.lose(1, f"it-1-{number}", 100.0 + 10 * number)
     pods = [pod(1, "it-1-2", has_ended=True), pod(1, "it-1-3")]
@@ -31,7 +31,7 @@ def test_a_node_that_is_lost_three_times_before_it_joins_is_replaced_once() -> N
 
 
 def test_a_node_above_the_number_that_is_wanted_is_not_waited_for() -> None:
-    lost = Replacements([])
+    lost = Replacements()
     lost.lose(2, "it-2-a", 100.0)
     lost.scale(2)
     assert lost.look([pod(2, "it-2-b")], {"it-2-b"}, 101.0) == []
@@ -48,5 +48,7 @@ def test_a_new_keeper_knows_what_the_one_before_has_lost() -> None:
         {"event": "scaled", "nodes": 3, "time": stamp(122.0)},
     ]
     pods = [pod(index, f"it-{index}-b") for index in range(4)]
-    joined = Replacements(events).look(pods, {one.name for one in pods}, 130.0)
+    lost = Replacements()
+    lost.remember(events)
+    joined = lost.look(pods, {one.name for one in pods}, 130.0)
     assert joined == [Replacement(1, "it-1-b", 30.0)]

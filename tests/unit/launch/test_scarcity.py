@@ -27,7 +27,7 @@ LOOK_SECONDS = 5.0
 JOB = JobFacts(4, is_suspended=False, queue=None, was_stopped=False, has_ended=False, failure=None)
 
 
-def pod(index: int, machine: str | None = "node", **facts: bool | float) -> PodFacts:
+def pod(index: int, machine: str | None = "node", **facts: bool | float | str) -> PodFacts:
     return replace(
         PodFacts(f"it-{index}", index, machine, 0.0, False, delete_by=None, has_ended=False),
         **facts,  # type: ignore[arg-type]
@@ -113,6 +113,55 @@ def test_pods_that_the_job_counts_as_ready_are_not_given_back(tracker: ScarcityT
     few = replace(JOB, ready=1)
     assert tracker.look(few, [pod(0), pod(1, machine=None)], 1002.0) == []
     assert len(tracker.look(few, [pod(0), pod(1, machine=None)], 1062.0)) == 1
+
+
+NO_IMAGE = "the image cannot be pulled: registry/none"
+
+
+def stuck(*indices: int) -> list[PodFacts]:
+    """They have machines, and do not start."""
+    return [pod(index, waits_for=NO_IMAGE) for index in indices]
+
+
+def test_pods_that_never_start_hold_their_machines_for_the_stated_time_and_no_longer(
+    tracker: ScarcityTracker,
+) -> None:
+    assert tracker.look(JOB, stuck(0, 1), 100.0) == []
+    assert tracker.look(JOB, [pod(0), *stuck(1)], 159.0) == []
+    (given_back,) = tracker.look(JOB, stuck(0, 1), 160.0)
+    mark = GaveBack(190.0, 1, held=2, needed=2, stuck=2, why=NO_IMAGE)
+    assert given_back == GiveBack(mark, 60.0, 30.0)
+    assert mark.shortage == (
+        "had 0 of the 2 nodes that it needs (2 more did not start: the image cannot be pulled: "
+        "registry/none)"
+    )
+
+
+def test_a_run_of_one_node_whose_pod_never_starts_gives_it_back() -> None:
+    alone = ScarcityTracker(RULES, needed=1)
+    alone.look(JOB, stuck(0), 0.0)
+    assert len(alone.look(JOB, stuck(0), 60.0)) == 1
+
+
+def test_the_time_to_start_begins_when_there_are_machines(tracker: ScarcityTracker) -> None:
+    """The second came late, and an image takes minutes."""
+    tracker.look(JOB, stuck(0), 0.0)
+    tracker.look(JOB, stuck(0, 1), 58.0)
+    assert tracker.look(JOB, stuck(0, 1), 117.0) == []
+    assert len(tracker.look(JOB, stuck(0, 1), 118.0)) == 1
+
+
+def test_machines_that_come_and_go_do_not_let_pods_wait_for_ever(tracker: ScarcityTracker) -> None:
+    for now in range(0, 60, 2):
+        assert tracker.look(JOB, stuck(*range(1 + now // 2 % 2)), float(now)) == []
+    assert len(tracker.look(JOB, stuck(0, 1), 62.0)) == 1
+
+
+def test_pods_that_start_in_time_stay(tracker: ScarcityTracker) -> None:
+    tracker.look(JOB, stuck(0, 1), 0.0)
+    for now in (59.0, 61.0, 1000.0):
+        assert tracker.look(JOB, [pod(0), pod(1), *stuck(2)], now) == []
+    assert tracker.look(JOB, stuck(0, 1), 1001.0) == [], "counted anew"
 
 
 def test_pauses_grow_until_the_run_has_what_it_needs(tracker: ScarcityTracker) -> None:

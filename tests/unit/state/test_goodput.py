@@ -145,11 +145,25 @@ def test_the_pause_after_a_give_back_is_not_the_runs_own_time() -> None:
     assert found is not None
     assert found.total_seconds == 1005
     assert found.ratio == pytest.approx(900 / 1005, abs=1e-4)
-    again = [event(4610, "launched"), started(4620, 6, 2, 0), event(4630, "coordinator_lost")]
+    again = [event(4610, "launched"), started(4620, 6, 2, 0), event(4630, "saved", seconds=4)]
     found = goodput([*events, *again], steps)
     assert found is not None
     assert found.total_seconds == 1005 + 20
     assert found.down_seconds == 4610 - 1005
+
+
+def test_a_night_in_the_queue_is_not_the_runs_own_time_though_its_coordinator_is_lost() -> None:
+    """Its queue has suspended it: there is no event of that, and its coordinator stays."""
+    events = [event(0, "launched"), started(10, 6, 2, 0), event(915, "saved", seconds=4)]
+    steps = [step(10 + 10 * n, n, 10) for n in range(1, 91)]
+    events += [
+        event(20_000, "coordinator_lost"),
+        event(25_000, "scaled"),
+        event(30_000, "launched"),
+    ]
+    found = goodput(events, steps)
+    assert found is not None
+    assert (found.total_seconds, found.down_seconds) == (915, 30_000 - 915)
 
 
 def test_a_day_of_asking_for_kinds_of_which_none_is_free_is_not_the_runs_own_time() -> None:

@@ -1,0 +1,253 @@
+"""The Job of a run's workers, as the keeper looks after it: it waits for the Job's start, carries
+out what `job_decisions` and `scarcity` decide about it, and ends with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from math import inf
+
+from lightkube.resources.batch_v1 import Job
+
+from headway.clock import Clock
+from headway.errors import HeadwayError, NotFound
+from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.coordinator_set import fewest_nodes
+from headway.kube.kinds import KindTerms
+from headway.kube.kueue import mend_job, stop_job
+from headway.kube.names import coordinator_object, run_object
+from headway.launch.job_decisions import (
+    EndKeeper,
+    EndSuspicions,
+    JobDecision,
+    JobTracker,
+    MendJob,
+    NoteBudget,
+    NoteFailure,
+    NoteLaunch,
+    NoteScaling,
+    RunFacts,
+    StopRun,
+    job_facts,
+    noted_launch,
+)
+from headway.launch.keeper_notes import KeeperNotes
+from headway.launch.kept_objects import keep_failed
+from headway.launch.pod_keeper import PodKeeper
+from headway.launch.scarcity import (
+    GiveBack,
+    RemoveMark,
+    ScarcityDecision,
+    ScarcityRules,
+    ScarcityTracker,
+    TryAgain,
+)
+from headway.launch.scarcity_calls import carry_out
+from headway.state.status import read_status, watched
+
+START_LOOK_SECONDS = 0.5
+"""Interval between looks at a Job that was not started yet."""
+JOB_SECONDS = 2.0
+"""Interval between looks at the Job: whether it has ended, and how many nodes it should have."""
+BUDGET_SECONDS = 30.0
+"""Interval between looks at the budget: they read the run's files."""
+RESUME_SECONDS = 10.0
+"""How long after this pod its workers are started, at most, when a run is resumed."""
+LAUNCH_SECONDS = 120.0
+"""The same when it is launched: the other objects are created in between. A queue takes as long as
+it likes."""
+
+
+class JobKeeper:
+    def __init__(
+        self,
+        kube: KubeClient,
+        notes: KeeperNotes,
+        pods: PodKeeper,
+        *,
+        scarcity: ScarcityRules | None,
+        kinds: Sequence[KindTerms] = (),
+        clock: Clock,
+    ) -> None:
+        """`scarcity`: None if pods are never given back. `kinds`: of accelerators, if the run may
+        have one of several."""
+        self._kube = kube
+        self._notes = notes
+        self._pods = pods
+        self._clock = clock
+        hours = notes.resolved.run.budget.hours
+        self._tracker = JobTracker(None if hours is None else 3600 * hours)
+        self._scarcity = (
+            ScarcityTracker(scarcity, fewest_nodes(notes.resolved), [one.name for one in kinds])
+            if scarcity is not None
+            else None
+        )
+        self._kinds = {one.name: one for one in kinds}
+        self.is_idle = True
+        """The run was stopped or has ended, or its Job was not looked at yet."""
+        self.watched = watched(notes.directory)
+        self._looked = self._looked_at_budget = -inf
+
+    # Its start
+
+    def started(self, is_stopping: Callable[[], bool]) -> Job | None:
+        """The Job once it was started, because each start is another launch; None if it was
+        deleted, or this process is stopping. A run that is resumed starts this pod first; otherwise
+        a stopped run has lost its coordinator. A launch that is interrupted never starts it: then
+        this pod ends, as that of a stopped run. One that gave its pods back is started by this
+        keeper."""
+        began = self._clock.monotonic()
+        has_given_up = False
+        while not is_stopping():
+            try:
+                job = self._job()
+            except ClusterUnreachable as error:
+                self._notes.away(error)
+            else:
+                if job is None:
+                    return None
+                facts, waited = job_facts(job), self._clock.monotonic() - began
+                is_resuming = facts.is_stopped and waited < RESUME_SECONDS
+                was_started = facts.launch is not None and not is_resuming
+                if was_started or facts.gave_back is not None:
+                    return job
+                if facts.is_stopped and waited > LAUNCH_SECONDS and not has_given_up:
+                    has_given_up = self._gave_up_launch(job)
+                with self._notes.saying_what_fails():
+                    mend_job(self._kube, job)
+            self._clock.sleep(START_LOOK_SECONDS)
+        return None
+
+    def note_launch(self, job: Job) -> int | None:
+        """The generation after which this launch begins; None: it began earlier, and only the
+        coordinator is new."""
+        facts, directory = job_facts(job), self._notes.directory
+        events = directory.launcher.read()[0]
+        self._tracker.launch = noted_launch(events)
+        if facts.gave_back is not None or facts.launch == self._tracker.launch:
+            self._pods.replacements.remember(events)
+            if self._scarcity is not None:
+                self._scarcity.remember(directory.history())
+            self._notes.note("coordinator_lost", how="its pod was replaced")
+            return None
+        assert facts.launch is not None
+        directory.write_spec(self._notes.resolved)
+        return self._note_launched(facts.launch) - 1
+
+    def _note_launched(self, launch: str) -> int:
+        generation = self._notes.launched(launch, self._kube.namespace)
+        self._tracker.launch = launch
+        return generation
+
+    def _gave_up_launch(self, job: Job) -> bool:
+        self._notes.say(
+            f"the workers were not started within {LAUNCH_SECONDS:.0f} s: the launch was "
+            "interrupted. Launch the run again, or resume it"
+        )
+        with self._notes.saying_what_fails():
+            self._carry_out(EndKeeper(), job)
+            return True
+        return False
+
+    # While it runs
+
+    def look(self) -> None:
+        now = self._clock.monotonic()
+        if now - self._looked < JOB_SECONDS:
+            return
+        self._looked = now
+        try:
+            job = self._job()
+        except ClusterUnreachable as error:
+            self._notes.away(error)
+            return
+        except HeadwayError as error:
+            self._notes.say(str(error))
+            return
+        self._notes.back()
+        facts = self._facts(job)
+        for decision in (*self._tracker.look(facts), *self._of_scarcity(facts)):
+            is_done = False
+            with self._notes.saying_what_fails():
+                self._carry_out(decision, job)
+                is_done = True
+            if isinstance(decision, NoteFailure) and not is_done:
+                return  # if this keeper ended now, the Job would be deleted too early
+
+    def _facts(self, job: Job | None) -> RunFacts:
+        facts = None if job is None else job_facts(job)
+        self.is_idle = facts is None or facts.is_suspended or facts.has_ended
+        is_hopeless = self._pods.is_hopeless
+        is_running = facts is not None and not facts.is_suspended and not is_hopeless
+        return RunFacts(
+            job=facts,
+            pods=self._pods.watch.pods(),
+            has_markers=self._pods.has_markers,
+            is_hopeless=is_hopeless,
+            spent_seconds=self._spent_seconds() if is_running else None,
+        )
+
+    def _of_scarcity(self, facts: RunFacts) -> list[ScarcityDecision]:
+        if self._scarcity is None or facts.job is None or facts.pods is None:
+            return []
+        return self._scarcity.look(facts.job, facts.pods, self._clock.now())
+
+    def _spent_seconds(self) -> float | None:
+        """Time used so far; None: there is no budget, or it is not time to read the run's files."""
+        now = self._clock.monotonic()
+        if self._tracker.budget_seconds is None or now - self._looked_at_budget < BUDGET_SECONDS:
+            return None
+        self._looked_at_budget = now
+        spent = read_status(self.watched, self._clock.now()).goodput
+        return None if spent is None else spent.total_seconds
+
+    def _carry_out(self, decision: JobDecision | ScarcityDecision, job: Job | None) -> None:
+        notes = self._notes
+        match decision:
+            case GiveBack() | TryAgain() | RemoveMark():
+                assert job is not None
+                assert self._scarcity is not None
+                if not carry_out(decision, self._kube, job, self._kinds, notes.journal, notes.say):
+                    self._scarcity.kinds = ()  # there is no choice
+                notes.flush()
+            case NoteLaunch(launch):
+                self._note_launched(launch)
+                self._pods.replacements.clear()
+            case NoteScaling(before, nodes):
+                notes.note("scaled", nodes=nodes, before=before)
+                self._pods.replacements.scale(nodes)
+            case NoteBudget(spent_seconds):
+                notes.budget(spent_seconds)
+            case StopRun():
+                assert job is not None
+                stop_job(self._kube, job)
+            case MendJob():
+                assert job is not None
+                mend_job(self._kube, job)
+            case EndSuspicions():
+                self._pods.end_suspicions()
+            case NoteFailure(node, last_words, why):
+                assert job is not None
+                try:
+                    keep_failed(self._kube, job)
+                finally:
+                    with notes.saying_what_fails():  # the store may be away
+                        notes.failed(node, last_words, why)
+            case EndKeeper():
+                notes.flush()
+                if self._is_over():
+                    self._scale_coordinator(0)
+                    if not self._is_over():  # resumed meanwhile, and its call came before ours
+                        self._scale_coordinator(1)
+
+    def _scale_coordinator(self, replicas: int) -> None:
+        with suppress(NotFound):  # deleted with the run, and so will be this pod
+            self._kube.scale_replica_set(coordinator_object(self._notes.resolved.name), replicas)
+
+    def _is_over(self) -> bool:
+        job = self._job()
+        facts = None if job is None else job_facts(job)
+        return facts is None or facts.is_stopped or facts.has_ended
+
+    def _job(self) -> Job | None:
+        return self._kube.job(run_object(self._notes.resolved.name))

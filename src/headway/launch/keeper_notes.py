@@ -1,0 +1,87 @@
+"""What the keeper of a run says, and notes in the run's journal. An event is noted once, whoever
+sees it: `status`, the metrics and the Kubernetes events are made of these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from headway.clock import Clock
+from headway.errors import HeadwayError
+from headway.kube.client import ClusterUnreachable
+from headway.launch.worker_exit import failed_facts
+from headway.spec.resolve import Resolved
+from headway.state.generations import next_generation
+from headway.state.run_directory import Journal, RunDirectory
+
+
+class KeeperNotes:
+    def __init__(
+        self,
+        directory: RunDirectory,
+        resolved: Resolved,
+        clock: Clock,
+        say: Callable[[str], None],
+    ) -> None:
+        self.directory = directory
+        self.resolved = resolved
+        self.say = say
+        self.journal = Journal(directory.launcher, clock)
+        self._away = ""
+        """Why the API server did not answer, once that was said."""
+
+    def note(self, event: str, **facts: Any) -> None:
+        self.journal.note(event, **facts)
+
+    def launched(self, launch: str, cluster: str) -> int:
+        """Returns the number of its first generation."""
+        resolved = self.resolved
+        generation = next_generation(self.directory)
+        self.note(
+            "launched",
+            launch=launch,
+            generation=generation,
+            nodes=resolved.nodes,
+            workers=resolved.num_workers,
+            device=resolved.device,
+            mode="live" if resolved.is_live else "restart",
+            cluster=cluster,
+        )
+        self.flush()
+        return generation
+
+    def lost(self, node: int, pod: str, how: str) -> None:
+        for local_rank in range(self.resolved.ranks_per_node):
+            self.note("lost", node=node, local_rank=local_rank, how=f"{how} ({pod})")
+
+    def budget(self, spent_seconds: float) -> None:
+        hours = self.resolved.run.budget.hours
+        self.say(f"the budget of {hours:g} hours is used up: the run saves and stops")
+        self.note("budget", hours=hours, spent_hours=round(spent_seconds / 3600, 3))
+
+    def failed(self, node: int, last_words: str | None, why: str) -> None:
+        """Once: a keeper before this one, or a worker, may have noted it."""
+        events = self.directory.history()
+        if not any(event["event"] == "failed" for event in events[-3:]):
+            self.note("failed", **failed_facts(node, last_words, why, self.resolved.ranks_per_node))
+
+    def away(self, error: ClusterUnreachable) -> None:
+        """Said once, until the API server is `back`."""
+        if error.message != self._away:
+            self._away = error.message
+            self.say(f"{self._away}; training continues unless a worker is lost")
+
+    def back(self) -> None:
+        self._away = ""
+
+    @contextmanager
+    def saying_what_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except (HeadwayError, OSError) as error:  # also of the run's storage
+            self.say(str(error))  # decided again at the next look
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self.directory.launcher.flush()

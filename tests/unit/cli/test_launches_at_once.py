@@ -1,0 +1,130 @@
+"""Two commands that launch the same run at about the same time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import Exit
+from headway.kube.names import LAUNCHING, QUEUE
+from support.fake_kube import FakeKube, fake_kube
+from support.in_process import Headway
+from support.kept_run import JOBS
+from support.token_sets import write_set
+from unit.cli.test_target_render import RUN, TARGET
+
+
+@pytest.fixture
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (folder / "run.yaml").write_text(RUN)
+    (folder / "targets.yaml").write_text(TARGET)
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    write_set(folder / "train", [(range(1, 2000), None)])
+    return folder
+
+
+@pytest.fixture
+def kube(folder: Path) -> Iterator[FakeKube]:
+    with fake_kube(folder) as kube:
+        yield kube
+
+
+def test_a_run_that_somebody_else_creates_first_is_left_alone(
+    headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def meanwhile(call: str) -> None:
+        if call in (f"POST {JOBS}", f"PATCH {JOBS}/headway-it") and not theirs(kube):
+            kube.job("it")
+            kube.coordinator("it")
+
+    before_each_call(kube, monkeypatch, meanwhile)
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert said.err.splitlines()[-1] == (
+        "hint: somebody else has just launched run it: headway status it --on lab"
+    )
+    assert theirs(kube)["spec"]["suspend"] is False
+    assert f"DELETE {JOBS}/headway-it" not in kube.calls
+
+
+def test_a_run_that_somebody_else_launches_during_the_upload_is_left_alone(
+    headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.job("it", suspend=True)
+
+    def meanwhile(call: str) -> None:
+        if call == f"GET {JOBS}/headway-it" and call in kube.calls:
+            kube.job("it")
+            kube.coordinator("it")
+
+    before_each_call(kube, monkeypatch, meanwhile)
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.STILL_RUNNING
+    assert "error: run it is already running on lab\n" in said.err
+    assert theirs(kube)["spec"]["suspend"] is False
+
+
+def test_a_run_that_somebody_else_is_launching_is_left_alone(
+    headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its Job is there, suspended, and nothing else yet."""
+    kube.job("it", suspend=True)
+    theirs(kube)["metadata"]["annotations"] = {LAUNCHING: "true"}
+
+    def meanwhile(call: str) -> None:
+        looks = sum(one == f"GET {JOBS}/headway-it" for one in kube.calls)
+        if call == f"GET {JOBS}/headway-it" and looks == 2:
+            theirs(kube)["metadata"]["annotations"] = {}
+            theirs(kube)["spec"]["suspend"] = False
+
+    before_each_call(kube, monkeypatch, meanwhile)
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.STILL_RUNNING
+    assert "another command is launching run it, or was interrupted: waiting" in said.err
+    assert "error: run it is already running on lab\n" in said.err
+    assert f"DELETE {JOBS}/headway-it" not in kube.calls
+
+
+def test_a_queued_run_of_an_older_headway_is_left_alone(headway: Headway, kube: FakeKube) -> None:
+    """Its coordinator is a Job, and no ReplicaSet."""
+    kube.job("it", suspend=True, queue="research")
+    kube.job("it-coordinator")
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.STILL_RUNNING
+    assert "error: run it is already waiting on lab, in queue research\n" in said.err
+    assert theirs(kube)["metadata"]["labels"][QUEUE] == "research"
+    assert f"DELETE {JOBS}/headway-it" not in kube.calls
+
+
+@pytest.mark.parametrize("how", ["refused", "away"])
+def test_a_launch_that_ends_with_an_error_leaves_nothing_to_wait_for(
+    headway: Headway, kube: FakeKube, how: str
+) -> None:
+    call = "PATCH /api/v1/namespaces/ml/services/headway-it"
+    if how == "away":
+        kube.failing[call] = 1
+    else:
+        kube.refusing[call] = [(422, "no")]
+    said = headway("run", "--on", "lab")
+    assert "Service headway-it" in said.err
+    assert theirs(kube) == {}
+
+
+def theirs(kube: FakeKube) -> dict[str, Any]:
+    return kube.objects.get(f"{JOBS}/headway-it", {})
+
+
+def before_each_call(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[str], None]
+) -> None:
+    answer = kube.answer
+
+    def answer_later(method: str, where: str, content: bytes, headers: Any) -> tuple[int, bytes]:
+        meanwhile(f"{method} {where.partition('?')[0]}")
+        return answer(method, where, content, headers)
+
+    monkeypatch.setattr(kube, "answer", answer_later)
