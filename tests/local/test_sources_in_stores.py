@@ -28,6 +28,7 @@ from headway.state.store import Store
 from support.bad_case import write_tokenizer
 from support.commands import headway
 from support.contents import json_lines, parquet
+from support.half_written import write_half
 from support.s3 import credentials, s3_server
 from support.stolen_time import Stopwatch
 from support.token_sets import copy_to
@@ -180,6 +181,23 @@ def test_parts_in_one_folder_of_a_bucket_are_joined(made: Path, tmp_path: Path) 
     assert content_of(join_parts([Store(into)], Store(into))) == content_of(here)
     assert problems_in(into) == problems_in(tmp_path / "set")
     assert verify_set(Store(into)) == []
+
+
+# --- an upload that is given up
+
+
+@pytest.mark.parametrize("size", [4, 51 * 2**20], ids=["one request", "parts"])
+@pytest.mark.usefixtures("made")
+def test_a_writer_that_stops_halfway_leaves_the_object_of_another(size: int) -> None:
+    store = Store("s3://bucket/given-up")
+    with store.writing("x") as file:
+        file.write(b"whole")
+    for name in ("x", "y"):
+        write_half(store, name, b"x" * size)
+    assert store.read("x") == b"whole"
+    assert store.names("") == ["x"]
+    remote: Any = store._remote
+    assert not remote.call_s3("list_multipart_uploads", Bucket="bucket").get("Uploads"), "no parts"
 
 
 # --- who may read, and what is not there

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 from fsspec.registry import _registry
+from fsspec.spec import AbstractBufferedFile
 
 Trouble = Literal["refused", "answer lost"]
 
@@ -28,6 +29,11 @@ class FakeS3(MemoryFileSystem):  # type: ignore[misc]
     def _strip_protocol(cls, path: str) -> str:
         return "/" + path.removeprefix("s3://").strip("/")
 
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> Any:
+        if mode != "wb" or "data" in options:
+            return super()._open(path, mode, **options)
+        return _Upload(self, path, mode)
+
     def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: Any) -> None:
         trouble = self.troubles.pop(0) if self.troubles else None
         if trouble == "refused":
@@ -37,6 +43,20 @@ class FakeS3(MemoryFileSystem):  # type: ignore[misc]
         super().pipe_file(path, value)
         if trouble == "answer lost":
             raise OSError("the connection was closed before the answer came")
+
+
+class _Upload(AbstractBufferedFile):  # type: ignore[misc]
+    """As in a real store, the object exists once it was closed, with what had been written by then:
+    whoever does not want that has to discard it."""
+
+    def _initiate_upload(self) -> None:
+        self._parts: list[bytes] = []
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        self._parts.append(self.buffer.getvalue())
+        if final:
+            self.fs.pipe_file(self.path, b"".join(self._parts))
+        return True
 
 
 @contextmanager

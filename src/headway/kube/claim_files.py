@@ -217,17 +217,20 @@ class ClaimFile(AbstractBufferedFile):  # type: ignore[misc]
     def _fetch_range(self, start: int, end: int) -> bytes:
         return bytes(self.fs.cat_file(self.path, start=start, end=end))
 
+    _upload: ClaimUpload | None = None
+
     def _initiate_upload(self) -> None:
         self._at, self._upload = 0, ClaimUpload(self.fs, self.path)
 
     def _upload_chunk(self, final: bool = False) -> bool:
+        assert self._upload is not None
         piece = self.buffer.getvalue()
-        try:
-            self._upload.send(self._at, piece)
-            self._at += len(piece)
-            if final:
-                self._upload.finish(self._at)
-        except BaseException:
-            self._upload.drop()
-            raise
+        self._upload.send(self._at, piece)
+        self._at += len(piece)
+        if final:
+            self._upload.finish(self._at)
         return True
+
+    def discard(self) -> None:
+        if self._upload is not None:
+            self._upload.drop()

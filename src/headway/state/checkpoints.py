@@ -125,7 +125,7 @@ def folder_of(step: int, generation: int) -> str:
 
 def found_folders(directory: RunDirectory) -> list[FoundCheckpoint]:
     """All saves, finished or not, newest first: by step, then by generation."""
-    names = directory.store.names(FOLDER)
+    names = directory.store.names(FOLDER, partial=True)  # all that a killed save may have left
     whole = {name.removesuffix(f"/{MANIFEST}") for name in names if name.endswith(f"/{MANIFEST}")}
     found = []
     for folder in {name.rsplit("/", 1)[0] for name in names}:

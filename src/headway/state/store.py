@@ -12,7 +12,7 @@ import shutil
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,9 +130,8 @@ class Store:
             with _as_os_errors():
                 self._remote.pipe_file(self._key(name), content)
             return
-        with self._partial(name, content) as partial:
-            partial.replace(self.path(name))
-        _folder_to_disk(self.path(name).parent)
+        with self.writing(name) as file:
+            file.write(content)
 
     def create(self, name: str, content: bytes) -> bool:
         """Writes a file that does not exist yet; else returns False and changes nothing."""
@@ -147,7 +146,10 @@ class Store:
                 # exists is our own.
                 return self.read(name) == content
             return True
-        with self._partial(name, content) as partial:
+        with self._partial(name) as partial:
+            with partial.open("wb") as file:
+                file.write(content)
+                _to_disk(file)
             try:
                 os.link(partial, self.path(name))  # unlike rename, fails when the name is taken
             except FileExistsError:
@@ -157,20 +159,24 @@ class Store:
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
-        """A large file, written in pieces. Another file must say that it is complete. If writing
-        fails, the file is removed."""
+        """A file written in pieces, which is there when all of it is. If writing fails, the
+        previous content stays: it may be what another process has written."""
         if not self.is_local:
-            with _as_os_errors(), self._remote.open(self._key(name), "wb") as file:
-                yield file
+            with _as_os_errors():
+                file = self._remote.open(self._key(name), "wb")
+                try:
+                    yield file
+                    file.close()
+                except BaseException:
+                    _discard(file)
+                    raise
             return
-        _make_folder(self.path(name).parent)
-        try:
-            with self.path(name).open("wb") as file:
+        with self._partial(name) as partial:
+            with partial.open("wb") as file:
                 yield file
                 _to_disk(file)
-        except BaseException:
-            self.path(name).unlink(missing_ok=True)
-            raise
+            partial.replace(self.path(name))
+        _folder_to_disk(self.path(name).parent)
 
     def adopt(self, path: Path, name: str) -> None:
         """Moves a finished local file into the store, completely or not at all. Local readers that
@@ -179,7 +185,9 @@ class Store:
             with _as_os_errors():
                 self._remote.put_file(str(path), self._key(name))
             return
-        os.replace(path, self.path(name))
+        with path.open("rb") as file:
+            os.fsync(file.fileno())  # else a power cut could leave the name without the content
+        path.replace(self.path(name))
         _folder_to_disk(self.path(name).parent)
 
     def send(self, path: Path, name: str) -> None:
@@ -187,13 +195,9 @@ class Store:
         if not self.is_local:
             self.adopt(path, name)
             return
-        self.path(name).parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path(name).with_name(f".{self.path(name).name}{PARTIAL}{uuid4().hex[:12]}")
-        try:
+        with self._partial(name) as partial:
             shutil.copyfile(path, partial)
             self.adopt(partial, name)
-        finally:
-            partial.unlink(missing_ok=True)
 
     def reading(self, name: str = "") -> BinaryIO:
         """A file of any size, open for reading and seeking; without a name, the root itself."""
@@ -231,11 +235,15 @@ class Store:
         except (FileNotFoundError, NotADirectoryError):
             return None
 
-    def names(self, prefix: str) -> list[str]:
-        """Names of all files below the folder `prefix`, sorted."""
+    def names(self, prefix: str, *, partial: bool = False) -> list[str]:
+        """Names of all files below the folder `prefix`, sorted. `partial`: also temporary files."""
         if self.is_local:
             found = [path for path in self.path(prefix).rglob("*") if path.is_file()]
-            return sorted(str(p.relative_to(self.root)) for p in found if PARTIAL not in p.name)
+            return sorted(
+                str(path.relative_to(self.root))
+                for path in found
+                if partial or PARTIAL not in path.name
+            )
         try:
             with _as_os_errors():
                 keys = self._remote.find(self._key(prefix))
@@ -276,16 +284,13 @@ class Store:
                 path.unlink(missing_ok=True)
 
     @contextmanager
-    def _partial(self, name: str, content: bytes) -> Iterator[Path]:
-        """A temporary file with the content, beside `name`. Its name is random: on a shared file
-        system process ids repeat."""
+    def _partial(self, name: str) -> Iterator[Path]:
+        """Path of a temporary file beside `name`, removed if it is still there afterwards. Its name
+        is random: on a shared file system process ids repeat."""
         path = self.path(name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         partial = path.with_name(f".{path.name}{PARTIAL}{uuid4().hex[:12]}")
         try:
-            with partial.open("wb") as file:
-                file.write(content)
-                _to_disk(file)
             yield partial
         finally:
             partial.unlink(missing_ok=True)
@@ -404,6 +409,14 @@ def _is_taken(error: OSError) -> bool:
     """Whether a conditional write failed because the file exists. s3fs raises FileExistsError only
     for stores that name the condition in their answer."""
     return _code(error) == "PreconditionFailed" or isinstance(error, FileExistsError)
+
+
+def _discard(file: Any) -> None:
+    """Ends an upload without its object. Closing it, which fsspec does by itself at the end of a
+    `with`, would make one of what was written so far."""
+    with suppress(OSError), _as_os_errors():  # parts that stay are no object
+        file.discard()
+    file.closed = True
 
 
 def _to_disk(file: IO[bytes]) -> None:

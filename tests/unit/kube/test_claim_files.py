@@ -23,6 +23,7 @@ from headway.member.protocol.sockets import bound_to
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support.clock import Patient
+from support.half_written import write_half
 from support.waiting import wait_for
 
 KEY = "k" * 64
@@ -153,6 +154,14 @@ def test_an_upload_that_fails_leaves_nothing(
     served.num_lost = 0
     store.adopt(tmp_path / "large", "large")
     assert store.size("large") == PIECE_BYTES + 1
+
+
+@pytest.mark.parametrize("size", [4, PIECE_BYTES + 1])
+def test_a_file_that_is_given_up_halfway_leaves_nothing(
+    store: Store, root: Path, size: int
+) -> None:
+    write_half(store, "large", b"x" * size)
+    assert not [path for path in root.rglob("*") if path.is_file()]
 
 
 def test_the_pod_of_an_older_image_gets_no_parts(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from headway.errors import BadInput
 from headway.state.store import NUM_REQUESTS, Store, is_refusal
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
+from support.half_written import write_half
 
 
 @pytest.fixture(params=["folder", "s3"])
@@ -117,6 +118,45 @@ def test_a_large_file_that_fills_the_disk_is_let_go(tmp_path: Path) -> None:
         with pytest.raises(OSError, match="No space left"), store.writing("checkpoints/x") as file:
             file.writelines(b"x" * 4096 for _ in range(100))
         assert store.size("checkpoints/x") is None
+
+
+def test_a_writer_that_stops_halfway_leaves_the_file_of_another(store: Store) -> None:
+    """Two preparations of one set, of which the second is interrupted: the first has told in its
+    record that the file is whole."""
+    with store.writing("shards/x") as file:
+        file.write(b"whole")
+    write_half(store, "shards/x", b"half")
+    assert store.read("shards/x") == b"whole"
+    write_half(store, "shards/y", b"half")
+    assert store.names("") == ["shards/x"]
+
+
+def test_a_writer_killed_halfway_leaves_the_file_of_another(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.write("shards/x", b"whole")
+    script = (
+        "import os, sys\nfrom headway.state.store import Store\n"
+        "with Store(sys.argv[1]).writing('shards/x') as file:\n"
+        "    file.write(b'half')\n    file.flush()\n    os._exit(9)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", script, str(tmp_path)]).returncode == 9
+    assert (store.read("shards/x"), store.names("")) == (b"whole", ["shards/x"])
+    store.remove_partial("shards")
+    assert os.listdir(tmp_path / "shards") == ["x"]
+
+
+def test_of_two_that_write_a_large_file_at_once_the_last_has_written_all_of_it(
+    store: Store,
+) -> None:
+    with store.writing("x") as one:
+        one.write(b"one " * 1000)
+        with store.writing("x") as other:
+            other.write(b"other")
+            one.flush()
+        assert store.read("x") == b"other"
+        one.write(b"end")
+    assert store.read("x") == b"one " * 1000 + b"end"
+    assert store.names("") == ["x"]
 
 
 def test_what_a_killed_writer_left_is_no_file(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from headway.data.prepare.set_tokenizer import (
 )
 from headway.data.prepare.shard_writer import read_records
 from headway.data.prepare.sources import HUB, FoundSources, find_sources
-from headway.data.set_format import MANIFEST, SetManifest, read_manifest
+from headway.data.set_format import MANIFEST, SHARDS, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, StillRunning
 from headway.state.store import Store
@@ -99,6 +99,8 @@ def prepare(
         recipe = _begin(job, store, found, reporter)
         if store.size(MANIFEST) is not None:
             return read_manifest(store)
+        if job.part is None:
+            store.remove_partial(SHARDS)  # of an attempt that was killed
         units = source_units(recipe)
         chosen = units if job.part is None else units_of_part(units, *job.part)
         records = {

@@ -31,7 +31,7 @@ from headway.data.prepare.shard_writer import (
     shard_name,
 )
 from headway.data.prepare.windows import PackedTokens
-from headway.data.set_format import SpecialIds, file_digest, read_manifest
+from headway.data.set_format import SpecialIds, file_digest, read_manifest, shard_file
 from headway.data.statistics import Statistics
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import save_tokenizer
@@ -191,10 +191,6 @@ class Watched(Store):
         super().__init__(root)
         self.finished: list[str] = []
 
-    def write(self, name: str, content: bytes) -> None:
-        super().write(name, content)
-        self.finished.append(name)
-
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:
         with super().writing(name) as file:
@@ -216,8 +212,36 @@ def test_the_record_comes_after_all_that_it_vouches_for(folder: Path) -> None:
 def test_a_shard_that_could_not_be_finished_leaves_nothing(folder: Path) -> None:
     with ShardWriter(Store(folder), recipe(), 0, 0, 0) as shard:
         shard.add(encoded([[1, 2]]), [])
-        assert (folder / "shards" / "00000.tokens").exists()
-    assert files_of(folder) == {}
+        assert list((folder / "shards").glob(".00000.tokens.partial-*"))
+    assert list((folder / "shards").iterdir()) == []
+
+
+def test_a_second_writer_of_a_shard_does_not_damage_the_one_that_has_a_record(
+    folder: Path,
+) -> None:
+    """A preparation that was taken for dead goes on beside the one that took its place, and is
+    stopped, or comes to its end."""
+    store = Store(folder)
+    with ShardWriter(store, recipe(), 0, 0, 0) as late:
+        late.add(encoded([[1, 2]]), [])
+        with ShardWriter(store, recipe(), 0, 0, 0) as stopped:
+            stopped.add(encoded([[1, 2]]), [])
+            with ShardWriter(store, recipe(), 0, 0, 0) as first:
+                first.add(encoded([[1, 2], [3, 4, 5]]), [])
+                record = first.close(is_last=True)
+            require_whole(store, record)
+            stopped.add(encoded([[3, 4, 5]]), [])
+        require_whole(store, record)
+        late.add(encoded([[3, 4, 5]]), [])
+        require_whole(store, record)
+        late.close(is_last=True)
+    require_whole(store, record)
+
+
+def require_whole(store: Store, record: ShardRecord) -> None:
+    assert record.shard is not None
+    for part, digest in record.shard.digests.items():
+        assert file_digest(store.path(shard_file(record.shard.name, part))) == digest
 
 
 def test_a_unit_without_tokens_is_finished_without_files(folder: Path, tokenizer: Path) -> None:
