@@ -101,13 +101,13 @@ class FakeCoordinator:
 
 
 class KeptRun:
-    def __init__(self, kube: FakeKube, folder: Path, code: Code, *settings: str) -> None:
+    def __init__(self, kube: FakeKube, folder: Path, code: Code, resolved: Resolved) -> None:
         self.kube = kube
         self.code = code
         self.clock = TestClock()
         self.coordinator = FakeCoordinator()
         self.said: list[str] = []
-        self.resolved = _resolved(folder, settings)
+        self.resolved = resolved
         self.directory = RunDirectory.create(folder / "it", self.clock)
         self.journal = Journal(self.directory.events, self.clock)
         self.keeper: Any = self.new_keeper()
@@ -202,10 +202,14 @@ class KeptRun:
         self.coordinator.connected -= set(names)
         self.coordinator.members -= set(names)
 
-    def end_pod(self, name: str, code: int, words: str = "", reason: str = "Error") -> None:
+    def end_pod(
+        self, name: str, code: int, words: str = "", reason: str = "Error", ran_seconds: float = 0.0
+    ) -> None:
         """The coordinator still counts on it."""
         self.coordinator.connected.discard(name)
-        ended = {"exitCode": code, "message": words, "reason": reason}
+        began, now = stamp(self.clock.now() - ran_seconds), stamp(self.clock.now())
+        ended: dict[str, Any] = {"exitCode": code, "message": words, "reason": reason}
+        ended |= {"startedAt": began, "finishedAt": now}
         container = {"image": "", "imageID": "", "ready": False, "restartCount": 0}
         container |= {"name": "worker", "state": {"terminated": ended}}
         phase = "Failed" if code else "Succeeded"
@@ -324,10 +328,12 @@ class KeptRun:
 
 
 @contextmanager
-def kept_run(folder: Path, code: Code, *settings: str) -> Iterator[KeptRun]:
-    """KUBECONFIG is `folder/kubeconfig`."""
+def kept_run(
+    folder: Path, code: Code, *settings: str, resolved: Resolved | None = None
+) -> Iterator[KeptRun]:
+    """KUBECONFIG is `folder/kubeconfig`. `resolved`: if it is another run than a live one."""
     with fake_kube(folder) as kube:
-        run = KeptRun(kube, folder, code, *settings)
+        run = KeptRun(kube, folder, code, resolved or _resolved(folder, settings))
         yield run
         run.keeper.pods.watch.stop()
         assert named_machines(kube.pod_patches) == []

@@ -17,7 +17,7 @@ from headway.cli.check import examined, in_words, require_devices
 from headway.cli.run import train_here
 from headway.errors import BadInput, Exit, Stopped
 from headway.spec.load import Loaded, load_run
-from headway.spec.resolve import refuse_scripts, require_complete, run_name
+from headway.spec.resolve import require_complete, run_name
 from headway.state.run_directory import RunDirectory
 
 
@@ -69,7 +69,6 @@ class RunConfig:
                 "call it from the main thread, or start `headway run` as a process",
             )
         require_complete(self._loaded)
-        refuse_scripts(self._loaded)
         location, code = train_here(self._loaded, nodes, extend)
         run = Run(RunDirectory.open(location))
         if code == Exit.STOPPED:

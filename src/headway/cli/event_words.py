@@ -60,6 +60,12 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
         case "tries_again":
             kind = f" with {event['accelerators']}" if "accelerators" in event else ""
             return f"tries again to have {event['needed']} nodes{kind}"
+        case "large_files":
+            what = ", ".join(event["names"])
+            return (
+                f"the script wrote {what} to its working folder, which on a cluster is lost with "
+                "its pod: what it needs after a restart belongs in $HEADWAY_OUTPUT"
+            )
         case "below_minimum":
             return f"{event['nodes']} of at least {event['minimum']} nodes: training waits"
         case "left":

@@ -69,7 +69,7 @@ def newest_launch(events: Sequence[Event]) -> Launch:
 def members(directory: RunDirectory, launch: Launch) -> list[ListedWorker]:
     """Workers in the order of nodes. For `live`, those in the coordinator's record, which may be a
     moment ahead of training. Empty for an object store: it would cost two more requests."""
-    if launch.mode == "restart":
+    if launch.mode in ("restart", "script"):
         names, leader = [name for name in launch.pids if _is_wanted(name, launch)], "node-0"
     elif launch.mode == "live" and directory.store.is_local:
         names, leader = _recorded(directory)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
+    from headway.launch.supervise import ScriptPlace
     from headway.spec.resolve import Resolved
     from headway.state.run_directory import RunDirectory
 
@@ -26,8 +27,8 @@ TERMINATION_BYTES = 4096
 def node() -> None:
     """Run one node of a run (used in the pods of headway run --on).
 
-    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY, HEADWAY_POD
-    and JOB_COMPLETION_INDEX."""
+    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY,
+    HEADWAY_POD, JOB_COMPLETION_INDEX and, of a script, HEADWAY_ADDRESS."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
     from headway.kube.versions import require_launchers_version
@@ -39,6 +40,7 @@ def node() -> None:
         index=int(os.environ["JOB_COMPLETION_INDEX"]),
         coordinator=os.environ["HEADWAY_COORDINATOR"],
         key=Path(os.environ["HEADWAY_KEY"]),
+        script=_script_place(),
     )
     # Before anything that takes long: as the first process of a pod it has no default handler.
     asked: list[int] = []
@@ -76,6 +78,17 @@ def node() -> None:
         _leave_words(str(error))
         raise
     raise typer.Exit(int(code))
+
+
+def _script_place() -> ScriptPlace | None:
+    """Only a script's pod has an address."""
+    from headway.kube.names import NODE_FOLDER
+    from headway.launch.supervise import ScriptPlace
+
+    address = os.environ.get("HEADWAY_ADDRESS")
+    if address is None:
+        return None
+    return ScriptPlace(address, Path(NODE_FOLDER, "work"), Path(NODE_FOLDER, "scratch"))
 
 
 def _leave_words(words: str) -> None:

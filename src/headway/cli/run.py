@@ -54,11 +54,10 @@ def run(
     training; Ctrl-C stops waiting, and the run continues."""
     from headway.errors import BadInput
     from headway.spec.load import load_run
-    from headway.spec.resolve import refuse_scripts, require_complete
+    from headway.spec.resolve import require_complete
 
     loaded = load_run(run_file, set_)
     require_complete(loaded)
-    refuse_scripts(loaded)
     if dry_run:
         from headway.cli.target_render import show_on
 

@@ -61,7 +61,7 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
     """Options of `headway coordinator` that set the numbers of domains and pods."""
     ranks = resolved.domain_ranks
     numbers = {
-        "--min": _fewest_domains(resolved),
+        "--min": fewest_domains(resolved),
         # `scale` may ask for more; the Job has as many pods as it was told.
         "--max": MAX_WORKERS // ranks,
         "--first": _first_domains(resolved),
@@ -74,17 +74,17 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
 
 def fewest_nodes(resolved: Resolved) -> int:
     """With fewer nodes, the run does not train."""
-    return -(-_fewest_domains(resolved) * resolved.domain_ranks // resolved.ranks_per_node)
+    return -(-fewest_domains(resolved) * resolved.domain_ranks // resolved.ranks_per_node)
 
 
 def _first_domains(resolved: Resolved) -> int:
     """A run with a range starts with the minimum; other domains join later."""
     wanted = resolved.run.resources.nodes
     is_range = wanted.minimum < wanted.maximum
-    return _fewest_domains(resolved) if is_range else resolved.num_workers // resolved.domain_ranks
+    return fewest_domains(resolved) if is_range else resolved.num_workers // resolved.domain_ranks
 
 
-def _fewest_domains(resolved: Resolved) -> int:
+def fewest_domains(resolved: Resolved) -> int:
     """With fewer domains, the run saves and waits. Only a range sets a minimum: with a plain
     number, the run would stop whenever a machine is replaced."""
     wanted = resolved.run.resources.nodes

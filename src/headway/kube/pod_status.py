@@ -49,6 +49,9 @@ START_FAILURES = (
 """Reasons of events of such a pod, which its status does not have."""
 MOST_CHARACTERS = 300
 """Of a reason in one line."""
+OUT_OF_MEMORY, EVICTED = "OOMKilled", "Evicted"
+SIGNALLED = 128
+"""Exit codes above it are those of a process that a signal ended."""
 LACKS = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
 NO_LABEL = "node affinity/selector"
 """The scheduler's words for nodes without the labels that a pod requires."""
@@ -274,6 +277,23 @@ def exit_code(pod: Pod) -> int | None:
     return ended.exitCode if ended is not None else None
 
 
+def ran_seconds(pod: Pod) -> float:
+    """Time for which our container ran; 0 if it still runs, or never did."""
+    ended = _end_of(pod)
+    if ended is None or ended.startedAt is None or ended.finishedAt is None:
+        return 0.0
+    return (ended.finishedAt - ended.startedAt).total_seconds()
+
+
+def was_killed(pod: Pod) -> bool:
+    """Whether a signal ended our container, or Kubernetes ended the pod, and not because it used
+    too much memory or disk: so it is, mostly, when its machine is taken away."""
+    if pod.status is not None and pod.status.reason == EVICTED:
+        return False
+    ended = _end_of(pod)
+    return ended is None or (ended.exitCode > SIGNALLED and ended.reason != OUT_OF_MEMORY)
+
+
 def is_own_error(pod: Pod) -> bool:
     """Whether it ended by an error of the run itself, for which its Job fails."""
     found = _ended_container(pod)
@@ -324,7 +344,7 @@ def describe_pod_exit(pod: Pod) -> str:
 
 
 def _exit_words(ended: ContainerStateTerminated) -> str:
-    memory = " (out of memory)" if ended.reason == "OOMKilled" else ""
+    memory = " (out of memory)" if ended.reason == OUT_OF_MEMORY else ""
     return f"ended with exit code {ended.exitCode}{memory}"
 
 

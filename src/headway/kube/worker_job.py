@@ -15,6 +15,7 @@ from headway.kube.names import (
     KEEP_FAILED,
     KEEP_STOPPED,
     KEY,
+    NODE_FOLDER,
     SHARED_MEMORY,
     SPEC,
     Object,
@@ -136,6 +137,11 @@ def _template(resolved: Resolved, target: Target) -> Object:
     if folders_to_fetch(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
         volumes.append({"name": "headway-fetched", "emptyDir": {}})
+    if resolved.is_script:
+        # Without a limit: a pod above it is evicted, and it is the machine's disk that is full. How
+        # much a script needs is requested by the target, as `ephemeral-storage` of its pod.
+        mounts.append({"name": "headway-node", "mountPath": NODE_FOLDER})
+        volumes.append({"name": "headway-node", "emptyDir": {}})
     spot = resolved.run.resources.spot
     # Required: a machine that lost its power a moment ago is Ready, and the emptiest there is.
     apart = {"requiredDuringSchedulingIgnoredDuringExecution": [off_suspects()]}
@@ -190,6 +196,8 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         variable("HEADWAY_KEY", KEY),
         variable_from_field("HEADWAY_POD", "metadata.name"),
         variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
+        # Names of pods do not resolve; and on the host's network the address is the machine's.
+        *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if resolved.is_script else []),
         *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) else []),
         *(_secret_variable(name, target) for name in resolved.run.secrets),
     ]

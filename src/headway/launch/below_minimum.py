@@ -18,12 +18,14 @@ class BelowMinimum:
         self._paused = Lasting()
         self._is_noted = False
 
-    def look(self, state: Mapping[str, Any], is_meant: bool, now: float) -> bool:
+    def look(
+        self, state: Mapping[str, Any], is_meant: bool, now: float, *, has_enough: bool = False
+    ) -> bool:
         """True once each time. `state`: the coordinator's. `is_meant`: the run was stopped, or
-        has ended."""
+        has ended. `has_enough`: its nodes are there, and save before they restart."""
         paused = bool(state["generation"]["paused"])
         self._has_trained = not is_meant and (self._has_trained or not paused)
-        waits = paused and self._has_trained and not is_meant
+        waits = paused and self._has_trained and not is_meant and not has_enough
         seconds = self._paused.seconds(waits, now, now)
         is_new = seconds > WAITS_SECONDS and not self._is_noted
         self._is_noted = waits and (self._is_noted or is_new)

@@ -59,6 +59,8 @@ class WorkerProcess:
     steps_file: Path
     """In which it records the steps it takes."""
     started_at: float
+    ran_at: float | None = None
+    """Time at which the command of a script was first seen to run."""
     pid: int | None = None
     exit_code: int | None = None
     """Exit code, negative for a signal; None while it runs."""
@@ -237,6 +239,10 @@ class FailureDomain:
         """By the worker that came furthest."""
         found = [taken for worker in self.workers if (taken := worker.steps_taken) is not None]
         return max(found, key=lambda taken: taken.last, default=None)
+
+    def lived_seconds(self, now: float) -> float:
+        """Time for which the command of a script ran; 0 if it never did."""
+        return max((now - one.ran_at for one in self.workers if one.ran_at is not None), default=0)
 
     def signal(self, number: int) -> None:
         for worker in self.workers:

@@ -17,12 +17,19 @@ from pathlib import Path
 from typing import Any, Self
 
 from headway.errors import RunFailed
+from headway.spec.resolve import Resolved
 
 SAFE_PATH = ("-P",) if sys.flags.safe_path else ()
 """In a pod whose image is the user's, this process was started without the working folder on its
 path (kube/bootstrap.py). Elsewhere workers have it, and may have the user's modules from it."""
 COMMAND = (sys.executable, *SAFE_PATH, "-m", "headway.train.fork_server")
+SCRIPT_COMMAND = (sys.executable, *SAFE_PATH, "-m", "headway.script")
+"""For the workers of a script, which import nothing."""
 EXIT_SECONDS = 5.0
+
+
+def fork_server_command(resolved: Resolved) -> Sequence[str]:
+    return SCRIPT_COMMAND if resolved.is_script else COMMAND
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ from headway.launch.scarcity import (
     TryAgain,
 )
 from headway.launch.scarcity_calls import carry_out
-from headway.state.status import read_status, watched
+from headway.state.status import spent_seconds, watched
 
 START_LOOK_SECONDS = 0.5
 """Interval between looks at a Job that was not started yet."""
@@ -198,8 +198,7 @@ class JobKeeper:
         if self._tracker.budget_seconds is None or now - self._looked_at_budget < BUDGET_SECONDS:
             return None
         self._looked_at_budget = now
-        spent = read_status(self.watched, self._clock.now()).goodput
-        return None if spent is None else spent.total_seconds
+        return spent_seconds(self.watched, self._clock.now())
 
     def _carry_out(self, decision: JobDecision | ScarcityDecision, job: Job | None) -> None:
         notes = self._notes

@@ -45,7 +45,7 @@ class KeeperNotes:
             nodes=resolved.nodes,
             workers=resolved.num_workers,
             device=resolved.device,
-            mode="live" if resolved.is_live else "restart",
+            mode=resolved.mode,
             cluster=cluster,
         )
         self.flush()

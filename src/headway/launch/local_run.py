@@ -8,12 +8,13 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
+from headway.kube.coordinator_set import fewest_domains
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.failure_domains import (
     MOST_LOSSES,
@@ -22,8 +23,9 @@ from headway.launch.failure_domains import (
     WorkerProcess,
     failure_domains,
 )
-from headway.launch.fork_server import COMMAND, ForkServerLost
-from headway.launch.supervise import DEFAULTS, Supervisor
+from headway.launch.fork_server import ForkServerLost
+from headway.launch.supervise import DEFAULTS, ScriptPlace, Supervisor
+from headway.launch.work_folder import copied
 from headway.launch.worker_exit import describe_exit, exit_message
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.memory_limits import Memory
@@ -39,6 +41,9 @@ LEFT_SECONDS = 2.0
 """Wait, after a worker has left, for the others to leave as well."""
 STOP_SECONDS = 300.0
 """Time to save after Ctrl-C. A second Ctrl-C does not wait."""
+LOOPBACK_ADDRESS = "127.0.0.1"
+WORK, SCRATCH = "work", "scratch"
+"""Folders of a script's nodes in the run directory."""
 # Workers on one machine meet on the loopback, whatever its host name resolves to.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
@@ -53,7 +58,7 @@ class LocalRun(Supervisor):
         resolved: Resolved,
         directory: RunDirectory,
         clock: Clock,
-        fork_server: Sequence[str] = COMMAND,
+        fork_server: Sequence[str] | None = None,
         memory: Memory | None = None,
     ) -> None:
         super().__init__(resolved, directory, clock, _node_name, fork_server, memory or Memory())
@@ -63,6 +68,7 @@ class LocalRun(Supervisor):
         self._watch: Callable[[], None] = lambda: None
         self._coordinator: CoordinatorProcess | None = None
         self._nodes = resolved.nodes
+        self._code: Mapping[str, Path] | None = None
         self._metrics_start = 0
         """Position in the metrics log at launch: what follows was written by this start."""
 
@@ -86,7 +92,7 @@ class LocalRun(Supervisor):
                 nodes=resolved.nodes,
                 workers=resolved.num_workers,
                 device=resolved.device,
-                mode="live" if resolved.is_live else "restart",
+                mode=resolved.mode,
                 pid=os.getpid(),
                 code_digest=resolved.code_digest,
             )
@@ -97,6 +103,7 @@ class LocalRun(Supervisor):
             if resolved.has_coordinator:
                 self._coordinator = stack.enter_context(self._make_coordinator())
                 self._coordinator.wait()
+            stack.callback(self._name_large_files)
             stack.callback(self.workers.end_all)
             for domain in failure_domains(resolved, range(resolved.nodes)):
                 self.workers.start(domain)
@@ -124,6 +131,8 @@ class LocalRun(Supervisor):
         options = ["--domain-pods", str(ranks), "--node-pods", str(resolved.node_ranks)]
         if not resolved.is_live:
             options.append("--restart")
+        if resolved.is_script:
+            options += ["--min", str(fewest_domains(resolved))]
         coordinator = CoordinatorProcess(
             self.directory.name,
             self.directory.store.location("members"),
@@ -140,6 +149,23 @@ class LocalRun(Supervisor):
     def _device(self, worker: WorkerProcess) -> int:
         """Nodes that are simulated here share this machine's devices."""
         return self._rank(worker)
+
+    def _script_place(self, node: int) -> ScriptPlace:
+        """In the run directory: what a script has written to its working folder is not lost when
+        it is stopped."""
+        here = self.directory.local
+        return ScriptPlace(
+            LOOPBACK_ADDRESS, here / WORK / _node_name(node), here / SCRATCH / _node_name(node)
+        )
+
+    def _code_files(self) -> Mapping[str, Path]:
+        """As they were at the first start: the folder is the user's, and may be edited."""
+        if self._code is None:
+            self._code = copied(self.workers.scratch / "code", super()._code_files())
+        return self._code
+
+    def _on_large_files(self, node: int, names: Sequence[str]) -> None:
+        self.journal.note("large_files", node=node, names=names)
 
     # Supervising
 
@@ -170,7 +196,8 @@ class LocalRun(Supervisor):
 
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
-        if lost.out_of_memory and not self._has_made_a_step():
+        is_script = self.resolved.is_script
+        if lost.out_of_memory and not is_script and not self._has_made_a_step():
             self._fail_for_memory(lost)
         if self.resolved.is_live and not self._has_state_somewhere():
             assert self._coordinator is not None
@@ -220,7 +247,9 @@ class LocalRun(Supervisor):
     # Ending
 
     def _is_over(self, exit_codes: Sequence[int | None]) -> bool:
-        is_stopped = self._is_asked_to_end and Exit.STOPPED in exit_codes
+        """Ranks of a script stop one by one: the first may still save."""
+        saves_alone = self.resolved.is_script
+        is_stopped = self._is_asked_to_end and Exit.STOPPED in exit_codes and not saves_alone
         return Exit.DONE in exit_codes or is_stopped
 
     def _early_outcome(self, exit_codes: Sequence[int | None]) -> Exit | None:

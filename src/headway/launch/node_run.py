@@ -18,14 +18,15 @@ from pathlib import Path
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
 from headway.launch.failure_domains import (
+    SEEN_SECONDS,
     FailureDomain,
     Losses,
     WorkerProcess,
     failure_domains,
     step_seen,
 )
-from headway.launch.fork_server import COMMAND, ForkServerLost
-from headway.launch.supervise import Supervisor
+from headway.launch.fork_server import ForkServerLost
+from headway.launch.supervise import ScriptPlace, Supervisor
 from headway.launch.worker_exit import exit_message
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
@@ -41,10 +42,14 @@ class NodeSettings:
     index: int
     coordinator: str
     key: Path
+    script: ScriptPlace | None = None
+    """Only of a script."""
 
 
 class NodeRun(Supervisor):
     """`say` takes a line for the pod's log."""
+
+    seen_seconds = SEEN_SECONDS
 
     def __init__(
         self,
@@ -53,7 +58,7 @@ class NodeRun(Supervisor):
         settings: NodeSettings,
         clock: Clock,
         say: Callable[[str], None],
-        fork_server: Sequence[str] = COMMAND,
+        fork_server: Sequence[str] | None = None,
         memory: Memory | None = None,
     ) -> None:
         super().__init__(
@@ -77,6 +82,7 @@ class NodeRun(Supervisor):
             self._enter_fork_server(stack, log, None)
             stack.callback(self._send_logs)
             stack.callback(self._print)
+            stack.callback(self._name_large_files)
             stack.callback(self.workers.end_all)
             for domain in failure_domains(
                 self.resolved, range(self.settings.index, self.settings.index + 1)
@@ -98,6 +104,16 @@ class NodeRun(Supervisor):
 
     def _device(self, worker: WorkerProcess) -> int:
         return worker.local_rank
+
+    def _script_place(self, node: int) -> ScriptPlace:
+        assert self.settings.script is not None
+        return self.settings.script
+
+    def _on_large_files(self, node: int, names: Sequence[str]) -> None:
+        self._say(
+            f"warning: the script wrote {', '.join(names)} to its working folder, which is lost "
+            "with this pod: what it needs after a restart belongs in $HEADWAY_OUTPUT"
+        )
 
     @property
     def _is_asked_to_end(self) -> bool:

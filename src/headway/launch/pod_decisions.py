@@ -18,7 +18,8 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from headway.launch.failure_domains import Losses, Outage
+from headway.launch.failure_domains import SEEN_SECONDS, Losses, Outage
+from headway.launch.script_progress import ScriptEnd, ScriptEnds
 from headway.member.protocol.identity import parse
 
 SILENT_SECONDS = 2.5
@@ -80,6 +81,10 @@ class PodFacts:
     """How it failed; None: it left when it was asked to."""
     waits_for: str | None = None
     """Why it has not started, if it has a machine and has not."""
+    ran_seconds: float = 0.0
+    """For how long our container ran, if it has ended."""
+    was_killed: bool = False
+    """Ended from outside, not for its memory or disk: with its machine, most likely."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,8 @@ class ReleasePod:
     pod: str
     index: int
     how: str | None
+    ran_seconds: float = 0.0
+    was_killed: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,7 +247,7 @@ class PodTracker:
             *replaced,
             *(self._taken_back(pod) for pod in pods if self._is_astray(pod)),
             *(RemoveMarker(name) for name in sorted(self.ended_markers)),
-            *(ReleasePod(pod.name, pod.index, pod.how) for pod in pods if pod.is_uncounted),
+            *(_released(pod) for pod in pods if pod.is_uncounted),
             *(RemovePod(pod.name) for pod in _failed(pods)[:-KEPT]),
             *(
                 PlacePod(pod.name, pod.num_affinity_terms, pod.index < self.minimum_nodes)
@@ -312,6 +319,8 @@ class CrashCounter:
 
     losses: defaultdict[int, Losses] = field(default_factory=lambda: defaultdict(Losses))
     """By node."""
+    scripts: defaultdict[int, ScriptEnds] = field(default_factory=lambda: defaultdict(ScriptEnds))
+    """The same of a script."""
     outages: defaultdict[int, Outage] = field(default_factory=lambda: defaultdict(Outage))
     """By node."""
     is_hopeless: bool = False
@@ -320,14 +329,28 @@ class CrashCounter:
     def add(self, node: int, how: str, step: int | None, now: float) -> str | None:
         """Why the run should stop, once. `step`: the newest that the run has committed; None: its
         store cannot be reached."""
-        losses, outage = self.losses[node], self.outages[node]
         if step is None:
-            outage.add(now)
-            is_enough, words = outage.is_too_long(now), str(outage)
-        else:
-            self.outages.pop(node)
-            losses.add(step, now)
-            is_enough, words = losses.are_too_many(now), str(losses)
+            return self._in_outage(node, how, now)
+        self.outages.pop(node, None)
+        losses = self.losses[node]
+        losses.add(step, now)
+        return self._stopping(how, losses.are_too_many(now), str(losses))
+
+    def add_script(self, node: int, end: ScriptEnd, step: int | None, now: float) -> str | None:
+        """The same of a script, which may have run for long without a step that is known."""
+        if step is None and not end.is_late:
+            return self._in_outage(node, end.words, now)
+        self.outages.pop(node, None)
+        ends = self.scripts[node]
+        ends.add(end, step or 0, now)
+        return self._stopping(end.words, ends.are_too_many(now, SEEN_SECONDS), str(ends))
+
+    def _in_outage(self, node: int, how: str, now: float) -> str | None:
+        outage = self.outages[node]
+        outage.add(now)
+        return self._stopping(how, outage.is_too_long(now), str(outage))
+
+    def _stopping(self, how: str, is_enough: bool, words: str) -> str | None:
         if self.is_hopeless or not is_enough:
             return None
         self.is_hopeless = True
@@ -351,6 +374,10 @@ def member_pods(state: Mapping[str, Any]) -> set[str]:
 
 def _pods_of(workers: Iterable[str]) -> set[str]:
     return {parse(worker).node for worker in workers}
+
+
+def _released(pod: PodFacts) -> ReleasePod:
+    return ReleasePod(pod.name, pod.index, pod.how, pod.ran_seconds, pod.was_killed)
 
 
 def _names_on(machine: str, pods: Sequence[PodFacts]) -> set[str]:

@@ -32,6 +32,7 @@ from headway.launch.pod_decisions import (
 )
 from headway.launch.pod_watch import PodWatch, pod_facts
 from headway.launch.replacements import Replacements
+from headway.launch.script_progress import ScriptEnd
 
 
 class KeptCoordinator(Protocol):
@@ -116,9 +117,18 @@ class PodKeeper:
         for joined in self.replacements.look(pods, members & connected, self._clock.now()):
             took = round(joined.seconds, 3)
             self._notes.note("replaced", node=joined.node, pod=joined.pod, seconds=took)
-        if self._below_minimum.look(state, is_idle, self._clock.monotonic()):
-            nodes, minimum = len(members & connected), fewest_nodes(self._notes.resolved)
-            self._notes.note("below_minimum", nodes=nodes, minimum=minimum)
+        self._look_at_minimum(state, connected, members, is_idle)
+
+    def _look_at_minimum(
+        self, state: dict[str, Any], connected: set[str], members: set[str], is_idle: bool
+    ) -> None:
+        resolved, now = self._notes.resolved, self._clock.monotonic()
+        minimum = fewest_nodes(resolved)
+        # A generation of workers that restart is over while they still save.
+        there = members & connected if resolved.is_live else connected
+        has_enough = not resolved.is_live and len(there) >= minimum
+        if self._below_minimum.look(state, is_idle, now, has_enough=has_enough):
+            self._notes.note("below_minimum", nodes=len(there), minimum=minimum)
 
     def finish(self) -> None:
         """Waits for calls that are under way."""
@@ -152,10 +162,17 @@ class PodKeeper:
             say(f"{call.pod} {call.how}")
             self._note_lost(call, call.how)
             now = self._clock.monotonic()
-            if why := self._crashes.add(call.index, call.how, outcome.step, now):
+            if why := self._counted(call, call.how, outcome.step, now):
                 say(f"node {call.index}: {why}: the run stops")
                 with suppress(OSError):  # the store is away; the run stops nevertheless
                     self._notes.failed(call.index, None, why)
+
+    def _counted(self, call: ReleasePod, how: str, step: int | None, now: float) -> str | None:
+        """Why the run should stop."""
+        if not self._notes.resolved.is_script:
+            return self._crashes.add(call.index, how, step, now)
+        end = ScriptEnd(call.ran_seconds, is_error=True, was_killed=call.was_killed, words=how)
+        return self._crashes.add_script(call.index, end, step, now)
 
     def _note_lost(self, call: ReplacePod | ReleasePod, how: str) -> None:
         self.replacements.lose(call.index, call.pod, self._clock.now())

@@ -17,7 +17,9 @@ from headway.kube.pod_status import (
     exit_code,
     is_own_error,
     is_unreachable,
+    ran_seconds,
     termination_message,
+    was_killed,
     why_not_started,
 )
 from headway.kube.scheduling_gate import num_affinity_terms
@@ -131,6 +133,8 @@ def pod_facts(pod: Pod) -> PodFacts:
         is_uncounted=has_failed and FINALIZER in (metadata.finalizers or ()),
         how=describe_pod_exit(pod) if has_failed and code != Exit.STOPPED else None,
         waits_for=why_not_started(pod),
+        ran_seconds=ran_seconds(pod),
+        was_killed=has_failed and was_killed(pod),
     )
 
 

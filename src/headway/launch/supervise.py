@@ -13,6 +13,7 @@ import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 from headway.clock import Clock
@@ -25,15 +26,24 @@ from headway.launch.failure_domains import (
     WorkerProcess,
     last_saved,
 )
-from headway.launch.fork_server import ForkServerProcess
+from headway.launch.fork_server import ForkServerProcess, fork_server_command
 from headway.launch.packages import with_packages
+from headway.launch.script_progress import (
+    ScriptEnd,
+    ScriptEnds,
+    describe_script_exit,
+    was_killed,
+)
 from headway.launch.uncounted_ends import SeenProgress, UncountedEnd, UncountedEnds
+from headway.launch.work_folder import WorkFolder, files_to_copy, make_work_folder
 from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
 from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
 
+OUTPUT = "output"
+"""Of a script, in its run directory. Headway writes nothing there, and removes nothing."""
 STRAGGLER_SECONDS = 10.0
 """Grace between the first worker that finishes and the last."""
 DEFAULTS = {
@@ -41,6 +51,8 @@ DEFAULTS = {
     # OpenMP threads that spin while they wait make a step ten times slower when anything else wants
     # the cores, and a fifth faster when nothing does. A laptop has a browser open.
     "GOMP_SPINCOUNT": "1000",
+}
+NCCL_DEFAULTS = {
     # The coordinator says who is lost. torch's own watchdog only ends a worker whose collective has
     # timed out, without cleaning up, and asks nobody; docs/design/restart.md has the reasons.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
@@ -48,6 +60,7 @@ DEFAULTS = {
     "TORCH_NCCL_PROPAGATE_ERROR": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
 }
+"""Of training workers. A script has its own rules, and its users know torch's."""
 
 
 def allocator_defaults(device: str, given: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -59,10 +72,24 @@ def allocator_defaults(device: str, given: Mapping[str, str] = os.environ) -> di
     return {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
+@dataclass(frozen=True)
+class ScriptPlace:
+    """Where a node of a script runs."""
+
+    address: str
+    """At which other nodes reach it."""
+    work: Path
+    """Working folder of its processes."""
+    scratch: Path
+    """Folder that they find again after a restart."""
+
+
 class Supervisor(ABC):
-    """`fork_server` is the command of the process that forks workers."""
+    """`fork_server` is the command of the process that forks workers, if it is another one."""
 
     environment_defaults = DEFAULTS
+    seen_seconds = 0.0
+    """Time after which a step of the run is certainly visible here."""
 
     def __init__(
         self,
@@ -70,7 +97,7 @@ class Supervisor(ABC):
         directory: RunDirectory,
         clock: Clock,
         node_name: Callable[[int], str],
-        fork_server: Sequence[str],
+        fork_server: Sequence[str] | None,
         memory: Memory,
     ) -> None:
         self.resolved = resolved
@@ -79,9 +106,9 @@ class Supervisor(ABC):
         self.memory = memory
         self.generation = 0
         self.workers = WorkerProcesses(
-            directory, clock, self._worker_environment, node_name, memory
+            directory, clock, self._worker_environment, node_name, memory, resolved.is_script
         )
-        self._fork_server = fork_server
+        self._fork_server = fork_server or fork_server_command(resolved)
         self._over_at: float | None = None
         self._lost_at = -math.inf
         """Time of the newest loss that counts."""
@@ -91,6 +118,9 @@ class Supervisor(ABC):
         it."""
         self._fruitless_starts = FruitlessStarts()
         self._outage = Outage()
+        self._script_ends = ScriptEnds()
+        self._work_folders: dict[int, WorkFolder] = {}
+        """By node, of a script."""
         self._uncounted = UncountedEnds(self._progress, waits=not directory.store.is_local)
 
     # What a launcher decides for itself
@@ -106,6 +136,13 @@ class Supervisor(ABC):
 
     @abstractmethod
     def _device(self, worker: WorkerProcess) -> int: ...
+
+    @abstractmethod
+    def _script_place(self, node: int) -> ScriptPlace: ...
+
+    @abstractmethod
+    def _on_large_files(self, node: int, names: Sequence[str]) -> None:
+        """A script has written them to its working folder."""
 
     @abstractmethod
     def _on_started(self, worker: WorkerProcess) -> None: ...
@@ -173,12 +210,40 @@ class Supervisor(ABC):
             environment["HEADWAY_POD"] = worker.name
         if coordinator is None or (self.resolved.is_live and self.resolved.sharded):
             environment["HEADWAY_STORE"] = str(store)
+        if self.resolved.is_script:
+            environment |= self._script_environment(worker.node)
         return environment
+
+    def _script_environment(self, node: int) -> dict[str, str]:
+        """See `headway.script`."""
+        place, store = self._script_place(node), self.directory.store
+        if node not in self._work_folders:
+            self._work_folders[node] = make_work_folder(place.work, self._code_files())
+            place.scratch.mkdir(parents=True, exist_ok=True)
+        if store.is_local:
+            store.path(OUTPUT).mkdir(parents=True, exist_ok=True)
+        return {
+            "HEADWAY_ADDRESS": place.address,
+            "HEADWAY_WORKDIR": str(place.work),
+            "HEADWAY_OUTPUT": store.location(OUTPUT),
+            "HEADWAY_SCRATCH": str(place.scratch),
+        }
+
+    def _code_files(self) -> Mapping[str, Path]:
+        """Of a script, by their names in the code folder."""
+        return files_to_copy(self.resolved)
+
+    def _name_large_files(self) -> None:
+        for node, folder in self._work_folders.items():
+            if names := folder.new_large_files():
+                self._on_large_files(node, names)
 
     def _environment(self) -> dict[str, str]:
         """Environment of the fork server, and of workers before their own variables."""
         threads = str(self.resolved.threads)
         defaults = {**self.environment_defaults, **allocator_defaults(self.resolved.device)}
+        if not self.resolved.is_script:
+            defaults |= NCCL_DEFAULTS
         environment = with_packages(self.resolved.packages, {**defaults, **os.environ})
         return {**environment, "OMP_NUM_THREADS": threads}
 
@@ -224,11 +289,12 @@ class Supervisor(ABC):
         now, is_cause = self.clock.monotonic(), self._is_cause(lost)
         if is_cause:
             self._lost_at = now
-            self._on_lost(domain, lost, describe_exit(lost.exit_code, lost.out_of_memory))
+            self._on_lost(domain, lost, self._how(lost))
         if is_cause or lost.started_at > max(self._lost_at, self._ended_at):
             self._ended_at = self._ended_at if is_cause else now
             self._uncounted.add(domain, lost, is_cause, now)
             self._count_ends()  # at once, where the store is a folder
+        self._name_large_files()
         if self._coordinator_address() is None:
             self.generation += 1  # only this launcher starts any
         self.workers.start(domain)
@@ -240,7 +306,7 @@ class Supervisor(ABC):
         return lost.exit_code != Exit.GENERATION_OVER and not is_follower
 
     def _progress(self) -> SeenProgress | None:
-        if self.resolved.is_live:
+        if self.resolved.is_live or self.resolved.is_script:
             step = self._newest_step()
             return None if step is None else SeenProgress(step=step)
         saved = last_saved(self.directory)
@@ -253,12 +319,24 @@ class Supervisor(ABC):
                 self._count_outage(end)
                 continue
             self._outage = Outage()
+            if self.resolved.is_script:
+                self._count_script_end(end, progress or SeenProgress())
+                continue
             if progress is None and self.resolved.is_live:
                 continue  # it took steps, though nobody knows how far the run is
             if end.is_loss:
                 self._count_loss(end, progress or SeenProgress())
             else:
                 self._require_steps(end, progress or SeenProgress())
+
+    def _count_script_end(self, end: UncountedEnd, progress: SeenProgress) -> None:
+        taken, lost = end.steps_taken, end.worker
+        step = progress.step if taken is None else max(progress.step, taken.last)
+        killed = was_killed(lost.exit_code, lost.out_of_memory)
+        ended = ScriptEnd(end.lived_seconds, end.is_loss, killed, end.cause)
+        self._script_ends.add(ended, step, end.at)
+        if self._script_ends.are_too_many(end.at, self.seen_seconds):
+            raise self._end_failed(end, self._script_ends)
 
     def _require_steps(self, end: UncountedEnd, progress: SeenProgress) -> None:
         """A generation has ended, and nobody was lost here."""
@@ -284,9 +362,12 @@ class Supervisor(ABC):
             raise self._end_failed(end, self._outage)
 
     def _end_failed(self, end: UncountedEnd, times: object) -> RunFailed:
-        assert end.worker.exit_code is not None
-        how = describe_exit(end.worker.exit_code, end.worker.out_of_memory)
-        return self._failure(end.worker, f"{how}, {times}", end.cause, end.hint)
+        return self._failure(end.worker, f"{self._how(end.worker)}, {times}", end.cause, end.hint)
+
+    def _how(self, worker: WorkerProcess) -> str:
+        assert worker.exit_code is not None
+        how = describe_exit(worker.exit_code, worker.out_of_memory)
+        return describe_script_exit(worker.exit_code, how) if self.resolved.is_script else how
 
     def _end_stragglers(self) -> None:
         """Workers exit well only when all is saved. One that still runs long after that hangs: the
@@ -299,10 +380,8 @@ class Supervisor(ABC):
 
     def _run_failed(self, worker: WorkerProcess) -> RunFailed:
         """The error that ends the run, with the last words of this worker."""
-        assert worker.exit_code is not None
         cause, hint = exit_cause(worker.last_words, worker.log, worker.log_start)
-        how = describe_exit(worker.exit_code, worker.out_of_memory)
-        return self._failure(worker, how, cause, hint)
+        return self._failure(worker, self._how(worker), cause, hint)
 
     def _rank(self, worker: WorkerProcess) -> int:
         return worker.node * self.resolved.ranks_per_node + worker.local_rank

@@ -37,7 +37,8 @@ class PagesUnreachable(HeadwayError):
 
 
 def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[str, Any]:
-    """Its status once a step is committed, or it has finished or was stopped. Raises RunFailed
+    """Its status once a step is committed, or a script was started, or it has finished or was
+    stopped. Raises RunFailed
     if something blocks it that will not go away by itself, and PagesUnreachable if it cannot
     be watched."""
     hopeless, silent = Lasting(), Lasting()
@@ -88,7 +89,7 @@ def _seen(
     """Its status; and until it trains, its Job and what blocks it."""
     known = run.known()
     status = known["status"] if known is not None else None
-    if status is not None and status["step"] > 0 and status["state"] == "running":
+    if status is not None and status["state"] == "running" and _trains(status):
         return status, None, [], None
     job = run.require_job()
     has_finished = _has_finished(run, job)
@@ -98,6 +99,11 @@ def _seen(
         return status, None, [], None
     loss = known.get("loss") if known is not None else None
     return status, job, reasons_to_wait(run, job, is_kept=status is not None), loss
+
+
+def _trains(status: dict[str, Any]) -> bool:
+    """A script need not tell of its steps. Coordinators of before this version know no scripts."""
+    return bool(status["step"] > 0 or status.get("is_script"))
 
 
 def reasons_to_wait(run: ClusterRun, job: Job, is_kept: bool) -> list[WaitReason]:

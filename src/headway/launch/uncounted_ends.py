@@ -16,6 +16,7 @@ from headway.launch.failure_domains import (
     StepsTaken,
     WorkerProcess,
 )
+from headway.launch.script_progress import ALIVE_SECONDS
 from headway.launch.worker_exit import exit_cause
 
 ANSWER_SECONDS = 15.0
@@ -46,11 +47,14 @@ class UncountedEnd:
     cause: str
     hint: str | None
     at: float
+    lived_seconds: float
+    """From when its command ran, of a script."""
     progress: Future[SeenProgress | None]
 
     @property
     def has_advanced(self) -> bool:
-        return self.steps_taken is not None and self.steps_taken.is_any
+        has_steps = self.steps_taken is not None and self.steps_taken.is_any
+        return has_steps or self.lived_seconds >= ALIVE_SECONDS
 
 
 @dataclass
@@ -64,7 +68,10 @@ class UncountedEnds:
     def add(self, domain: FailureDomain, worker: WorkerProcess, is_loss: bool, now: float) -> None:
         cause, hint = exit_cause(worker.last_words, worker.log, worker.log_start)
         taken, progress = domain.steps_taken, self._asked()
-        self._ends.append(UncountedEnd(domain, worker, is_loss, taken, cause, hint, now, progress))
+        lived = domain.lived_seconds(now)
+        self._ends.append(
+            UncountedEnd(domain, worker, is_loss, taken, cause, hint, now, lived, progress)
+        )
 
     def known(self, now: float) -> Iterator[tuple[UncountedEnd, SeenProgress | None]]:
         """Those whose answer has come, or is late, in order."""

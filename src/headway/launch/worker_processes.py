@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import signal
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from headway.clock import Clock
@@ -23,6 +23,9 @@ BLAME_SECONDS = 1.0
 GRACE_SECONDS: dict[int, float] = {Exit.PEER_LOST: BLAME_SECONDS, Exit.GENERATION_OVER: 10.0}
 """Time for the other workers of a domain, by the exit code of the first: to report why they end, or
 to end by themselves after a save. None after any other."""
+SCRIPT_GRACE_SECONDS = {**GRACE_SECONDS, Exit.GENERATION_OVER: 120.0}
+"""Of a script: rank 0 may save for as long as a pod has, after the others have ended. What has lost
+a peer ends by itself within seconds."""
 EXIT_SECONDS = 5.0
 """Grace between SIGINT and SIGKILL."""
 
@@ -38,6 +41,7 @@ class WorkerProcesses:
         environment: Callable[[WorkerProcess, Path], Mapping[str, str]],
         node_name: Callable[[int], str],
         memory: Memory,
+        is_script: bool = False,
     ) -> None:
         self.domains: list[FailureDomain] = []
         self.fork_server: ForkServerProcess | None = None
@@ -47,6 +51,8 @@ class WorkerProcesses:
         self._environment = environment
         self._node_name = node_name
         self._memory = memory
+        self._is_script = is_script
+        self._grace = SCRIPT_GRACE_SECONDS if is_script else GRACE_SECONDS
         self._oom_kills = memory.oom_kills()
         """OOM kills accounted for: before the start, or of a worker that exited."""
         self._num_starts = 0
@@ -80,9 +86,9 @@ class WorkerProcesses:
             now, log_start = self._clock.monotonic(), log.stat().st_size
             steps_file = self.scratch / f"steps-{self._num_starts}-{node}-{local_rank}"
             worker = WorkerProcess(name, node, local_rank, log, log_start, steps_file, now)
+            environment = self._environment(worker, store)  # may raise: then there is no worker
             domain.workers.append(worker)
-            arguments = [self._directory.location]
-            self.fork_server.start(name, arguments, self._environment(worker, store), log)
+            self.fork_server.start(name, [self._directory.location], environment, log)
 
     def poll(self, seconds: float = POLL_SECONDS) -> list[WorkerProcess]:
         """Waits up to `seconds` for reports of the fork server, and notes them. Returns the workers
@@ -101,7 +107,14 @@ class WorkerProcesses:
             else:
                 worker.pid = report.pid
                 started.append(worker)
+        self._note_running(workers.values())
         return started
+
+    def _note_running(self, workers: Iterable[WorkerProcess]) -> None:
+        """A script's worker waits for a place first, perhaps for hours."""
+        for worker in workers:
+            if self._is_script and worker.ran_at is None and worker.steps_file.exists():
+                worker.ran_at = self._clock.monotonic()
 
     def _was_out_of_memory(self) -> bool | None:
         """Whether a SIGKILL just reported was the kernel's, for lack of memory."""
@@ -121,7 +134,7 @@ class WorkerProcesses:
         now = self._clock.monotonic()
         if domain.lost_at is None:
             domain.lost_at = now
-        grace = GRACE_SECONDS.get(lost.exit_code or 0, 0.0)
+        grace = self._grace.get(lost.exit_code or 0, 0.0)
         if now - domain.lost_at >= grace:
             for worker in domain.workers:
                 worker.was_killed = worker.was_killed or worker.exit_code is None

@@ -47,7 +47,12 @@ class Failure(msgspec.Struct, frozen=True):
 
     rank: int
     blame: int
-    """Of several, the one with the most explains the others; of equals, the first."""
+    """Of several, the one with the most explains the others; of equals that of the lowest rank:
+    always that of the same node, whose launcher counts what repeats."""
+
+    @property
+    def weight(self) -> tuple[int, int]:
+        return self.blame, -self.rank
 
 
 class Failures:
@@ -58,7 +63,7 @@ class Failures:
 
     def add(self, failure: Failure) -> None:
         known = self.first()
-        while known is None or known.blame < failure.blame:
+        while known is None or known.weight < failure.weight:
             expected = b"" if known is None else msgspec.json.encode(known)
             there = self._keys.compare_set("failed", expected, msgspec.json.encode(failure))
             known = msgspec.json.decode(there, type=Failure)

@@ -135,6 +135,11 @@ class Resolved(Section):
         return self.run.elastic == "live" or (self.run.elastic == "auto" and auto)
 
     @property
+    def mode(self) -> str:
+        """How it meets a change of its nodes, for people."""
+        return "script" if self.is_script else "live" if self.is_live else "restart"
+
+    @property
     def has_coordinator(self) -> bool:
         """Whether a coordinator decides who is in the run. One node that restarts as a whole needs
         none on this machine, unless it runs a script: there is one kind of script worker."""
@@ -203,14 +208,6 @@ def require_complete(loaded: Loaded) -> None:
             "data.train: sources need a tokenizer",
             str(loaded.located.mark(("data", "train"))),
             "add tokenizer: gpt2, a folder, or {train: {vocab: 8192}}",
-        )
-
-
-def refuse_scripts(loaded: Loaded) -> None:
-    """Until script workers can be started."""
-    if loaded.run.command is not None:
-        raise SpecError(
-            "`command` is not supported yet", str(loaded.located.mark(("command",))), None
         )
 
 

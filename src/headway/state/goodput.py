@@ -81,10 +81,18 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
     )
 
 
-def _spans(events: list[Record], steps: list[Record]) -> tuple[float, float]:
+def spent_seconds(events: list[Record], steps: list[Record], now: float | None = None) -> float:
+    """Seconds of all starts together. `now`: a sign of life besides the records."""
+    return _spans(events, [step for step in steps if "rewind" not in step], now)[0]
+
+
+def _spans(
+    events: list[Record], steps: list[Record], now: float | None = None
+) -> tuple[float, float]:
     """Seconds of all starts together, and seconds between them."""
     launches = [seconds_of(event["time"]) for event in events if event["event"] == "launched"]
     signs = sorted(seconds_of(record["time"]) for record in (*_signs(events), *steps))
+    signs += [now] if now is not None else []
     total = down = 0.0
     if not launches and signs:
         launches = signs[:1]  # the launcher's log is on another machine

@@ -10,6 +10,7 @@ from headway.clock import seconds_of
 from headway.errors import without_hint
 from headway.state.checkpoints import steps_saved
 from headway.state.goodput import Goodput, goodput
+from headway.state.goodput import spent_seconds as time_spent
 from headway.state.record_log import RememberedLog
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
@@ -19,6 +20,8 @@ State = Literal["starting", "running", "finished", "stopped", "failed", "lost", 
 SIGN_OF_LIFE_SECONDS = 180.0
 """A run in an object store counts as running for so long after its last record: logs are
 uploaded every minute."""
+SCRIPT_LIFE_SECONDS = 600.0 + SIGN_OF_LIFE_SECONDS
+"""The same of a script, whose first worker notes every ten minutes that it is alive."""
 SHOWN_CHANGES = 8
 STEP_KEYS = (
     *("step", "generation", "writer", "rewind", "time"),
@@ -74,6 +77,9 @@ class RunStatus:
     failure_hint: str | None = None
     lr: float | None = None
     grad_norm: float | None = None
+    is_script: bool = False
+    """Whether it runs a command of the user's: steps are those of its heartbeat, if it writes
+    one."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -132,7 +138,18 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         failure_hint=failed.get("hint") if failed else None,
         lr=last.get("lr") if last else None,
         grad_norm=last.get("grad_norm") if last else None,
+        is_script=_is_script(events),
     )
+
+
+def spent_seconds(directory: RunDirectory, now: float) -> float | None:
+    """Time that a running run has used; None until it has taken a step. A script may never tell of
+    any."""
+    events, steps = directory.history(), directory.metrics.read()[0]
+    if _is_script(events):
+        return time_spent(events, steps, now)
+    found = goodput(events, steps)
+    return None if found is None else found.total_seconds
 
 
 def _message(failed: Record) -> str:
@@ -147,7 +164,8 @@ def _is_alive(
     if directory.is_running() or directory.store.is_local:
         return directory.is_running()
     times = [record["time"] for record in (*events[-1:], *([last] if last else []))]
-    return any(now - seconds_of(time) < SIGN_OF_LIFE_SECONDS for time in times)
+    most = SCRIPT_LIFE_SECONDS if _is_script(events) else SIGN_OF_LIFE_SECONDS
+    return any(now - seconds_of(time) < most for time in times)
 
 
 def _state(events: list[Record], is_alive: bool) -> State:
@@ -166,6 +184,11 @@ def _state(events: list[Record], is_alive: bool) -> State:
         if name in ("launched", "tries_again"):
             break
     return "starting" if is_alive else "lost"
+
+
+def _is_script(events: Sequence[Record]) -> bool:
+    launched = newest_event(events, "launched")
+    return launched is not None and launched.get("mode") == "script"
 
 
 def _has_given_back(events: list[Record]) -> bool:

@@ -259,10 +259,3 @@ def test_commands_that_need_a_model_say_why_they_do_not_apply(
     assert said.exit_code == 2
     assert "does not apply to it, which runs a script" in said.err
     assert why in said.err
-
-
-@pytest.mark.usefixtures("directory")
-def test_a_script_is_refused_as_long_as_it_cannot_run(headway: Headway) -> None:
-    said = headway("run")
-    assert said.exit_code == 2
-    assert "run.yaml:3:1: `command` is not supported yet" in said.err

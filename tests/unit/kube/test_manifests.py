@@ -398,3 +398,18 @@ def test_secrets_come_by_reference_and_only_to_workers(render: Render, folder: P
     }
     assert reference in container(objects[WORKERS])["env"]
     assert reference not in container(objects[COORDINATOR])["env"]
+
+
+def test_pods_of_a_script_have_an_address_and_a_folder(folder: Path, render: Render) -> None:
+    assert "HEADWAY_ADDRESS" not in json.dumps(render())
+    (folder / "run.yaml").write_text(
+        "version: 1\nname: wiki\ncommand: [python, train.py]\nresources: {nodes: 2..4}\n"
+    )
+    (folder / "train.py").write_text("pass")
+    objects = by_name(render())
+    worker = container(objects[WORKERS])
+    (address,) = (one for one in worker["env"] if one["name"] == "HEADWAY_ADDRESS")
+    assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    (mount,) = (one for one in worker["volumeMounts"] if one["name"] == "headway-node")
+    (volume,) = (one for one in pod(objects[WORKERS])["volumes"] if one["name"] == "headway-node")
+    assert (mount["mountPath"], volume["emptyDir"]) == ("/headway/node", {})

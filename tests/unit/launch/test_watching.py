@@ -142,3 +142,11 @@ def test_a_coordinator_that_was_replaced_is_found(kube: FakeKube) -> None:
     del kube.objects[f"/api/v1/namespaces/ml/pods/{POD}"]
     put_coordinator(kube, READY, pod="another")
     assert run.known() is not None
+
+
+def test_a_script_is_waited_for_until_it_is_started(kube: FakeKube) -> None:
+    """It may never tell of a step."""
+    status = {"step": 0, "state": "running", "is_script": True}
+    page = json.dumps({"status": status, "events": [], "loss": None}).encode()
+    kube.serve_pages({"/status": lambda: (JSON, page)})
+    assert watched(kube, Patient(), []) == status

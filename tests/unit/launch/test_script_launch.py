@@ -1,0 +1,179 @@
+"""A script's workers, as both launchers start and end them: lines of shell stand for them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from headway.clock import Clock, SystemClock
+from headway.errors import Exit, RunFailed
+from headway.launch.fork_server import COMMAND, SCRIPT_COMMAND, fork_server_command
+from headway.launch.local_run import LocalRun
+from headway.launch.node_run import NodeRun, NodeSettings
+from headway.launch.supervise import ScriptPlace
+from headway.launch.work_folder import make_work_folder
+from headway.spec.resolve import Resolved
+from headway.state.run_directory import RunDirectory
+from support import shell_fork_server
+from support.scripts import resolved_script
+
+SHELL = (sys.executable, str(Path(shell_fork_server.__file__)))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Resolved:
+    return resolved_script(tmp_path, 2)
+
+
+def local(script: Resolved, line: str, clock: Clock | None = None) -> LocalRun:
+    clock = clock or SystemClock()
+    directory = RunDirectory.create(script.run_directory, clock)
+    return LocalRun(script, directory, clock, fork_server=(*SHELL, line))
+
+
+class Pod:
+    """And what it prints."""
+
+    def __init__(self, script: Resolved, folder: Path, line: str, clock: Clock) -> None:
+        self.lines: list[str] = []
+        self.act: Callable[[str], None] = lambda line: None
+        place = ScriptPlace("10.0.0.7", folder / "node" / "work", folder / "node" / "scratch")
+        settings = NodeSettings("it-1-x7k2p", 1, "headway-it:7460", Path("/key"), place)
+        directory = RunDirectory.create(script.run_directory, clock)
+        self.run = NodeRun(
+            script, directory, settings, clock, self._hear, fork_server=(*SHELL, line)
+        )
+
+    def _hear(self, line: str) -> None:
+        self.lines.append(line)
+        self.act(line)
+
+
+class Brisk(SystemClock):
+    """Says that it was twenty times longer: a machine that stalls for seconds makes no minutes."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 20
+
+
+def look() -> None:
+    pass
+
+
+def test_a_script_has_a_fork_server_of_its_own(script: Resolved) -> None:
+    run = script.run.model_copy(update={"command": None})
+    assert fork_server_command(script) == SCRIPT_COMMAND
+    assert fork_server_command(script.model_copy(update={"run": run})) == COMMAND
+
+
+def test_what_its_workers_are_given_here(script: Resolved, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
+    line = (
+        'cd "$HEADWAY_WORKDIR" && cat train.py && echo "$HEADWAY_ADDRESS" && '
+        'test -d "$HEADWAY_OUTPUT" && test -d "$HEADWAY_SCRATCH" && '
+        'echo "$HEADWAY_WORKDIR $HEADWAY_OUTPUT $HEADWAY_SCRATCH" && env | grep TORCH_; exit 0'
+    )
+    run = local(script, line)
+    assert run.run(look) == Exit.DONE
+    at = script.run_directory
+    for node in (0, 1):
+        assert run.directory.log(node, 0).read_text().splitlines() == [
+            "print('trains')",
+            "127.0.0.1",
+            f"{at}/work/node-{node} {at}/output {at}/scratch/node-{node}",
+        ]
+    assert run.directory.history()[0]["mode"] == "script"
+
+
+def test_what_they_are_given_in_a_pod(script: Resolved, tmp_path: Path) -> None:
+    line = 'cat "$HEADWAY_WORKDIR/train.py"; echo "$HEADWAY_ADDRESS $HEADWAY_OUTPUT"'
+    pod = Pod(script, tmp_path, line, SystemClock())
+    assert pod.run.run() == Exit.DONE
+    assert pod.lines == ["print('trains')", f"10.0.0.7 {script.run_directory}/output"]
+
+
+def test_the_working_folder_is_kept_when_processes_start_again(
+    script: Resolved, tmp_path: Path
+) -> None:
+    """What a rank has downloaded there, it finds again."""
+    line = (
+        'cd "$HEADWAY_WORKDIR"; test -e there && { cat there; exit 0; }; '
+        "echo downloaded > there; kill -KILL $$"
+    )
+    pod = Pod(script, tmp_path, line, SystemClock())
+    assert pod.run.run() == Exit.DONE
+    assert pod.lines[-1] == "downloaded"
+
+
+def test_the_next_start_has_the_code_of_now_and_keeps_what_was_written(tmp_path: Path) -> None:
+    code, work = tmp_path / "code", tmp_path / "work" / "node-0"
+    for name in ("train.py", "conf/a.yaml", "run.sh"):
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("before")
+    (code / "run.sh").chmod(0o755)
+    files = {name: code / name for name in ("train.py", "conf/a.yaml", "run.sh")}
+    make_work_folder(work, files)
+    assert (work / "run.sh").stat().st_mode & 0o100, "it can be run"
+    (work / "out").mkdir()
+    (work / "out" / "checkpoint.pt").write_text("mine")
+    (work / "train.py").write_text("changed by the script")
+    (code / "train.py").write_text("now")
+    del files["conf/a.yaml"]
+    make_work_folder(work, files)
+    assert (work / "train.py").read_text() == "now"
+    assert not (work / "conf" / "a.yaml").exists(), "it was removed from the code"
+    assert (work / "out" / "checkpoint.pt").read_text() == "mine"
+
+
+def test_a_working_folder_that_cannot_be_made_says_where_and_why(
+    script: Resolved, tmp_path: Path
+) -> None:
+    (tmp_path / "node").write_text("in the way")
+    pod = Pod(script, tmp_path, "exit 0", SystemClock())
+    with pytest.raises(RunFailed, match="the code could not be copied into the working folder"):
+        pod.run.run()
+
+
+def test_large_files_in_the_working_folder_are_named_once(script: Resolved, tmp_path: Path) -> None:
+    line = (
+        'cd "$HEADWAY_WORKDIR"; mkdir -p out; head -c 3000000 /dev/zero > out/ckpt.pt; '
+        'echo small > small; case "$HEADWAY_POD" in *.1/0) exit 8;; esac; exit 0'
+    )
+    pod = Pod(script, tmp_path, line, SystemClock())
+    assert pod.run.run() == Exit.DONE
+    (warning,) = pod.lines
+    assert "wrote out/ckpt.pt (3 MB) to its working folder" in warning
+    assert "$HEADWAY_OUTPUT" in warning
+
+
+def test_a_rank_that_saves_after_the_others_have_stopped_is_not_killed(script: Resolved) -> None:
+    """Asked to stop, it takes a quarter of a minute, by the launcher's clock."""
+    line = (
+        'trap "test $HEADWAY_RANK = 0 && sleep 0.8 && echo saved; exit 6" INT; '
+        "echo ready; while :; do sleep 0.02; done"
+    )
+    run = local(script, line, Brisk())
+    logs = [run.directory.log(node, 0) for node in (0, 1)]
+
+    def stop_once_ready() -> None:
+        is_ready = all(log.exists() and "ready" in log.read_text() for log in logs)
+        if is_ready and run.stop_asked_at is None:
+            run.ask_to_stop()
+
+    assert run.run(stop_once_ready) == Exit.STOPPED
+    assert logs[0].read_text().splitlines() == ["ready", "saved"]
+
+
+def test_a_rank_that_saves_before_a_change_is_not_killed(script: Resolved, tmp_path: Path) -> None:
+    """Of two on one node: the other one has ended, and its generation with it."""
+    two = script.model_copy(update={"ranks_per_node": 2})
+    line = (
+        'case "$HEADWAY_POD" in *.2/*) exit 0;; esac; '
+        'test "$HEADWAY_RANK" = 2 && { sleep 0.8; echo saved; }; exit 8'
+    )
+    pod = Pod(two, tmp_path, line, Brisk())
+    assert pod.run.run() == Exit.DONE
+    assert pod.lines == ["node-1.rank-0: saved"]
