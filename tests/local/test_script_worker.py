@@ -161,6 +161,28 @@ until((out / "end").exists)
         assert run.codes() == [Exit.DONE]
 
 
+def test_ranks_of_a_node_that_leaves_exit_when_the_slowest_has_saved(tmp_path: Path) -> None:
+    """Their launcher kills what is left of a node soon after its first exit."""
+    script = """
+def save(*_):
+    time.sleep(3.0 if rank in "02" else 0.0)
+    note(f"saved-{rank}")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+note(f"runs-{rank}")
+time.sleep(1000)
+"""
+    with ScriptRun(tmp_path, script, nodes=2, ranks=2) as run:
+        run.wait_for(*(f"runs-{rank}" for rank in range(4)))
+        run.signal(signal.SIGTERM, 1)
+        for node, code in ((0, Exit.GENERATION_OVER), (1, Exit.STOPPED)):
+            fast = run.workers[node, 1]
+            run.wait("an exit", lambda fast=fast: fast.code is not None)
+            assert (run.output / f"saved-{2 * node}").exists()
+            assert fast.code == code
+        assert run.codes() == [Exit.GENERATION_OVER] * 2 + [Exit.STOPPED] * 2
+
+
 def test_a_killed_worker_leaves_no_process_of_its_script(tmp_path: Path) -> None:
     script = """
 if os.fork() == 0:

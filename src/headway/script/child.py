@@ -94,7 +94,7 @@ class Child:
         """The script's, with all that it has started and that has not left its group."""
         return [one for one in group_members(os.getpgrp()) if one.pid != os.getpid()]
 
-    def last_words(self) -> str:
+    def printed(self) -> str:
         """The end of what it has written to this worker's log."""
         with suppress(OSError):
             if stat.S_ISREG(os.fstat(2).st_mode):

@@ -75,6 +75,12 @@ def failed_code(exit_code: int, age_seconds: float, is_first_start: bool) -> int
     return Exit.RUN_FAILED if is_mistake else Exit.PEER_LOST
 
 
+def decision_seconds(exit_code: int) -> float:
+    """How long a failure here may still be explained by the loss of another member. A signal comes
+    from this machine, unless the process has ended itself."""
+    return DECISION_SECONDS if exit_code > 0 or exit_code == -signal.SIGABRT else 0.0
+
+
 def blame(exit_code: int, words: str) -> Blame:
     """How much this failure explains, if several ranks have failed."""
     if any(sign in words for sign in FOLLOWING_SIGNS):

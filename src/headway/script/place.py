@@ -80,6 +80,20 @@ def torchrun_variables(place: Place, master: Master, run: str) -> dict[str, str]
     }
 
 
+def visible_devices(given: Mapping[str, str], place: Place) -> dict[str, str]:
+    """On one machine that stands for several nodes, each has devices of its own: the script takes
+    the one with the number LOCAL_RANK, and finds those of its node. Elsewhere nothing is
+    changed."""
+    first = int(given["HEADWAY_DEVICE"]) - place.local_rank
+    if first == 0:
+        return {}
+    numbers = range(first, first + place.ranks_per_node)
+    visible = given.get("CUDA_VISIBLE_DEVICES")
+    names = None if visible is None else visible.split(",")
+    shown = [str(number) if names is None else names[number % len(names)] for number in numbers]
+    return {"CUDA_VISIBLE_DEVICES": ",".join(shown)}
+
+
 def command_environment(
     given: Mapping[str, str], place: Place, master: Master, heartbeat: str
 ) -> dict[str, str]:
@@ -93,6 +107,7 @@ def command_environment(
         **{name: given[name] for name in KEPT if name in given},
         "HEADWAY_HEARTBEAT": heartbeat,
         "PYTHONPATH": os.pathsep.join(path for path in paths if path),
+        **visible_devices(given, place),
         **torchrun_variables(place, master, given["HEADWAY_RUN"]),
     }
 

@@ -23,14 +23,15 @@ from headway.member.worker.session_keys import SessionKeys
 from headway.member.worker.session_view import Denied, GenerationOver, Late, SessionError, View
 from headway.script.child import Child
 from headway.script.ending import (
-    DECISION_SECONDS,
     GRACE_SECONDS,
     GenerationState,
     blame,
+    decision_seconds,
     ended_code,
     failed_code,
     grace_seconds,
 )
+from headway.script.last_words import last_traceback
 from headway.script.meeting import Failure, Failures, Meeting
 from headway.script.place import (
     Master,
@@ -64,6 +65,8 @@ CUT_OFF_SECONDS = 10.0
 FOLLOW_SECONDS = 30.0
 """For the worker that is to blame to end, and the generation with it."""
 SAY_SECONDS = 60.0
+TAIL_CHARACTERS = 4096
+"""Of what a script has printed, in which it may have said that it has lost a peer."""
 STUCK_LOOK_SECONDS = 10.0
 """Between two looks whether another rank's script stands still."""
 SAME_STUCK_SECONDS = 60.0
@@ -343,12 +346,16 @@ class ScriptWorker:
     def _failed(self, exit_code: int) -> int:
         """The script has failed here. If a member is lost, that explains it. Else one of those that
         have failed ends the generation, and is the one that counts."""
-        age, words = self._child.age_seconds, self._ended_because or self._child.last_words()
+        age, printed = self._child.age_seconds, self._child.printed()
+        # Without a traceback the launcher shows the end of the log.
+        words = self._ended_because or last_traceback(printed)
         failures = Failures(self._keys, self._place.num_workers)
         self._session.start_waiting()
         with suppress(SessionError):
-            failures.add(Failure(self._place.rank, blame(exit_code, words).value))
-        deadline = self._clock.monotonic() + DECISION_SECONDS
+            failures.add(
+                Failure(self._place.rank, blame(exit_code, printed[-TAIL_CHARACTERS:]).value)
+            )
+        deadline = self._clock.monotonic() + decision_seconds(exit_code)
         while self._clock.monotonic() < deadline:
             with suppress(SessionError):
                 if failures.are_all():
@@ -357,7 +364,8 @@ class ScriptWorker:
             if (code := self._asked_code()) is not None:
                 return code
         if self._is_to_blame(failures):
-            report_exit_reason(words)
+            if words:
+                report_exit_reason(words)
             is_first = self._master.is_first_start and not self._has_anybody_begun()
             return failed_code(exit_code, age, is_first)
         deadline = self._clock.monotonic() + FOLLOW_SECONDS
@@ -365,7 +373,6 @@ class ScriptWorker:
             self._look()
             if (code := self._asked_code()) is not None:
                 return code
-        report_exit_reason(words)
         return Exit.PEER_LOST
 
     def _is_to_blame(self, failures: Failures) -> bool:

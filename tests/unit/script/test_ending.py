@@ -16,6 +16,7 @@ from headway.script.ending import (
     Blame,
     GenerationState,
     blame,
+    decision_seconds,
     ended_code,
     failed_code,
     grace_seconds,
@@ -69,6 +70,12 @@ def test_a_mistake_in_the_first_minute_fails_the_run() -> None:
     assert failed_code(1, 10.0, is_first_start=True) == Exit.RUN_FAILED
     assert failed_code(1, 10.0, is_first_start=False) == Exit.PEER_LOST
     assert failed_code(1, 61.0, is_first_start=True) == Exit.PEER_LOST
+
+
+@given(EXITS)
+def test_only_what_a_lost_peer_can_cause_is_waited_for(exit_code: int) -> None:
+    is_long = decision_seconds(exit_code) > 0
+    assert is_long == (exit_code > 0 or exit_code == -signal.SIGABRT)
 
 
 @pytest.mark.parametrize(

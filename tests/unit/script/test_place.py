@@ -16,6 +16,7 @@ from headway.script.place import (
     replace_variables,
     torchrun_variables,
 )
+from headway.script.stand_still import STACKS_FOLDER
 
 MASTER = Master("10.0.0.7", 23456, restarts=2, is_first_start=False)
 
@@ -40,6 +41,7 @@ def test_the_command_has_the_users_variables_and_none_between_our_processes() ->
         "CUDA_VISIBLE_DEVICES": "2,3",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
         "HEADWAY_RUN": "mine",
+        "HEADWAY_DEVICE": "0",
         "HEADWAY_KEY": "/secret",
         "HEADWAY_COORDINATOR": "somewhere:1",
         "HEADWAY_OUTPUT": "s3://bucket/mine/output",
@@ -53,6 +55,30 @@ def test_the_command_has_the_users_variables_and_none_between_our_processes() ->
     others = {name: text for name, text in given.items() if not name.startswith("TORCH")}
     default = command_environment(others, Place(0, 1, 0, 1), MASTER, "/beat")
     assert default["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
+    assert default["PYTHONPATH"] == str(STACKS_FOLDER)
+    with_path = command_environment({**given, "PYTHONPATH": "/mine"}, Place(0, 1, 0, 1), MASTER, "")
+    assert with_path["PYTHONPATH"] == f"{STACKS_FOLDER}:/mine"
+
+
+@pytest.mark.parametrize(
+    ("device", "local_rank", "visible", "expected"),
+    [
+        ("1", 1, None, None),
+        ("1", 1, "4,5,6,7", "4,5,6,7"),
+        ("2", 0, None, "2,3"),
+        ("3", 1, None, "2,3"),
+        ("3", 1, "4,5,6,7", "6,7"),
+    ],
+)
+def test_nodes_that_share_a_machine_have_devices_of_their_own(
+    device: str, local_rank: int, visible: str | None, expected: str | None
+) -> None:
+    given = {"HEADWAY_RUN": "mine", "HEADWAY_DEVICE": device}
+    if visible is not None:
+        given["CUDA_VISIBLE_DEVICES"] = visible
+    place = Place(int(device), 4, local_rank, 2)
+    environment = command_environment(given, place, MASTER, "/beat")
+    assert environment.get("CUDA_VISIBLE_DEVICES") == expected
 
 
 def test_only_our_variables_are_replaced_in_arguments() -> None:

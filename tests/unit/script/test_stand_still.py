@@ -8,6 +8,7 @@ import subprocess
 import sys
 import venv
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -104,58 +105,70 @@ in_the_collective()
 """
 
 
-def started(
-    *command: str, path: str = "", script: str = SLEEPS
-) -> tuple[subprocess.Popen[str], str]:
-    paths = os.pathsep.join(one for one in (str(STACKS_FOLDER), path) if one)
-    process = subprocess.Popen(
-        [*command, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "PYTHONPATH": paths},
-    )
-    assert process.stdout is not None
-    return process, process.stdout.readline()
+class Sleeping:
+    """A process that says something, and sleeps."""
 
+    def __init__(self, folder: Path, *command: str, path: str = "", script: str = SLEEPS) -> None:
+        self._errors = folder / "errors"
+        paths = os.pathsep.join(one for one in (str(STACKS_FOLDER), path) if one)
+        with self._errors.open("wb") as errors:
+            self.process = subprocess.Popen(
+                [*command, "-c", script],
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "PYTHONPATH": paths},
+            )
+        assert self.process.stdout is not None
+        self.said = self.process.stdout.readline().split()
 
-def stacks_of(process: subprocess.Popen[str]) -> tuple[int, str]:
-    found = read_stat(process.pid)
-    assert found is not None
-    shown = show_stacks([found], Patient())
-    assert process.poll() is None, "the signal has ended it"
-    process.kill()
-    return shown, process.communicate(timeout=60)[1]
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate(timeout=60)
+
+    @property
+    def errors(self) -> str:
+        return self._errors.read_text()
+
+    def show_stacks(self) -> int:
+        found = read_stat(self.process.pid)
+        assert found is not None
+        return show_stacks([found], Patient())
 
 
 def test_a_python_process_shows_its_stacks_and_runs_the_users_sitecustomize(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.users_own = 'ran'\n")
-    process, said = started(sys.executable, path=str(tmp_path))
-    assert said.split() == ["sleeps", "ran"]
-    shown, stacks = stacks_of(process)
-    assert shown == 1
-    assert "in in_the_collective" in stacks
+    with Sleeping(tmp_path, sys.executable, path=str(tmp_path)) as sleeping:
+        assert sleeping.said == ["sleeps", "ran"]
+        assert sleeping.show_stacks() == 1
+        wait_for("stacks", lambda: "in in_the_collective" in sleeping.errors)
+        assert sleeping.process.poll() is None
 
 
 @pytest.mark.parametrize("flag", ["-S", "-I", "-E"])
-def test_one_that_does_not_read_it_is_not_sent_the_signal(flag: str) -> None:
-    process, said = started(sys.executable, flag)
-    assert said.split() == ["sleeps", "None"]
-    assert stacks_of(process) == (0, "")
+def test_one_that_does_not_read_it_is_not_sent_the_signal(tmp_path: Path, flag: str) -> None:
+    with Sleeping(tmp_path, sys.executable, flag) as sleeping:
+        assert sleeping.said == ["sleeps", "None"]
+        assert sleeping.show_stacks() == 0
 
 
 def test_in_an_environment_of_the_users_own(tmp_path: Path) -> None:
     venv.create(tmp_path / "env", with_pip=False)
-    process, said = started(str(tmp_path / "env/bin/python"))
-    assert said.split() == ["sleeps", "None"]
-    assert "in in_the_collective" in stacks_of(process)[1]
+    with Sleeping(tmp_path, str(tmp_path / "env/bin/python")) as sleeping:
+        assert sleeping.said == ["sleeps", "None"]
+        assert sleeping.show_stacks() == 1
+        wait_for("stacks", lambda: "in in_the_collective" in sleeping.errors)
 
 
-def test_the_script_finds_nothing_of_ours_on_its_path() -> None:
+def test_the_script_finds_nothing_of_ours_on_its_path(tmp_path: Path) -> None:
     script = f"import sys; print({str(STACKS_FOLDER)!r} in sys.path, 'headway' in sys.modules)"
-    process, said = started(sys.executable, script=script)
-    assert said.split() == ["False", "False"]
-    assert process.communicate(timeout=60)[1] == ""
+    with Sleeping(tmp_path, sys.executable, script=script) as sleeping:
+        assert sleeping.said == ["False", "False"]
+        sleeping.process.wait(60)
+        assert sleeping.errors == ""
 
 
 def test_both_sides_mean_the_same_signal() -> None:

@@ -1,0 +1,29 @@
+"""Why a script has failed, from what it has printed."""
+
+from __future__ import annotations
+
+import re
+
+TRACEBACK = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
+"""torch puts the rank before each line once a process group exists."""
+MOST_FRAMES_LINES, MOST_MESSAGE_LINES = 32, 8
+
+
+def last_traceback(text: str) -> str:
+    """The last traceback and its message, without what was printed after it: trackers say goodbye
+    in forty lines. Empty: there is none."""
+    lines = text.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        if found := TRACEBACK.match(lines[index]):
+            prefix = found[1] or ""
+            return _block([line.removeprefix(prefix) for line in lines[index:]])
+    return ""
+
+
+def _block(lines: list[str]) -> str:
+    head, *rest = lines
+    length = next((n for n, line in enumerate(rest) if line[:1] not in (" ", "")), len(rest))
+    frames, message = rest[:length], rest[length : length + MOST_MESSAGE_LINES]
+    if "" in message:
+        message = message[: message.index("")]
+    return "\n".join([head, *frames[-MOST_FRAMES_LINES:], *message])
