@@ -66,7 +66,7 @@ images: install  ## core, CPU and CUDA images, built by buildah on a base made b
 	$(TEST) tests/images
 
 test-prometheus: install ## a Prometheus of this machine reads runs, here and on the test cluster: apt-get install prometheus
-	$(TEST) tests/local/test_prometheus.py tests/cluster/test_prometheus.py
+	$(TEST) tests/local/test_prometheus_parser.py tests/local/test_prometheus.py tests/cluster/test_prometheus.py
 
 test-karpenter: install ## on the test cluster: Karpenter makes machines for a launch and for a lost pod; builds it with Go, 10 minutes
 	$(TEST) tests/cluster/test_karpenter.py
