@@ -10,6 +10,7 @@ import pytest
 
 from support.commands import headway
 from support.live import LiveRun
+from support.wheels import write_wheel
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
@@ -21,6 +22,11 @@ MODEL = ("model.config.width=32", "model.config.layers=2")
 SHORT = (f"train_for={STEPS} steps", f"evaluation.every={EVERY} steps", *BATCH, *MODEL)
 TRAINED = ("loss", "loss_text", "balance", "grad_norm")
 EVALUATED = ("loss", "loss_text", "balance", "accuracy", "accuracy_top5")
+
+
+def copied_example(folder: Path) -> Path:
+    copy = folder / "own-code"
+    return shutil.copytree(EXAMPLE, copy, ignore=shutil.ignore_patterns("runs", "prepared"))
 
 
 def options(name: str) -> list[str]:
@@ -38,8 +44,7 @@ def figures(run: LiveRun) -> dict[str, list[float]]:
 
 
 def test_the_same_on_one_two_and_three_nodes_one_of_which_is_lost(tmp_path: Path) -> None:
-    folder = tmp_path / "own-code"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("runs", "prepared"))
+    folder = copied_example(tmp_path)
     found = {}
     for nodes in (1, 2, 3):
         with LiveRun(folder, f"on-{nodes}", nodes, *options(f"on-{nodes}")) as run:
@@ -67,11 +72,47 @@ def test_the_same_on_one_two_and_three_nodes_one_of_which_is_lost(tmp_path: Path
     assert all(1.0 <= value <= 4.0 for value in alone["balance"]), "divided by another count"
 
 
+@pytest.mark.long("three starts; the gate has requirements and frames, each by itself")
+def test_a_model_of_a_package_that_the_run_file_requires(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by `check --code` and by workers; its lines are among those of an error."""
+    folder = copied_example(tmp_path)
+    network = (folder / "src" / "network.py").read_text()
+    builder = "from company_models.network import Network as build\n"
+    package = {"company_models/__init__.py": builder, "company_models/network.py": network}
+    write_wheel(tmp_path / "wheels", "company_models", "1.0", package)
+    (folder / "requirements.txt").write_text("company-models\n")
+    (folder / "src" / "network.py").unlink()
+    mine = folder / "src" / "mine.py"
+    mine.write_text(mine.read_text().replace("from network", "from company_models.network"))
+    for name, value in {
+        "UV_FIND_LINKS": str(tmp_path / "wheels"),
+        "UV_OFFLINE": "1",
+        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)
+    run_file = folder / "run.yaml"
+    text = run_file.read_text().replace("mine:build", "company_models:build")
+    run_file.write_text(text.replace("{path: src}", "{path: src, requirements: requirements.txt}"))
+    settings = options("packaged")
+    checked = headway("check", "--code", *settings, folder=folder).stdout
+    assert "company_models:build built a model of" in checked
+    headway("run", *settings, folder=folder)
+    small = [*settings, "--set", "model.config.vocab=256", "--set", "name=too-small"]
+    said = headway("run", *small, folder=folder, expect=1).stderr
+    assert "your code failed in step 1: IndexError: index out of range in self" in said
+    assert "  mine.py:21 in loss: " in said
+    assert "  company_models/network.py:81 in forward: " in said
+    assert "token ids go up to 511, positions to 63" in said
+    assert "Traceback" not in said
+
+
 @pytest.mark.long("the gate has a loss that fails, on one worker")
 def test_a_failure_on_one_of_three_is_told_once_with_the_users_frames(tmp_path: Path) -> None:
     """In one micro-batch only: two of the three workers never see it."""
-    folder = tmp_path / "own-code"
-    shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("runs", "prepared"))
+    folder = copied_example(tmp_path)
     mine = folder / "src" / "mine.py"
     there = "    counted = batch.targets != IGNORED  # False in padding rows\n"
     raising = (

@@ -210,14 +210,20 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
 
 
 def _check_code(loaded: Loaded) -> str:
+    from headway.cli.run_packages import installed_packages
     from headway.errors import needs_train
+    from headway.launch.packages import python_here
     from headway.preflight.vocabulary import vocabulary_size
+    from headway.spec.resolve import run_directory
 
     try:
         from headway.train.check_code import check_code
     except ImportError as error:
         raise needs_train("headway check --code", error) from None
-    checked = check_code(loaded.run, loaded.folder, vocabulary_size(loaded))
+    found = installed_packages(loaded, python_here, run_directory(loaded))
+    checked = check_code(
+        loaded.run, loaded.folder, found.site if found else None, vocabulary_size(loaded)
+    )
     return "; ".join(filter(None, [checked, *_transforms(loaded)]))
 
 

@@ -20,27 +20,35 @@ def packages_of(
     """None if the run has no requirements. Keeps their lock in the run directory at `location`, as
     `packages/KEY.txt`, and takes the one that an earlier start has kept there: while requirements
     and workers are the same, so are the packages."""
+    found = installed_packages(loaded, worker, location)
+    if found is not None and _kept(location, found.key) != found.lock:
+        RunDirectory(location).store.write(_file(found.key), found.lock.encode())
+    return found
+
+
+def installed_packages(
+    loaded: Loaded, worker: Callable[[], WorkerPython], location: str
+) -> InstalledPackages | None:
+    """The same, without writing to the run directory."""
     code = loaded.run.code
     if code is None or code.requirements is None:
         return None
-    store = RunDirectory(location).store
-
-    def kept(key: str) -> str | None:
-        try:
-            return store.read(_file(key)).decode()
-        except FileNotFoundError:
-            return None
-
     try:
         file = read_requirements(loaded.folder / code.requirements)
         uv, is_script = Uv(say, SystemClock()), loaded.run.command is not None
-        found = install_packages(file, worker(), is_script, kept, uv, say)
+        return install_packages(
+            file, worker(), is_script, lambda key: _kept(location, key), uv, say
+        )
     except RequirementsRefused as refused:
         where = str(loaded.located.mark(("code", "requirements")))
         raise SpecError(refused.message, where, refused.hint) from None
-    if kept(found.key) != found.lock:
-        store.write(_file(found.key), found.lock.encode())
-    return found
+
+
+def _kept(location: str, key: str) -> str | None:
+    try:
+        return RunDirectory(location).store.read(_file(key)).decode()
+    except FileNotFoundError:
+        return None
 
 
 def _file(key: str) -> str:

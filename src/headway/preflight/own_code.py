@@ -43,10 +43,12 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
         folders = [folder] if folder is not None else []
         if not is_transform:
             folders.append(Path.cwd())  # on the Python path of workers
-        if is_here or is_transform or _is_in(call, folders):
+        needs = loaded.run.code is not None and loaded.run.code.requirements is not None
+        if is_transform or _is_in(call, folders) or (is_here and not needs):
             yield from _call_problems(call, folders, loaded, key)
         else:
-            unchecked.add(f"{'.'.join(map(str, key))}: {call} is looked for in the image")
+            where = "in the packages of code.requirements" if needs else "in the image"
+            unchecked.add(f"{'.'.join(map(str, key))}: {call} is looked for {where}")
 
 
 def _requirements_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:

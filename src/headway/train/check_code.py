@@ -24,16 +24,20 @@ MOST_FLOPS = 2e11
 """Of one forward and backward pass: a few seconds on a laptop."""
 
 
-def check_code(run: RunFile, folder: Path, vocabulary: int | None = None) -> str:
+def check_code(
+    run: RunFile, folder: Path, packages: Path | None = None, vocabulary: int | None = None
+) -> str:
     """A summary of what was run. Raises CheckFailed with the frames of the user's code if it
-    fails. `vocabulary`: number of tokens, where it is known."""
+    fails. `packages`: those of `code.requirements`. `vocabulary`: number of tokens, where it is
+    known."""
+    make_importable(packages)
     make_importable(folder / run.code.path if run.code else None)
     try:
         return _checked(run, vocabulary or VOCABULARY)
     except HeadwayError:
         raise
     except (Exception, SystemExit) as error:
-        text = _user_traceback(error, user_code(run, folder))
+        text = _user_traceback(error, user_code(run, folder, packages))
         if text is None:
             raise  # an error of ours, with its traceback
         raise CheckFailed(f"your code failed:\n{text}", id_hint(error, run, vocabulary)) from None
@@ -42,7 +46,7 @@ def check_code(run: RunFile, folder: Path, vocabulary: int | None = None) -> str
 def _user_traceback(error: BaseException, code: UserCode) -> str | None:
     """The traceback's frames in the user's code, and the error; None without such frames."""
     frames = code.frames(error)
-    if not frames and not isinstance(error, SyntaxError):
+    if not frames:
         return None
     lines = [*traceback.format_list(frames), *traceback.format_exception_only(error)]
     return "".join(lines).rstrip()

@@ -123,6 +123,13 @@ def own_model(model: ModelConfig) -> BuiltModel:
             f"{model.call} returned {type(module).__name__}",
             "return a torch.nn.Module, or (module, list of its blocks)",
         )
+    for name, value in module.state_dict().items():
+        if not isinstance(value, torch.Tensor):
+            raise BadInput(
+                f"{model.call}: {name} in the model's state_dict is {type(value).__name__}, and "
+                "checkpoints keep tensors only",
+                "leave get_extra_state out, or register a buffer",
+            )
     blocks = find_blocks(module) if blocks is None else list(blocks)
     is_transformers = hasattr(module, "save_pretrained")
     return BuiltModel(

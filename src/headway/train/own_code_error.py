@@ -21,7 +21,8 @@ def own_code_error(
 ) -> RunFailed | None:
     """The error to exit with, if the user's code raised it, or called what did. `step`: the one
     being computed; None while the run is being set up. `vocabulary`: number of tokens."""
-    code = user_code(resolved.run, Path(resolved.folder))
+    packages = Path(resolved.packages) if resolved.packages is not None else None
+    code = user_code(resolved.run, Path(resolved.folder), packages)
     frames = code.frames(error)
     if not frames:
         return None

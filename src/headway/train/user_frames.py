@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import traceback
 from dataclasses import dataclass
@@ -47,21 +46,14 @@ class UserCode:
 LIBRARIES = {"site-packages", "dist-packages"}
 
 
-def user_code(run: RunFile, folder: Path) -> UserCode:
-    """`folder`: the run file's."""
+def user_code(run: RunFile, folder: Path, packages: Path | None) -> UserCode:
+    """`folder`: the run file's. `packages`: those of `code.requirements`."""
     folders = [folder / run.code.path] if run.code is not None else []
-    folders += [Path(path) for path in os.environ.get("PYTHONPATH", "").split(":") if path]
+    folders += [packages] if packages is not None else []
     metrics = run.evaluation.metrics
     calls = (run.model and run.model.call, run.objective.call, metrics and metrics.call)
     folders += [place for call in calls if call and (place := _folder_of_module(call))]
-    # A folder that has Headway in it has its libraries, too.
-    return UserCode(
-        tuple(
-            dict.fromkeys(
-                place.resolve() for place in folders if not (place / HEADWAY.name).is_dir()
-            )
-        )
-    )
+    return UserCode(tuple(dict.fromkeys(place.resolve() for place in folders)))
 
 
 def _folder_of_module(call: str) -> Path | None:

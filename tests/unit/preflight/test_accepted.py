@@ -234,6 +234,17 @@ def test_a_module_that_only_the_image_has(folder: Path) -> None:
     assert found(f"sources: [a.txt], {TRAINED}", model).problems
 
 
+def test_a_module_of_a_package_that_the_run_brings(folder: Path) -> None:
+    write("a.txt", "Once.")
+    write("requirements.txt", "company-models\n")
+    model = "model: {call: 'company_models:build'}\n"
+    code = "code: {path: ., requirements: requirements.txt}\n"
+    checked = found(f"sources: [a.txt], {TRAINED}", model, code)
+    assert checked.problems == []
+    told = "model.call: company_models:build is looked for in the packages of code.requirements"
+    assert told in checked.unchecked
+
+
 def test_the_size_of_a_preset_is_known_before_its_tokenizer_is_trained(folder: Path) -> None:
     """Else a large model would neither be sharded nor recompute its activations by itself."""
     write("a.txt", "Once.")

@@ -61,12 +61,28 @@ def test_only_the_users_frames_are_shown(folder: Path) -> None:
     assert last.startswith("TypeError: cross_entropy_loss()")
 
 
+def refused(folder: Path, code: str) -> str:
+    (folder / "code" / "slips.py").write_text(code)
+    with pytest.raises(BadInput) as caught:
+        check_code(load_run(folder).run, folder)
+    return str(caught.value)
+
+
 def test_a_module_that_cannot_be_read_is_shown_where_it_is_wrong(folder: Path) -> None:
-    said = found(folder, "def loss(:\n")
+    said = refused(folder, "def loss(:\n")
     file = folder / "code" / "slips.py"
-    assert said.startswith(f'your code failed:\n  File "{file}", line 1\n    def loss(:')
-    assert said.splitlines()[-1] == "SyntaxError: invalid syntax"
+    assert f"slips:loss: importing slips failed: SyntaxError: invalid syntax: {file}:1" in said
     assert "importlib" not in said
+
+
+def test_a_module_that_imports_what_is_not_there(folder: Path) -> None:
+    said = refused(folder, "import torch\nimport not_there\n")
+    file = folder / "code" / "slips.py"
+    assert said.splitlines()[:2] == [
+        "slips:loss: importing slips failed: ModuleNotFoundError: No module named 'not_there'",
+        f"  {file}:2 in <module>: import not_there",
+    ]
+    assert "install not_there, or name it in code: {path: FOLDER, requirements: FILE}" in said
 
 
 def test_a_loss_without_a_gradient_is_named(folder: Path) -> None:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from torch import nn
 
 from headway.errors import BadInput
 from headway.plan.model_size import padded_vocabulary
 from headway.spec.run_file import ModelConfig, ObjectiveConfig
-from headway.train.models import _from_scratch, find_blocks
+from headway.train.models import _from_scratch, find_blocks, own_model
 
 
 class Manifest:
@@ -77,3 +79,16 @@ def test_blocks_are_the_longest_list_of_equal_layers() -> None:
         }
     )
     assert find_blocks(module) == list(module["layers"])
+
+
+def test_a_model_of_ones_own_whose_state_is_more_than_tensors_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the first save would fail, hours later."""
+    code = "from torch import nn\n\nclass Counting(nn.Linear):\n"
+    code += "    def get_extra_state(self):\n        return {'seen': 1}\n"
+    (tmp_path / "mine_counting.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = {"in_features": 2, "out_features": 2}
+    with pytest.raises(BadInput, match="_extra_state in the model's state_dict is dict"):
+        own_model(ModelConfig(call="mine_counting:Counting", config=config))

@@ -4,7 +4,8 @@ that came with it, not Headway's, torch's or Python's."""
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -43,21 +44,22 @@ def layer(width):
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "run.yaml").write_text(RUN)
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "mine_failing.py").write_text(MINE)
     package = tmp_path / "packages" / "company_models"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text(PACKAGE)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
     for path in (tmp_path / "src", tmp_path / "packages"):
         monkeypatch.syspath_prepend(path)
-    return tmp_path
+    yield tmp_path
+    for name in ("mine_failing", "company_models"):
+        sys.modules.pop(name, None)
 
 
-def resolved(folder: Path) -> Resolved:
-    return resolve(
+def resolved(folder: Path, packages: bool = True) -> Resolved:
+    made = resolve(
         load_run(folder),
         this_machine(),
         nodes=1,
@@ -65,6 +67,7 @@ def resolved(folder: Path) -> Resolved:
         train_set="prepared",
         validation_sets={},
     )
+    return made.model_copy(update={"packages": str(folder / "packages") if packages else None})
 
 
 def raised(work: Callable[[], object]) -> BaseException:
@@ -94,14 +97,11 @@ def test_frames_of_the_folder_and_of_its_packages(folder: Path) -> None:
     )
 
 
-def test_a_package_of_the_image_that_the_run_file_names(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_package_of_the_image_that_the_run_file_names(folder: Path) -> None:
     """Without a code folder."""
-    monkeypatch.delenv("PYTHONPATH")
     named = RUN.replace("mine_failing:build", "company_models:layer").replace("code:", "# ")
     (folder / "run.yaml").write_text(named)
-    shown = own_code_error(raised(build()), resolved(folder), step=None)
+    shown = own_code_error(raised(build()), resolved(folder, packages=False), step=None)
     assert shown is not None
     first, *frames = shown.message.splitlines()
     assert first.startswith("your code failed while the run was set up: IndexError")
