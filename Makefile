@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -183,6 +183,9 @@ bench-display: install ## processor time that metrics and the terminal add to a 
 
 bench-overhead: install ## milliseconds that Headway adds to a step
 	$(BENCH).overhead
+
+bench-edit: install ## what an edit of one line adds to a launch on the test cluster, REPEATS=10 of each kind
+	REPEATS=$${REPEATS:-10} $(BENCH).edit
 
 bench-report: install ## a report of STEPS=1000000 steps: size, seconds to open in Chromium, time and memory to make it
 	$(BENCH).report

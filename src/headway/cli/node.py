@@ -127,15 +127,21 @@ def _opened(location: str, asked: Sequence[int]) -> RunDirectory | None:
 
 
 def _fetch(resolved: Resolved) -> None:
-    """Copies code, and models that are in a bucket, into folders of this pod. Raises if they do not
-    have the digest that the spec names."""
+    """Copies code, packages, and models that are in a bucket, into folders of this pod. Raises if
+    they do not have the digest that the spec names, or if packages are for another Python."""
     from headway.kube.storage_layout import folders_to_fetch
+    from headway.launch.packages import python_here, require_worker, unpack_packages
     from headway.launch.upload import fetch
     from headway.state.store import Store
+
+    if resolved.packages_for is not None:
+        require_worker(resolved.packages_for, python_here())
 
     for folder, name in folders_to_fetch(resolved).items():
         _say(f"fetching {name}")
         fetch(Store(os.environ["HEADWAY_STORAGE"]), name, Path(folder))
+    if resolved.packages is not None:
+        unpack_packages(Path(resolved.packages))
 
 
 def _say(words: str) -> None:

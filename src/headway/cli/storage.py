@@ -40,7 +40,8 @@ def list_(
     on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target with the storage.")],
     json_: JsonOption = False,
 ) -> None:
-    """List the sets, code and models in the storage of a target, and the runs that name them."""
+    """List what was uploaded to the storage of a target (sets, code, packages and models), and the
+    runs that name it."""
     from headway.cli.target_run import TargetRun, end_claim_pods
     from headway.launch.storage_use import stored_folders
     from headway.spec.load import load_target
@@ -71,8 +72,8 @@ def prune(
     on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target with the storage.")],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove sets, code and models that no run names and no launch has used for 7 days. Runs and
-    their checkpoints are never touched."""
+    """Remove sets, code, packages and models that no run names and no launch has used for 7 days.
+    Runs and their checkpoints are never touched."""
     from headway.cli.target_run import TargetRun, end_claim_pods
     from headway.clock import SystemClock
     from headway.launch.storage_prune import removed_folders, unused_folders

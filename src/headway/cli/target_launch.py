@@ -16,6 +16,7 @@ from headway import __version__
 from headway.cli.code_changes import note_code
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import warn_of_run_file
+from headway.cli.run_packages import packages_of
 from headway.cli.target_render import TargetPlan, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
@@ -24,6 +25,7 @@ from headway.kube.client import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
 from headway.kube.wheels import own_digest
 from headway.launch.job_status import is_launching
+from headway.launch.packages import ARCHIVE, python_on
 from headway.launch.storage_prune import note_used
 from headway.launch.training_wait import status_when_training
 from headway.launch.upload import is_uploaded, upload
@@ -69,9 +71,10 @@ def _launch(
     plan = target_plan(loaded, found, nodes)
     plan.warn()
     _warn_of_one_machine(run, found)
+    packages = packages_of(loaded, lambda: python_on(found.target), run.location)
     with ExitStack() as nothing_in_the_background:
         sets = trainable_sets(loaded, nothing_in_the_background)
-    plan = plan.with_sets(_set_folders(sets, scratch))
+    plan = plan.with_sets(_set_folders(sets, scratch)).with_packages(packages)
     storage = Store(run.storage)
 
     def code_now() -> CodeFolder | None:
@@ -79,7 +82,7 @@ def _launch(
 
     if not is_left_to_train(run.location, plan.resolved.run, extend, on, code_now):
         return None
-    _upload(storage, plan, on)
+    upload_folders(storage, plan, on)
     note_code(run.location, code_now())
     _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
@@ -184,7 +187,7 @@ def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
     return [*folders, LocalFolder(key, "sets", there)]
 
 
-def _upload(storage: Store, plan: TargetPlan, on: str) -> None:
+def upload_folders(storage: Store, plan: TargetPlan, on: str) -> None:
     for folder in plan.folders:
         if folder.kind == "tokenizers":
             continue
@@ -221,7 +224,10 @@ def _files_and_listing(folder: LocalFolder, loaded: Loaded, digest: str) -> tupl
         sizes = {name: path.stat().st_size for name, path in sorted(sets.items())}
         return sets, json.dumps(sizes, indent=2).encode() + b"\n"
     files: Files
-    if folder.kind == "code":
+    if folder.kind == "packages":
+        files = {ARCHIVE: folder.path / ARCHIVE}
+        listing = listing_of(files)
+    elif folder.kind == "code":
         code = code_folder(loaded.run, loaded.folder)
         assert code is not None
         files, listing = code.files, code.listing

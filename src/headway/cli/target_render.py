@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import yaml
@@ -19,6 +19,7 @@ from headway.kube.names import Object
 from headway.kube.placement import resolve_on_target
 from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import (
+    REQUIREMENTS,
     Key,
     LocalFolder,
     StorageLayout,
@@ -28,10 +29,12 @@ from headway.kube.storage_layout import (
     set_addresses,
 )
 from headway.kube.worker_devices import unknown_kind
+from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import load_target
 from headway.state.code_folder import CodeFolderRefused, code_folder
+from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 
@@ -75,6 +78,12 @@ def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Obj
                 f"{'.'.join(name_of_set)}: its digest is known once it is prepared; until then it "
                 f"is shown as {digest_placeholder(name_of_set)}"
             )
+    code = loaded.run.code
+    if code is not None and code.requirements is not None:
+        say(
+            "code.requirements: resolved and installed at the launch; until then their digest is "
+            f"shown as {digest_placeholder(REQUIREMENTS)}"
+        )
     return plan.objects(key)
 
 
@@ -115,6 +124,18 @@ class TargetPlan:
         folders = [*(folder for folder in self.folders if folder.kind != "sets"), *sets_here]
         digests = {**self.digests, **_digests(self.loaded, sets_here)}
         return _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
+
+    def with_packages(self, packages: InstalledPackages | None) -> TargetPlan:
+        """The same, with what its requirements were resolved to."""
+        if packages is None:
+            return self
+        packages.archive()
+        here = [LocalFolder(REQUIREMENTS, "packages", packages.folder)]
+        digests = {**self.digests, **_digests(self.loaded, here)}
+        folders = [*self.folders, *here]
+        plan = _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
+        resolved = plan.resolved.model_copy(update={"packages_for": packages.worker})
+        return replace(plan, resolved=resolved)
 
     def objects(self, key: str) -> list[Object]:
         return manifests(self.resolved, self.found.target, key)
@@ -166,7 +187,6 @@ def _plan(
     digests: Mapping[Key, str],
 ) -> TargetPlan:
     _refuse_stream(loaded)
-    _refuse_requirements(loaded)
     require_supported_on(loaded, found)
     with errors_located(found):
         resolved = resolve_on_target(
@@ -213,6 +233,8 @@ def _digests(loaded: Loaded, folders: Sequence[LocalFolder]) -> dict[Key, str]:
                 digests[folder.key] = model_digest(folder.path)
             case "sets":
                 digests[folder.key] = _set_digest(folder, where)
+            case "packages":
+                digests[folder.key] = listing_of({ARCHIVE: folder.path / ARCHIVE}).digest
     return digests
 
 
@@ -269,15 +291,6 @@ def _set_digest(folder: LocalFolder, where: str) -> str:
         return read(Store(folder.path)).digest
     except NotFound as error:
         raise SpecError(f"{'.'.join(folder.key)}: {error.message}", where, error.hint) from None
-
-
-def _refuse_requirements(loaded: Loaded) -> None:
-    if loaded.run.code is not None and loaded.run.code.requirements is not None:
-        raise SpecError(
-            "code.requirements is not supported on targets yet",
-            str(loaded.located.mark(("code", "requirements"))),
-            "install the packages in the image",
-        )
 
 
 def _refuse_stream(loaded: Loaded) -> None:

@@ -4,6 +4,7 @@
     ROOT/sets/DIGEST          prepared sets
     ROOT/code/DIGEST          files of a code folder
     ROOT/models/DIGEST        a model's folder in the HF format
+    ROOT/packages/DIGEST      packages of `code.requirements`, as one archive
 
 ROOT is the claim's mount or the bucket's URL. All of it is below the prefix that the target
 names: what is beside it may belong to others. Folders are named by the digest of their content, so
@@ -27,11 +28,14 @@ from headway.spec.run_file import ModelConfig, RunFile
 from headway.spec.target_file import Target
 from headway.state.file_listing import listing_of
 
-Kind = Literal["sets", "code", "models"]
+Kind = Literal["sets", "code", "models", "packages"]
 Key = tuple[str, ...]
 """A key of the run file."""
 MODEL, TEACHER, CODE = ("model", "from"), ("objective", "teacher", "from"), ("code", "path")
 TRAIN = ("data", "train")
+REQUIREMENTS = ("code", "requirements")
+SITE = "site"
+"""Folder with the installed packages, in that of the archive."""
 HELD_OUT = "held_out"
 """Name of the validation set that `hold_out` makes."""
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
@@ -77,10 +81,10 @@ class StorageLayout:
         return f"{self.root}/{kind}/{digest}"
 
     def worker_path(self, kind: Kind, digest: str) -> str:
-        """Where workers read it: sets where they are, and models of a claim; code, and models of a
-        bucket, from a folder of the pod, into which it fetches what has this digest. For others may
-        write to the storage, and code is run."""
-        if kind == "code" or (kind == "models" and "://" in self.root):
+        """Where workers read it: sets where they are, and models of a claim; code and packages, and
+        models of a bucket, from a folder of the pod, into which it fetches what has this digest.
+        For others may write to the storage, and code is run."""
+        if kind in ("code", "packages") or (kind == "models" and "://" in self.root):
             return f"{FETCHED}/{kind}/{digest}"
         return self.stored_path(kind, digest)
 
@@ -150,8 +154,13 @@ def in_pods(
     if run.objective.teacher is not None:
         teacher = model_there(TEACHER, run.objective.teacher)
         changed["objective"] = run.objective.model_copy(update={"teacher": teacher})
+    packages = None
     if run.code is not None:
         changed["code"] = run.code.model_copy(update={"path": seen(CODE)})
+        if run.code.requirements is not None:
+            # They are installed when the run is launched.
+            digest = digests.get(REQUIREMENTS) or digest_placeholder(REQUIREMENTS)
+            packages = f"{layout.worker_path('packages', digest)}/{SITE}"
     return resolved.model_copy(
         update={
             "run": run.model_copy(update=changed),
@@ -159,6 +168,7 @@ def in_pods(
             "folder": HEADWAY,
             "run_directory": f"{layout.runs}/{resolved.name}",
             "code_digest": digests.get(CODE),
+            "packages": packages,
         }
     )
 
@@ -169,6 +179,7 @@ def folders_to_fetch(resolved: Resolved) -> dict[str, str]:
     models = (run.model, run.objective.teacher)
     named = [model.from_ for model in models if model is not None]
     named += [run.code.path] if run.code is not None else []
+    named += [resolved.packages.removesuffix(f"/{SITE}")] if resolved.packages is not None else []
     prefix = f"{FETCHED}/"
     return {path: path.removeprefix(prefix) for path in named if path and path.startswith(prefix)}
 

@@ -27,6 +27,7 @@ from uuid import uuid4
 
 from headway.clock import Clock
 from headway.errors import BadInput
+from headway.kube.storage_layout import SITE
 from headway.launch.hardware import torch_version
 from headway.launch.requirements_file import (
     OWN,
@@ -36,9 +37,8 @@ from headway.launch.requirements_file import (
     package_name,
 )
 from headway.spec.resolve import WorkerPython
+from headway.spec.target_file import ARCHITECTURE, Target
 
-SITE = "site"
-"""Folder with the installed packages, in a folder of the cache and in a pod."""
 LOCK = "lock.txt"
 ARCHIVE = "packages.tar.gz"
 HEADER = "# headway: "
@@ -48,6 +48,8 @@ WORDS_SECONDS = 10.0
 LOOK_SECONDS = 0.05
 PLATFORM = "{}-manylinux_2_28"
 """That of RHEL 8: images with a torch that Headway takes have its libc or a later one."""
+ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
+"""As Linux names them and wheels do, by the names of Kubernetes and macOS."""
 CONTENT = "1"
 """Version of what is made of the same requirements."""
 
@@ -136,7 +138,20 @@ def python_here() -> WorkerPython:
     return WorkerPython(
         python=f"{sys.version_info.major}.{sys.version_info.minor}",
         torch=torch_version(),
-        architecture=platform.machine(),
+        architecture=ARCHITECTURES.get(platform.machine(), platform.machine()),
+    )
+
+
+def python_on(target: Target) -> WorkerPython:
+    """As the target says; else this machine's, which pods compare with their own."""
+    here = python_here()
+    architecture = target.pod.architecture or target.pod.node_selector.get(ARCHITECTURE)
+    return WorkerPython(
+        python=target.python or here.python,
+        torch=target.torch or here.torch,
+        architecture=ARCHITECTURES.get(architecture, here.architecture)
+        if architecture is not None
+        else here.architecture,
     )
 
 
@@ -185,8 +200,9 @@ def with_packages(packages: str | None, environment: Mapping[str, str]) -> dict[
     return {**environment, **joined}
 
 
-def unpack(archive: Path, into: Path) -> None:
-    """All or nothing."""
+def unpack_packages(site: Path) -> None:
+    """In a pod, from the archive beside it: all or nothing."""
+    archive, into = site.with_name(ARCHIVE), site
     if into.is_dir():
         return
     half = into.with_name(f".{into.name}-{uuid4().hex[:8]}")
@@ -194,6 +210,7 @@ def unpack(archive: Path, into: Path) -> None:
         with tarfile.open(archive) as packed:
             packed.extractall(half, filter="data")
         half.rename(into)
+        archive.unlink()
     finally:
         shutil.rmtree(half, ignore_errors=True)
 
@@ -209,15 +226,12 @@ def require_worker(wanted: WorkerPython, have: WorkerPython) -> None:
         if asked is None or (found is not None and _public(asked) == _public(found)):
             continue
         has = f"{what} {found}" if found is not None else f"no {what}"
-        value = ARCHITECTURES.get(found or "", found) if key == "pod.architecture" else found
+        names = {ours: theirs for theirs, ours in ARCHITECTURES.items()}
+        value = names.get(found or "", found)
         raise BadInput(
             f"code.requirements were resolved for {what} {asked}, and this image has {has}",
             f"in the target: {key}: {_public(value or '?')}, then headway run --on TARGET again",
         )
-
-
-ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
-"""As Kubernetes names them, by what the kernel says."""
 
 
 # Resolving

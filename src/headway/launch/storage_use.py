@@ -14,7 +14,7 @@ from headway.launch.upload import whole_mark
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
 
-NAMED = re.compile(r"\b(sets|code|models)/([^/\s\"]+)")
+NAMED = re.compile(r"\b(sets|code|models|packages)/([^/\s\"]+)")
 """A folder, as a resolved run names it."""
 
 

@@ -32,6 +32,8 @@ NAMESPACE_PATTERN = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
 IMAGE_PATTERN = r"@sha256:[0-9a-f]{64}$"
 ARCHITECTURE = "kubernetes.io/arch"
 KIND = re.compile(r"[A-Za-z][\w.-]*")
+PYTHON = re.compile(r"3\.\d\d")
+TORCH_PATTERN = r"^\d+\.\d+\.\d+[\w.+]*$"
 AMOUNT = re.compile(r"\d+(\.\d+)?(m|k|M|G|T|P|Ki|Mi|Gi|Ti|Pi)?")
 
 ObjectName = Annotated[str, Field(pattern=OBJECT_PATTERN)]
@@ -53,6 +55,22 @@ AmountField = Annotated[
             "description": "an amount as Kubernetes writes it",
             "examples": [8, "500m", "32Gi"],
         }
+    ),
+]
+
+
+def parse_python(value: Any) -> str:
+    text = str(value).strip()
+    if PYTHON.fullmatch(text) is None:
+        raise ValueError(f"{value!r} is not a version of Python such as 3.12")
+    return text
+
+
+PythonVersionField = Annotated[
+    str,
+    PlainValidator(parse_python),
+    WithJsonSchema(
+        {"type": ["string", "number"], "description": "major and minor", "examples": [3.12]}
     ),
 ]
 
@@ -323,6 +341,11 @@ class Target(Section):
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of the pods, by digest: a tag can change during a run. It has Headway, unless
     `coordinator.image` is given."""
+    python: PythonVersionField | None = None
+    """Version of Python in the image of the workers, such as 3.12: what `code.requirements` are
+    resolved for. Left out: that of the machine that launches. A pod that has another is refused."""
+    torch: Annotated[str, Field(pattern=TORCH_PATTERN)] | None = None
+    """Version of torch there, such as 2.15.0; in the same way, if a package needs torch."""
     storage: Annotated[StorageConfig, Shorthand("url")] | None = None
     """Storage of run directories and data."""
     secret: ObjectName | None = None

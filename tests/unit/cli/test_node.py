@@ -16,6 +16,7 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.kube.names import FETCHED
+from headway.launch.packages import python_here
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
@@ -94,6 +95,23 @@ def test_code_that_others_have_put_into_the_storage_is_not_run(
     assert (node.returncode, said) == (1, f"fetching {name}\n")
     assert error.startswith(
         f"error: {storage.location(name)}.whole does not match what was uploaded"
+    )
+
+
+def test_packages_for_another_python_are_refused_by_name(
+    tmp_path: Path, resolved: Resolved
+) -> None:
+    worker = python_here().model_copy(update={"python": "3.99"})
+    packages = {"packages": f"{FETCHED}/packages/2-{'0' * 64}/site", "packages_for": worker}
+    resolved = resolved.model_copy(update=packages)
+    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    with node_of(tmp_path, resolved, HEADWAY_STORAGE=str(tmp_path / "storage")) as node:
+        said, error = node.communicate(timeout=30)
+    assert (node.returncode, said) == (2, "")
+    have = python_here().python
+    assert error == (
+        f"error: code.requirements were resolved for Python 3.99, and this image has Python {have}"
+        f"\nhint: in the target: python: {have}, then headway run --on TARGET again\n"
     )
 
 

@@ -13,6 +13,7 @@ from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import (
     LocalFolder,
     StorageLayout,
+    folders_to_fetch,
     local_folders,
     model_digest,
     set_addresses,
@@ -146,6 +147,16 @@ def test_all_is_by_content_where_pods_see_it(folder: Path, render: Render) -> No
     assert spec.code_digest == python_digest(folder / "src")
     assert spec.run.code.path == f"/headway/fetched/code/{spec.code_digest}"
     assert str(folder) not in spec.model_dump_json()
+
+
+def test_packages_are_fetched_by_the_digest_of_their_archive(folder: Path, render: Render) -> None:
+    (folder / "src").mkdir()
+    (folder / "requirements.txt").write_text("timm\n")
+    spec = spec_of(render("code={path: src, requirements: requirements.txt}"))
+    digest = "<digest of code.requirements>"  # known when they are installed
+    assert spec.packages == f"/headway/fetched/packages/{digest}/site"
+    fetched = folders_to_fetch(spec)
+    assert fetched[f"/headway/fetched/packages/{digest}"] == f"packages/{digest}"
 
 
 def test_another_run_is_one_of_the_target(folder: Path, render: Render) -> None:

@@ -13,19 +13,23 @@ import pytest
 
 from headway.clock import Clock, SystemClock
 from headway.errors import BadInput
+from headway.kube.storage_layout import SITE
 from headway.launch.packages import (
+    ARCHIVE,
     WORDS_SECONDS,
     InstalledPackages,
     Uv,
     find_uv,
     install_packages,
     python_here,
+    python_on,
     require_worker,
-    unpack,
+    unpack_packages,
     with_packages,
 )
 from headway.launch.requirements_file import RequirementsRefused, read_requirements
 from headway.spec.resolve import WorkerPython
+from headway.spec.target_file import PodConfig, Target
 from headway.state.file_listing import listing_of
 from support.clock import Patient
 from support.wheels import write_wheel
@@ -281,6 +285,16 @@ def test_a_pod_of_another_kind_is_refused_by_name(
     assert f"in the target: {hint}" in caught.value.hint
 
 
+def test_packages_are_resolved_for_what_the_target_says() -> None:
+    here = python_here()
+    assert python_on(Target()) == here
+    pod = PodConfig(architecture="arm64")
+    assert python_on(Target.model_validate({"python": 3.13, "torch": "2.14.1"})) == (
+        WorkerPython(python="3.13", torch="2.14.1", architecture=here.architecture)
+    )
+    assert python_on(Target(pod=pod)).architecture == "aarch64"
+
+
 def test_packages_come_before_those_of_the_image() -> None:
     given = {"PYTHONPATH": "/image", "PATH": "/bin", "OTHER": "x"}
     assert with_packages("/site", given) == {
@@ -344,8 +358,11 @@ def test_a_real_resolution_reaches_a_worker(offline: Path) -> None:
     digest = listing_of({archive.name: archive}).digest
     archive.unlink()
     assert listing_of({archive.name: found.archive()}).digest == digest, "the same bytes"
-    unpack(found.archive(), offline / "pod" / "site")
-    environment = with_packages(str(offline / "pod" / "site"), os.environ)
+    site = offline / "pod" / SITE
+    site.parent.mkdir()
+    site.with_name(ARCHIVE).write_bytes(found.archive().read_bytes())
+    unpack_packages(site)
+    environment = with_packages(str(site), os.environ)
     said = subprocess.check_output(["greet"], env=environment, text=True)
     assert said == "hello\n"
 

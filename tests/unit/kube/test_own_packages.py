@@ -1,0 +1,77 @@
+"""Code and packages of a run on a target: from the user's folder to that of a pod."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from headway.cli.target_launch import upload_folders
+from headway.cli.target_render import target_plan
+from headway.kube.names import FETCHED
+from headway.kube.storage_layout import SITE, folders_to_fetch
+from headway.launch.packages import InstalledPackages, unpack_packages
+from headway.launch.upload import fetch
+from headway.spec.load import load_run, load_target
+from headway.spec.resolve import WorkerPython
+from headway.state.store import Store
+
+WORKER = WorkerPython(python="3.12", architecture="aarch64")
+
+
+class Counting(Store):
+    """How many files are sent to it."""
+
+    num_sent = 0
+
+    def send(self, path: Path, name: str) -> None:
+        self.num_sent += 1
+        super().send(path, name)
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(name)
+
+
+def test_what_a_pod_has_is_what_the_user_has(folder: Path, tmp_path: Path) -> None:
+    write(folder, "src/train.py", "src/conf/a.yaml", "requirements.txt")
+    cached = tmp_path / "cache"
+    write(cached / SITE, "timm/__init__.py", "bin/timm")
+    (cached / SITE / "bin" / "timm").chmod(0o755)
+    loaded = load_run(None, ["code={path: src, requirements: requirements.txt}"])
+    plan = target_plan(loaded, load_target("lab", folder), None)
+    plan = plan.with_packages(InstalledPackages(cached, "key", "lock", WORKER))
+    assert plan.resolved.packages_for == WORKER
+    storage, pod = Counting(tmp_path / "storage"), tmp_path / "pod"
+    upload_folders(storage, plan, "lab")
+    for name in folders_to_fetch(plan.resolved).values():
+        fetch(storage, name, pod / name)
+    assert plan.resolved.packages is not None
+    assert plan.resolved.run.code is not None
+    site = pod / plan.resolved.packages.removeprefix(f"{FETCHED}/")
+    code = pod / plan.resolved.run.code.path.removeprefix(f"{FETCHED}/")
+    unpack_packages(site)
+    unpack_packages(site)
+    assert (site / "timm/__init__.py").read_text() == "timm/__init__.py"
+    assert (site / "bin/timm").stat().st_mode & 0o111
+    assert (code / "conf/a.yaml").read_text() == "src/conf/a.yaml"
+
+
+def test_an_edit_uploads_the_code_and_nothing_else(folder: Path, tmp_path: Path) -> None:
+    """As many requests as there are files, a few at a time; packages stay."""
+    write(folder, *(f"src/{number}.py" for number in range(200)), "requirements.txt")
+    write(tmp_path / "cache" / SITE, "timm.py")
+    storage = Counting(tmp_path / "storage")
+
+    def launch() -> int:
+        before = storage.num_sent
+        loaded = load_run(None, ["code={path: src, requirements: requirements.txt}"])
+        plan = target_plan(loaded, load_target("lab", folder), None)
+        packages = InstalledPackages(tmp_path / "cache", "key", "lock", WORKER)
+        upload_folders(storage, plan.with_packages(packages), "lab")
+        return storage.num_sent - before
+
+    assert launch() == 201
+    assert launch() == 0
+    (folder / "src" / "7.py").write_text("edited")
+    assert launch() == 200
