@@ -92,6 +92,16 @@ def coordinator(
         bool,
         typer.Option("--restart", help="Workers end with their generation (elastic: restart)."),
     ] = False,
+    newcomer_seconds: Annotated[
+        float,
+        typer.Option(
+            "--newcomers",
+            metavar="SECONDS",
+            min=0,
+            help="With --restart: wait from the first worker that wants to join those at work, "
+            "who restart for it.",
+        ),
+    ] = 1.0,
     tls_cert: Annotated[
         Path | None,
         typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), for TLS sessions."),
@@ -144,6 +154,7 @@ def coordinator(
             domain_workers=domain_workers,
             node_workers=node_workers,
             restarts=restarts,
+            newcomer_seconds=newcomer_seconds,
             alone_seconds=RESTART_ALONE_SECONDS if restarts else ALONE_SECONDS,
         ),
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,

@@ -35,6 +35,10 @@ from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
 
+NEWCOMER_SECONDS = 20.0
+"""Wait for more pods before the processes of a script are started again with new ones: its imports
+take as long, and what it has not saved is lost to it."""
+
 
 def coordinator_set(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
@@ -69,6 +73,8 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
         "--node-pods": resolved.node_ranks,
     }
     words = [word for option, number in numbers.items() for word in (option, str(number))]
+    if resolved.is_script:
+        words += ["--newcomers", f"{NEWCOMER_SECONDS:g}"]
     return words if resolved.is_live else [*words, "--restart"]
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -58,6 +59,7 @@ def make_work_folder(path: Path, files: Mapping[str, Path]) -> WorkFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             new = target.with_name(f".{target.name}.headway-new")
             shutil.copy(source, new)
+            new.chmod(new.stat().st_mode | stat.S_IWUSR)  # the code may be read-only, its copy not
             new.replace(target)
         listing.write_text(json.dumps(sorted(files)))
     except (OSError, ValueError) as error:

@@ -75,6 +75,7 @@ SURFACE = {
         "--domain-pods",
         "--node-pods",
         "--restart",
+        "--newcomers",
         "--tls-cert",
         "--tls-key",
         "--until-eof",

@@ -113,10 +113,10 @@ def test_the_next_start_has_the_code_of_now_and_keeps_what_was_written(tmp_path:
     for name in ("train.py", "conf/a.yaml", "run.sh"):
         (code / name).parent.mkdir(parents=True, exist_ok=True)
         (code / name).write_text("before")
-    (code / "run.sh").chmod(0o755)
+    (code / "run.sh").chmod(0o555)
     files = {name: code / name for name in ("train.py", "conf/a.yaml", "run.sh")}
     make_work_folder(work, files)
-    assert (work / "run.sh").stat().st_mode & 0o100, "it can be run"
+    assert (work / "run.sh").stat().st_mode & 0o300 == 0o300, "it can be run, and changed"
     (work / "out").mkdir()
     (work / "out" / "checkpoint.pt").write_text("mine")
     (work / "train.py").write_text("changed by the script")

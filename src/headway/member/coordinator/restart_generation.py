@@ -71,7 +71,7 @@ def _newcomers(state: MembershipState, now: float) -> list[tuple[str, ...]]:
     if len(state.current.domains) >= state.rules.max_domains:
         return []
     new = _free_domains(state, now)
-    if new and now < _since(state, new)[0] + state.rules.join_seconds:
+    if new and now < _since(state, new)[0] + state.rules.newcomer_seconds:
         state.has_changed = True
         return []
     return new

@@ -71,6 +71,8 @@ class Rules:
     join_seconds: float = 1.0
     """Wait from the first worker that wants to join: those that come together are admitted
     together."""
+    newcomer_seconds: float = 1.0
+    """The same where workers restart, and the others are at work: they have to end for it."""
     trouble_seconds: float = 0.5
     """Time from the first complaint to a retry with the same members, unless a loss becomes known.
     It doubles with each retry in a row, up to `longest_trouble_seconds`."""

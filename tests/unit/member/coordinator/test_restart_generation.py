@@ -3,6 +3,8 @@ next."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from headway.member.coordinator.decide import Membership
 from headway.member.coordinator.events import GoodbyeReceived, WriteGeneration
 from headway.member.coordinator.rules import Rules
@@ -396,3 +398,23 @@ def test_a_new_coordinator_waits_for_those_that_save_though_enough_are_there() -
     again.open(*workers(1, "n2", "n3"))
     again.wait(rules.comeback_seconds - 1)
     assert not again.current.breaks(number), "n0 and n1 have not found the coordinator yet"
+
+
+def test_those_at_work_are_disturbed_once_for_all_that_come_meanwhile() -> None:
+    """Pods come up one by one, and each change costs a script what it has not saved."""
+    rules = replace(RULES, newcomer_seconds=20.0)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*workers(1, *NODES))
+    drive.wait(0.1)
+    drive.settle()
+    drive.open(*workers(1, "n3"))
+    drive.wait(10)
+    drive.open(*workers(1, "n4"))
+    drive.wait(9)
+    assert drive.workers == workers(1, *NODES)
+    drive.wait(2)
+    assert drive.workers == []
+    exit_of(drive, *workers(1, *NODES))
+    drive.open(*workers(2, *NODES))
+    drive.wait(0.1)
+    assert drive.workers == [*workers(2, *NODES), *workers(1, "n3", "n4")]
