@@ -13,6 +13,8 @@
     checkpoints/        step-00000300.g000001/, complete once it has a manifest
     model/, tokenizer/  config and tokenizer, to use the weights elsewhere
     logs/, tensorboard/ output of workers, files for TensorBoard
+    output/             of a script: what it saves
+    work/, scratch/     of a script, by node: its working folder, and files that outlive restarts
     members/            members of the run, written by its coordinator
     lock                held while the run is running
     wanted-nodes        number of nodes that `headway scale` has requested
