@@ -60,8 +60,9 @@ class ScriptEnd:
         return self.lived_seconds > other.lived_seconds + allowed
 
     def is_like(self, other: ScriptEnd) -> bool:
-        """Whether it is the same error, at the same point. That a peer was lost is none."""
-        if any(sign in _last_line(self.words) for sign in PEER_SIGNS):
+        """Whether it is the same error, at the same point. That a peer was lost is none, nor is an
+        end from outside."""
+        if self.was_killed or any(sign in _last_line(self.words) for sign in PEER_SIGNS):
             return False
         is_elsewhere = self.is_beyond(other) or other.is_beyond(self)
         return not is_elsewhere and _last_line(self.words) == _last_line(other.words)

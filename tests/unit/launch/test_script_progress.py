@@ -127,6 +127,12 @@ def test_here_the_same_node_is_killed_every_five_minutes_for_a_day(watched: Watc
     assert len(watched.node(until_evening(-signal.SIGKILL)).starts) > 280
 
 
+def test_it_is_killed_a_few_times_soon_after_each_start(watched: Watched) -> None:
+    """By somebody who tries whether it survives that."""
+    codes = iter([-signal.SIGKILL] * 8 + [0])
+    assert len(watched.node(lambda name, now: Life(20.0, next(codes))).starts) == 9
+
+
 def test_a_lost_peer_is_sometimes_taken_for_an_error_of_the_script(watched: Watched) -> None:
     """The coordinator had not noticed within 5 s who was lost. One in three, at one node."""
     chance = Random(2)
