@@ -37,9 +37,9 @@ COMMANDS = [
     CommandEntry(
         TRAIN,
         "init",
-        "Create a folder with a run file based on a preset.",
+        "Create a folder with a run file based on a preset, or with a training script.",
         "init:init",
-        ("headway init tiny my-run", "headway init --list"),
+        ("headway init tiny my-run", "headway init script my-script"),
     ),
     CommandEntry(
         TRAIN,

@@ -24,7 +24,7 @@ def local_runs(incomplete: str) -> list[str]:
 
 def presets(incomplete: str) -> list[str]:
     folder = resources.files("headway.spec") / "presets"
-    names = sorted(item.name.removesuffix(".yaml") for item in folder.iterdir())
+    names = [*sorted(item.name.removesuffix(".yaml") for item in folder.iterdir()), "script"]
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -13,13 +13,21 @@ from headway.cli.output import print_table, say
 SCHEMA = "run.schema.json"
 """Beside the run file, and named by it: an address within the installed package would differ for
 everybody who shares the folder."""
+SCRIPT = "script"
+"""In the place of a preset: a script, which has none."""
+SCRIPT_KEYS = """\
+command: [python, train.py]          # your script and its arguments; all files beside it travel
+# resources: {accelerators: H100:8, nodes: 2..4}   # on a target: a process per device
+# budget: {hours: 24}
+"""
 
 
 def init(
     preset: Annotated[
         str,
         typer.Argument(
-            help="tiny, gpt2-small, llama2-7b, ... (see --list)", autocompletion=presets
+            help="tiny, gpt2-small, llama2-7b, ... (see --list); or script, for your own.",
+            autocompletion=presets,
         ),
     ] = "",
     folder: Annotated[Path | None, typer.Argument(help="A new or empty folder.")] = None,
@@ -31,7 +39,7 @@ def init(
         ),
     ] = False,
 ) -> None:
-    """Create a folder with a run file based on a preset."""
+    """Create a folder with a run file based on a preset, or with a training script."""
     from headway.errors import BadInput
     from headway.spec.load import preset_names
 
@@ -39,12 +47,12 @@ def init(
         from headway.cli.preset_needs import preset_rows
 
         header = ("PRESET", "PARAMETERS", "STATE", "HELD BY")
-        print_table(header, preset_rows())
+        print_table(header, [*preset_rows(), (SCRIPT, "-", "-", "a training script of your own")])
         return
-    if preset not in preset_names():
+    if preset not in (*preset_names(), SCRIPT):
         raise BadInput(
             f"no preset {preset!r}" if preset else "name a preset",
-            f"presets: {', '.join(preset_names())}",
+            f"presets: {', '.join(preset_names())}; or {SCRIPT}, for a training script",
         )
     if folder is None:
         raise BadInput("name the folder to create", f"headway init {preset} my-run")
@@ -52,15 +60,19 @@ def init(
         raise BadInput(f"{folder} already exists and is not empty", "name a new folder")
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.yaml").write_text(_run_file(preset, folder), "utf-8")
-    (folder / SCHEMA).write_text(_schema(), "utf-8")
+    (folder / SCHEMA).write_text(_resource("schema", SCHEMA), "utf-8")
     (folder / "README.md").write_text(_readme(preset), "utf-8")
     (folder / ".gitignore").write_text("prepared/\nruns/\n", "utf-8")
     if preset == "tiny":
         from headway.data.tiny_stories import write_text
 
         write_text(folder / "data")
-    say(f"created {folder} from preset {preset}")
-    say(f"next: cd {folder} && headway run" if preset == "tiny" else _next_with_data(folder))
+    if preset == SCRIPT:
+        text = _resource("script_example", "train.py.txt")
+        (folder / "train.py").write_text(text, "utf-8")
+    say(f"created {folder}" + (f" from preset {preset}" if preset != SCRIPT else ""))
+    is_ready = preset in ("tiny", SCRIPT)
+    say(f"next: cd {folder} && headway run" if is_ready else _next_with_data(folder))
 
 
 def _run_file(preset: str, folder: Path) -> str:
@@ -72,8 +84,10 @@ def _run_file(preset: str, folder: Path) -> str:
 # What to train. Every key: docs/reference/run-file.md; `headway check` summarises the run.
 version: 1
 name: {name or preset}
-extends: {preset}
 """
+    if preset == SCRIPT:
+        return text + SCRIPT_KEYS
+    text += f"extends: {preset}\n"
     if preset == "tiny":
         return text + "# Keys written here override the preset, for example: train_for: 500 steps\n"
     tokenizer = {"bert": "google-bert/bert-base-uncased", "llama2": "meta-llama/Llama-2-7b-hf"}
@@ -94,13 +108,20 @@ data:
     )
 
 
-def _schema() -> str:
+def _resource(folder: str, name: str) -> str:
     from importlib import resources
 
-    return (resources.files("headway.spec") / "schema" / SCHEMA).read_text("utf-8")
+    return (resources.files("headway.spec") / folder / name).read_text("utf-8")
 
 
 def _readme(preset: str) -> str:
+    if preset == SCRIPT:
+        return (
+            "`headway run` starts `train.py` here, `headway run --nodes 2` as two processes; the "
+            "same command resumes.\n"
+            "`headway check` says what is wrong with `run.yaml`, and what holds for a script.\n"
+            "`headway status` shows its steps, `headway logs -f` what it prints.\n"
+        )
     where = "here" if preset == "tiny" else "here, once data/ holds your text"
     return (
         f"`headway check` validates and summarises `run.yaml`.\n"

@@ -209,10 +209,21 @@ def test_editors_find_the_schema_of_what_init_writes(
 def test_init_lists_presets_with_their_sizes_and_what_holds_them(headway: Headway) -> None:
     header, *rows = headway("init", "--list").out.splitlines()
     assert header.split() == ["PRESET", "PARAMETERS", "STATE", "HELD", "BY"]
+    assert rows.pop() == "script       -           -        a training script of your own"
     assert sorted(row.split()[0] for row in rows) == preset_names()
     assert rows[0] == "tiny         957k        15.3 MB  a CPU"
     assert "gpt2-small   124M        2.24 GB  1 GPU of 24 GB" in rows
     assert "llama2-7b    6.74B       121 GB   8 GPUs of 24 GB or 2 GPUs of 80 GB" in rows
+
+
+def test_a_script_is_ready_to_run_and_needs_no_preset(headway: Headway, folder: Path) -> None:
+    made = headway("init", "script", "mine")
+    assert (made.exit_code, made.out) == (0, "")
+    assert "next: cd mine && headway run" in made.err
+    said = headway("check", "mine")
+    assert (said.exit_code, said.err) == (0, "")
+    assert "python train.py" in said.out
+    assert "$HEADWAY_OUTPUT" in said.out
 
 
 def test_init_leaves_what_is_there_alone(headway: Headway, folder: Path) -> None:
