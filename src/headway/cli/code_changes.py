@@ -11,7 +11,8 @@ from headway.state.file_listing import Listing, read_listing
 from headway.state.run_directory import RunDirectory
 
 MOST_NAMED = 10
-SETTINGS = (RUN_FILE, TARGET_FILE)
+NOT_CODE = (RUN_FILE, TARGET_FILE, "run.schema.json", "report.html")
+"""Files that commands of ours write, or that say how a script is run and not what it does."""
 
 
 def note_code(location: str, code: CodeFolder | None) -> None:
@@ -30,8 +31,7 @@ def note_code(location: str, code: CodeFolder | None) -> None:
 
 
 def is_code_changed(directory: RunDirectory, code: CodeFolder | None) -> bool:
-    """Whether it has other files than at the last start. Run file and targets, which may be among
-    them, do not count: they say how a script is run, and not what it does."""
+    """Whether it has other files than at the last start, NOT_CODE left aside."""
     before = directory.read_spec().code_digest
     if code is None or before is None or before == code.listing.digest:
         return False
@@ -39,7 +39,7 @@ def is_code_changed(directory: RunDirectory, code: CodeFolder | None) -> bool:
     if known is None:
         return True
     old, new = (
-        {one.name: one for one in listing.files if one.name not in SETTINGS}
+        {one.name: one for one in listing.files if one.name not in NOT_CODE}
         for listing in (known, code.listing)
     )
     return old != new

@@ -200,6 +200,7 @@ def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
     assert "run it has already finished" in capsys.readouterr().err
     (folder / "run.yaml").write_text(RUN_FILE + "budget: {hours: 3}\n")
     (folder / "runs" / "it.on").write_text("target\n")
+    (folder / "report.html").write_text("")
     assert not again(directory), "that changes nothing that the script does"
     capsys.readouterr()
     assert again(directory, "command=[python, train.py, --lr, 2]")
@@ -210,7 +211,7 @@ def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
     assert again(directory)
     assert "had finished, and starts again" in capsys.readouterr().err
     note_code(directory.location, code_folder(load_run().run, folder))
-    assert "code changed since the last start: changed run.yaml, changed train.py" in (
+    assert "code changed since the last start: changed run.yaml, changed train.py, added rep" in (
         capsys.readouterr().err
     )
 
