@@ -16,7 +16,7 @@ from headway.cli.script_progress import MOST_BYTES, FollowedLog, ScriptProgress
 from headway.clock import SystemClock, stamp
 from headway.errors import BadInput
 from headway.spec.load import load_run
-from headway.spec.resolve import Hardware, resolve
+from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.code_folder import CodeFolder, code_folder
 from headway.state.run_directory import RunDirectory
 from support.in_process import Headway
@@ -260,3 +260,43 @@ def test_commands_that_need_a_model_say_why_they_do_not_apply(
     assert said.exit_code == 2
     assert "does not apply to it, which runs a script" in said.err
     assert why in said.err
+
+
+TARGET = f"""\
+lab:
+  kube: {{context: lab, namespace: ml}}
+  image: registry.example/headway@sha256:{"0" * 64}
+  storage: {{claim: shared-fs}}
+  pod: {{resources: {{cpu: 4, memory: 8Gi}}}}
+"""
+
+
+@pytest.mark.usefixtures("directory")
+def test_the_same_run_file_on_a_target(headway: Headway, folder: Path) -> None:
+    (folder / "targets.yaml").write_text(TARGET)
+    assert headway("check", "--on", "lab").exit_code == 0
+    said = headway("run", "--on", "lab", "--dry-run", "-o", "json")
+    assert said.exit_code == 0, said.err
+    assert "code.path: " in said.err
+    assert "is uploaded to " in said.err
+    assert "data.train" not in said.err
+    (spec,) = (
+        Resolved.model_validate_json(one["data"]["spec.json"])
+        for one in json.loads(said.out)["items"]
+        if "spec.json" in one.get("data", {})
+    )
+    assert spec.is_script
+    assert (spec.nodes, spec.run.resources.nodes.minimum) == (4, 2)
+    assert spec.run.code is not None
+    assert spec.run.code.path.startswith("/"), "a folder of the pod"
+
+
+@pytest.mark.usefixtures("directory")
+def test_a_script_that_is_not_there_is_refused_for_a_target_too(
+    headway: Headway, folder: Path
+) -> None:
+    (folder / "targets.yaml").write_text(TARGET)
+    (folder / "train.py").unlink()
+    said = headway("check", "--on", "lab")
+    assert said.exit_code == 2
+    assert "there is no file train.py" in said.err
