@@ -155,6 +155,8 @@ class RunProgress:
                 self._show_samples()
                 if self.frame is not None:
                     self.frame.evaluations = {**self.frame.evaluations, **event["losses"]}
+            case "large_files":
+                self.line.above(f"warning: {text}")
             case "skipped" | "saved":
                 self.line.above(text)
             case "save_failed":

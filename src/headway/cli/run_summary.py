@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.cli.output import goodput_text, say, short_count, short_loss, short_time
-from headway.cli.script_refusal import OUTPUT
 from headway.errors import HeadwayError
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import fenced, found_checkpoints, steps_saved
@@ -17,7 +16,7 @@ from headway.state.find_run import find_run
 from headway.state.generations import generations
 from headway.state.goodput import goodput
 from headway.state.rewinds import Record, apply_rewinds
-from headway.state.run_directory import MODEL, RunDirectory
+from headway.state.run_directory import MODEL, OUTPUT, RunDirectory
 
 
 def show_summary(directory: RunDirectory, is_script: bool = False) -> None:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from headway.errors import BadInput
+from headway.state.run_directory import OUTPUT
 
 if TYPE_CHECKING:
     from headway.state.run_directory import RunDirectory
-
-OUTPUT = "output"
-"""Folder of the run directory that is the script's own."""
 
 
 def refuse_script(directory: RunDirectory, command: str, why: str, hint: str) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import goodput_text, print_json, short_count, short_loss, short_time
-from headway.cli.script_refusal import OUTPUT
 from headway.errors import NotFound
+from headway.state.run_directory import OUTPUT
 
 if TYPE_CHECKING:
     from headway.cli.members import Event, Launch, ListedWorker
@@ -166,8 +166,7 @@ def _lines(
     if found.failure_hint:
         lines.append(("hint", found.failure_hint))
     total = f" of {found.total_steps}" if found.total_steps is not None else ""
-    is_script = found.workers is not None and found.total_steps is None
-    has_steps = found.step or not is_script
+    has_steps = found.step or not found.is_script
     lines.append(("step", f"{found.step}{total}" if has_steps else "the script tells none"))
     if found.loss is not None:
         lines.append(("loss", f"{found.loss:.4f}"))
@@ -191,7 +190,7 @@ def _lines(
     if found.goodput is not None:
         lines.append(("goodput", goodput_text(found.goodput)))
     lines.append(("folder", found.folder))
-    if is_script:
+    if found.is_script:
         lines.append(("output", f"{found.folder}/{OUTPUT}"))
     return lines
 

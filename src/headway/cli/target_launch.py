@@ -256,8 +256,7 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
         raise RunFailed(error.message, error.hint or left) from None
     finally:
         _warn_of_other_files(run)
-    launched = run.cluster.launched_as()
-    is_script = launched is not None and launched.is_script
+    is_script = status.get("is_script", False)
     if status.get("state") != "running":
         job = run.cluster.job()
         if job is not None and run.cluster.job_status(job).state == "suspended":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -40,10 +41,8 @@ from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
 from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
-from headway.state.run_directory import RunDirectory
+from headway.state.run_directory import OUTPUT, RunDirectory
 
-OUTPUT = "output"
-"""Of a script, in its run directory. Headway writes nothing there, and removes nothing."""
 STRAGGLER_SECONDS = 10.0
 """Grace between the first worker that finishes and the last."""
 DEFAULTS = {
@@ -244,7 +243,11 @@ class Supervisor(ABC):
         defaults = {**self.environment_defaults, **allocator_defaults(self.resolved.device)}
         if not self.resolved.is_script:
             defaults |= NCCL_DEFAULTS
-        environment = with_packages(self.resolved.packages, {**defaults, **os.environ})
+        given = {**defaults, **os.environ}
+        if self.resolved.is_script:  # what it starts by a shell has the same Python as itself
+            beside = os.path.dirname(sys.executable)
+            given["PATH"] = f"{beside}{os.pathsep}{given.get('PATH', os.defpath)}"
+        environment = with_packages(self.resolved.packages, given)
         return {**environment, "OMP_NUM_THREADS": threads}
 
     def _supervise(self) -> Exit:

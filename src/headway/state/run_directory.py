@@ -16,6 +16,9 @@
     output/             of a script: what it saves
     work/, scratch/     of a script, by node: its working folder, and files that outlive restarts
     members/            members of the run, written by its coordinator
+    code/, packages/    lists of the user's code and of its packages, one for each that was used
+    output/             what a script saves, at the address that it knows as $HEADWAY_OUTPUT
+    work/, scratch/     of a script on this machine: copies of the code, $HEADWAY_SCRATCH
     lock                held while the run is running
     wanted-nodes        number of nodes that `headway scale` has requested
 
@@ -55,6 +58,8 @@ RECORD = "run.json"
 SPEC = "spec.json"
 MODEL = "model"
 """Only of a model in the HF format; one of the user's own has no such folder."""
+OUTPUT = "output"
+"""Of a script: its own, never touched by Headway."""
 WANTED_NODES = "wanted-nodes"
 GIVEN_SPEC = "HEADWAY_SPEC"
 

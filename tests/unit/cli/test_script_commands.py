@@ -47,7 +47,7 @@ START = 1.8e9
 def ran(directory: RunDirectory, has_heartbeat: bool = True) -> None:
     """Two workers, one lost, started again, finished: what launcher and workers write."""
     directory.launcher.append(
-        {"time": stamp(START), "event": "launched", "nodes": 2, "workers": 2, "mode": "restart"}
+        {"time": stamp(START), "event": "launched", "nodes": 2, "workers": 2, "mode": "script"}
     )
     for generation, second in ((1, 2), (2, 40)):
         started(directory, START + second, generation)

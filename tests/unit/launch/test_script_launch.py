@@ -88,6 +88,16 @@ def test_what_its_workers_are_given_here(script: Resolved, monkeypatch: pytest.M
     assert run.directory.history()[0]["mode"] == "script"
 
 
+def test_a_shell_finds_the_python_of_the_worker(
+    script: Resolved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", "/usr/bin:/bin")
+    run = local(script, 'echo "$PATH"')
+    assert run.run(look) == Exit.DONE
+    beside = Path(sys.executable).parent
+    assert run.directory.log(0, 0).read_text() == f"{beside}:/usr/bin:/bin\n"
+
+
 def test_what_they_are_given_in_a_pod(script: Resolved, tmp_path: Path) -> None:
     line = 'cat "$HEADWAY_WORKDIR/train.py"; echo "$HEADWAY_ADDRESS $HEADWAY_OUTPUT"'
     pod = Pod(script, tmp_path, line, SystemClock())
