@@ -102,6 +102,16 @@ def coordinator(
             "who restart for it.",
         ),
     ] = 1.0,
+    alone_seconds: Annotated[
+        float | None,
+        typer.Option(
+            "--alone",
+            metavar="SECONDS",
+            min=0,
+            help="Silence of all members at once after which they are lost: most likely this "
+            "process is cut off. Default: 90, with --restart 15.",
+        ),
+    ] = None,
     tls_cert: Annotated[
         Path | None,
         typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), for TLS sessions."),
@@ -130,6 +140,8 @@ def coordinator(
     from headway.member.protocol.messages import MAX_RUN, MAX_WORKERS
 
     require_name(run, MAX_RUN)
+    if alone_seconds is None:
+        alone_seconds = RESTART_ALONE_SECONDS if restarts else ALONE_SECONDS
     if not minimum <= maximum:
         raise BadInput(f"--min {minimum} is more than --max {maximum}")
     if maximum * domain_workers > MAX_WORKERS:
@@ -155,7 +167,7 @@ def coordinator(
             node_workers=node_workers,
             restarts=restarts,
             newcomer_seconds=newcomer_seconds,
-            alone_seconds=RESTART_ALONE_SECONDS if restarts else ALONE_SECONDS,
+            alone_seconds=alone_seconds,
         ),
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         after=after,

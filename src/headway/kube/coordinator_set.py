@@ -31,6 +31,7 @@ from headway.kube.pods import (
 )
 from headway.kube.rbac import coordinator_account
 from headway.kube.worker_devices import later_choices
+from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -74,8 +75,16 @@ def coordinator_arguments(resolved: Resolved) -> list[str]:
     }
     words = [word for option, number in numbers.items() for word in (option, str(number))]
     if resolved.is_script:
-        words += ["--newcomers", f"{NEWCOMER_SECONDS:g}"]
+        words += ["--newcomers", f"{NEWCOMER_SECONDS:g}", "--alone", f"{alone_seconds(resolved):g}"]
     return words if resolved.is_live else [*words, "--restart"]
+
+
+def alone_seconds(resolved: Resolved) -> float:
+    """Silence of all workers at once after which they are lost. Shorter where a wrong guess costs
+    only what was trained since a checkpoint of ours, and where there is one node: nobody else can
+    be heard of. What it costs a script, nobody knows."""
+    is_patient = resolved.is_live or (resolved.is_script and resolved.nodes > 1)
+    return ALONE_SECONDS if is_patient else RESTART_ALONE_SECONDS
 
 
 def fewest_nodes(resolved: Resolved) -> int:

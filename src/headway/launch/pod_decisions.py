@@ -28,9 +28,6 @@ LOST_SECONDS = 3.0
 """Time without a session after which a pod is lost. A killed worker is back within two."""
 ALONE_SECONDS = 90.0
 """The same while no pod has a session: the coordinator itself may be cut off."""
-RESTART_ALONE_SECONDS = 15.0
-"""The same where workers end with their generation: a wrong guess costs only what was trained
-since the newest checkpoint, and a run of one node has nobody else to be heard of."""
 SUSPECT_SECONDS = 90.0
 """Time without new pods for a machine that lost one without a goodbye. Kubernetes knows after 50 s
 whether the machine is gone; one that is back should be used again."""

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from headway.clock import Clock
 from headway.kube.client import KubeClient
-from headway.kube.coordinator_set import fewest_nodes
+from headway.kube.coordinator_set import alone_seconds, fewest_nodes
 from headway.kube.names import SUSPECT, labels
 from headway.launch.below_minimum import BelowMinimum
 from headway.launch.failure_domains import step_seen
@@ -17,8 +17,6 @@ from headway.launch.forgotten_markers import ForgottenMarkers
 from headway.launch.keeper_notes import KeeperNotes
 from headway.launch.pod_calls import Outcome, PodCalls
 from headway.launch.pod_decisions import (
-    ALONE_SECONDS,
-    RESTART_ALONE_SECONDS,
     CrashCounter,
     DismissPod,
     PodFacts,
@@ -60,8 +58,7 @@ class PodKeeper:
         self._kube = kube
         self._notes = notes
         self._clock = clock
-        alone = ALONE_SECONDS if resolved.is_live else RESTART_ALONE_SECONDS
-        self._tracker = PodTracker(resolved.run.resources.nodes.minimum, alone)
+        self._tracker = PodTracker(resolved.run.resources.nodes.minimum, alone_seconds(resolved))
         self._has_found_markers = False
         self._forgotten_markers = ForgottenMarkers(kube, clock)
         self._crashes = CrashCounter()

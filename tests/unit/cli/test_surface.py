@@ -76,6 +76,7 @@ SURFACE = {
         "--node-pods",
         "--restart",
         "--newcomers",
+        "--alone",
         "--tls-cert",
         "--tls-key",
         "--until-eof",

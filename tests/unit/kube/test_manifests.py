@@ -413,3 +413,18 @@ def test_pods_of_a_script_have_an_address_and_a_folder(folder: Path, render: Ren
     (mount,) = (one for one in worker["volumeMounts"] if one["name"] == "headway-node")
     (volume,) = (one for one in pod(objects[WORKERS])["volumes"] if one["name"] == "headway-node")
     assert (mount["mountPath"], volume["emptyDir"]) == ("/headway/node", {})
+
+
+@pytest.mark.parametrize(("nodes", "seconds"), [("2..4", "90"), ("1", "15")])
+def test_a_script_is_not_ended_by_a_coordinator_that_is_cut_off_for_a_moment(
+    folder: Path, render: Render, nodes: str, seconds: str
+) -> None:
+    """It may have saved nothing for half an hour. Of one node nobody else can be heard."""
+    (folder / "run.yaml").write_text(
+        f"version: 1\nname: wiki\ncommand: [python, train.py]\nresources: {{nodes: {nodes}}}\n"
+    )
+    (folder / "train.py").write_text("pass")
+    words = coordinator_arguments(resolved_of(render()))
+    assert words[words.index("--alone") + 1] == seconds
+    assert words[words.index("--newcomers") + 1] == "20"
+    assert words[-1] == "--restart"

@@ -13,7 +13,6 @@ from headway.launch.pod_decisions import (
     KEPT,
     LATE_SECONDS,
     LOST_SECONDS,
-    RESTART_ALONE_SECONDS,
     START_SECONDS,
     SUSPECT_SECONDS,
     CrashCounter,
@@ -31,6 +30,7 @@ from headway.launch.pod_decisions import (
     connected_pods,
     member_pods,
 )
+from headway.member.coordinator.rules import RESTART_ALONE_SECONDS
 
 A = PodFacts(
     "it-0-aaaaa", 0, "node1", 0.0, False, delete_by=None, has_ended=False, job_uid="the-job"
