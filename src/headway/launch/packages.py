@@ -255,7 +255,6 @@ def _lock(
     found["all"].write_text("".join(f"{name}=={version}\n" for name, version in _installed_here()))
     options = [*_for_worker(worker), "--generate-hashes", "--no-header", "--no-annotate"]
     compile_ = ["pip", "compile", str(found["asked"]), *options, "--excludes", str(found["own"])]
-    compile_ += ["--no-deps"] if file.has_hashes else []
     everything = [*compile_, "-c", str(found["bounds"]), "-o", str(found["all"])]
     try:
         seconds = uv.run(everything, what, RESOLVE_SECONDS)

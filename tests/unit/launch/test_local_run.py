@@ -84,6 +84,15 @@ def test_a_run_that_finishes(resolved: Resolved) -> None:
     assert [event["name"] for event in started] == ["node-0.1/0", "node-0.1/1"]
 
 
+def test_workers_find_the_packages_of_the_run_first(
+    resolved: Resolved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    run = make_run(resolved.model_copy(update={"packages": "/site"}), 'echo "$PYTHONPATH $PATH"')
+    assert run.run(look) == Exit.DONE
+    assert run.directory.log(0, 0).read_text().startswith("/site:/mine /site/bin:")
+
+
 def test_workers_of_several_nodes_on_one_machine_take_a_device_each(resolved: Resolved) -> None:
     two = resolved.model_copy(update={"nodes": 2})
     run = make_run(two, 'echo "device $HEADWAY_DEVICE"')

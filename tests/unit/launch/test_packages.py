@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -238,7 +239,7 @@ def test_a_lock_with_hashes_is_taken_as_it_is(fake: Fake) -> None:
     text = "timm==1.0 --hash=sha256:00\n"
     (fake.folder / "requirements.txt").write_text(text)
     assert fake.install().lock.endswith(f"\n{text}")
-    assert "--no-deps" in fake.calls[0], "and only compared with what workers have"
+    assert [call[1] for call in fake.calls] == ["compile", "install"], "compared with the workers"
 
 
 def test_a_resolution_says_that_it_lasts_and_ends(fake: Fake) -> None:
@@ -365,6 +366,23 @@ def test_a_real_resolution_reaches_a_worker(offline: Path) -> None:
     environment = with_packages(str(site), os.environ)
     said = subprocess.check_output(["greet"], env=environment, text=True)
     assert said == "hello\n"
+
+
+def test_a_real_lock_is_compared_with_what_workers_have(offline: Path) -> None:
+    def pinned(name: str) -> str:
+        (wheel,) = (offline / "wheels").glob(f"{name}-*.whl")
+        digest = sha256(wheel.read_bytes()).hexdigest()
+        return f"{name}=={wheel.name.split('-')[1]} --hash=sha256:{digest}\n"
+
+    text = pinned("greet") + pinned("polite")
+    found = resolved(offline, text)
+    assert found.lock.endswith(f"\n{text}")
+    assert found.worker.torch == "2.15.0", "greet needs it"
+    assert (found.site / "polite.py").is_file()
+    with pytest.raises(RequirementsRefused, match=r"torch<2\.4"):
+        resolved(offline, pinned("old"))
+    with pytest.raises(RequirementsRefused, match=r"(?i)hash"):
+        resolved(offline, "polite==1.0 --hash=sha256:" + 64 * "0" + "\n")
 
 
 @pytest.mark.parametrize(
