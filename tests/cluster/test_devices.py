@@ -74,6 +74,7 @@ def _is_refused(lab: Lab, name: str) -> bool:
     )
 
 
+@pytest.mark.trap(18)
 def test_pods_run_on_machines_of_the_kind(lab: Lab, machines: list[str]) -> None:
     h100, a100, unlabelled = machines
     _launch(lab, "hopper", "H100:8", nodes=2)

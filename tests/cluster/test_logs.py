@@ -47,6 +47,7 @@ def worker_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if WORKERS.match(line)]
 
 
+@pytest.mark.trap(19)
 def test_every_line_once_and_in_order(lab: Lab) -> None:
     lab.headway("run", "--on", "lab", "--nodes", "2")
     lab.wait_for_workers(2)

@@ -81,6 +81,7 @@ def test_a_worker_and_the_coordinator_without_power(lab: Lab) -> None:
         lab.wait_for_workers(2, LEFT_SECONDS)
 
 
+@pytest.mark.trap(24)
 def test_the_coordinator_is_told_to_move(lab: Lab) -> None:
     """By a drain, or because Kubernetes has doubts about its node. The second move is as quick as
     the first: a Job that counted them would wait for 10 and 20 s. Workers that cannot find it for a
@@ -111,6 +112,7 @@ def _move_the_coordinator(lab: Lab) -> None:
     )
 
 
+@pytest.mark.trap(33)
 def test_taken_back_with_notice(lab: Lab) -> None:
     with running(lab, nodes=2):
         victim = away_from_the_coordinator(lab)
@@ -152,6 +154,7 @@ def test_a_worker_lost_while_the_api_server_is_away(lab: Lab) -> None:
         assert lab.generation()["generation"] > before["generation"]
 
 
+@pytest.mark.trap(30)
 def test_all_pods_lost_at_once(lab: Lab) -> None:
     with running(lab, nodes=2):
         saves = [one for one in lab.directory().history() if one["event"] == "saved"]

@@ -106,6 +106,7 @@ def _refusals(kube: KubeClient, objects: list[Object]) -> dict[str, str]:
     return found
 
 
+@pytest.mark.trap(36)
 @pytest.mark.usefixtures("classes")
 @pytest.mark.parametrize("name", GOLDEN)
 def test_the_api_server_takes_all_of_it(

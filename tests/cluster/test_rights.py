@@ -163,6 +163,7 @@ def test_each_right_is_needed(cluster: GivenCluster, role: str, coordinator: Kub
         )
 
 
+@pytest.mark.trap(39)
 def test_there_is_no_other(
     cluster: GivenCluster, namespace: str, role: str, coordinator: KubeClient
 ) -> None:

@@ -65,6 +65,7 @@ def _tokens(process: Path) -> list[str]:
     return [place for place in _mounts(process) if TOKEN in place]
 
 
+@pytest.mark.trap(39)
 def test_from_inside(lab: Lab) -> None:
     lab.change_target(egress=EGRESS)
     with lab.typed("run", "--on", "lab", "--nodes", "1") as command:

@@ -39,6 +39,7 @@ def test_scaled_while_it_trains(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
     wait_for("nothing to be left", lambda: lab.objects() == [], 60)
 
 
+@pytest.mark.trap(23, 31)
 def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """By somebody who has the ClusterRole `edit` and what `headway rbac` prints, and no more."""
     monkeypatch.setenv("KUBECONFIG", str(editors_kubeconfig(lab)))
@@ -97,6 +98,7 @@ def _go_the_whole_way(lab: Lab) -> set[tuple[str, str]]:
     return accounts
 
 
+@pytest.mark.trap(25)
 def test_what_cannot_heal_is_given_up_with_its_reason(lab: Lab) -> None:
     targets = lab.folder / "targets.yaml"
     image = lab.cluster.image

@@ -31,6 +31,7 @@ def _take_away(lab: Lab) -> None:
     assert not (lab.shared / "runs" / "it").exists()
 
 
+@pytest.mark.trap(3, 20)
 def test_no_machine_has_so_much(lab: Lab) -> None:
     lab.change_target({"resources": {"cpu": "64", "memory": "2Gi"}})
     with lab.typed("run", "--on", "lab", "--nodes", "2") as command:
@@ -41,6 +42,7 @@ def test_no_machine_has_so_much(lab: Lab) -> None:
     _take_away(lab)
 
 
+@pytest.mark.trap(20)
 def test_a_quota_that_is_used_up(lab: Lab) -> None:
     # Enough for the pod that serves the claim and for the coordinator.
     lab.cluster.api.create(
@@ -55,6 +57,7 @@ def test_a_quota_that_is_used_up(lab: Lab) -> None:
     _take_away(lab)
 
 
+@pytest.mark.trap(20)
 def test_pods_that_policy_rejects(lab: Lab) -> None:
     """Of the workers only: an RDMA device comes with a capability that the namespace forbids."""
     resources = {"cpu": "450m", "memory": "2Gi", "rdma/hca": "1"}
@@ -84,6 +87,7 @@ def test_pods_that_are_always_out_of_memory(lab: Lab) -> None:
     wait_for("nothing to be left", lambda: lab.objects() == [], 30)
 
 
+@pytest.mark.trap(20)
 def test_a_pod_for_the_claim_that_policy_rejects(lab: Lab) -> None:
     """All pods of the run have the volume, so the first of them does not start either."""
     added = {

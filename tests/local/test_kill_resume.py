@@ -35,6 +35,7 @@ def check(killed, undisturbed) -> None:
     assert ours == [(line["step"], line["loss"]) for line in undisturbed.steps()]
 
 
+@pytest.mark.trap(35)
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_in_a_folder(tmp_path: Path, stream: dict[str, Path], undisturbed, nodes: int) -> None:
     folder = write_run(tmp_path, STEPS)

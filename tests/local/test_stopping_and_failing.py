@@ -56,6 +56,7 @@ def num_starts(folder: Path) -> int:
     return len([event for event in events(folder) if event["event"] == "started"])
 
 
+@pytest.mark.trap(23)
 def test_ctrl_c_saves_and_the_same_command_resumes(folder: Path) -> None:
     going = start("run", "--nodes", "2", folder=folder)
     wait_for("20 steps", lambda: len(metrics(folder)) >= 20)

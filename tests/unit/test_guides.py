@@ -49,6 +49,7 @@ def anchors(page: Path) -> set[str]:
     return {title.strip().replace(" ", "-") for title in plain}
 
 
+@pytest.mark.trap(36)
 def test_links_between_pages_lead_somewhere() -> None:
     broken = []
     for page in PAGES:
@@ -57,6 +58,28 @@ def test_links_between_pages_lead_somewhere() -> None:
             if not there.exists() or (anchor and anchor not in anchors(there)):
                 broken.append(f"{page.relative_to(ROOT)}: {path}#{anchor}")
     assert not broken
+
+
+# --- versions
+
+
+FLOATING = re.compile(
+    r"[\w/.-]+(:latest|@(latest|main|master|HEAD))\b|/(main|master)/[\w./-]+\.\w+"
+)
+SHOWN = [
+    ROOT / "README.md",
+    *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "design"),
+    *(path for folder in ("examples", "docker") for path in (ROOT / folder).rglob("*")),
+    *(ROOT / ".github").rglob("*.yml"),
+]
+
+
+@pytest.mark.trap(37)
+def test_no_page_image_or_example_names_a_version_that_moves() -> None:
+    texts = {path: path.read_bytes().decode(errors="replace") for path in SHOWN if path.is_file()}
+    assert len(texts) > 50
+    found = {str(path): FLOATING.search(text) for path, text in texts.items()}
+    assert {path: match[0] for path, match in found.items() if match} == {}
 
 
 # --- commands

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from headway.cli.preset_needs import SHOWN, preset_parameters
+from headway.cli.trap_page import PAGE, WrongTraps, trap_page
 from headway.errors import Exit
 from headway.plan.device_refusals import NODE_DEVICES, fewest_devices
 from headway.plan.memory_need import COPY_BYTES, STATE_BYTES, state_bytes
@@ -35,11 +36,17 @@ NOTE = "<!-- Made from the code by `make generate`; edits here are lost. -->"
 def main() -> int:
     _describe(Section)
     TargetFile.model_rebuild(force=True)
+    try:
+        traps = trap_page(ROOT, NOTE.replace("the code", "traps.toml and the markers of tests"))
+    except WrongTraps as error:
+        print(error)
+        return Exit.CHECK_FAILED
     pages = {
         f"{DOCS}/run-file.md": _page("The run file", RunFile, _RUN_INTRODUCTION),
         f"{DOCS}/targets-file.md": _page("The target file", Target, _TARGET_INTRODUCTION),
         f"{DOCS}/presets.md": _presets(),
         f"{DOCS}/commands.md": _commands(),
+        PAGE: traps,
         f"{SCHEMAS}/run.schema.json": _schema(RunFile),
         f"{SCHEMAS}/targets.schema.json": _schema(TargetFile),
     }

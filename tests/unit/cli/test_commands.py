@@ -432,6 +432,7 @@ def test_list_of_nothing(headway: Headway, folder: Path) -> None:
     assert json.loads(headway("list", "--json").out) == []
 
 
+@pytest.mark.trap(19)
 def test_logs_are_those_of_the_worker_that_failed(
     headway: Headway, directory: RunDirectory
 ) -> None:

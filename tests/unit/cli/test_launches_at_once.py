@@ -33,6 +33,7 @@ def kube(folder: Path) -> Iterator[FakeKube]:
         yield kube
 
 
+@pytest.mark.trap(28)
 def test_a_run_that_somebody_else_creates_first_is_left_alone(
     headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +113,20 @@ def test_a_launch_that_ends_with_an_error_leaves_nothing_to_wait_for(
     said = headway("run", "--on", "lab")
     assert "Service headway-it" in said.err
     assert theirs(kube) == {}
+
+
+@pytest.mark.trap(22)
+@pytest.mark.parametrize("end", ["Complete", "Failed"])
+def test_a_job_that_has_ended_makes_way_for_the_next_launch(
+    headway: Headway, kube: FakeKube, end: str
+) -> None:
+    kube.job("it", conditions=[{"type": end, "status": "True"}])
+    theirs(kube)["metadata"]["uid"] = "of the one before"
+    kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == 0, said.err
+    assert f"DELETE {JOBS}/headway-it" in kube.calls
+    assert theirs(kube)["metadata"]["uid"] != "of the one before"
 
 
 def theirs(kube: FakeKube) -> dict[str, Any]:

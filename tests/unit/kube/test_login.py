@@ -13,7 +13,7 @@ import yaml
 
 from headway.errors import BadInput
 from headway.http_server import TEXT
-from headway.kube.client import KubeClient
+from headway.kube.client import KubeClient, RequestRefused
 from headway.kube.login import CommandLogin
 from support.fake_kube import READY, FakeKube, fake_kube
 
@@ -169,6 +169,36 @@ def test_how_to_install_a_login_that_is_not_there(tmp_path: Path) -> None:
     assert caught.value.hint == "gcloud components install it"
 
 
+@pytest.mark.trap(8)
+@pytest.mark.parametrize(
+    ("code", "said", "words", "hint"),
+    [
+        (
+            401,
+            "Unauthorized",
+            "pods: you are not logged in to the cluster",
+            "log in again, and check with: kubectl get pods",
+        ),
+        (
+            403,
+            'pods is forbidden: User "arn:aws:iam::1:user/ann" cannot list resource "pods"',
+            'pods: pods is forbidden: User "arn:aws:iam::1:user/ann" cannot list resource "pods"',
+            "ask the administrator of the namespace for ",
+        ),
+    ],
+)
+def test_an_identity_that_the_cluster_does_not_know_or_let_is_named(
+    login: Login, code: int, said: str, words: str, hint: str
+) -> None:
+    client = login.by(credential(token="mine"))
+    login.kube.refusing["GET /api/v1/namespaces/ml/pods"] = [(code, said)] * 3
+    with pytest.raises(RequestRefused) as caught:
+        client.first_pods({}, 1)
+    assert caught.value.message == words
+    assert (caught.value.hint or "").startswith(hint)
+
+
+@pytest.mark.trap(8)
 @pytest.mark.parametrize(
     ("command", "words"),
     [

@@ -217,6 +217,7 @@ def test_nothing_but_mounts_can_be_written(render: Render, job: tuple[str, str])
     assert {"name": "HOME", "value": "/tmp"} in made["env"]
 
 
+@pytest.mark.trap(27, 32)
 @pytest.mark.parametrize("job", [WORKERS, COORDINATOR])
 def test_requests_are_limits_and_every_mount_has_a_volume(
     render: Render, job: tuple[str, str]
@@ -305,6 +306,7 @@ def test_prometheus_is_told_where_the_metrics_are(render: Render, folder: Path) 
     assert annotations(COORDINATOR) == {}
 
 
+@pytest.mark.trap(4)
 def test_the_services_selector_finds_the_coordinator_and_no_worker(render: Render) -> None:
     objects = by_name(render())
     wanted = objects["Service", "headway-wiki"]["spec"]["selector"].items()
@@ -319,6 +321,7 @@ def test_the_network_policy_holds_for_all_pods_of_the_run(render: Render) -> Non
         assert wanted <= objects[job]["spec"]["template"]["metadata"]["labels"].items()
 
 
+@pytest.mark.trap(2)
 @pytest.mark.parametrize(
     ("nodes", "asked", "fewest", "first"),
     [

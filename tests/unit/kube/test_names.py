@@ -57,6 +57,7 @@ def test_labels_select_one_run_or_one_component_of_it() -> None:
     )
 
 
+@pytest.mark.trap(4)
 def test_the_coordinator_has_a_name_in_the_cluster() -> None:
     assert coordinator_address("wiki", "ml") == "headway-wiki.ml.svc:7460"
 

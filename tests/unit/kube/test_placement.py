@@ -131,6 +131,7 @@ def test_without_accelerators_it_is_one_worker_on_the_cpu(render: Render, folder
 RESOURCES = "resources: {cpu: 4, memory: 8Gi}"
 
 
+@pytest.mark.trap(3, 30)
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [

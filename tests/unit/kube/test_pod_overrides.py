@@ -91,6 +91,7 @@ def test_the_template_itself_stays_as_it_is() -> None:
     assert before == TEMPLATE
 
 
+@pytest.mark.trap(14)
 @pytest.mark.parametrize(
     ("pod", "path", "says"),
     [
@@ -165,6 +166,7 @@ AS_PLACED = {
 }
 
 
+@pytest.mark.trap(9)
 def test_workers_and_coordinator_are_placed_by_their_own_keys() -> None:
     of_workers = Target(pod=PodConfig(**PLACED))
     of_coordinator = Target(coordinator=CoordinatorConfig(**PLACED))
@@ -179,6 +181,7 @@ def test_workers_and_coordinator_are_placed_by_their_own_keys() -> None:
     assert with_overrides(TEMPLATE, of_coordinator, "storage")["spec"] == plain | AS_PLACED
 
 
+@pytest.mark.trap(33)
 def test_autoscalers_leave_the_coordinator_alone_and_workers_get_their_notice() -> None:
     """Karpenter does not even evict such pods when a spot machine is about to be taken."""
 

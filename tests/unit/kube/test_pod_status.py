@@ -66,6 +66,7 @@ UNSCHEDULABLE = (
 )
 
 
+@pytest.mark.trap(20)
 @pytest.mark.parametrize(
     ("status", "says", "is_hopeless"),
     [

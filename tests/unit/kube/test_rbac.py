@@ -128,6 +128,7 @@ def test_the_role_is_bound_to_the_coordinators_account_and_no_other(
         assert account["automountServiceAccountToken"] is False
 
 
+@pytest.mark.trap(31)
 @pytest.mark.parametrize(
     ("accounts", "worker", "coordinator"),
     [

@@ -73,6 +73,7 @@ def test_a_bucket_that_the_run_file_names_is_where_its_run_directory_is(folder: 
     assert StorageLayout.of(run, Target()).root == "s3://mine/runs"
 
 
+@pytest.mark.trap(30)
 def test_without_storage(folder: Path) -> None:
     with pytest.raises(TargetMismatch, match="checkpoints would be on a pod's disk") as caught:
         StorageLayout.of(load_run().run, Target())
@@ -124,6 +125,7 @@ def test_sets_that_stay_and_sets_that_go(folder: Path) -> None:
     }
 
 
+@pytest.mark.trap(26)
 def test_all_is_by_content_where_pods_see_it(folder: Path, render: Render) -> None:
     train = write_set(folder / "train", [(range(1, 90), None)])
     held = write_set(folder / "held", [(range(1, 50), None)])

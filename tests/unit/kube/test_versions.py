@@ -47,6 +47,7 @@ def test_a_pod_of_the_same_client_or_one_that_does_not_say_starts() -> None:
     require_launchers_version({})
 
 
+@pytest.mark.trap(25)
 @pytest.mark.parametrize("command", ["keep", "serve", "node"])
 def test_every_pod_compares(
     command: str, headway: Headway, monkeypatch: pytest.MonkeyPatch

@@ -210,6 +210,7 @@ def test_a_run_that_is_there_already_is_not_changed(kube: FakeKube, run: Cluster
     assert kube.objects[WORKERS]["spec"]["suspend"] is False
 
 
+@pytest.mark.trap(22)
 def test_only_the_job_that_was_seen_is_deleted(kube: FakeKube, run: ClusterRun) -> None:
     kube.job("it")
     with pytest.raises(Conflict):

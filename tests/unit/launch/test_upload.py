@@ -62,6 +62,7 @@ def delivered(
     return shown
 
 
+@pytest.mark.trap(26)
 def test_it_arrives_and_comes_back(storage: Store, files: Files, tmp_path: Path) -> None:
     assert not is_uploaded(storage, name_of(files))
     shown = delivered(storage, files)

@@ -121,6 +121,7 @@ A100 = "NVIDIA A100-SXM4-80GB"
 CPU = "to run it on the CPU: --set resources.accelerators=cpu:1"
 
 
+@pytest.mark.trap(3, 6)
 @pytest.mark.parametrize(
     ("asked", "number", "present", "says", "hint"),
     [

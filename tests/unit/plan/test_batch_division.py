@@ -21,6 +21,7 @@ workers_and_group = st.integers(1, 200).flatmap(
 )
 
 
+@pytest.mark.trap(29)
 @given(total=st.integers(0, 1000), shape=workers_and_group)
 def test_every_micro_batch_once_in_order_and_evenly(total: int, shape: tuple[int, int]) -> None:
     workers, group = shape

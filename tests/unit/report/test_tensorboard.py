@@ -113,6 +113,7 @@ def served(folder: Path) -> Any:
         process.wait(10)
 
 
+@pytest.mark.trap(39)
 def test_served_here_until_ctrl_c(served: tuple[subprocess.Popen[str], str, Path]) -> None:
     process, url, temporary = served
     assert url.startswith("http://127.0.0.1:")

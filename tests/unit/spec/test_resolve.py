@@ -105,6 +105,7 @@ def test_a_batch_in_tokens(folder: Path) -> None:
     assert resolved("batch.global=1 token").global_batch == 1
 
 
+@pytest.mark.trap(2)
 @pytest.mark.parametrize(
     ("machine", "accelerators", "nodes", "device", "ranks", "threads"),
     [

@@ -12,6 +12,7 @@ from headway.train.__main__ import _placement
 from headway.train.stop_request import StopRequest
 
 
+@pytest.mark.trap(6)
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a driver")
 @pytest.mark.parametrize("shard", ["none", "node"])
 @pytest.mark.parametrize("asked", [None, "H100:2"])

@@ -70,6 +70,7 @@ def test_a_coordinator_without_the_key_is_refused_by_the_worker() -> None:
     assert_dead(worker, answer)
 
 
+@pytest.mark.trap(28)
 def test_a_worker_without_the_key_is_refused_by_the_coordinator() -> None:
     """Even one that does not mind what the coordinator proves."""
     coordinator = CoordinatorSide(KEY, RUN, 3)
@@ -139,6 +140,7 @@ def test_nothing_works_when_it_is_reflected() -> None:
     assert "belongs to another connection" in str(refused(worker, worker.send(SAID[0])))
 
 
+@pytest.mark.trap(1)
 def test_another_run_is_refused_and_told_so() -> None:
     coordinator, worker = CoordinatorSide(KEY, RUN, 3), WorkerSide(KEY, "other", WORKER)
     received = coordinator.receive(worker.hello)

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import pytest
 
@@ -142,6 +143,30 @@ def test_tries_ever_more_slowly_to_once_a_second_and_says_why() -> None:
             gaps = [later - earlier for earlier, later in pairs(coordinator.connected_at)]
             assert gaps[-1] > 0.45
             assert "another run" in str(session.view.error)
+
+
+@pytest.mark.trap(24)
+def test_a_name_that_cannot_be_resolved_yet_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A Service's name may take a while to be known everywhere."""
+    known, resolve = threading.Event(), socket.getaddrinfo
+
+    def late(host: str, *arguments: Any, **options: Any) -> Any:
+        if host != "headway-it.ml.svc":
+            return resolve(host, *arguments, **options)
+        if not known.is_set():
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve("127.0.0.1", *arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", late)
+    port = free_port()
+    with SmallCoordinator(1, port), open_session(f"headway-it.ml.svc:{port}") as session:
+        view = session.wait_for("an error", lambda view: view.error is not None, LONG)
+        assert "Name or service not known" in str(view.error)
+        assert "headway-it.ml.svc" in str(view.error)
+        known.set()
+        assert connected(session).error is None
 
 
 def test_the_highest_incarnation_is_followed() -> None:
