@@ -116,6 +116,20 @@ FOREIGN: dict[str, str] = {
     "nnodes": "resources.nodes",
     "nproc_per_node": "resources.accelerators",
     "scheduler": "schedule",
+    # Launchers of scripts: SkyPilot, Kubeflow, docker, SageMaker
+    "run": "command: [python, train.py]",
+    "script": "command: [python, train.py]",
+    "entrypoint": "command: [python, train.py]",
+    "entry_point": "command: [python, train.py]",
+    "cmd": "command: [python, train.py]",
+    "args": "command: [python, train.py, --lr, 1e-3]",
+    "arguments": "command: [python, train.py, --lr, 1e-3]",
+    "workdir": "code.path",
+    "working_dir": "code.path",
+    "source_dir": "code.path",
+    "setup": "code.requirements",
+    "pip": "code.requirements",
+    "envs": "secrets (names only), or command: [env, NAME=VALUE, python, train.py]",
     "callbacks": "nothing: own code is objective.call, model.call and evaluation.metrics",
 }
 

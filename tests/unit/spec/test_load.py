@@ -63,6 +63,7 @@ def refused(text: str, *overrides: str) -> SpecError:
             "run.yaml:2:28",
             "did you mean sources?",
         ),
+        ("version: 1\nrun: python train.py\n", "run.yaml:2:1", "write command: [python, train.py]"),
         ("version: 1\nxyz: 1\n", "run.yaml:2:1", "keys here: version, name,"),
     ],
 )
