@@ -81,7 +81,7 @@ class Lab:
         self.cluster.api.create(path, {"metadata": {"name": name}, "stringData": values})
 
     def headway(
-        self, *arguments: str, expect: int = 0, seconds: float = START_SECONDS
+        self, *arguments: str, expect: int | None = 0, seconds: float = START_SECONDS
     ) -> subprocess.CompletedProcess[str]:
         return commands.headway(*arguments, folder=self.folder, expect=expect, seconds=seconds)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, WithJsonSchema, field_validator, model_validator
 
 from headway.spec.data_config import DataConfig
 from headway.spec.quantities import (
@@ -296,7 +296,12 @@ class BudgetConfig(Section):
     """On a target: hours of wall-clock time over all restarts."""
 
 
-Argument = Annotated[str, Field(max_length=4096)]
+# A number is text as it is written (located_yaml.py), and editors need not complain about it.
+Argument = Annotated[
+    str,
+    Field(max_length=4096),
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "number"}, {"type": "boolean"}]}),
+]
 
 
 class RunFile(Section):

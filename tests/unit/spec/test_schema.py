@@ -140,6 +140,13 @@ def test_presets(name: str) -> None:
     assert fits(read_yaml(preset_text(name), name).value, RUN_SCHEMA, RUN_SCHEMA)
 
 
+def test_numbers_among_the_arguments_of_a_script() -> None:
+    """Editors read them as YAML does, and we as text."""
+    written = yaml.safe_load("{version: 1, command: [python, train.py, --lr, 0.1, true]}")
+    assert fits(written, RUN_SCHEMA, RUN_SCHEMA)
+    assert not fits({**written, "command": "python train.py"}, RUN_SCHEMA, RUN_SCHEMA)
+
+
 def test_targets() -> None:
     lab = {"storage": "s3://b/c", "prices": {"H100": 2.1}, "resources": {"accelerators": "H100:8"}}
     assert fits({"lab": lab}, TARGET_SCHEMA, TARGET_SCHEMA)
