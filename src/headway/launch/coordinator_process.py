@@ -18,7 +18,8 @@ from headway.errors import RunFailed, without_hint
 from headway.member.coordinator.nodes import GONE
 from headway.member.protocol.keys import new_key
 
-COMMAND = (sys.executable, "-m", "headway.cli.main", "coordinator")
+COMMAND = (sys.executable, "-P", "-m", "headway.cli.main", "coordinator")
+"""Without the working folder on its path: a `queue.py` there is the user's."""
 START_SECONDS = 30.0
 END_SECONDS = 5.0
 ANSWER_SECONDS = 2.0

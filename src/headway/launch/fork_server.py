@@ -23,8 +23,9 @@ SAFE_PATH = ("-P",) if sys.flags.safe_path else ()
 """In a pod whose image is the user's, this process was started without the working folder on its
 path (kube/bootstrap.py). Elsewhere workers have it, and may have the user's modules from it."""
 COMMAND = (sys.executable, *SAFE_PATH, "-m", "headway.train.fork_server")
-SCRIPT_COMMAND = (sys.executable, *SAFE_PATH, "-m", "headway.script")
-"""For the workers of a script, which import nothing."""
+SCRIPT_COMMAND = (sys.executable, "-P", "-m", "headway.script")
+"""For the workers of a script, which import nothing of the user's: a `queue.py` beside the run file
+is the script's, not ours."""
 EXIT_SECONDS = 5.0
 
 

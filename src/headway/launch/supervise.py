@@ -186,15 +186,16 @@ class Supervisor(ABC):
     # What is the same for all
 
     def _enter_fork_server(self, stack: ExitStack, log: Path, lock: int | None) -> None:
+        # What a script requires is for its command only: our own process has other versions.
+        packages = None if self.resolved.is_script else self.resolved.packages
+        environment = self._environment(packages)
         self.workers.fork_server = stack.enter_context(
-            ForkServerProcess(
-                self.directory.location, self._environment(), log, lock, self._fork_server
-            )
+            ForkServerProcess(self.directory.location, environment, log, lock, self._fork_server)
         )
 
     def _worker_environment(self, worker: WorkerProcess, store: Path) -> dict[str, str]:
         environment = {
-            **self._environment(),
+            **self._environment(self.resolved.packages),
             "HEADWAY_RANK": str(self._rank(worker)),
             "HEADWAY_DEVICE": str(self._device(worker)),
             "HEADWAY_STEPS": str(worker.steps_file),
@@ -237,7 +238,7 @@ class Supervisor(ABC):
             if names := folder.new_large_files():
                 self._on_large_files(node, names)
 
-    def _environment(self) -> dict[str, str]:
+    def _environment(self, packages: str | None) -> dict[str, str]:
         """Environment of the fork server, and of workers before their own variables."""
         threads = str(self.resolved.threads)
         defaults = {**self.environment_defaults, **allocator_defaults(self.resolved.device)}
@@ -247,7 +248,7 @@ class Supervisor(ABC):
         if self.resolved.is_script:  # what it starts by a shell has the same Python as itself
             beside = os.path.dirname(sys.executable)
             given["PATH"] = f"{beside}{os.pathsep}{given.get('PATH', os.defpath)}"
-        environment = with_packages(self.resolved.packages, given)
+        environment = with_packages(packages, given)
         return {**environment, "OMP_NUM_THREADS": threads}
 
     def _supervise(self) -> Exit:

@@ -19,8 +19,8 @@ and it gives the command the last two, torchrun's, and
 and PYTHONPATH begins with `stacks`, for the stacks of a script that stands still.
 
 For its launcher it writes `FIRST LAST` to HEADWAY_STEPS once its child runs: `0 0`, and later the
-step before its first heartbeat and that of the newest. A start whose child never ran leaves that
-file empty.
+step before its first heartbeat and that of the newest. A start whose child never ran leaves no such
+file.
 
 Rank 0's worker writes into the run directory the record of its generation
 (`state.generations.begin_generation`, first step 0), records of steps from heartbeats (step,

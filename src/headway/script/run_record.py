@@ -46,7 +46,7 @@ class RunRecord:
         self._node = node
         """As its launcher counts nodes, whoever is in the generation."""
         steps = Path(environment["HEADWAY_STEPS"])
-        self._steps_file = StepsFile(steps)
+        self._steps_path, self._steps_file = steps, StepsFile(None)
         self._records = StepRecords(directory.metrics, generation, clock)
         self.heartbeat_file = steps.with_name(f"{steps.name}.heartbeat")
         self._heartbeats = HeartbeatFile(self.heartbeat_file)
@@ -70,7 +70,8 @@ class RunRecord:
         return num_before, newest is None or newest["event"] == "launched"
 
     def started(self, device: str) -> None:
-        """The script runs."""
+        """The script runs. Its launcher takes the time from when the file is there."""
+        self._steps_file = StepsFile(self._steps_path)
         self._steps_file.begin(0)
         if not self._is_leader:
             return

@@ -170,10 +170,10 @@ class AwayStore(Store):
         super().__init__(root)
         self._clock, self._back_at = clock, clock.monotonic() + seconds
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, *, partial: bool = False) -> list[str]:
         if self._clock.monotonic() < self._back_at:
             raise OSError("503 Slow Down")
-        return super().names(prefix)
+        return super().names(prefix, partial=partial)
 
 
 @pytest.mark.parametrize("exit_code", [7, 8])
@@ -205,7 +205,7 @@ class SilentStore(Store):
         self.is_local = False
         self.may_answer = Event()
 
-    def names(self, prefix: str) -> list[str]:
+    def names(self, prefix: str, *, partial: bool = False) -> list[str]:
         assert self.may_answer.wait(20), "nobody went on without an answer"
         return []
 

@@ -69,6 +69,33 @@ def test_a_script_has_a_fork_server_of_its_own(script: Resolved) -> None:
     assert fork_server_command(script.model_copy(update={"run": run})) == COMMAND
 
 
+def test_its_packages_are_for_its_command_and_not_for_the_fork_server(
+    script: Resolved, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    (tmp_path / "packages").mkdir()
+    # A version of ours that the script brings along would end our process at its first import.
+    (tmp_path / "packages" / "msgspec.py").write_text("raise ImportError('another version')\n")
+    packed = script.model_copy(update={"packages": str(tmp_path / "packages")})
+    run = local(packed, 'echo "has $PYTHONPATH"; exit 0')
+    assert run.run(look) == Exit.DONE
+    assert f"has {tmp_path}/packages" in run.directory.log(0, 0).read_text()
+
+
+def test_modules_beside_the_run_file_are_the_scripts_and_not_ours(
+    script: Resolved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Headway is started in that folder, and Python looks there first."""
+    folder = Path(script.folder)
+    for name in ("queue", "statistics", "signal"):
+        (folder / f"{name}.py").write_text("raise ImportError('the script has its own')\n")
+    monkeypatch.chdir(folder)
+    clock = SystemClock()
+    run = LocalRun(script, RunDirectory.create(script.run_directory, clock), clock)
+    assert run.run(look) == Exit.DONE
+    assert "trains" in run.directory.log(0, 0).read_text()
+
+
 def test_what_its_workers_are_given_here(script: Resolved, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", raising=False)
     line = (
