@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-plugs bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-scripts bench-plugs bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -162,6 +162,9 @@ bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each 
 
 bench-restart: install ## elastic: restart beside torchrun, two workers: from a kill to the next step, FAULTS=5 of each
 	NODES=2 TOOLS=restart,torchrun KINDS=kill FAULTS=$${FAULTS:-5} $(BENCH).compare
+
+bench-scripts: install ## the four of examples/scripts lose a node LOSSES=5 times each, beside torchrun: to all processes, and to the next step; an hour
+	LOSSES=$${LOSSES:-5} $(BENCH).scripts
 
 bench-plugs: install ## on the test cluster, as root: a node loses power PLUGS=10 times
 	PLUGS=$${PLUGS:-10} $(BENCH).plugs

@@ -11,6 +11,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 EXAMPLES = Path(__file__).parents[2] / "examples" / "scripts"
 
 
@@ -37,6 +39,15 @@ class Script:
         """Of its folder."""
         return Path(shutil.copytree(EXAMPLES / self.name, folder / self.name, ignore=IGNORED))
 
+    def make_run(self, folder: Path, length: int, *more: str) -> Path:
+        """Of a copy of its folder there, the run file with that length and further arguments. The
+        run has the script's name."""
+        code = self.copy_to(folder)
+        run_file = yaml.safe_load((code / "run.yaml").read_text())
+        run_file["command"] += [*f"{self.length}{length}".split(), *more]
+        (code / "run.yaml").write_text(yaml.safe_dump(run_file))
+        return code
+
     def arguments(self, output: Path | str, length: int) -> list[str]:
         words = f"{self.output}{output} {self.length}{length}".split()
         return ["train.py", *self.options, *words]
@@ -50,7 +61,7 @@ SCRIPTS = {
             "images",
             "--out ",
             re.compile(r"epoch \d+ step \d+ loss"),
-            "continuing after epoch-",
+            "continuing from ",
             "epoch-*.pt",
             "model.pt",
             "--epochs ",

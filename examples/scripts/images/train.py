@@ -76,16 +76,12 @@ class Output:
             os.fsync(file.fileno())
         os.replace(f"{path}.new", path)
 
-    def load(self, name: str) -> dict:
-        return torch.load(io.BytesIO(self.files.cat_file(f"{self.root}/{name}")))
+    def load(self, path: str) -> dict:
+        return torch.load(io.BytesIO(self.files.cat_file(path)))
 
     def newest_checkpoint(self) -> str | None:
         self.files.invalidate_cache()
-        paths = self.files.ls(self.root, detail=False)
-        names = [path.rpartition("/")[2] for path in paths]
-        return max(
-            (one for one in names if one.startswith("epoch-") and one.endswith(".pt")), default=None
-        )
+        return max(self.files.glob(f"{self.root}/epoch-*.pt"), default=None)
 
 
 def start_group() -> torch.device:
@@ -142,7 +138,7 @@ def main() -> None:
         schedule.load_state_dict(state["schedule"])
         begin = state["epoch"] + 1
         if rank == 0:
-            print(f"continuing after {newest}", flush=True)
+            print(f"continuing from {newest}", flush=True)
     replicated = DistributedDataParallel(
         model, device_ids=[device.index] if device.type == "cuda" else None
     )
