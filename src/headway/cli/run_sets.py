@@ -79,7 +79,7 @@ def _streamed(name: str, dataset: DataSetConfig, loaded: Loaded, background: Exi
     from headway.cli.set_preparation import BackgroundPreparation
     from headway.data.set_format import MANIFEST
 
-    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}-stream"
+    into = _folder_of(job, loaded, name, "-stream")
     if not (into / MANIFEST).is_file():
         preparation = background.enter_context(BackgroundPreparation(replace(job, into=str(into))))
         preparation.wait_until_begun()
@@ -148,23 +148,38 @@ def _prepared(
     from headway.data.set_format import MANIFEST
 
     job = job_of(source, loaded, tokenizer_of, side)
-    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}"
+    into = _folder_of(job, loaded, name)
     if not (into / MANIFEST).is_file():
         prepare_with_progress(replace(job, into=str(into)), name)
     return str(into)
 
 
-def state_of(job: PrepareJob) -> str:
-    """Twelve hexadecimal digits that identify what the set is made from."""
+def _folder_of(job: PrepareJob, loaded: Loaded, name: str, suffix: str = "") -> Path:
+    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}{suffix}"
+    if job.settings.transform is not None and not into.is_dir():
+        # As such sets were named before: by all Python files in the code folder.
+        before = into.with_name(f"{name}-{state_of(job, by_transform=False)}{suffix}")
+        if before.is_dir():
+            return before
+    return into
+
+
+def state_of(job: PrepareJob, by_transform: bool = True) -> str:
+    """Twelve hexadecimal digits that identify what the set is made from. `by_transform`: of the
+    user's code, by what the transform is made of; else by all of it."""
     from headway.data.prepare.sources import find_sources
+    from headway.state.transform_code import transform_digest
     from headway.state.user_code import python_digest_1
 
     found = find_sources(job.sources, job.beside, job.anonymous)
+    code, transform = None, job.settings.transform
+    if transform is not None and job.code is not None:
+        code = transform_digest(job.code, transform) if by_transform else python_digest_1(job.code)
     state = {
         "files": [file.model_dump() for file in found.files],
         "changed": [_changed(job.beside / file.name) for file in found.files],
         "settings": job.settings.model_dump(),
-        "code": python_digest_1(job.code) if job.settings.transform and job.code else None,
+        "code": code,
         "tokenizer": _tokenizer_state(job),
     }
     return xxhash.xxh3_64_hexdigest(json.dumps(state, sort_keys=True).encode())[:12]

@@ -130,11 +130,27 @@ def own_model(model: ModelConfig) -> BuiltModel:
                 "checkpoints keep tensors only",
                 "leave get_extra_state out, or register a buffer",
             )
+    _refuse_weights(module, model.call)
     blocks = find_blocks(module) if blocks is None else list(blocks)
     is_transformers = hasattr(module, "save_pretrained")
     return BuiltModel(
         module, blocks, None, is_transformers, whole_because=f"{model.call} builds it"
     )
+
+
+def _refuse_weights(module: nn.Module, call: str) -> None:
+    """Those that a run cannot begin with, or would train badly."""
+    for name, parameter in module.named_parameters():
+        if parameter.is_meta:
+            raise BadInput(
+                f"{call}: {name} is on the meta device and has no values", "build it on the CPU"
+            )
+        if parameter.requires_grad and parameter.dtype not in (torch.float32, torch.float64):
+            raise BadInput(
+                f"{call}: {name} is {str(parameter.dtype).removeprefix('torch.')}; weights that "
+                "are trained are kept in float32, whatever `precision` computes in",
+                "return module.float(), or load it with dtype=torch.float32",
+            )
 
 
 def _auto_class(objective: ObjectiveConfig) -> Any:

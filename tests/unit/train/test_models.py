@@ -92,3 +92,26 @@ def test_a_model_of_ones_own_whose_state_is_more_than_tensors_is_refused(
     config = {"in_features": 2, "out_features": 2}
     with pytest.raises(BadInput, match="_extra_state in the model's state_dict is dict"):
         own_model(ModelConfig(call="mine_counting:Counting", config=config))
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        ("nn.Linear(2, 2).bfloat16()", "weight is bfloat16; weights that are trained are kept in"),
+        ("nn.Linear(2, 2, device='meta')", "weight is on the meta device and has no values"),
+        ("nn.Linear(2, 2).half().requires_grad_(False)", None),
+    ],
+)
+def test_weights_that_would_train_badly_are_refused(
+    made: str, says: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As from_pretrained returns them, for one: it keeps the dtype of the files."""
+    name = f"mine_made_{len(made)}"
+    (tmp_path / f"{name}.py").write_text(f"from torch import nn\ndef build(): return {made}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    model = ModelConfig(call=f"{name}:build")
+    if says is None:
+        assert own_model(model).module is not None, "frozen weights may be small"
+        return
+    with pytest.raises(BadInput, match=says):
+        own_model(model)

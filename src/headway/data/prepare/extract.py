@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -22,6 +23,7 @@ from headway.data.prepare.columns import (
     text_of,
 )
 from headway.data.prepare.recipe import RecipeSettings
+from headway.errors import BadInput, HeadwayError
 from headway.state.own_function import TRANSFORM, own_function
 from headway.state.user_code import make_importable
 
@@ -40,6 +42,8 @@ class Omitted(Enum):
     BLANK = "blank"
     DROPPED = "dropped by the transform"
 
+
+ALL_DROPPED = "the transform returns None, which leaves a record out; has it a return?"
 
 Content = str | RenderedChat | TokenIds
 Extracted = Content | Problem | Omitted
@@ -63,6 +67,7 @@ class Extractor:
         self._tokenizer_folder = tokenizer_folder
         self._chat = ChatTemplate.load(tokenizer_folder, called) if settings.messages else None
         self._transform: Callable[[Any], Any] | None = None
+        self._num_tried_twice = 0
         if settings.transform is not None:
             make_importable(code)
             self._transform = own_function(settings.transform, *TRANSFORM)
@@ -132,7 +137,12 @@ class Extractor:
 
     def _transformed(self, transform: Callable[[Any], Any], value: Any) -> Content | Omitted:
         try:
+            if self._num_tried_twice < TRIED_TWICE:
+                self._num_tried_twice += 1
+                self._require_same_again(transform, value)
             made = transform(named(value))
+        except HeadwayError:
+            raise
         except Exception as error:  # noqa: BLE001 - user code; reported per record
             said = f"{type(error).__name__}: {error}{_raised_at(error)}"
             raise BadRecord("transform failed", said) from None
@@ -154,7 +164,37 @@ class Extractor:
                     "a pair (ids, mask), or None to drop the record",
                 )
 
+    def _require_same_again(self, transform: Callable[[Any], Any], value: Any) -> None:
+        """Sets are prepared in parts, in any order, again after a kill, and shard by shard for a
+        repair."""
+        # Copies: it may change the record, or keep what it has returned.
+        one, other = (deepcopy(transform(named(deepcopy(value)))) for _ in range(2))
+        if not _is_same(one, other):
+            raise BadInput(
+                f"transform {self._settings.transform} returns {_short(one)} and then "
+                f"{_short(other)} for the same record",
+                "take randomness from the record: random.Random(record['id']), for example",
+            )
 
+
+TRIED_TWICE = 16
+"""Records of each process that a transform gets twice."""
+
+
+def _is_same(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple | list) and isinstance(other, tuple | list):
+        return len(one) == len(other) and all(map(_is_same, one, other))
+    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        return bool(np.array_equal(one, other))
+    return bool(one == other)
+
+
+def _short(made: Any) -> str:
+    text = repr(made)
+    return text if len(text) <= SHORT_CHARACTERS else f"{text[:SHORT_CHARACTERS]}..."
+
+
+SHORT_CHARACTERS = 60
 HALF_PAIR = "half a surrogate pair (\\ud800 to \\udfff): the text was cut inside a character"
 
 

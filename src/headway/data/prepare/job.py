@@ -40,7 +40,7 @@ from headway.data.set_format import MANIFEST, SHARDS, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, StillRunning
 from headway.state.store import Store
-from headway.state.user_code import has_code, python_digest
+from headway.state.transform_code import has_transform, transform_digest
 
 SMALL_BYTES = 2**23
 """Sources up to this size are encoded before other processes would have started."""
@@ -167,8 +167,10 @@ def _with_code(job: PrepareJob, begun: Recipe | None) -> RecipeSettings:
     """The settings with the digest of the user's code: the recipe's, if unchanged."""
     if job.settings.transform is None or job.code is None:
         return job.settings
+    transform = job.settings.transform
     known = begun.settings.code_digest if begun is not None else None
-    digest = known if known is not None and has_code(job.code, known) else python_digest(job.code)
+    is_known = known is not None and has_transform(job.code, transform, known)
+    digest = known if is_known else transform_digest(job.code, transform)
     return job.settings.model_copy(update={"code_digest": digest})
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 
 import headway
 from headway.data.formats.chunks import Problem
-from headway.data.prepare.extract import Omitted
+from headway.data.prepare.extract import ALL_DROPPED, Omitted
 from headway.data.prepare.progress import HINTS, by_count, nothing_readable
 from headway.data.prepare.recipe import Recipe, SourceUnit
 from headway.data.prepare.shard_writer import ShardRecord
@@ -179,5 +179,8 @@ def _empty(
     if problems:
         return nothing_readable(names, reasons, problems[0])
     if any(reasons.values()):
-        return BadInput(f"no text in {names}: {by_count(reasons)}")
+        is_dropped = statistics.num_dropped > 0
+        return BadInput(
+            f"no text in {names}: {by_count(reasons)}", ALL_DROPPED if is_dropped else None
+        )
     return BadInput(f"no text in {names}", "the files are empty or contain only whitespace")

@@ -16,7 +16,7 @@ from headway.data.prepare.unit_chunks import SourcePosition, unit_chunks
 from headway.data.set_format import read_manifest, shard_file
 from headway.errors import BadInput
 from headway.state.store import Store
-from headway.state.user_code import has_code
+from headway.state.transform_code import has_transform
 
 
 def repair_shards(store: Store, shards: Sequence[str], repaired: Callable[[str], None]) -> None:
@@ -58,8 +58,11 @@ def _refuse_changed(recipe: Recipe) -> None:
     found = find_sources(names, Path(recipe.beside), recipe.anonymous)
     now = recipe.model_copy(update={"files": tuple(found.files)})
     changes = differences(recipe, now)
-    if recipe.settings.code_digest is not None and (
-        recipe.code is None or not has_code(Path(recipe.code), recipe.settings.code_digest)
+    transform, digest = recipe.settings.transform, recipe.settings.code_digest
+    if digest is not None and (
+        recipe.code is None
+        or transform is None
+        or not has_transform(Path(recipe.code), transform, digest)
     ):
         changes.append(f"{recipe.code}: the transform's code has changed")
     if changes:

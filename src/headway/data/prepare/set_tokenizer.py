@@ -13,8 +13,13 @@ from tokenizers import Tokenizer
 
 from headway.clock import Clock
 from headway.data.formats.chunks import Problem
-from headway.data.prepare.extract import Extracted, Extractor, Omitted
-from headway.data.prepare.progress import PrepareProgress, ProgressReporter, nothing_readable
+from headway.data.prepare.extract import ALL_DROPPED, Extracted, Extractor, Omitted
+from headway.data.prepare.progress import (
+    PrepareProgress,
+    ProgressReporter,
+    by_count,
+    nothing_readable,
+)
 from headway.data.prepare.recipe import Recipe, RecipeSettings, TokenizerFacts, source_units
 from headway.data.prepare.sources import find_sources
 from headway.data.prepare.unit_chunks import SourcePosition, unit_chunks
@@ -119,6 +124,8 @@ def train_set_tokenizer(
         names = ", ".join(sources)
         if problems:
             raise nothing_readable(names, reasons, problems[0])
+        if reasons[Omitted.DROPPED.value]:
+            raise BadInput(f"no text in {names}: {by_count(reasons)}", ALL_DROPPED)
         raise BadInput(f"no text in {names}", "the files are empty or contain only whitespace")
     return tokens
 

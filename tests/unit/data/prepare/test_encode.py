@@ -276,6 +276,19 @@ def test_a_transform_may_return_text_messages_ids_or_nothing(
     assert masks[2].tolist() == [0, 1, 1]
 
 
+def test_a_transform_that_is_not_the_same_twice_is_refused(encode: Encode, code: Path) -> None:
+    """Parts are prepared in any order, and again after a kill or for a repair."""
+    (code / "random_for_encode.py").write_text(
+        "import random\n"
+        "def told(record):\n    return f\"{record.pop('what')} {random.random()}\"\n"
+        "def steady(record):\n    return record.pop('what')\n"
+    )
+    with pytest.raises(BadInput, match=r"returns 'a 0.* and then 'a 0.* for the same record"):
+        encode({"what": "a"}, code=code, transform="random_for_encode:told")
+    found = encode({"what": "a"}, code=code, transform="random_for_encode:steady")
+    assert problems(found) == [], "it may change the record that it gets"
+
+
 @pytest.mark.parametrize(
     ("what", "kind", "says"),
     [
