@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import deepcopy
+from posixpath import normpath
 from typing import Any
 
 from headway.errors import BadInput
@@ -37,6 +38,14 @@ SIDECAR = {"restartPolicy": "Always"}
 MAY_REPLACE = frozenset(USER_VARIABLES) - {"HOME"}
 """Defaults of Headway's, not settings: a cache may be on a volume that other pods share."""
 SET_BY_KUBERNETES = frozenset({"JOB_COMPLETION_INDEX"})
+SYSTEM_FOLDERS = frozenset(
+    {
+        *("/", "/bin", "/dev", "/etc", "/lib", "/lib64", "/proc", "/sbin", "/sys", "/usr"),
+        *("/usr/bin", "/usr/lib", "/usr/lib64", "/usr/sbin"),
+        *("/usr/local", "/usr/local/bin", "/usr/local/lib"),
+    }
+)
+"""Without which nothing in an image starts. Below them drivers and certificates are mounted."""
 
 
 class TargetMismatch(BadInput):
@@ -161,15 +170,28 @@ def _add_volumes(spec: Object, added: list[dict[str, Any]]) -> None:
 
 def _add_mounts(container: Object, pod: PodConfig) -> None:
     volumes = {volume["name"] for volume in pod.volumes}
-    there = {mount["mountPath"].rstrip("/") for mount in container["volumeMounts"]}
+    ours = {_place(mount) for mount in container["volumeMounts"]}
+    there = set(ours)
     for index, mount in enumerate(pod.mounts):
         path = ("pod", "mounts", index)
         if mount["name"] not in volumes:
             known = f"pod.volumes has {', '.join(sorted(volumes))}" if volumes else None
             raise TargetMismatch(f"pod.volumes has no volume {mount['name']}", path, known)
-        if mount["mountPath"].rstrip("/") in there:
+        place = _place(mount)
+        if place in there:
             raise TargetMismatch(
                 f"something is mounted at {mount['mountPath']} already", path, "mount it elsewhere"
             )
-        there.add(mount["mountPath"].rstrip("/"))
+        hidden = next((one for one in sorted(ours) if f"{one}/".startswith(f"{place}/")), None)
+        if place in SYSTEM_FOLDERS or hidden is not None:
+            raise TargetMismatch(
+                f"a volume at {mount['mountPath']} would hide {hidden or 'programs of the image'}",
+                path,
+                "mount it elsewhere, or only what is needed of it, below that folder",
+            )
+        there.add(place)
     _extend(container, "volumeMounts", pod.mounts)
+
+
+def _place(mount: Mapping[str, Any]) -> str:
+    return normpath(f"/{mount['mountPath'].strip('/')}")

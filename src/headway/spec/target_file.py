@@ -186,7 +186,8 @@ class PodConfig(ComponentConfig):
     volumes: list[dict[str, Any]] = []
     """More volumes, as in a pod spec."""
     mounts: list[dict[str, Any]] = []
-    """Mounts of these volumes, as in a pod spec: `{name: models, mountPath: /models}`."""
+    """Mounts of these volumes, as in a pod spec: `{name: models, mountPath: /models}`. Places that
+    would hide the image's system (/usr, /etc) or what Headway mounts are refused."""
     env: dict[Annotated[str, Field(pattern=VARIABLE_PATTERN)], str] = {}
     """More environment variables. Everyone who can read pods can read them: no secrets here."""
     labels: dict[str, str] = {}

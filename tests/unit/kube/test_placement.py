@@ -131,7 +131,7 @@ def test_without_accelerators_it_is_one_worker_on_the_cpu(render: Render, folder
 RESOURCES = "resources: {cpu: 4, memory: 8Gi}"
 
 
-@pytest.mark.trap(3, 30)
+@pytest.mark.trap(3, 14, 30)
 @pytest.mark.parametrize(
     ("before", "after", "says"),
     [
@@ -195,6 +195,13 @@ RESOURCES = "resources: {cpu: 4, memory: 8Gi}"
             RESOURCES,
             RESOURCES + "\n    mounts: [{name: a, mountPath: /a}]",
             "targets.yaml:7:14: lab.pod.mounts.0: pod.volumes has no volume a",
+        ),
+        (
+            RESOURCES,
+            RESOURCES + "\n    volumes: [{name: a, emptyDir: {}}]"
+            "\n    mounts: [{name: a, mountPath: /headway}]",
+            "targets.yaml:8:14: lab.pod.mounts.0: a volume at /headway would hide /headway/key\n"
+            "hint: mount it elsewhere, or only what is needed of it, below that folder",
         ),
     ],
 )

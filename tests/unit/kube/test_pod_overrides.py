@@ -138,6 +138,14 @@ def test_the_template_itself_stays_as_it_is() -> None:
             ("pod", "mounts", 1),
             "something is mounted at /models already",
         ),
+        *(
+            (
+                {"volumes": [CLAIM], "mounts": [MOUNT | {"mountPath": path}]},
+                ("pod", "mounts", 0),
+                f"a volume at {path} would hide programs of the image",
+            )
+            for path in ("/", "/usr", "/usr/", "/opt/../usr/lib", "/etc", "/lib64", "/usr/local/")
+        ),
     ],
 )
 def test_clashes_are_refused_with_their_place(
