@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 def warn_of_run_file(loaded: Loaded) -> None:
     _warn_of_later_keys(loaded)
     _warn_of_long_warmup(loaded)
+    _warn_of_launcher(loaded)
 
 
 def require_trainable_here(loaded: Loaded) -> None:
@@ -84,3 +85,17 @@ def _warn_of_long_warmup(loaded: Loaded) -> None:
             f"steps and the whole run has {total}: the learning rate never reaches its peak"
         )
         hint("--set schedule.warmup=5%")
+
+
+def _warn_of_launcher(loaded: Loaded) -> None:
+    """In a shell script that is the command."""
+    if loaded.run.command is None:
+        return
+    from headway.preflight.script import launcher_in_shell_script
+
+    if (launcher := launcher_in_shell_script(loaded)) is not None:
+        warn(
+            f"{loaded.located.mark(('command',))}: its shell script calls {launcher}, and Headway "
+            "starts a process per device already: each of them would start others"
+        )
+        hint("name the script itself: command: [python, train.py]")

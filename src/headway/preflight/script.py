@@ -7,6 +7,7 @@ import difflib
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -99,11 +100,52 @@ class _Launched:
     """What is started by it; empty if that is not to be seen."""
 
 
+def launcher_in_shell_script(loaded: Loaded) -> str | None:
+    """The launcher that a shell script of the code folder calls, as written. It may do so only
+    elsewhere: that is no reason to refuse it."""
+    command, code = loaded.run.command, loaded.run.code
+    if command is None or code is None:
+        return None
+    first = command[1:2] if Path(command[0]).name in SHELLS else command[:1]
+    file = loaded.folder / code.path / first[0] if first else None
+    if file is None or file.suffix not in (".sh", ".bash") or not file.is_file():
+        return None
+    for line in file.read_text("utf-8", errors="replace").splitlines():
+        words = _words(line)
+        if words and (size := _launcher_size(words)):
+            return " ".join(words[:size])
+    return None
+
+
+def _words(line: str) -> list[str]:
+    """Of a line of a shell, without what may stand before a program."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError:
+        words = line.split()
+    while words and (words[0] in ("env", "exec") or SETTING.fullmatch(words[0])):
+        del words[0]
+    return words
+
+
 def _without_launcher(command: Sequence[str]) -> _Launched | None:
     """None if it is not a launcher of several processes."""
+    if Path(command[0]).name in SHELLS and command[1:2] == ["-c"] and len(command) > 2:
+        command = _words(command[2]) or command
+    start = 0
+    while start + 1 < len(command) and (
+        command[start] == "env" or (start and SETTING.fullmatch(command[start]))
+    ):
+        start += 1
+    before, command = command[:start], command[start:]
     size = _launcher_size(command)
     if not size:
         return None
+    found = _launched(command, size)
+    return _Launched(found.launcher, [*before, *found.rest] if found.rest else [])
+
+
+def _launched(command: Sequence[str], size: int) -> _Launched:
     rest = command[size:]
     for index, argument in enumerate(rest):
         if Path(argument).name in PYTHON:

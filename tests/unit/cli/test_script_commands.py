@@ -228,6 +228,14 @@ def test_a_script_is_not_extended(directory: RunDirectory) -> None:
 
 
 @pytest.mark.usefixtures("directory")
+def test_a_shell_script_that_calls_torchrun_is_warned_of(headway: Headway, folder: Path) -> None:
+    (folder / "go.sh").write_text("torchrun --nproc_per_node 2 train.py\n")
+    said = headway("check", "--set", "command=[bash, go.sh]")
+    assert said.exit_code == 0
+    assert "warning: --set command: its shell script calls torchrun" in said.err
+
+
+@pytest.mark.usefixtures("directory")
 def test_check_has_no_functions_to_try(headway: Headway) -> None:
     said = headway("check", "--code")
     assert said.exit_code == 2

@@ -8,6 +8,7 @@ import pytest
 
 from headway.errors import SpecError
 from headway.preflight.preflight import Preflight, preflight
+from headway.preflight.script import launcher_in_shell_script
 from headway.spec.load import load_run
 
 
@@ -102,6 +103,8 @@ def test_what_cannot_be_started_is_refused_with_what_to_write(
         ("python3, -m, torch.distributed.launch, --nproc_per_node, 2, train.py", "[python, train."),
         ("python, -m, accelerate.commands.launch, train.py", "[python, train.py]"),
         ("/opt/bin/torchrun, --help", "name the script itself"),
+        ("env, A=1, torchrun, train.py", "[env, A=1, python, train.py]"),
+        ("bash, -c, 'A=1 torchrun --nnodes 2 train.py --lr 1'", "[python, train.py, --lr, 1]"),
     ],
 )
 def test_launchers_are_refused_naming_what_to_write_instead(launcher: str, instead: str) -> None:
@@ -109,6 +112,23 @@ def test_launchers_are_refused_naming_what_to_write_instead(launcher: str, inste
     assert "starts processes" in error.problem
     assert instead in (error.hint or "")
     assert "resources" in (error.hint or "")
+
+
+@pytest.mark.parametrize(
+    ("line", "launcher"),
+    [
+        ("torchrun --nproc_per_node 8 train.py", "torchrun"),
+        ("  OMP_NUM_THREADS=1 exec accelerate launch train.py", "accelerate launch"),
+        ("python -m torch.distributed.run train.py", "python -m torch.distributed.run"),
+        ("# torchrun train.py", None),
+        ("python train.py  # not torchrun", None),
+        ("echo 'it is not", None),
+    ],
+)
+def test_a_launcher_in_a_shell_script_is_seen(line: str, launcher: str | None) -> None:
+    Path("run.sh").write_text(f"#!/bin/sh\n{line}\n")
+    assert found("[bash, run.sh]").problems == [], "it may be only for elsewhere"
+    assert launcher_in_shell_script(load_run()) == launcher
 
 
 def test_a_mistake_of_syntax_is_found_here_where_the_python_is_known() -> None:
