@@ -161,6 +161,31 @@ until((out / "end").exists)
         assert run.codes() == [Exit.DONE]
 
 
+def test_a_node_that_joins_does_not_disturb_the_last_save(tmp_path: Path) -> None:
+    """The script does not listen for SIGTERM, which would end it."""
+    script = """
+if rank == "0":
+    note("saves")
+    until((out / "saved").exists)
+    note("result", world)
+else:
+    note("done")
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("saves", "done")
+        wait_until_done = run.workers[1, 0]
+        run.start(2)
+        run.wait("the change", lambda: "generation 2" in run.coordinator.log.read_text())
+        for _ in range(50):
+            run.poll()
+            time.sleep(0.05)
+            assert wait_until_done.code is None, run.words()
+        (run.output / "saved").touch()
+        run.wait("the ends", lambda: None not in (run.workers[0, 0].code, run.workers[1, 0].code))
+        assert [run.workers[node, 0].code for node in (0, 1)] == [Exit.DONE] * 2
+        assert run.read("result") == "2"
+
+
 def test_ranks_of_a_node_that_leaves_exit_when_the_slowest_has_saved(tmp_path: Path) -> None:
     """Their launcher kills what is left of a node soon after its first exit."""
     script = """

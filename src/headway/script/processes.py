@@ -34,6 +34,8 @@ def read_stat(pid: int) -> ProcessStat | None:
         return None
     name, _, rest = text.partition("(")[2].rpartition(")")  # a name may have anything in it
     fields = rest.split()
+    if len(fields) < 20:
+        return None
     return ProcessStat(
         pid=pid,
         name=name,

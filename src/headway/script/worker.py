@@ -57,7 +57,10 @@ LEAVE_SECONDS = 2.0
 """For the coordinator to tell all that this node leaves, so that all are asked to save at once. It
 tells nobody if nobody stays."""
 MEET_SECONDS = GRACE_SECONDS + 5.0
-"""For the others to end, once all were asked to."""
+"""For all to end, from when they were asked to. Pods have 120 s."""
+FINISH_SECONDS = 600.0
+"""For a script to be done, once one of its ranks is, before a planned change ends it. The
+coordinator waits for 900 s."""
 GOODBYE_SECONDS = 30.0
 """For the others to have heard that all are done."""
 CUT_OFF_SECONDS = 10.0
@@ -118,6 +121,12 @@ class ScriptWorker:
         """Reports of scripts that stand still, of all ranks, that this worker knows of."""
         self._stacks_at = self._asked_at = clock.monotonic()
         self._ended_because = ""
+        self._asked_to_end_at: float | None = None
+        """When its script was first asked to end."""
+        self._planned_at: float | None = None
+        """When it heard of a planned change of members."""
+        self._is_finishing = False
+        """Whether a rank's script had ended with 0 by then."""
 
     def run(self) -> int:
         """The exit code; negative: the signal that ended the script."""
@@ -212,8 +221,9 @@ class ScriptWorker:
             self._cut_off_at = None
         elif self._cut_off_at is None:
             self._cut_off_at = now
-        grace = grace_seconds(self._is_asked, self._state(self._session.view))
+        grace = grace_seconds(self._is_asked, self._state_that_counts())
         if grace is not None:
+            self._asked_to_end_at = now if self._asked_to_end_at is None else self._asked_to_end_at
             self._child.end(grace)
 
     @property
@@ -235,6 +245,19 @@ class ScriptWorker:
             return GenerationState.LOST
         is_over = view.generation.number > number
         return GenerationState.SOUND if is_over else GenerationState.CURRENT
+
+    def _state_that_counts(self) -> GenerationState:
+        """A planned change waits for a script that is about to be done: one that saves its result
+        on rank 0 would lose it, and train its last part again."""
+        state, now = self._state(self._session.view), self._clock.monotonic()
+        if state is not GenerationState.SOUND or self._stop.asked or self._stop.leave_asked:
+            return state
+        if self._planned_at is None:
+            self._planned_at = now
+            with suppress(SessionError):
+                self._is_finishing = not self._keys.missing(["some_done"])
+        waits = self._is_finishing and now - self._planned_at < FINISH_SECONDS
+        return GenerationState.CURRENT if waits else state
 
     def _is_over(self, view: View) -> bool:
         return self._state(view) is not GenerationState.CURRENT
@@ -305,14 +328,16 @@ class ScriptWorker:
     def _asked_code(self) -> int | None:
         """The exit code, if the script was ended, and has not ended by itself. Waits for the others
         that end: their launcher would kill them soon after the first."""
-        state = self._state(self._session.view)
+        state = self._state_that_counts()
         code = ended_code(self._is_asked or self._stop.leave_asked, state)
         if code is None or state is GenerationState.LOST:
             return code
         is_stop = self._stop.asked
         ranks = range(self._place.num_workers) if is_stop else self._place.node_ranks
         name = "stopped" if is_stop else f"ended-{self._place.node}"
-        self._meet(Meeting(self._keys, name, ranks, self._place.rank), MEET_SECONDS)
+        began = self._asked_to_end_at or self._clock.monotonic()
+        left = began + MEET_SECONDS - self._clock.monotonic()
+        self._meet(Meeting(self._keys, name, ranks, self._place.rank), left)
         return code
 
     def _wait_for_all(self) -> int:
@@ -320,6 +345,8 @@ class ScriptWorker:
         meeting = Meeting(self._keys, "done", range(self._place.num_workers), self._place.rank)
         ended_at = said_at = self._clock.monotonic()
         while True:
+            with suppress(SessionError):
+                self._keys.set("some_done", b"1")
             try:
                 is_complete = meeting.is_complete(LOOK_SECONDS * 5)
             except SessionError:  # its generation is over
