@@ -298,10 +298,10 @@ class Supervisor(ABC):
             self._ended_at = self._ended_at if is_cause else now
             self._uncounted.add(domain, lost, is_cause, now)
             self._count_ends()  # at once, where the store is a folder
-        self._name_large_files()
         if self._coordinator_address() is None:
             self.generation += 1  # only this launcher starts any
         self.workers.start(domain)
+        self._name_large_files()  # may take a moment
 
     def _is_cause(self, lost: WorkerProcess) -> bool:
         """Whether this loss counts. Workers that end with their generation follow the first that
