@@ -139,7 +139,7 @@ def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
 def _refuse_active(run: TargetRun, job: Job | None) -> None:
     """Raises if its Job is under way, and is not just being launched."""
     shape = run.cluster.job_status(job) if job is not None else None
-    if job is None or shape is None or not shape.is_under_way or is_launching(job):
+    if job is None or shape is None or not shape.is_under_way or run.cluster.is_unfinished(job):
         return
     if shape.state == "queued":
         raise StillRunning(

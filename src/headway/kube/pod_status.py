@@ -174,10 +174,10 @@ def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> tuple[str, bool] | None:
 
 def _of_machine(status: PodStatus, events: Sequence[Event]) -> str:
     """What the machine does before it starts a container, or why it cannot."""
-    failed = [event for event in events if event.reason in START_FAILURES and event.message]
-    if failed:
-        return f"its machine cannot start it: {failed[-1].message}"
     ready = {one.type: one.status for one in status.conditions or ()}.get(VOLUMES_READY)
+    failed = [event for event in events if event.reason in START_FAILURES and event.message]
+    if failed and ready != "True":  # else it has succeeded since
+        return f"its machine cannot start it: {failed[-1].message}"
     return PREPARING[ready if ready in PREPARING else None]
 
 

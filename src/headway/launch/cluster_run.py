@@ -117,11 +117,17 @@ class ClusterRun:
         if job is None or job.metadata is None or job.metadata.uid != self.launched_uid:
             raise Conflict(f"run {self.name} was deleted or launched anew while it was launched")
 
+    def is_unfinished(self, job: Job) -> bool:
+        """Whether the launch that has created it has more to do, or was interrupted before. The
+        coordinator is made last, and a queue starts workers by itself: such a run may be training,
+        though nobody has taken the mark off."""
+        return is_launching(job) and not (queue_of(job) is not None and self.has_coordinator())
+
     def settled_job(self, say: Callable[[str], None]) -> Job | None:
         """Its Job, once no other command is launching it: one that was interrupted is waited for
         as well, until that is certain."""
         deadline: float | None = None
-        while (job := self.job()) is not None and is_launching(job):
+        while (job := self.job()) is not None and self.is_unfinished(job):
             now = self.clock.monotonic()
             if deadline is None:
                 deadline = now + SETTLED_SECONDS

@@ -101,6 +101,20 @@ def test_a_queued_run_of_an_older_headway_is_left_alone(headway: Headway, kube: 
     assert f"DELETE {JOBS}/headway-it" not in kube.calls
 
 
+@pytest.mark.parametrize("is_admitted", [True, False])
+def test_a_queued_run_whose_launch_was_killed_at_the_very_end_is_left_alone(
+    headway: Headway, kube: FakeKube, is_admitted: bool
+) -> None:
+    """All was made, and only the mark is left; weeks later it may still be training."""
+    kube.job("it", suspend=not is_admitted, queue="research")
+    kube.coordinator("it")
+    theirs(kube)["metadata"]["annotations"] = {LAUNCHING: "true"}
+    said = headway("run", "--on", "lab")
+    assert said.exit_code == Exit.STILL_RUNNING
+    assert "error: run it is already " in said.err
+    assert f"DELETE {JOBS}/headway-it" not in kube.calls
+
+
 @pytest.mark.parametrize("how", ["refused", "away"])
 def test_a_launch_that_ends_with_an_error_leaves_nothing_to_wait_for(
     headway: Headway, kube: FakeKube, how: str

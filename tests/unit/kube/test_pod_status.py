@@ -133,6 +133,10 @@ def test_why_a_volume_is_not_mounted_is_in_the_events_of_the_pod() -> None:
     events = [event("0/3 nodes are available", "FailedScheduling"), old, other]
     (reason,) = wait_reasons(job(), [waits], [], of_pods={"it-0-x": events})
     assert reason.words == f"its machine cannot start it: {NOT_MOUNTED}"
+    ready = [{"type": "PodReadyToStartContainers", "status": "True"}]
+    mounted = pod(pending(containerStatuses=[container("ContainerCreating")], conditions=ready))
+    (reason,) = wait_reasons(job(), [mounted], [], of_pods={"it-0-x": events})
+    assert reason.words == "pulling the image", "it has worked since"
 
 
 def waiting(reason: str, name: str = "worker") -> dict[str, Any]:
