@@ -20,6 +20,7 @@ def scale(
     restart."""
     from headway.cli.target_run import target_run
     from headway.errors import BadInput, NotFound
+    from headway.kube.coordinator_set import fewest_nodes
     from headway.spec.resolve import copies_problem, whole_copies
     from headway.state.find_run import find_run
 
@@ -45,6 +46,12 @@ def scale(
             f"run {directory.name} cannot change its nodes while it is running: it was started "
             "with one node that is not elastic: live",
             f"headway stop {directory.name} && headway resume {directory.name} --nodes {nodes}",
+        )
+    if resolved.is_script and nodes < (fewest := fewest_nodes(resolved)):
+        raise BadInput(
+            f"run {directory.name} does not run on fewer than {fewest} nodes: resources.nodes is "
+            f"{resolved.run.resources.nodes}",
+            f"headway stop {directory.name}, or headway scale {directory.name} --nodes {fewest}",
         )
     directory.want_nodes(nodes)
     say(f"scaling {directory.name} to {wanted}; headway status shows when it is done")

@@ -16,6 +16,7 @@ from headway.cli.script_progress import MOST_BYTES, FollowedLog, ScriptProgress
 from headway.clock import SystemClock, stamp
 from headway.errors import BadInput
 from headway.spec.load import load_run
+from headway.spec.quantities import NodeRange
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.code_folder import CodeFolder, code_folder
 from headway.state.run_directory import RunDirectory
@@ -308,3 +309,20 @@ def test_a_script_that_is_not_there_is_refused_for_a_target_too(
     said = headway("check", "--on", "lab")
     assert said.exit_code == 2
     assert "there is no file train.py" in said.err
+
+
+def test_a_script_is_not_scaled_below_its_minimum(
+    headway: Headway, directory: RunDirectory
+) -> None:
+    """It would wait for ever, and nobody would know why."""
+    resolved = directory.read_spec()
+    nodes = NodeRange(2, 4)
+    resources = resolved.run.resources.model_copy(update={"nodes": nodes})
+    run = resolved.run.model_copy(update={"resources": resources})
+    directory.write_spec(resolved.model_copy(update={"run": run}))
+    with directory.held():
+        said = headway("scale", "it", "--nodes", "1")
+        assert said.exit_code == 2
+        assert "does not run on fewer than 2 nodes: resources.nodes is 2..4" in said.err
+        assert headway("scale", "it", "--nodes", "4").exit_code == 0
+    assert directory.wanted_nodes() == 4
