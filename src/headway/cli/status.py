@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from headway.cli.options import JsonOption, OnOption, RunArgument
 from headway.cli.output import goodput_text, print_json, short_count, short_loss, short_time
 from headway.errors import NotFound
-from headway.state.run_directory import OUTPUT
 
 if TYPE_CHECKING:
     from headway.cli.members import Event, Launch, ListedWorker
@@ -191,6 +190,8 @@ def _lines(
         lines.append(("goodput", goodput_text(found.goodput)))
     lines.append(("folder", found.folder))
     if found.is_script:
+        from headway.state.run_directory import OUTPUT
+
         lines.append(("output", f"{found.folder}/{OUTPUT}"))
     return lines
 
