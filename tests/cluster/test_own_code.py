@@ -43,6 +43,8 @@ def figures(directory: RunDirectory) -> dict[str, list[float]]:
 def test_own_functions_in_pods(lab: Lab) -> None:
     ignored = shutil.ignore_patterns("runs", "prepared")
     shutil.copytree(EXAMPLE, lab.folder, ignore=ignored, dirs_exist_ok=True)
+    run_file = lab.folder / "run.yaml"
+    run_file.write_text(run_file.read_text().replace("name: own-code", "name: it"))
     lab.headway("run", "--on", "lab", "--nodes", "3", *options("it"))
     lab.wait_for_workers(3, START_SECONDS)
     lab.wait_for_step(3, START_SECONDS)
