@@ -28,6 +28,9 @@ HOPELESS_SECONDS = 10.0
 """An image that cannot be pulled is retried once or twice before the run fails."""
 SILENT_SECONDS = 60.0
 """A coordinator that is ready answers at once, if anything reaches it."""
+SCRIPT_SECONDS = 20.0
+"""A script has run for that long without an error: its imports, and most typing errors with them,
+are over. One that tells of a step is not waited for."""
 
 
 class PagesUnreachable(HeadwayError):
@@ -37,15 +40,14 @@ class PagesUnreachable(HeadwayError):
 
 
 def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[str, Any]:
-    """Its status once a step is committed, or a script was started, or it has finished or was
-    stopped. Raises RunFailed
-    if something blocks it that will not go away by itself, and PagesUnreachable if it cannot
-    be watched."""
-    hopeless, silent = Lasting(), Lasting()
+    """Its status once a step is committed, or a script has run for a while, or it has finished or
+    was stopped. Raises RunFailed if something blocks it that will not go away by itself, and
+    PagesUnreachable if it cannot be watched."""
+    hopeless, silent, script = Lasting(), Lasting(), Lasting()
     said = ""
     while True:
         began = run.clock.monotonic()
-        status, job, reasons, loss = run.patiently(lambda: _seen(run), say)
+        status, job, reasons, loss = run.patiently(lambda: _seen(run, script), say)
         if job is None:
             return status or {}
         words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
@@ -84,12 +86,13 @@ def _pages_unreachable(run: ClusterRun, job: Job) -> PagesUnreachable:
 
 
 def _seen(
-    run: ClusterRun,
+    run: ClusterRun, script: Lasting
 ) -> tuple[dict[str, Any] | None, Job | None, list[WaitReason], str | None]:
-    """Its status; and until it trains, its Job and what blocks it."""
+    """Its status; and until it trains, its Job and what blocks it. `script`: since when one
+    runs."""
     known = run.known()
     status = known["status"] if known is not None else None
-    if status is not None and status["state"] == "running" and _trains(status):
+    if status is not None and _trains(status, script, run.clock.monotonic()):
         return status, None, [], None
     job = run.require_job()
     has_finished = _has_finished(run, job)
@@ -101,9 +104,16 @@ def _seen(
     return status, job, reasons_to_wait(run, job, is_kept=status is not None), loss
 
 
-def _trains(status: dict[str, Any]) -> bool:
-    """A script need not tell of its steps. Coordinators of before this version know no scripts."""
-    return bool(status["step"] > 0 or status.get("is_script"))
+def _trains(status: dict[str, Any], script: Lasting, now: float) -> bool:
+    """A script need not tell of its steps."""
+    is_running = status["state"] == "running"
+    seconds = script.seconds(is_running and _is_script(status), now, now)
+    return is_running and (status["step"] > 0 or seconds >= SCRIPT_SECONDS)
+
+
+def _is_script(status: dict[str, Any]) -> bool:
+    """Coordinators of before this version know no scripts."""
+    return bool(status.get("is_script"))
 
 
 def reasons_to_wait(run: ClusterRun, job: Job, is_kept: bool) -> list[WaitReason]:
@@ -174,4 +184,6 @@ def _stage(status: dict[str, Any] | None, job: Job) -> str:
     up = f"{num_ready(job)} of {job.spec.parallelism} pods are ready"
     if status is None:
         return f"{up}; the coordinator is starting"
+    if _is_script(status) and status["state"] == "running":
+        return f"{up}; the script has started"
     return f"{up}; workers are starting"

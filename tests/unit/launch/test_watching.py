@@ -14,7 +14,12 @@ from headway.http_server import JSON
 from headway.kube.client import KubeClient
 from headway.kube.names import labels
 from headway.launch.cluster_run import ClusterRun
-from headway.launch.training_wait import SILENT_SECONDS, PagesUnreachable, status_when_training
+from headway.launch.training_wait import (
+    SCRIPT_SECONDS,
+    SILENT_SECONDS,
+    PagesUnreachable,
+    status_when_training,
+)
 from support.clock import Patient
 from support.fake_kube import READY, FakeKube, fake_kube
 from support.fake_port_forward import REFUSED
@@ -144,9 +149,36 @@ def test_a_coordinator_that_was_replaced_is_found(kube: FakeKube) -> None:
     assert run.known() is not None
 
 
-def test_a_script_is_waited_for_until_it_is_started(kube: FakeKube) -> None:
+def test_a_script_is_waited_for_until_it_has_run_for_a_while(kube: FakeKube) -> None:
     """It may never tell of a step."""
     status = {"step": 0, "state": "running", "is_script": True}
+    script_is(kube, status)
+    clock, said = Patient(), list[str]()
+    assert watched(kube, clock, said) == status
+    assert SCRIPT_SECONDS <= clock.passed < SCRIPT_SECONDS + 5
+    assert said == ["2 of 2 pods are ready; the script has started"]
+
+
+def test_a_script_that_tells_of_a_step_is_not(kube: FakeKube) -> None:
+    script_is(kube, {"step": 1, "state": "running", "is_script": True})
+    clock = Patient()
+    watched(kube, clock, [])
+    assert clock.passed < 1
+
+
+def test_a_mistake_in_the_first_seconds_of_a_script_is_the_commands_error(kube: FakeKube) -> None:
+    def meanwhile() -> None:
+        if clock.passed > SCRIPT_SECONDS / 2:
+            words = "ModuleNotFoundError: No module named 'tim'"
+            script_is(kube, {"step": 0, "state": "failed", "is_script": True, "failure": words})
+
+    script_is(kube, {"step": 0, "state": "running", "is_script": True})
+    clock = Patient(meanwhile)
+    with pytest.raises(RunFailed, match="No module named 'tim'") as caught:
+        watched(kube, clock, [])
+    assert caught.value.hint == "headway logs it"
+
+
+def script_is(kube: FakeKube, status: dict[str, Any]) -> None:
     page = json.dumps({"status": status, "events": [], "loss": None}).encode()
     kube.serve_pages({"/status": lambda: (JSON, page)})
-    assert watched(kube, Patient(), []) == status
