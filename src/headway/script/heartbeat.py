@@ -16,7 +16,7 @@ READ_SECONDS = 1.0
 MAX_BYTES = 64
 
 
-class Heartbeat(msgspec.Struct, frozen=True):
+class ScriptHeartbeat(msgspec.Struct, frozen=True):
     step: int | None
     """None: the file was only touched."""
 
@@ -26,7 +26,7 @@ class HeartbeatFile:
         self._path = path
         self._last: tuple[int, bytes] | None = None
 
-    def new(self) -> Heartbeat | None:
+    def new(self) -> ScriptHeartbeat | None:
         """The newest heartbeat, if there was one since the last time."""
         with suppress(OSError):
             with self._path.open("rb") as file:
@@ -34,7 +34,7 @@ class HeartbeatFile:
             found = (self._path.stat().st_mtime_ns, text)
             if found != self._last:
                 self._last = found
-                return Heartbeat(_step(text))
+                return ScriptHeartbeat(_step(text))
         return None
 
 

@@ -10,7 +10,7 @@ from threading import Thread
 
 from headway.clock import Clock
 from headway.errors import Exit
-from headway.script.heartbeat import READ_SECONDS, Heartbeat, HeartbeatFile, StepRecords
+from headway.script.heartbeat import READ_SECONDS, HeartbeatFile, ScriptHeartbeat, StepRecords
 from headway.script.place import Place
 from headway.state.generations import begin_generation, generations
 from headway.state.run_directory import Journal, RunDirectory, send_logs
@@ -87,7 +87,7 @@ class RunRecord:
             seconds={"import": 0.0, "build": 0.0, "load": 0.0},
         )
 
-    def look(self) -> Heartbeat | None:
+    def look(self) -> ScriptHeartbeat | None:
         """A new heartbeat of this rank's script, written down."""
         now = self._clock.monotonic()
         if self._is_leader and now - self._alive_at >= ALIVE_SECONDS:
@@ -101,7 +101,7 @@ class RunRecord:
         self._read_at = now
         return self._read()
 
-    def _read(self) -> Heartbeat | None:
+    def _read(self) -> ScriptHeartbeat | None:
         heartbeat = self._heartbeats.new()
         if heartbeat is not None and heartbeat.step is not None:
             if self._first_step is None:

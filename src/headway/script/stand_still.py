@@ -33,7 +33,7 @@ IDLE_CORES = 0.01
 SAMPLE_SECONDS = 10.0
 
 
-class Verdict(Enum):
+class StandStillVerdict(Enum):
     STUCK = "stuck"
     """It shows no progress: people may want to know."""
     END = "end"
@@ -65,17 +65,17 @@ class StandStill:
         self._has_heartbeat, self._is_stuck = True, False
         self._rule.committed()
 
-    def look(self) -> Verdict | None:
+    def look(self) -> StandStillVerdict | None:
         """A verdict that is new."""
         if self._has_heartbeat:
             is_long = self._rule.waited_seconds > self._rule.patience
             if self._rule.waited_seconds > max(END_SECONDS, 2 * self._rule.patience):
-                return Verdict.END
+                return StandStillVerdict.END
         else:
             self._sample()
             is_long = self._clock.monotonic() - self._busy_at >= IDLE_SECONDS
         was_stuck, self._is_stuck = self._is_stuck, is_long
-        return Verdict.STUCK if is_long and not was_stuck else None
+        return StandStillVerdict.STUCK if is_long and not was_stuck else None
 
     def _sample(self) -> None:
         now = self._clock.monotonic()

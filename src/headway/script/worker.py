@@ -41,7 +41,7 @@ from headway.script.place import (
     replace_variables,
 )
 from headway.script.run_record import RunRecord
-from headway.script.stand_still import StandStill, Verdict, show_stacks
+from headway.script.stand_still import StandStill, StandStillVerdict, show_stacks
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory, given_spec
 from headway.train.outages import reached
@@ -274,9 +274,9 @@ class ScriptWorker:
         if self._child.is_asked_to_end:
             return
         match self._still.look():
-            case Verdict.STUCK:
+            case StandStillVerdict.STUCK:
                 self._report_stuck()
-            case Verdict.END:
+            case StandStillVerdict.END:
                 self._ended_because = f"no heartbeat for {self._still.waited_seconds:.0f} s"
                 self._show_stacks(f"{self._ended_because}; ending the script")
                 self._child.abort()

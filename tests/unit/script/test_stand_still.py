@@ -20,7 +20,7 @@ from headway.script.stand_still import (
     STACKS_FOLDER,
     STACKS_SIGNAL,
     StandStill,
-    Verdict,
+    StandStillVerdict,
     show_stacks,
 )
 from support.clock import Patient
@@ -42,7 +42,7 @@ class Group:
         ]
 
 
-def verdicts(still: StandStill, clock: Patient, seconds: float) -> list[Verdict]:
+def verdicts(still: StandStill, clock: Patient, seconds: float) -> list[StandStillVerdict]:
     found = []
     until = clock.passed + seconds
     while clock.passed < until:
@@ -56,10 +56,10 @@ def test_a_silent_script_without_processor_time_is_reported_once_and_never_ended
     clock, group = Patient(), Group()
     still = StandStill(clock, group)
     assert verdicts(still, clock, IDLE_SECONDS - SAMPLE_SECONDS) == []
-    assert verdicts(still, clock, 100 * IDLE_SECONDS) == [Verdict.STUCK]
+    assert verdicts(still, clock, 100 * IDLE_SECONDS) == [StandStillVerdict.STUCK]
     group.seconds[7] += 100.0
     assert verdicts(still, clock, 2 * SAMPLE_SECONDS) == []
-    assert verdicts(still, clock, 2 * IDLE_SECONDS) == [Verdict.STUCK]
+    assert verdicts(still, clock, 2 * IDLE_SECONDS) == [StandStillVerdict.STUCK]
 
 
 def test_a_silent_script_that_computes_a_little_is_left_alone() -> None:
@@ -79,8 +79,10 @@ def test_with_heartbeats_it_is_reported_by_their_pace_and_ended_after_half_an_ho
         clock.passed += 1.0
         still.heartbeat()
     assert verdicts(still, clock, 60.0) == []
-    assert verdicts(still, clock, 900.0) == [Verdict.STUCK], "an evaluation may take as long"
-    assert Verdict.END in verdicts(still, clock, END_SECONDS)
+    assert verdicts(still, clock, 900.0) == [StandStillVerdict.STUCK], (
+        "an evaluation may take as long"
+    )
+    assert StandStillVerdict.END in verdicts(still, clock, END_SECONDS)
 
 
 def test_slow_steps_have_twenty_times_their_length() -> None:
@@ -90,8 +92,8 @@ def test_slow_steps_have_twenty_times_their_length() -> None:
         clock.passed += 300.0
         still.heartbeat()
     assert verdicts(still, clock, 6000.0) == []
-    assert verdicts(still, clock, 5990.0) == [Verdict.STUCK]
-    assert verdicts(still, clock, 30.0)[0] is Verdict.END
+    assert verdicts(still, clock, 5990.0) == [StandStillVerdict.STUCK]
+    assert verdicts(still, clock, 30.0)[0] is StandStillVerdict.END
 
 
 # Stacks of real processes
