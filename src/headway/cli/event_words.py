@@ -66,6 +66,11 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
                 f"the script wrote {what} to its working folder, which on a cluster is lost with "
                 "its pod: what it needs after a restart belongs in $HEADWAY_OUTPUT"
             )
+        case "left_files":
+            return (
+                "files of the code that the script has changed in its working folder stay as they "
+                f"are: {', '.join(event['names'])}; to have those of the code, delete them there"
+            )
         case "below_minimum":
             return f"{event['nodes']} of at least {event['minimum']} nodes: training waits"
         case "left":

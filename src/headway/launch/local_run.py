@@ -164,8 +164,23 @@ class LocalRun(Supervisor):
             self._code = copied(self.workers.scratch / "code", super()._code_files())
         return self._code
 
+    def _script_environment(self, node: int) -> dict[str, str]:
+        try:
+            return super()._script_environment(node)
+        except OSError as error:
+            raise RunFailed(
+                "the code could not be copied into the working folder "
+                f"{self._script_place(node).work}: {error}",
+                f"make room for it, or move {error.filename} away if it is in the way"
+                if error.filename is not None
+                else "make room for it",
+            ) from None
+
     def _on_large_files(self, node: int, names: Sequence[str]) -> None:
         self.journal.note("large_files", node=node, names=names)
+
+    def _on_left_files(self, node: int, names: Sequence[str]) -> None:
+        self.journal.note("left_files", node=node, names=names)
 
     # Supervising
 

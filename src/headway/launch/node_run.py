@@ -115,6 +115,12 @@ class NodeRun(Supervisor):
             "with this pod: what it needs after a restart belongs in $HEADWAY_OUTPUT"
         )
 
+    def _on_left_files(self, node: int, names: Sequence[str]) -> None:
+        self._say(
+            "warning: files of the code that the script has changed in its working folder stay as "
+            f"they are: {', '.join(names)}"
+        )
+
     @property
     def _is_asked_to_end(self) -> bool:
         return self.is_leaving

@@ -144,6 +144,10 @@ class Supervisor(ABC):
         """A script has written them to its working folder."""
 
     @abstractmethod
+    def _on_left_files(self, node: int, names: Sequence[str]) -> None:
+        """They are as the script has left them in its working folder, not as in the code."""
+
+    @abstractmethod
     def _on_started(self, worker: WorkerProcess) -> None: ...
 
     @abstractmethod
@@ -218,7 +222,10 @@ class Supervisor(ABC):
         """See `headway.script`."""
         place, store = self._script_place(node), self.directory.store
         if node not in self._work_folders:
-            self._work_folders[node] = make_work_folder(place.work, self._code_files())
+            folder = make_work_folder(place.work, self._code_files())
+            self._work_folders[node] = folder
+            if folder.left:
+                self._on_left_files(node, folder.left)
             place.scratch.mkdir(parents=True, exist_ok=True)
         if store.is_local:
             store.path(OUTPUT).mkdir(parents=True, exist_ok=True)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from headway.cli.event_words import event_text
 from headway.clock import Clock, SystemClock
 from headway.errors import Exit, RunFailed
 from headway.launch.fork_server import COMMAND, SCRIPT_COMMAND, fork_server_command
@@ -156,7 +160,6 @@ def test_the_next_start_has_the_code_of_now_and_keeps_what_was_written(tmp_path:
     assert (work / "run.sh").stat().st_mode & 0o300 == 0o300, "it can be run, and changed"
     (work / "out").mkdir()
     (work / "out" / "checkpoint.pt").write_text("mine")
-    (work / "train.py").write_text("changed by the script")
     (code / "train.py").write_text("now")
     del files["conf/a.yaml"]
     make_work_folder(work, files)
@@ -165,13 +168,123 @@ def test_the_next_start_has_the_code_of_now_and_keeps_what_was_written(tmp_path:
     assert (work / "out" / "checkpoint.pt").read_text() == "mine"
 
 
-def test_a_working_folder_that_cannot_be_made_says_where_and_why(
+def test_what_the_script_wrote_over_files_of_the_code_stays(tmp_path: Path) -> None:
+    """Checkpoints of a run by hand travel with the code, under the names of those to come."""
+    code, work = tmp_path / "code", tmp_path / "work" / "node-0"
+    names = ("train.py", "out/ckpt.pt", "out/best.pt", "conf.yaml")
+    for name in names:
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_text("by hand")
+    files = {name: code / name for name in names}
+    assert make_work_folder(work, files).left == []
+    for name in ("out/ckpt.pt", "out/best.pt", "conf.yaml"):
+        (work / name).write_text("by_hand" if name == "conf.yaml" else "step 900")
+    (code / "conf.yaml").write_text("edited")
+    (code / "train.py").write_text("edited")
+    del files["out/best.pt"]
+    for _ in range(2):
+        found = make_work_folder(work, files)
+        assert (work / "out" / "ckpt.pt").read_text() == "step 900"
+        assert (work / "out" / "best.pt").read_text() == "step 900"
+        assert (work / "conf.yaml").read_text() == "by_hand"
+        assert (work / "train.py").read_text() == "edited"
+        assert found.left == ["conf.yaml (the code has another one now)", "out/ckpt.pt"]
+    (work / "conf.yaml").unlink()
+    make_work_folder(work, files)
+    assert (work / "conf.yaml").read_text() == "edited", "deleted, it comes from the code again"
+
+
+def test_a_copy_that_was_interrupted_is_not_taken_for_what_the_script_wrote(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    code, work = tmp_path / "code", tmp_path / "work" / "node-0"
+    code.mkdir()
+    files = {name: code / name for name in ("a.py", "b.py")}
+    for path in files.values():
+        path.write_text("first")
+    real, full = shutil.copy, OSError(errno.ENOSPC, "No space left on device", str(work / "b.py"))
+
+    def copy(source: Path, target: Path) -> object:
+        if source.name == "b.py":
+            raise full
+        return real(source, target)
+
+    monkeypatch.setattr(shutil, "copy", copy)
+    with pytest.raises(OSError, match="No space left"):
+        make_work_folder(work, files)
+    monkeypatch.undo()
+    (code / "a.py").write_text("second")
+    assert make_work_folder(work, files).left == []
+    assert (work / "a.py").read_text() == "second"
+
+
+@pytest.mark.parametrize("content", ["", "[", "{}", '["train.py"]', "3"])
+def test_without_a_readable_list_nothing_in_the_working_folder_is_overwritten(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "train.py").write_text("now")
+    work = tmp_path / "work" / "node-0"
+    work.mkdir(parents=True)
+    (work / "train.py").write_text("whose?")
+    work.with_name("node-0.json").write_text(content)
+    found = make_work_folder(work, {"train.py": tmp_path / "train.py"})
+    assert found.left == ["train.py (the code has another one now)"]
+    assert (work / "train.py").read_text() == "whose?"
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_files_that_are_left_are_named(script: Resolved, tmp_path: Path, is_here: bool) -> None:
+    directory = Path(script.run_directory)
+    work = directory / "work" / "node-0" if is_here else tmp_path / "node" / "work"
+    (Path(script.folder) / "train.py").write_text("print()")
+    work.mkdir(parents=True)
+    (work / "train.py").write_text("mine")
+    if is_here:
+        run = local(script, "exit 0")
+        assert run.run(lambda: None) == Exit.DONE
+        (event,) = [one for one in run.directory.launcher.read()[0] if one["event"] == "left_files"]
+        words = event_text(event, None, 1)
+    else:
+        pod = Pod(script, tmp_path, "exit 0", SystemClock())
+        assert pod.run.run() == Exit.DONE
+        (words,) = pod.lines
+    assert "train.py (the code has another one now)" in words
+
+
+def test_no_room_for_the_working_folder_of_a_pod_is_not_the_fault_of_the_run(
     script: Resolved, tmp_path: Path
 ) -> None:
+    """Another pod may have room: see `headway node`."""
     (tmp_path / "node").write_text("in the way")
     pod = Pod(script, tmp_path, "exit 0", SystemClock())
-    with pytest.raises(RunFailed, match="the code could not be copied into the working folder"):
+    with pytest.raises(OSError, match="node"):
         pod.run.run()
+
+
+def test_a_working_folder_here_that_cannot_be_made_says_where_and_why(script: Resolved) -> None:
+    run = local(script, "exit 0")
+    in_the_way = run.directory.local / "work"
+    in_the_way.write_text("in the way")
+    with pytest.raises(RunFailed, match="could not be copied into the working folder") as failed:
+        run.run(lambda: None)
+    hint = str(failed.value.hint)
+    assert "make room" in hint
+    assert str(in_the_way) in hint
+    assert "delete" not in hint, "what the script has saved may be in it"
+
+
+def test_large_files_over_files_of_the_code_are_named(tmp_path: Path) -> None:
+    code, work = tmp_path / "code", tmp_path / "work" / "node-0"
+    (code / "out").mkdir(parents=True)
+    names = ("out/ckpt.pt", "out/data.bin")
+    for name in names:
+        (code / name).write_bytes(bytes(3_000_000))
+    folder = make_work_folder(work, {name: code / name for name in names})
+    assert folder.new_large_files() == []
+    (work / "out" / "ckpt.pt").write_bytes(b"1" * 3_000_000)
+    os.utime(work / "out" / "ckpt.pt", ns=(1, 1))
+    assert folder.new_large_files() == ["out/ckpt.pt (3 MB)"]
+    assert folder.new_large_files() == []
 
 
 def test_large_files_in_the_working_folder_are_named_once(script: Resolved, tmp_path: Path) -> None:
