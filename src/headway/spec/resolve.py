@@ -148,15 +148,20 @@ class Resolved(Section):
 
 def run_name(loaded: Loaded) -> str:
     """The run's name: from the run file, else from its folder."""
-    if loaded.run.name is not None:
-        return loaded.run.name
-    name = re.sub(r"[^a-z0-9]+", "-", loaded.folder.name.lower()).strip("-")[:40].strip("-")
+    name = name_or_empty(loaded.run, loaded.folder)
     if not name:
         raise BadInput(
             f"the run has no name, and the folder {loaded.folder} yields none",
             "add name: to run.yaml",
         )
     return name
+
+
+def name_or_empty(run: RunFile, folder: Path) -> str:
+    """Empty: neither has one."""
+    if run.name is not None:
+        return run.name
+    return re.sub(r"[^a-z0-9]+", "-", folder.name.lower()).strip("-")[:40].strip("-")
 
 
 def run_directory(loaded: Loaded) -> str:

@@ -1,8 +1,8 @@
 """The files of a code folder: all that a run's workers may need from it.
 
 Left out are names that begin with a dot, `__pycache__`, virtual environments, the run's own storage
-and data, and what `.headwayignore` matches. The rest is small, or it is refused: it travels at
-every edit.
+and data, what `.headwayignore` matches, and links to any of these. The rest is small, or it is
+refused: it travels at every edit.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headway.errors import BadInput
 from headway.memory_limits import byte_size
-from headway.spec.resolve import Resolved
+from headway.spec.resolve import Resolved, name_or_empty
 from headway.spec.run_file import RunFile
 from headway.state.file_listing import Listing, listing_of
 from headway.state.set_files import PREPARED
@@ -108,6 +108,7 @@ class _Walk:
             raise CodeFolderRefused(
                 f"code.path: {here} is a link to a folder that it is in", self._ignore(below)
             )
+        by_link = Path(real) != self.folder.resolve() / below
         for entry in sorted(_entries(here), key=lambda entry: entry.name):
             if len(self.found) > MOST_SEEN:
                 return
@@ -121,6 +122,8 @@ class _Walk:
                     continue
                 if entry.is_symlink():
                     self._require_inside(name, path)
+                if (by_link or entry.is_symlink()) and self._leads_to_left_out(path):
+                    continue
                 status = entry.stat()
             except OSError as error:
                 raise CodeFolderRefused(
@@ -139,6 +142,18 @@ class _Walk:
                 f"code.path: {path} is a link to {target}, outside of the folder",
                 f"copy what workers need of it into the folder, or {self._ignore(name)}",
             )
+
+    def _leads_to_left_out(self, path: Path) -> bool:
+        """By a link, here or above: what stays under its own name stays under any."""
+        target = path.resolve().relative_to(self.folder.resolve()).as_posix()
+        while target and target != ".":
+            real = self.folder / target
+            if self.is_left_out(target) or (
+                real.is_dir() and (self.is_left_out(f"{target}/") or _is_environment(real))
+            ):
+                return True
+            target = target.rpartition("/")[0]
+        return False
 
     def _require_text(self, name: str, path: Path) -> None:
         try:
@@ -202,7 +217,8 @@ def _left_out(run: RunFile, beside: Path, folder: Path) -> Callable[[str], bool]
     from pathspec import GitIgnoreSpec
 
     # Python files stay, even if they are training data.
-    of_the_run = GitIgnoreSpec.from_lines([*_data_and_storage(run, beside, folder), "!*.py"])
+    data = GitIgnoreSpec.from_lines([*_data_patterns(run, beside, folder), "!*.py"])
+    top, folders = os.path.abspath(folder), _folders_of_the_run(run, beside)
     ignored = GitIgnoreSpec.from_lines(_ignore_lines(folder / IGNORE_FILE))
 
     def is_left_out(name: str) -> bool:
@@ -210,7 +226,8 @@ def _left_out(run: RunFile, beside: Path, folder: Path) -> Callable[[str], bool]
         return (
             last.startswith(".")
             or last == "__pycache__"
-            or of_the_run.match_file(name)
+            or os.path.join(top, name.rstrip("/")) in folders
+            or data.match_file(name)
             or ignored.match_file(name)
         )
 
@@ -236,16 +253,26 @@ def _ignore_lines(file: Path) -> list[str]:
     return lines
 
 
-def _data_and_storage(run: RunFile, beside: Path, folder: Path) -> Iterator[str]:
-    """Patterns of what lies in the code folder and reaches workers in another way, or not at all:
-    the run directories, sources, prepared sets, models and tokenizers."""
+def _folders_of_the_run(run: RunFile, beside: Path) -> set[str]:
+    """The run directory, by itself too: its storage may be the code folder."""
+    named = [NOTES, PREPARED]
+    if not _is_elsewhere(run.storage):
+        named += [run.storage, os.path.join(run.storage, name_or_empty(run, beside))]
+    return {os.path.abspath(beside / one) for one in named}
+
+
+def _data_patterns(run: RunFile, beside: Path, folder: Path) -> Iterator[str]:
+    """Of what lies in the code folder and reaches workers in another way, or not at all: sources,
+    prepared sets, models and tokenizers."""
     top = os.path.abspath(folder)
-    for named in (run.storage, NOTES, PREPARED, *_data(run)):
-        if "://" in named or named.startswith(("hub:", "~")):
-            continue
+    for named in _data(run):
         path = os.path.abspath(beside / named)
-        if path.startswith(f"{top}/"):
+        if not _is_elsewhere(named) and path.startswith(f"{top}/"):
             yield path.removeprefix(top)
+
+
+def _is_elsewhere(named: str) -> bool:
+    return "://" in named or named.startswith(("hub:", "~"))
 
 
 def _data(run: RunFile) -> Iterator[str]:

@@ -159,6 +159,29 @@ def test_links_within_the_folder_are_what_they_point_to(folder: Path, found: Fou
     }
 
 
+@pytest.mark.parametrize(
+    "target",
+    [".env", ".git/config", ".git", "venv/lib/x.py", "venv", "conf/secret.yaml", "data/a.txt"],
+)
+def test_a_link_to_what_stays_stays(folder: Path, found: Found, target: str) -> None:
+    kept = {"train.py": "x", "conf/a.yaml": "x", ".headwayignore": "/conf/secret.yaml\n"}
+    noise = (".env", ".git/config", "venv/pyvenv.cfg", "venv/lib/x.py", "conf/secret.yaml")
+    write(folder, {**kept, **dict.fromkeys((*noise, "data/a.txt"), "secret")})
+    (folder / "prod.env").symlink_to(target)
+    assert sorted(found().files) == names("train.py", "conf/a.yaml")
+    (folder / "again").symlink_to("conf")
+    assert sorted(found().files) == names("train.py", "conf/a.yaml", "again/a.yaml")
+
+
+@pytest.mark.parametrize("storage", [".", "[old] runs!", "#1", "a*b", "!x", "deep/below"])
+def test_run_directories_stay_whatever_the_storage_is_called(
+    folder: Path, storage: str, found: Found
+) -> None:
+    (folder / "run.yaml").write_text(f"{RUN}code: {{path: .}}\nstorage: '{storage}'\n")
+    write(folder, {"train.py": "x", "sub/it/a.py": "x", f"{storage}/it/spec.json": "noise"})
+    assert sorted(found().files) == names("train.py", "sub/it/a.py")
+
+
 def test_a_link_that_leaves_the_folder_is_refused(
     folder: Path, found: Found, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
