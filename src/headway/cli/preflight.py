@@ -17,6 +17,7 @@ def warn_of_run_file(loaded: Loaded) -> None:
     _warn_of_later_keys(loaded)
     _warn_of_long_warmup(loaded)
     _warn_of_launcher(loaded)
+    _warn_of_pipe(loaded)
 
 
 def require_trainable_here(loaded: Loaded) -> None:
@@ -99,3 +100,17 @@ def _warn_of_launcher(loaded: Loaded) -> None:
             "starts a process per device already: each of them would start others"
         )
         hint("name the script itself: command: [python, train.py]")
+
+
+def _warn_of_pipe(loaded: Loaded) -> None:
+    """In a line for a shell, or a shell script, that is the command."""
+    if loaded.run.command is None:
+        return
+    from headway.preflight.script import hidden_by_pipe
+
+    if (line := hidden_by_pipe(loaded)) is not None:
+        warn(
+            f"{loaded.located.mark(('command',))}: {line!r} ends as the last program of its pipe "
+            "does: a script that crashes would count as done"
+        )
+        hint("bash -o pipefail -ec LINE, or set -eo pipefail in the shell script")
