@@ -84,6 +84,8 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             return f"step {event['step']}: {change_text(event, before, ranks)}"
         case "stuck":
             return no_progress(event)
+        case "stopped" if event.get("ended"):
+            return f"stopped: the script {event['ended']}"
         case "finished" | "stopped" | "failed":
             return str(event["event"])
     return ""

@@ -17,6 +17,7 @@ from headway.state.generations import generations
 from headway.state.goodput import goodput
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import MODEL, OUTPUT, RunDirectory
+from headway.state.status import newest_event
 
 
 def show_summary(directory: RunDirectory, is_script: bool = False) -> None:
@@ -63,7 +64,9 @@ def _script_summary(directory: RunDirectory) -> Iterator[tuple[str, str]]:
 
 def saved_so_far(resolved: Resolved, directory: RunDirectory) -> str:
     if resolved.is_script:
-        return "the script starts again with what it has saved"
+        newest = newest_event(directory.here().history(), "launched", "stopped") or {}
+        how = f" {newest['ended']}; it" if newest.get("ended") else ""
+        return f"the script{how} starts again with what it has saved"
     saved = steps_saved(directory)
     return f"saved up to step {saved[-1]}" if saved else "no checkpoint yet"
 

@@ -28,6 +28,9 @@ FOLLOWING_SIGNS = (
     "Watchdog caught collective operation timeout",
 )
 """Of processes whose peer has ended, or never came."""
+PORT_SIGNS = ("Address already in use", "EADDRINUSE")
+"""Of rank 0, if another process has taken its port since it was found free: the next start has
+another one."""
 
 
 class GenerationState(Enum):
@@ -64,14 +67,15 @@ def ended_code(is_asked: bool, generation: GenerationState) -> Exit | None:
     return Exit.GENERATION_OVER if generation is GenerationState.SOUND else None
 
 
-def failed_code(exit_code: int, age_seconds: float, is_first_start: bool) -> int:
+def failed_code(exit_code: int, age_seconds: float, is_first_start: bool, words: str) -> int:
     """Exit code of the worker to blame for a script that has failed by itself; negative: the signal
     by which it ends itself, so that the kernel's count of out-of-memory kills still explains it.
     `is_first_start`: nothing has been trained since the run was launched."""
     assert exit_code != 0
     if exit_code < 0:
         return exit_code
-    is_mistake = is_first_start and age_seconds < FIRST_SECONDS
+    is_of_network = any(sign in words for sign in (*FOLLOWING_SIGNS, *PORT_SIGNS))
+    is_mistake = is_first_start and age_seconds < FIRST_SECONDS and not is_of_network
     return Exit.RUN_FAILED if is_mistake else Exit.PEER_LOST
 
 

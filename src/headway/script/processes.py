@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -58,7 +60,8 @@ def group_members(group: int) -> Iterator[ProcessStat]:
 
 def shells_and_their_children(pid: int) -> list[tuple[int, int]]:
     """Who is asked to end when this process is: itself, and what it has started if it is a shell,
-    which does not pass signals on. Each with the time of its start."""
+    which does not pass signals on. Each with the time of its start. Those that read a pipe are
+    among them."""
     first = read_stat(pid)
     if first is None:
         return []
@@ -70,6 +73,26 @@ def shells_and_their_children(pid: int) -> list[tuple[int, int]]:
         if one.name in SHELLS:
             found += [member for member in members if member.parent == one.pid]
     return asked
+
+
+def ends_with_its_input(pid: int) -> bool:
+    """Whether it reads a pipe, as `tee` does, and has no handler for SIGTERM. It ends when those
+    that write to it have; if it did sooner, what they print would be an error."""
+    try:
+        return os.readlink(PROC / str(pid) / "fd/0").startswith("pipe:") and not catches(
+            pid, signal.SIGTERM
+        )
+    except OSError:
+        return False
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether it has a handler for the signal."""
+    with suppress(OSError, ValueError):
+        for line in (PROC / str(pid) / "status").read_text().splitlines():
+            if line.startswith("SigCgt:"):
+                return bool(int(line.split()[1], 16) >> (number - 1) & 1)
+    return False
 
 
 def is_running(pid: int, started: int) -> bool:

@@ -22,8 +22,12 @@ ALIVE_SECONDS = 600.0
 """Between two events `alive`, by which a script that tells nothing shows that it makes progress."""
 SEND_SECONDS = 60.0
 """Between two uploads of the steps to an object store."""
+FINISHED_SEND_SECONDS = 60.0
+"""For the last one of a run that has finished: one that nobody knows to be would begin again."""
+FINISHED_PAUSE_SECONDS = 1.0
+"""Between two attempts of it."""
 LAST_SEND_SECONDS = 10.0
-"""For the last one, before this process ends."""
+"""For that of a run that was stopped."""
 LOST_SEND_SECONDS = 1.0
 """The same where the next generation waits for this worker's successor."""
 
@@ -53,6 +57,8 @@ class RunRecord:
         self._first_step: int | None = None
         self._began = self._alive_at = self._read_at = self._sent_at = clock.monotonic()
         self._sending: Thread | None = None
+        self._is_sent = False
+        """Whether the last upload had all events."""
 
     def begin(self) -> tuple[int, bool]:
         """Called by rank 0. The number of generations before, and whether nothing has been started
@@ -124,25 +130,48 @@ class RunRecord:
             idle=is_idle,
         )
 
-    def end(self, code: int) -> None:
+    def end(self, code: int, how: str = "") -> None:
+        """`how`: the script took the request to end, if there was one."""
         self._read()  # what was written last
         if not self._is_leader:
             return
         if code in (Exit.DONE, Exit.STOPPED):
             event = "finished" if code == Exit.DONE else "stopped"
-            self._journal.note(event, step=self._records.step or 0)
-        self._send()
+            facts = {"ended": how} if event == "stopped" and how else {}
+            self._journal.note(event, step=self._records.step or 0, **facts)
+        match code:
+            case Exit.DONE:
+                self._send_last(FINISHED_SEND_SECONDS)
+            case Exit.STOPPED:
+                self._send_last(LAST_SEND_SECONDS)
+            case _:
+                self._send_last(LOST_SEND_SECONDS)
+
+    def _send_last(self, seconds: float) -> None:
+        """Again and again, if that fails."""
+        deadline = self._clock.monotonic() + seconds
+        self._join(deadline)  # one that began before has not all
+        while True:
+            self._send()
+            self._join(deadline)
+            if self._is_sent or self._clock.monotonic() + FINISHED_PAUSE_SECONDS > deadline:
+                return
+            self._clock.sleep(FINISHED_PAUSE_SECONDS)
+
+    def _join(self, deadline: float) -> None:
         if self._sending is not None:
-            is_last = code in (Exit.DONE, Exit.STOPPED)
-            self._sending.join(LAST_SEND_SECONDS if is_last else LOST_SEND_SECONDS)
+            self._sending.join(max(0.0, deadline - self._clock.monotonic()))
 
     def _send(self) -> None:
         """In a thread: a store that does not answer holds up nothing."""
         self._sent_at = self._clock.monotonic()
         if self._sending is None or not self._sending.is_alive():
+            self._is_sent = False
             self._sending = Thread(target=self._send_logs, name="send-logs", daemon=True)
             self._sending.start()
 
     def _send_logs(self) -> None:
         with suppress(OSError):  # what cannot be uploaded now is kept
-            send_logs(self._directory)
+            self._directory.events.flush()
+            self._is_sent = True
+        send_logs(self._directory)

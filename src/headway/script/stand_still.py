@@ -11,7 +11,7 @@ from enum import Enum
 from pathlib import Path
 
 from headway.clock import Clock
-from headway.script.processes import PROC, ProcessStat
+from headway.script.processes import ProcessStat, catches
 from headway.train.hang_rule import HangRule
 
 STACKS_FOLDER = Path(__file__).with_name("stacks")
@@ -91,18 +91,9 @@ class StandStill:
 
 def show_stacks(processes: Iterable[ProcessStat], clock: Clock) -> int:
     """Has Python processes write their stacks to the log; how many."""
-    catching = sorted(one.pid for one in processes if _catches(one.pid))[:MOST_STACKS]
+    catching = sorted(one.pid for one in processes if catches(one.pid, STACKS_SIGNAL))[:MOST_STACKS]
     for pid in catching:
         with suppress(ProcessLookupError):
             os.kill(pid, STACKS_SIGNAL)
         clock.sleep(STACKS_PAUSE_SECONDS)
     return len(catching)
-
-
-def _catches(pid: int) -> bool:
-    """Whether it has a handler for the signal, which would end it otherwise."""
-    with suppress(OSError, ValueError):
-        for line in (PROC / str(pid) / "status").read_text().splitlines():
-            if line.startswith("SigCgt:"):
-                return bool(int(line.split()[1], 16) >> (STACKS_SIGNAL - 1) & 1)
-    return False

@@ -40,7 +40,7 @@ from headway.script.place import (
     free_port,
     replace_variables,
 )
-from headway.script.run_record import RunRecord
+from headway.script.run_record import FINISHED_SEND_SECONDS, RunRecord
 from headway.script.stand_still import StandStill, StandStillVerdict, show_stacks
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory, given_spec
@@ -61,8 +61,9 @@ MEET_SECONDS = GRACE_SECONDS + 5.0
 FINISH_SECONDS = 600.0
 """For a script to be done, once one of its ranks is, before a planned change ends it. The
 coordinator waits for 900 s."""
-GOODBYE_SECONDS = 30.0
-"""For the others to have heard that all are done."""
+GOODBYE_SECONDS = FINISHED_SEND_SECONDS + 30.0
+"""For the others to have heard that all are done: rank 0 tells them when it has written that down.
+Launchers kill those that still run 10 s after the first has exited."""
 CUT_OFF_SECONDS = 10.0
 """Without a connection, after which nobody is waited for."""
 FOLLOW_SECONDS = 30.0
@@ -310,10 +311,12 @@ class ScriptWorker:
     # When it has ended
 
     def _ended(self, exit_code: int) -> int:
+        if how := self._child.how_it_ended(exit_code):
+            self._say(f"the script {how}")
         code = self._asked_code()
         if code is None:
             code = self._wait_for_all() if exit_code == 0 else self._failed(exit_code)
-        self._record.end(code)
+        self._record.end(code, how)
         if code == Exit.DONE:
             everyone = range(self._place.num_workers)
             self._meet(Meeting(self._keys, "heard", everyone, self._place.rank), GOODBYE_SECONDS)
@@ -374,14 +377,13 @@ class ScriptWorker:
         """The script has failed here. If a member is lost, that explains it. Else one of those that
         have failed ends the generation, and is the one that counts."""
         age, printed = self._child.age_seconds, self._child.printed()
+        tail = printed[-TAIL_CHARACTERS:]
         # Without a traceback the launcher shows the end of the log.
         words = self._ended_because or last_traceback(printed)
         failures = Failures(self._keys, self._place.num_workers)
         self._session.start_waiting()
         with suppress(SessionError):
-            failures.add(
-                Failure(self._place.rank, blame(exit_code, printed[-TAIL_CHARACTERS:]).value)
-            )
+            failures.add(Failure(self._place.rank, blame(exit_code, tail).value))
         deadline = self._clock.monotonic() + decision_seconds(exit_code)
         while self._clock.monotonic() < deadline:
             with suppress(SessionError):
@@ -394,7 +396,7 @@ class ScriptWorker:
             if words:
                 report_exit_reason(words)
             is_first = self._master.is_first_start and not self._has_anybody_begun()
-            return failed_code(exit_code, age, is_first)
+            return failed_code(exit_code, age, is_first, tail)
         deadline = self._clock.monotonic() + FOLLOW_SECONDS
         while self._clock.monotonic() < deadline:
             self._look()

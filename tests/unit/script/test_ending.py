@@ -57,7 +57,7 @@ def test_a_script_that_is_asked_to_end_never_fails_the_run_however_it_ends(
 def test_only_an_error_in_the_first_minute_of_a_start_fails_the_run_at_once(
     exit_code: int, age: float, is_first_start: bool
 ) -> None:
-    code = failed_code(exit_code, age, is_first_start)
+    code = failed_code(exit_code, age, is_first_start, "")
     if code == Exit.RUN_FAILED:
         assert is_first_start
         assert age < FIRST_SECONDS
@@ -67,9 +67,23 @@ def test_only_an_error_in_the_first_minute_of_a_start_fails_the_run_at_once(
 
 
 def test_a_mistake_in_the_first_minute_fails_the_run() -> None:
-    assert failed_code(1, 10.0, is_first_start=True) == Exit.RUN_FAILED
-    assert failed_code(1, 10.0, is_first_start=False) == Exit.PEER_LOST
-    assert failed_code(1, 61.0, is_first_start=True) == Exit.PEER_LOST
+    words = "NameError: name 'lost' is not defined"
+    assert failed_code(1, 10.0, is_first_start=True, words=words) == Exit.RUN_FAILED
+    assert failed_code(1, 10.0, is_first_start=False, words=words) == Exit.PEER_LOST
+    assert failed_code(1, 61.0, is_first_start=True, words=words) == Exit.PEER_LOST
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "DistNetworkError: The server socket has failed to listen: EADDRINUSE",
+        "OSError: [Errno 98] Address already in use",
+        "RuntimeError: Connection refused",
+    ],
+)
+def test_ranks_that_could_not_meet_start_again_even_in_the_first_minute(words: str) -> None:
+    """The port was taken meanwhile, or a machine was lost that nobody knew to be."""
+    assert failed_code(1, 10.0, is_first_start=True, words=words) == Exit.PEER_LOST
 
 
 @given(EXITS)
