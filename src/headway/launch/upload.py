@@ -11,14 +11,15 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path, PurePosixPath
 from uuid import uuid4
 
 from headway.clock import Clock
-from headway.errors import NotFound, RunFailed
-from headway.state.file_listing import VERSION_2, read_listing
+from headway.errors import BadInput, NotFound, RunFailed
+from headway.state.file_listing import VERSION_2, Listing, read_listing
 from headway.state.store import Store, in_parallel
 
 Files = Mapping[str, Path]
@@ -54,7 +55,10 @@ def upload(
     and the total."""
     sizes = {each: path.stat().st_size for each, path in sorted(files.items())}
     total, sent = sum(sizes.values()), 0
-    have = {each: facts.size for each, facts in storage.facts(name).items()}
+    kind, digest = PurePosixPath(name).parts
+    # Code is edited in place: a file of the same size may be from before an edit.
+    there = {} if kind == "code" else storage.facts(name)
+    have = {each: facts.size for each, facts in there.items()}
 
     def put(file: str, work: Callable[[], None]) -> None:
         _retrying(storage.location(file), work, say, clock)
@@ -71,7 +75,18 @@ def upload(
     for size in chain(in_parallel(send, small, FILES_AT_ONCE), map(send, large)):
         sent += size
         show(sent, total)
+    _require_unchanged(files, read_listing(listing, digest))
     put(whole_mark(name), partial(storage.write, whole_mark(name), listing))
+
+
+def _require_unchanged(files: Files, listing: Listing | None) -> None:
+    """Since they were listed: else the digest would have other content, for every run with it."""
+    for listed in listing.files if listing is not None else ():
+        path, sha256 = files[listed.name], None
+        with suppress(OSError), path.open("rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        if sha256 != listed.sha256:
+            raise BadInput(f"{path} was edited during the upload", "run the same command again")
 
 
 def fetch(storage: Store, name: str, into: Path) -> None:

@@ -7,7 +7,7 @@ from threading import Barrier
 
 import pytest
 
-from headway.errors import NotFound, RunFailed
+from headway.errors import BadInput, NotFound, RunFailed
 from headway.launch.upload import FILES_AT_ONCE, LARGE_BYTES, Files, fetch, is_uploaded, upload
 from headway.state.file_listing import listing_of
 from headway.state.store import Store
@@ -46,8 +46,8 @@ class Dying(Store):
         self.sent.append(path.name)
 
 
-def name_of(files: Files) -> str:
-    return f"code/{listing_of(files).digest}"
+def name_of(files: Files, kind: str = "models") -> str:
+    return f"{kind}/{listing_of(files).digest}"
 
 
 def delivered(
@@ -91,6 +91,28 @@ def test_an_upload_that_was_cut_off_is_not_used_and_can_be_resumed(
     delivered(dying, files)
     assert is_uploaded(dying, name_of(files))
     assert len(dying.sent) == len(set(dying.sent)) == 3, "what had arrived is not sent again"
+
+
+def test_code_that_is_edited_during_its_upload_is_not_used(files: Files, tmp_path: Path) -> None:
+    """Its digest would have other content, for every run that has this code."""
+
+    class Edited(Store):
+        def send(self, path: Path, name: str) -> None:
+            if path.name == "000.bin":
+                path.write_bytes(b"y" * 1000)
+            super().send(path, name)
+
+    name, listing, said = name_of(files, "code"), listing_of(files).content, list[str]()
+    there = Edited(tmp_path / "there")
+    with pytest.raises(BadInput, match="was edited during the upload") as caught:
+        upload(there, name, files, listing, lambda *_: None, said.append, Patient())
+    assert str(files["shards/000.bin"]) in caught.value.message
+    assert caught.value.hint == "run the same command again"
+    assert not is_uploaded(there, name)
+    files["shards/000.bin"].write_bytes(b"x" * 1000)
+    upload(Store(tmp_path / "there"), name, files, listing, lambda *_: None, said.append, Patient())
+    fetch(there, name, tmp_path / "pod")
+    assert (tmp_path / "pod" / "shards" / "000.bin").read_bytes() == b"x" * 1000
 
 
 def test_an_upload_survives_a_lost_connection(files: Files, tmp_path: Path) -> None:
