@@ -47,7 +47,7 @@ def installed_packages(
 def _kept(location: str, key: str) -> str | None:
     try:
         return RunDirectory(location).store.read(_file(key)).decode()
-    except FileNotFoundError:
+    except (FileNotFoundError, UnicodeDecodeError):
         return None
 
 

@@ -33,6 +33,7 @@ from headway.launch.requirements_file import (
     OWN,
     RequirementsFile,
     RequirementsRefused,
+    is_lock,
     locked_names,
     package_name,
 )
@@ -163,17 +164,25 @@ def install_packages(
     uv: Uv,
     say: Say,
 ) -> InstalledPackages:
-    """Those of the cache, if the same requirements were installed for the same worker before.
-    `kept_lock`: the lock that an earlier start of the run has kept, by its key."""
+    """Those of the cache, if the same lock was installed before. `kept_lock`: the lock that an
+    earlier start of the run has kept, by the key of its requirements; others may have written it,
+    so that only runs that have it get what it names."""
     bounds = [*_bounds(is_script), *([f"torch=={_public(worker.torch)}"] if worker.torch else [])]
     key = _key(file, worker, bounds)
-    folder = _cache() / key
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        half = folder.with_name(f".{key}-{uuid4().hex[:8]}")
-        half.mkdir()
-        try:
-            lock = kept_lock(key) or _lock(file, worker, bounds, half, uv, say)
+    cache = _cache()
+    cache.mkdir(parents=True, exist_ok=True)
+    known = cache / f"{key}.txt"
+    lock = _accepted(kept_lock(key), worker)
+    is_kept = lock is not None
+    if lock is None and known.is_file():
+        lock = known.read_text()
+    half = cache / f".{key}-{uuid4().hex[:8]}"
+    half.mkdir()
+    try:
+        if lock is None:
+            lock = _lock(file, worker, bounds, half, uv, say)
+        folder = cache / hashlib.sha256(f"{CONTENT}\n{lock}".encode()).hexdigest()
+        if not folder.is_dir():
             (half / LOCK).write_text(lock)
             _install(file, worker, half, uv, say)
             try:
@@ -181,10 +190,26 @@ def install_packages(
             except OSError:
                 if not folder.is_dir():  # else another run was faster
                     raise
-        finally:
-            shutil.rmtree(half, ignore_errors=True)
-    lock = (folder / LOCK).read_text()
+        if not is_kept and not known.is_file():
+            new = known.with_name(f".{known.name}-{uuid4().hex[:8]}")
+            new.write_text(lock)
+            new.replace(known)
+    finally:
+        shutil.rmtree(half, ignore_errors=True)
     return InstalledPackages(folder, key, lock, _worker_of(lock))
+
+
+def _accepted(lock: str | None, worker: WorkerPython) -> str | None:
+    """None unless it is one, and for this worker."""
+    if lock is None or not lock.startswith(HEADER) or not is_lock(lock):
+        return None
+    try:
+        of = _worker_of(lock)
+    except (ValueError, TypeError):
+        return None
+    torch = _public(worker.torch) if worker.torch is not None else None
+    fits = (of.python, of.architecture) == (worker.python, worker.architecture)
+    return lock if fits and of.torch in (None, torch) else None
 
 
 def with_packages(packages: str | None, environment: Mapping[str, str]) -> dict[str, str]:
@@ -405,8 +430,9 @@ def _pack(site: Path, path: Path) -> None:
             tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
         ):
             for each in sorted(site.rglob("*")):
-                if each.is_file():
-                    name = each.relative_to(site).as_posix()
+                name = each.relative_to(site).as_posix()
+                # Python writes __pycache__ when they are imported here.
+                if "__pycache__" not in name.split("/") and each.is_file():
                     entry = tarfile.TarInfo(name)
                     entry.size = each.stat().st_size
                     entry.mode = 0o755 if each.stat().st_mode & 0o100 else 0o644

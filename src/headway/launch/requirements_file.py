@@ -16,6 +16,9 @@ OWN = {
 }
 """Packages that requirements must not replace, and why."""
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+LOCKED = re.compile(
+    r"[A-Za-z0-9._-]+(\[[A-Za-z0-9._, -]*\])?==[A-Za-z0-9.!+_-]+(\s+--hash=sha256:[0-9a-f]+)+"
+)
 OPTION = re.compile(r"\s--[a-z]")
 MOST_BYTES = 2**20
 
@@ -70,6 +73,14 @@ def package_name(line: str) -> str | None:
 def locked_names(text: str) -> dict[str, int]:
     """Packages of a lock, and the lines that they are on."""
     return {name: number for number, line in _lines(text) if (name := package_name(line))}
+
+
+def is_lock(text: str) -> bool:
+    """Whether it names packages by version and hash, and says nothing else: one that others may
+    have written."""
+    return all(one == "\n" or " " <= one <= "~" for one in text) and all(
+        LOCKED.fullmatch(line) and _problem(line, is_lock=True) is None for _, line in _lines(text)
+    )
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:

@@ -235,6 +235,50 @@ def test_a_lock_that_the_run_has_kept_is_not_resolved_again(
     assert [call[1] for call in fake.calls] == ["compile", "install", "install"]
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lock: lock + "--index-url https://example.org\n",
+        lambda lock: lock + "evil @ https://example.org/evil.whl --hash=sha256:00\n",
+        lambda lock: lock + "evil==1\n",
+        lambda lock: lock + "evil>=1 --hash=sha256:00\n",
+        lambda lock: lock + "torch==2.15.0 --hash=sha256:00\n",
+        lambda lock: lock + "# \u2028evil==1 --hash=sha256:00\n",
+        lambda lock: lock.replace("3.12", "3.11"),
+        lambda lock: lock.replace("x86_64", "aarch64"),
+        lambda lock: lock.partition("\n")[2],
+        lambda lock: "# headway: 3\n",
+        lambda lock: "",
+    ],
+)
+def test_a_kept_lock_that_is_not_one_is_none(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, change: Callable[[str], str]
+) -> None:
+    """Others may be able to write to the storage that has it."""
+    first = fake.install()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fake.folder / "of another machine"))
+    again = fake.install(kept=lambda _: change(first.lock))
+    assert (again.lock, again.worker) == (first.lock, first.worker)
+    assert [call[1] for call in fake.calls] == ["compile", "install"] * 2, "resolved again"
+
+
+def test_the_packages_of_a_kept_lock_are_not_those_of_other_runs(fake: Fake) -> None:
+    first = fake.install()
+    other = first.lock.replace("1.0", "0.9")
+    assert fake.install(kept=lambda _: other).lock == other
+    assert fake.install() == first
+    assert fake.install(kept=lambda _: other).site != first.site
+
+
+def test_what_python_writes_beside_packages_is_not_packed(fake: Fake) -> None:
+    found = fake.install()
+    digest = listing_of({ARCHIVE: found.archive()}).digest
+    found.archive().unlink()
+    (found.site / "__pycache__").mkdir()
+    (found.site / "__pycache__" / "timm.cpython-312.pyc").write_bytes(b"of this machine")
+    assert listing_of({ARCHIVE: found.archive()}).digest == digest
+
+
 def test_a_lock_with_hashes_is_taken_as_it_is(fake: Fake) -> None:
     text = "timm==1.0 --hash=sha256:00\n"
     (fake.folder / "requirements.txt").write_text(text)
