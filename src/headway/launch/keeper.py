@@ -78,7 +78,14 @@ class Keeper:
             if job is None:
                 return
             after = self.job.note_launch(job)
-            events = KubeEvents(self.kube, job, self.directory, self.clock, self.notes.say)
+            events = KubeEvents(
+                self.kube,
+                job,
+                self.directory,
+                self.clock,
+                self.notes.say,
+                self.resolved.is_script,
+            )
             events.start()
             stack.callback(events.finish)
             stack.callback(self.pods.finish)

@@ -56,6 +56,16 @@ REASONS = {
     "failed": Reason("Failed", lambda it: str(it["message"]), True),
 }
 """By event of the journal."""
+OF_SCRIPTS = {
+    **REASONS,
+    "started": Reason("TrainingStarted", lambda it: f"the script runs, workers: {it['workers']}"),
+    "finished": Reason("Finished", lambda it: _script_finished(it)),
+}
+"""The same where the run is a script: it may begin anywhere, and tells its steps or does not."""
+
+
+def _script_finished(record: Mapping[str, Any]) -> str:
+    return f"the script is done{f', at step {step}' if (step := record['step']) else ''}"
 
 
 def _started(record: Mapping[str, Any]) -> str:
@@ -108,9 +118,9 @@ class EventQueue:
         return None
 
 
-def run_event(record: Record) -> RunEvent | None:
+def run_event(record: Record, is_script: bool = False) -> RunEvent | None:
     """None: nobody looks for it there."""
-    reason = REASONS.get(record["event"])
+    reason = (OF_SCRIPTS if is_script else REASONS).get(record["event"])
     if reason is None or record.get("local_rank", 0) != 0:
         return None  # of a lost node, all workers are noted
     words = reason.words(record)[:MOST_CHARACTERS]
@@ -125,6 +135,7 @@ class KubeEvents:
         directory: RunDirectory,
         clock: Clock,
         say: Callable[[str], None],
+        is_script: bool = False,
     ) -> None:
         """`job`: the workers'. What is in the journal already was posted by the keeper before this
         one."""
@@ -139,6 +150,7 @@ class KubeEvents:
         }
         self._clock = clock
         self._say = say
+        self.is_script = is_script
         again = RunDirectory(directory.location)
         self._logs = [again.launcher, again.events]
         self._positions: list[int] | None = None
@@ -178,7 +190,7 @@ class KubeEvents:
 
     def _take(self, records: Sequence[Record]) -> None:
         for record in records:
-            if (event := run_event(record)) is not None:
+            if (event := run_event(record, self.is_script)) is not None:
                 self._queue.add(event)
 
     def post(self) -> bool:

@@ -86,7 +86,7 @@ class ScriptEnds:
     def add(self, end: ScriptEnd, step: int, now: float) -> None:
         """`step`: highest of the heartbeat, 0 if there is none."""
         if step > self._step:
-            self._error, self.num_alike, self.num_early = None, 0, 0
+            self._error, self.num_alike, self.num_early, self.num_short = None, 0, 0, 0
         self._step = max(step, self._step)
         self._count_short(end, now)
         if not end.is_error or (end.was_killed and end.lived_seconds >= SHORT_SECONDS):
@@ -126,8 +126,11 @@ class ScriptEnds:
 
 
 def was_killed(exit_code: int | None, out_of_memory: bool | None) -> bool:
-    """Whether a worker was ended from outside: not by the kernel for its memory, nor by itself."""
-    return exit_code in (-signal.SIGKILL, -signal.SIGTERM) and out_of_memory is False
+    """Whether a worker was ended from outside: not by the kernel for its memory, nor by itself.
+    `out_of_memory` is known of SIGKILL only."""
+    if exit_code == -signal.SIGTERM:
+        return True
+    return exit_code == -signal.SIGKILL and out_of_memory is False
 
 
 def describe_script_exit(exit_code: int, how: str) -> str:

@@ -32,7 +32,7 @@ from headway.script.ending import (
     grace_seconds,
 )
 from headway.script.last_words import last_traceback
-from headway.script.meeting import Failure, Failures, Meeting
+from headway.script.meeting import Failure, Failures, Meeting, is_finishing
 from headway.script.place import (
     Master,
     Place,
@@ -127,7 +127,7 @@ class ScriptWorker:
         self._planned_at: float | None = None
         """When it heard of a planned change of members."""
         self._is_finishing = False
-        """Whether a rank's script had ended with 0 by then."""
+        """Whether a rank's script had ended with 0 by then, as all ranks see it."""
 
     def run(self) -> int:
         """The exit code; negative: the signal that ended the script."""
@@ -256,7 +256,7 @@ class ScriptWorker:
         if self._planned_at is None:
             self._planned_at = now
             with suppress(SessionError):
-                self._is_finishing = not self._keys.missing(["some_done"])
+                self._is_finishing = is_finishing(self._keys)
         waits = self._is_finishing and now - self._planned_at < FINISH_SECONDS
         return GenerationState.CURRENT if waits else state
 

@@ -79,6 +79,22 @@ def test_what_people_look_for(posting: Posting) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("step", "finished"), [(0, "the script is done"), (30, "the script is done, at step 30")]
+)
+def test_of_a_script_nothing_is_said_that_only_a_model_has(
+    posting: Posting, step: int, finished: str
+) -> None:
+    """It may begin anywhere, and tells its steps or does not."""
+    posting.events.is_script = True
+    posting.training.note("started", resumed_from=None, step=0, total_steps=None, workers=4)
+    posting.training.note("finished", step=step)
+    assert posting.posted() == [
+        ("Normal", "TrainingStarted", "the script runs, workers: 4"),
+        ("Normal", "Finished", finished),
+    ]
+
+
 def test_they_are_about_the_job(posting: Posting) -> None:
     posting.training.note("started", **STARTED)
     posting.posted()

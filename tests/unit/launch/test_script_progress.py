@@ -127,6 +127,13 @@ def test_here_the_same_node_is_killed_every_five_minutes_for_a_day(watched: Watc
     assert len(watched.node(until_evening(-signal.SIGKILL)).starts) > 280
 
 
+def test_a_script_is_sent_sigterm_by_somebody_every_five_minutes_for_a_day(
+    watched: Watched,
+) -> None:
+    """By a batch system, or an administrator: its worker ends by the same signal."""
+    assert len(watched.node(until_evening(-signal.SIGTERM)).starts) > 280
+
+
 def test_it_is_killed_a_few_times_soon_after_each_start(watched: Watched) -> None:
     """By somebody who tries whether it survives that."""
     codes = iter([-signal.SIGKILL] * 8 + [0])
@@ -258,6 +265,14 @@ def test_a_start_that_came_past_the_point_of_an_error_begins_anew() -> None:
     for number in range(4 * MOST_ALIKE_LATE):
         ends.add(beyond if number % 4 == 3 else error, 0, 1800.0 * number)
         assert not ends.are_too_many(1800.0 * number)
+
+
+def test_short_starts_whose_heartbeats_show_progress_are_not_too_many() -> None:
+    """Each takes some steps and saves, within a minute."""
+    ends = ScriptEnds()
+    for number in range(3 * MOST_SHORT):
+        ends.add(ScriptEnd(50.0), 10 * number, 300.0 * number)
+        assert not ends.are_too_many(300.0 * number)
 
 
 def test_few_ends_are_never_too_many() -> None:

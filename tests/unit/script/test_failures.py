@@ -1,4 +1,4 @@
-"""Whose failure is counted, when several ranks fail."""
+"""Whose failure is counted, when several ranks fail; what all ranks decide alike."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import cast
 
 from headway.member.worker.session_keys import SessionKeys
 from headway.script.ending import Blame
-from headway.script.meeting import Failure, Failures
+from headway.script.meeting import Failure, Failures, is_finishing
 
 
 class FakeKeys:
@@ -32,6 +32,19 @@ class FakeKeys:
     def add(self, name: str, number: int) -> int:
         self.counts[name] = self.counts.get(name, 0) + number
         return self.counts[name]
+
+
+def test_whether_a_planned_change_waits_is_decided_once_for_all_ranks() -> None:
+    """Else some would end, and the others wait for them for ten minutes."""
+    keys = FakeKeys()
+    given = cast(SessionKeys, keys)
+    assert not is_finishing(given), "the first to hear of the change"
+    keys.known["some_done"] = b"1"
+    assert not is_finishing(given), "another one, a moment later"
+    keys = FakeKeys()
+    given = cast(SessionKeys, keys)
+    keys.known["some_done"] = b"1"
+    assert [is_finishing(given), is_finishing(given)] == [True, True]
 
 
 def blamed(*added: Failure) -> int:
