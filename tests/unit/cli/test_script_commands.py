@@ -128,6 +128,29 @@ def test_what_a_script_came_to(directory: RunDirectory, capsys: pytest.CaptureFi
     assert "starts again with what it has saved" in saved_so_far(directory.read_spec(), directory)
 
 
+def test_a_script_that_was_killed_while_it_saved_is_not_said_to_have_saved(
+    directory: RunDirectory,
+) -> None:
+    ran(directory)
+    ended = "did not end within 110 s after SIGTERM: killed"
+    stopped = {"time": stamp(1.9e9), "event": "stopped", "step": 30, "ended": ended}
+    directory.events.append(stopped)
+    said = saved_so_far(directory.read_spec(), directory)
+    assert said == f"the script {ended}; it starts again with what it has saved"
+    directory.launcher.append({"time": stamp(1.9e9 + 1), "event": "launched", "workers": 1})
+    assert "killed" not in saved_so_far(directory.read_spec(), directory), "of another start"
+
+
+def test_a_pipe_that_would_hide_a_crash_is_warned_of(headway: Headway) -> None:
+    Path("run.yaml").write_text(
+        "version: 1\nname: it\ncommand: [bash, -c, 'python train.py | tee log']\n"
+    )
+    Path("train.py").write_text("")
+    said = headway("check").err
+    assert "a script that crashes would count as done" in said
+    assert "pipefail" in said
+
+
 def test_a_terminal_shows_what_the_script_prints_and_its_steps(
     directory: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
