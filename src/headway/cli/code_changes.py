@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 from headway.cli.output import say
@@ -30,16 +31,21 @@ def note_code(location: str, code: CodeFolder | None) -> None:
     directory.store.write(_file(listing.digest), listing.content)
 
 
-def is_code_changed(directory: RunDirectory, code: CodeFolder | None) -> bool:
-    """Whether it has other files than at the last start, NOT_CODE left aside."""
+def is_code_changed(
+    directory: RunDirectory, code: CodeFolder | None, run_file: str | None = None
+) -> bool:
+    """Whether it has other files than at the last start, NOT_CODE and the run file left aside."""
     before = directory.read_spec().code_digest
     if code is None or before is None or before == code.listing.digest:
         return False
     known = _kept(directory, before)
     if known is None:
         return True
+    not_code = {*NOT_CODE}
+    if run_file is not None:
+        not_code.add(os.path.relpath(os.path.realpath(run_file), os.path.realpath(code.path)))
     old, new = (
-        {one.name: one for one in listing.files if one.name not in NOT_CODE}
+        {one.name: one for one in listing.files if one.name not in not_code}
         for listing in (known, code.listing)
     )
     return old != new

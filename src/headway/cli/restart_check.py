@@ -34,9 +34,10 @@ def is_left_to_train(
     extend: bool,
     on: str | None = None,
     code: Callable[[], CodeFolder | None] = lambda: None,
+    run_file: str | None = None,
 ) -> bool:
     """False, and says so, if the run at `location` has finished. Raises if it is another run.
-    `code`: the code folder as it is now, of a script."""
+    `code`: the code folder as it is now, of a script. `run_file`: what the run was read from."""
     if run.command is not None and extend:
         raise BadInput(
             "--extend makes train_for longer, and a script decides itself when it is done",
@@ -51,7 +52,7 @@ def is_left_to_train(
         before = directory.read_spec().run.command
         if before != run.command:
             say(f"command changed since the last start: {_line(before)} -> {_line(run.command)}")
-        elif has_finished and not is_code_changed(directory, code()):
+        elif has_finished and not is_code_changed(directory, code(), run_file):
             _say_finished(directory, on)
             hint(
                 "edit the script or its command, and it starts again with what it has saved; "

@@ -119,7 +119,7 @@ def train_here(
     def code_now() -> CodeFolder | None:
         return code_folder(loaded.run, loaded.folder)
 
-    if not is_left_to_train(location, loaded.run, extend, code=code_now):
+    if not is_left_to_train(location, loaded.run, extend, code=code_now, run_file=loaded.file):
         return location, Exit.DONE
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes

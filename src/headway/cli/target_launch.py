@@ -33,7 +33,7 @@ from headway.member.protocol.keys import new_key
 from headway.preflight.preflight import preflight
 from headway.spec.load import load_target
 from headway.spec.resolve import run_name
-from headway.state.code_folder import CodeFolder, code_folder
+from headway.state.code_folder import CodeFolder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
@@ -77,13 +77,13 @@ def _launch(
     plan = plan.with_sets(_set_folders(sets, scratch)).with_packages(packages)
     storage = Store(run.storage)
 
-    def code_now() -> CodeFolder | None:
-        return code_folder(loaded.run, loaded.folder)
-
-    if not is_left_to_train(run.location, plan.resolved.run, extend, on, code_now):
+    is_left = is_left_to_train(
+        run.location, plan.resolved.run, extend, on, lambda: plan.code, loaded.file
+    )
+    if not is_left:
         return None
     upload_folders(storage, plan, on)
-    note_code(run.location, code_now())
+    note_code(run.location, plan.code)
     _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
     return run
@@ -197,7 +197,7 @@ def upload_folders(storage: Store, plan: TargetPlan, on: str) -> None:
         if is_uploaded(storage, name):
             continue
         what = f"{'.'.join(folder.key)} to {storage.location(name)}"
-        files, listing = _files_and_listing(folder, plan.loaded, digest)
+        files, listing = _files_and_listing(folder, plan.code, digest)
         upload(storage, name, files, listing, _Progress(what), say, SystemClock())
         say(f"uploaded {what}")
 
@@ -216,7 +216,9 @@ class _Progress:
             say(f"uploading {self._what}: {tenths}0 %")
 
 
-def _files_and_listing(folder: LocalFolder, loaded: Loaded, digest: str) -> tuple[Files, bytes]:
+def _files_and_listing(
+    folder: LocalFolder, code: CodeFolder | None, digest: str
+) -> tuple[Files, bytes]:
     """What is uploaded, and the content of its `.whole`."""
     if folder.kind == "sets":
         found = [path for path in folder.path.rglob("*") if path.is_file()]
@@ -228,7 +230,6 @@ def _files_and_listing(folder: LocalFolder, loaded: Loaded, digest: str) -> tupl
         files = {ARCHIVE: folder.path / ARCHIVE}
         listing = listing_of(files)
     elif folder.kind == "code":
-        code = code_folder(loaded.run, loaded.folder)
         assert code is not None
         files, listing = code.files, code.listing
     else:

@@ -33,7 +33,7 @@ from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.load import load_target
-from headway.state.code_folder import CodeFolderRefused, code_folder
+from headway.state.code_folder import CodeFolder, CodeFolderRefused, code_folder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
@@ -100,7 +100,9 @@ def target_plan(loaded: Loaded, found: LoadedTarget, nodes: int | None) -> Targe
     with errors_located(found):
         layout = StorageLayout.of(loaded.run, found.target)
     folders = local_folders(loaded, lambda path: path.is_dir())
-    return _plan(loaded, found, nodes, layout, folders, _digests(loaded, folders))
+    code = _code(loaded, folders)
+    plan = _plan(loaded, found, nodes, layout, folders, _digests(loaded, folders, code))
+    return replace(plan, code=code)
 
 
 @dataclass(frozen=True)
@@ -118,12 +120,15 @@ class TargetPlan:
     """Digests of those folders."""
     resolved: Resolved
     """The run on the target."""
+    code: CodeFolder | None = None
+    """As it was when the digest was made: an edit after that is one of the next launch."""
 
     def with_sets(self, sets_here: Sequence[LocalFolder]) -> TargetPlan:
         """The same, once its sets are prepared."""
         folders = [*(folder for folder in self.folders if folder.kind != "sets"), *sets_here]
         digests = {**self.digests, **_digests(self.loaded, sets_here)}
-        return _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
+        plan = _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
+        return replace(plan, code=self.code)
 
     def with_packages(self, packages: InstalledPackages | None) -> TargetPlan:
         """The same, with what its requirements were resolved to."""
@@ -135,7 +140,7 @@ class TargetPlan:
         folders = [*self.folders, *here]
         plan = _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
         resolved = plan.resolved.model_copy(update={"packages_for": packages.worker})
-        return replace(plan, resolved=resolved)
+        return replace(plan, resolved=resolved, code=self.code)
 
     def objects(self, key: str) -> list[Object]:
         return manifests(self.resolved, self.found.target, key)
@@ -215,7 +220,9 @@ def errors_located(found: LoadedTarget) -> Iterator[None]:
         raise SpecError(f"{keys}: {unfit.message}", where, unfit.hint) from None
 
 
-def _digests(loaded: Loaded, folders: Sequence[LocalFolder]) -> dict[Key, str]:
+def _digests(
+    loaded: Loaded, folders: Sequence[LocalFolder], code: CodeFolder | None = None
+) -> dict[Key, str]:
     """Digests of what is uploaded, as far as it needs no preparation."""
     digests: dict[Key, str] = {}
     for folder in folders:
@@ -228,7 +235,8 @@ def _digests(loaded: Loaded, folders: Sequence[LocalFolder]) -> dict[Key, str]:
             )
         match folder.kind:
             case "code":
-                digests[folder.key] = _code_digest(loaded, where)
+                assert code is not None
+                digests[folder.key] = code.listing.digest
             case "models":
                 digests[folder.key] = model_digest(folder.path)
             case "sets":
@@ -271,12 +279,18 @@ class _Dumper(yaml.SafeDumper):
 _Dumper.add_representer(str, _Dumper.represent_text)
 
 
-def _code_digest(loaded: Loaded, where: str) -> str:
+def _code(loaded: Loaded, folders: Sequence[LocalFolder]) -> CodeFolder | None:
+    """Read once: data is prepared and other folders are uploaded before it is."""
+    folder = next((one for one in folders if one.kind == "code"), None)
+    if folder is None or not folder.path.is_dir():
+        return None
     try:
         found = code_folder(loaded.run, loaded.folder)
         assert found is not None
-        return found.listing.digest
+        _ = found.listing
+        return found
     except CodeFolderRefused as refused:
+        where = str(loaded.located.mark(folder.key))
         raise SpecError(refused.message, where, refused.hint) from None
 
 

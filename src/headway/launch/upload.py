@@ -31,6 +31,8 @@ LARGE_BYTES = 2**23
 PAUSE_SECONDS = (2, 10, 60)
 """Pauses before retries of a file: an API server that is upgraded is back sooner."""
 
+RUN_AGAIN = "run the same command again"
+
 
 def is_uploaded(storage: Store, name: str) -> bool:
     digest = PurePosixPath(name).name
@@ -53,7 +55,10 @@ def upload(
 ) -> None:
     """`name` is KIND/DIGEST, `listing` the content of its `.whole`. `show` gets the bytes uploaded
     and the total."""
-    sizes = {each: path.stat().st_size for each, path in sorted(files.items())}
+    try:
+        sizes = {each: path.stat().st_size for each, path in sorted(files.items())}
+    except FileNotFoundError as error:
+        raise BadInput(f"{error.filename} was deleted meanwhile", RUN_AGAIN) from None
     total, sent = sum(sizes.values()), 0
     kind, digest = PurePosixPath(name).parts
     # Code is edited in place: a file of the same size may be from before an edit.
@@ -86,7 +91,7 @@ def _require_unchanged(files: Files, listing: Listing | None) -> None:
         with suppress(OSError), path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         if sha256 != listed.sha256:
-            raise BadInput(f"{path} was edited during the upload", "run the same command again")
+            raise BadInput(f"{path} was edited during the upload", RUN_AGAIN)
 
 
 def fetch(storage: Store, name: str, into: Path) -> None:

@@ -52,9 +52,13 @@ class Loaded:
     """What was written, with positions; defaults are not in it."""
 
     @property
+    def file(self) -> str:
+        return self.located.mark(()).file
+
+    @property
     def is_preset(self) -> bool:
         """Named as it is, and not extended by a file."""
-        return self.located.mark(()).file.endswith(PRESET)
+        return self.file.endswith(PRESET)
 
 
 @dataclass(frozen=True)

@@ -200,14 +200,16 @@ def test_check_says_in_two_lines_what_holds_and_what_does_not(headway: Headway) 
     assert known["command"][:2] == ["python", "train.py"]
 
 
-def again(directory: RunDirectory, *settings: str) -> bool:
+def again(directory: RunDirectory, *settings: str, file: str | None = None) -> bool:
     """Whether `headway run` would start it."""
-    loaded = load_run(None, list(settings))
+    loaded = load_run(file, list(settings))
 
     def code() -> CodeFolder | None:
         return code_folder(loaded.run, loaded.folder)
 
-    return is_left_to_train(directory.location, loaded.run, extend=False, code=code)
+    return is_left_to_train(
+        directory.location, loaded.run, extend=False, code=code, run_file=loaded.file
+    )
 
 
 def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
@@ -238,6 +240,21 @@ def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
     assert "code changed since the last start: changed run.yaml, changed train.py, added rep" in (
         capsys.readouterr().err
     )
+
+
+def test_an_edit_of_the_run_file_is_none_of_the_code_whatever_it_is_called(
+    folder: Path, directory: RunDirectory
+) -> None:
+    (folder / "long.yaml").write_text(RUN_FILE)
+    code = code_folder(load_run("long.yaml").run, folder)
+    assert code is not None
+    note_code(directory.location, code)
+    before = directory.read_spec().model_copy(update={"code_digest": code.listing.digest})
+    directory.write_spec(before)
+    ran(directory)
+    (folder / "long.yaml").write_text(RUN_FILE + "budget: {hours: 3}\n")
+    assert not again(directory, file="long.yaml")
+    assert again(directory), "of another run file it may be the configuration"
 
 
 def test_a_script_and_a_model_are_two_runs(headway: Headway, directory: RunDirectory) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headway.cli.target_launch import upload_folders
 from headway.cli.target_render import target_plan
+from headway.errors import BadInput
 from headway.kube.names import FETCHED
 from headway.kube.storage_layout import SITE, folders_to_fetch
 from headway.launch.packages import InstalledPackages, unpack_packages
@@ -55,6 +58,23 @@ def test_what_a_pod_has_is_what_the_user_has(folder: Path, tmp_path: Path) -> No
     assert (site / "timm/__init__.py").read_text() == "timm/__init__.py"
     assert (site / "bin/timm").stat().st_mode & 0o111
     assert (code / "conf/a.yaml").read_text() == "src/conf/a.yaml"
+
+
+def test_the_code_of_a_launch_is_that_of_its_plan(folder: Path, tmp_path: Path) -> None:
+    """Preparing data may take hours, and code is edited meanwhile."""
+    write(folder, "src/train.py")
+    plan = target_plan(load_run(None, ["code={path: src}"]), load_target("lab", folder), None)
+    (folder / "src" / "later.py").write_text("added later")
+    storage = Store(tmp_path / "storage")
+    upload_folders(storage, plan.with_sets([]), "lab")
+    (name,) = folders_to_fetch(plan.resolved).values()
+    fetch(storage, name, tmp_path / "pod")
+    assert [path.name for path in (tmp_path / "pod").iterdir()] == ["train.py"]
+    (folder / "src" / "train.py").unlink()
+    with pytest.raises(BadInput, match=r"train\.py was deleted meanwhile"):
+        upload_folders(Store(tmp_path / "other"), plan, "lab")
+    assert plan.code is not None
+    assert plan.code.listing.digest == plan.resolved.code_digest
 
 
 def test_an_edit_uploads_the_code_and_nothing_else(folder: Path, tmp_path: Path) -> None:
