@@ -13,7 +13,7 @@ import typer
 import yaml
 
 from headway.cli.app import app
-from headway.spec.load import load_targets
+from headway.spec.load import load_run, load_targets
 from support.in_process import Headway
 
 ROOT = Path(__file__).parents[2]
@@ -152,3 +152,19 @@ def test_target_files_are_valid(folder: Path, headway: Headway, text: str) -> No
             assert said.exit_code == 0, said.err
         if "coordinator" in target.get("service_account", {}):
             assert headway("rbac", "--on", name).exit_code == 0
+
+
+# --- examples
+
+
+EXAMPLES = [
+    path for path in sorted((ROOT / "examples").rglob("*.yaml")) if "version:" in path.read_text()
+]
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_texts_of_the_examples_are_there(path: Path) -> None:
+    data = load_run(path, []).run.data
+    sets = [*([data.train] if data.train else []), *data.validation.values()]
+    for source in (source for one in sets for source in one.sources or ()):
+        assert (path.parent / str(source)).exists(), source
