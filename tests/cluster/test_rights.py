@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from secrets import token_hex
 from typing import Any
 
 import pytest
-from lightkube import KubeConfig
-from lightkube.config.models import User
+import yaml
 from lightkube.resources.core_v1 import ConfigMap
 
 from cluster_tool.api import Object
@@ -51,7 +51,13 @@ def role(rights: list[Object], namespace: str) -> str:
 
 
 @pytest.fixture
-def coordinator(cluster: GivenCluster, namespace: str, rights: list[Object]) -> KubeClient:
+def coordinator(
+    cluster: GivenCluster,
+    namespace: str,
+    rights: list[Object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> KubeClient:
     """Who has the coordinator's token, and nothing else; with what a run's coordinator finds."""
     api, core = cluster.api, f"/api/v1/namespaces/{namespace}"
     account, role, role_binding = rights
@@ -87,10 +93,12 @@ def coordinator(cluster: GivenCluster, namespace: str, rights: list[Object]) -> 
     owner = {"metadata": {"name": coordinator_object(RUN)}, "spec": spec}
     api.create(f"/apis/apps/v1/namespaces/{namespace}/replicasets", owner)
     asked = api.create(f"{core}/serviceaccounts/{account['metadata']['name']}/token", {"spec": {}})
-    there = KubeConfig.from_file(cluster.kubeconfig).get()
-    assert there is not None
-    user = User(token=asked["status"]["token"])
-    return KubeClient._of(KubeConfig.from_one(cluster=there.cluster, user=user).get(), namespace)
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
+    for one in config["users"]:
+        one["user"] = {"token": asked["status"]["token"]}
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(config))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    return KubeClient.from_kubeconfig(None, namespace)
 
 
 def calls_of(kube: KubeClient) -> Calls:
