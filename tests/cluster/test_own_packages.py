@@ -11,7 +11,7 @@ from headway.launch.packages import python_here
 from support.lab import Lab
 from support.own_loss import write_own_loss
 from support.waiting import wait_for
-from support.wheels import write_wheel
+from support.wheels import resolve_offline, write_wheel
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -24,13 +24,7 @@ def test_code_and_packages_reach_pods_and_so_does_an_edit(
     write_wheel(wheels, "torch", "2.3.0", {"torch/__init__.py": ""})
     write_wheel(wheels, "polite", "1.0", {"polite.py": "x = 1\n"})
     write_wheel(wheels, "old", "1.0", {"old.py": ""}, ["torch==2.3.0"])
-    for name, value in {
-        "UV_FIND_LINKS": str(wheels),
-        "UV_OFFLINE": "1",
-        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    resolve_offline(monkeypatch, wheels, tmp_path)
     write_own_loss(lab.folder, imports="import polite\n")
     requirements, run_file = lab.folder / "requirements.txt", lab.folder / "run.yaml"
     run = yaml.safe_load(run_file.read_text())

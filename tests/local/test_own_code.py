@@ -10,7 +10,7 @@ import pytest
 
 from support.commands import headway
 from support.live import LiveRun
-from support.wheels import write_wheel
+from support.wheels import resolve_offline, write_wheel
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
@@ -86,13 +86,7 @@ def test_a_model_of_a_package_that_the_run_file_requires(
     (folder / "src" / "network.py").unlink()
     mine = folder / "src" / "mine.py"
     mine.write_text(mine.read_text().replace("from network", "from company_models.network"))
-    for name, value in {
-        "UV_FIND_LINKS": str(tmp_path / "wheels"),
-        "UV_OFFLINE": "1",
-        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    resolve_offline(monkeypatch, tmp_path / "wheels", tmp_path)
     run_file = folder / "run.yaml"
     text = run_file.read_text().replace("mine:build", "company_models:build")
     run_file.write_text(text.replace("{path: src}", "{path: src, requirements: requirements.txt}"))

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from zipfile import ZipFile, ZipInfo
 
+import pytest
+
 
 def write_wheel(
     folder: Path,
@@ -42,3 +44,14 @@ def write_wheel(
 def _digest(text: str) -> str:
     digest = hashlib.sha256(text.encode()).digest()
     return f"sha256={base64.urlsafe_b64encode(digest).decode().rstrip('=')}"
+
+
+def resolve_offline(monkeypatch: pytest.MonkeyPatch, wheels: Path, caches: Path) -> None:
+    """From now on uv finds these wheels alone, and has caches of its own."""
+    for name, value in {
+        "UV_FIND_LINKS": str(wheels),
+        "UV_OFFLINE": "1",
+        "UV_CACHE_DIR": str(caches / "uv-cache"),
+        "XDG_CACHE_HOME": str(caches / "cache"),
+    }.items():
+        monkeypatch.setenv(name, value)

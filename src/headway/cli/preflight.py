@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 def warn_of_run_file(loaded: Loaded) -> None:
     _warn_of_later_keys(loaded)
     _warn_of_long_warmup(loaded)
-    _warn_of_launcher(loaded)
-    _warn_of_pipe(loaded)
+    _warn_of_shell(loaded)
 
 
 def require_trainable_here(loaded: Loaded) -> None:
@@ -88,29 +87,22 @@ def _warn_of_long_warmup(loaded: Loaded) -> None:
         hint("--set schedule.warmup=5%")
 
 
-def _warn_of_launcher(loaded: Loaded) -> None:
-    """In a shell script that is the command."""
+def _warn_of_shell(loaded: Loaded) -> None:
+    """What a shell between Headway and the script would do to it."""
     if loaded.run.command is None:
         return
-    from headway.preflight.script import launcher_in_shell_script
+    from headway.preflight.script import hidden_by_pipe, launcher_in_shell_script
 
+    where = loaded.located.mark(("command",))
     if (launcher := launcher_in_shell_script(loaded)) is not None:
         warn(
-            f"{loaded.located.mark(('command',))}: its shell script calls {launcher}, and Headway "
+            f"{where}: its shell script calls {launcher}, and Headway "
             "starts a process per device already: each of them would start others"
         )
         hint("name the script itself: command: [python, train.py]")
-
-
-def _warn_of_pipe(loaded: Loaded) -> None:
-    """In a line for a shell, or a shell script, that is the command."""
-    if loaded.run.command is None:
-        return
-    from headway.preflight.script import hidden_by_pipe
-
     if (line := hidden_by_pipe(loaded)) is not None:
         warn(
-            f"{loaded.located.mark(('command',))}: {line!r} ends as the last program of its pipe "
+            f"{where}: {line!r} ends as the last program of its pipe "
             "does: a script that crashes would count as done"
         )
         hint("bash -o pipefail -ec LINE, or set -eo pipefail in the shell script")

@@ -33,7 +33,7 @@ from headway.spec.resolve import WorkerPython
 from headway.spec.target_file import PodConfig, Target
 from headway.state.file_listing import listing_of
 from support.clock import Patient
-from support.wheels import write_wheel
+from support.wheels import resolve_offline, write_wheel
 
 WORKER = WorkerPython(python="3.12", torch="2.15.0+cu132", architecture="x86_64")
 
@@ -376,13 +376,7 @@ def offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_wheel(wheels, "ancient", "1.0", {"ancient.py": ""}, ["pydantic<2"])
     write_wheel(wheels, "pydantic", "1.10", {"pydantic.py": ""})
     write_wheel(wheels, "pydantic", "2.14", {"pydantic.py": ""})
-    for name, value in {
-        "UV_FIND_LINKS": str(wheels),
-        "UV_OFFLINE": "1",
-        "UV_CACHE_DIR": str(tmp_path / "uv-cache"),
-        "XDG_CACHE_HOME": str(tmp_path / "cache"),
-    }.items():
-        monkeypatch.setenv(name, value)
+    resolve_offline(monkeypatch, wheels, tmp_path)
     return tmp_path
 
 
