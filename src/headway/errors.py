@@ -15,8 +15,12 @@ Any other exception is a defect of Headway and shows its traceback.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from enum import IntEnum
+
+TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
+"""torch puts the rank before each line once a process group exists."""
 
 
 class Exit(IntEnum):
@@ -57,6 +61,15 @@ def without_hint(text: str) -> tuple[str, str | None]:
     """Message and hint of an error that another process printed."""
     message, mark, hint = f"\n{text.rstrip()}".rpartition("\nhint: ")
     return (message[1:], hint) if mark and "\n" not in hint else (text.rstrip(), None)
+
+
+def traceback_lines(text: str) -> list[str]:
+    """What another process printed, from its last traceback on; empty if there is none."""
+    lines = text.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        if found := TRACEBACK.match(lines[index]):
+            return [line.removeprefix(found[1] or "") for line in lines[index:]]
+    return []
 
 
 class BadInput(HeadwayError):

@@ -7,11 +7,9 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from headway.errors import Exit, without_hint
+from headway.errors import Exit, traceback_lines, without_hint
 from headway.member.protocol.identity import parse
 
-TRACEBACK = re.compile(r"^(\[rank\d+\]: )?Traceback \(most recent call last\)")
-"""torch puts the rank before each line once a process group exists."""
 PROGRESS = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 """Progress lines of workers start with the time."""
 EXIT_LINE = re.compile(r"worker (\S+/\d+) (.+)")
@@ -104,9 +102,4 @@ def last_words(log: Path, start: int = 0) -> str:
 
 def from_traceback(text: str, most_lines: int = 40) -> str:
     """The text from its last traceback on; empty if there is none."""
-    lines = text.splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        if found := TRACEBACK.match(lines[index]):
-            shown = [line.removeprefix(found[1] or "") for line in lines[index:]]
-            return "\n".join(shown[-most_lines:])
-    return ""
+    return "\n".join(traceback_lines(text)[-most_lines:])

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
+from headway.errors import traceback_lines
 
-TRACEBACK = re.compile(r"^(\[rank\d+\]: ?)?Traceback \(most recent call last\)")
-"""torch puts the rank before each line once a process group exists."""
 MOST_FRAMES_LINES, MOST_MESSAGE_LINES = 32, 8
 
 
 def last_traceback(text: str) -> str:
     """The last traceback and its message, without what was printed after it: trackers say goodbye
     in forty lines. Empty: there is none."""
-    lines = text.splitlines()
-    for index in range(len(lines) - 1, -1, -1):
-        if found := TRACEBACK.match(lines[index]):
-            prefix = found[1] or ""
-            return _block([line.removeprefix(prefix) for line in lines[index:]])
-    return ""
+    lines = traceback_lines(text)
+    return _block(lines) if lines else ""
 
 
 def _block(lines: list[str]) -> str:
