@@ -80,7 +80,8 @@ class _Command:
         input_.join(END_SECONDS)
 
     def _pass_on(self, channel: int, file: IO[bytes]) -> None:
-        with suppress(OSError):
+        """Closes the pipe when the client is gone, so that a command that goes on writing ends."""
+        with suppress(OSError), file:
             while content := file.read1(2**15):  # type: ignore[attr-defined]
                 self._send(bytes([channel]) + content)
 

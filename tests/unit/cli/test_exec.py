@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ def test_without_input_and_with_a_reader_that_goes_away(kube: FakeKube, folder: 
     shell = f"set -o pipefail; {words} <&- | head -n 2"
     done = subprocess.run(["bash", "-c", shell], cwd=folder, capture_output=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (141, b"y\ny\n", b"")
+    assert kube.exec.processes[0].wait(10) == -signal.SIGPIPE
 
 
 def test_in_a_terminal(kube: FakeKube, folder: Path) -> None:
