@@ -9,7 +9,8 @@ from typing import Any
 
 from headway.errors import BadInput
 from headway.kube.names import BOOTSTRAP, USER_VARIABLES, WHEELS, Component, Object
-from headway.spec.target_file import ARCHITECTURE, ComponentConfig, PodConfig, Target
+from headway.spec.pod_config import ARCHITECTURE, ComponentConfig, PodConfig
+from headway.spec.target_file import Target
 
 RESTRICTED_VOLUMES = frozenset(
     {

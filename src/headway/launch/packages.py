@@ -37,8 +37,9 @@ from headway.launch.requirements_file import (
     locked_names,
     package_name,
 )
+from headway.spec.pod_config import ARCHITECTURE
 from headway.spec.resolve import WorkerPython
-from headway.spec.target_file import ARCHITECTURE, Target
+from headway.spec.target_file import Target
 
 LOCK = "lock.txt"
 ARCHIVE = "packages.tar.gz"

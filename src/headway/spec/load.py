@@ -15,16 +15,11 @@ from pydantic import BaseModel, ValidationError
 from headway.errors import BadInput, NotFound, SpecError
 from headway.spec.key_suggestions import keys_at, near_value, suggestion
 from headway.spec.located_yaml import PRESET, Located, Mark, merge, read_yaml
+from headway.spec.pod_config import IMAGE_PATTERN, OBJECT_PATTERN
 from headway.spec.run_file import RunFile
 from headway.spec.script_keys import refuse_excluded
 from headway.spec.section import CALL_PATTERN, NAME_PATTERN, VARIABLE_PATTERN, Suggesting
-from headway.spec.target_file import (
-    IMAGE_PATTERN,
-    NAMESPACE_PATTERN,
-    OBJECT_PATTERN,
-    Target,
-    TargetFile,
-)
+from headway.spec.target_file import NAMESPACE_PATTERN, Target, TargetFile
 from headway.spec.unsupported_parallelism import instead_of, parallelism_of
 
 RUN_FILE = "run.yaml"

@@ -15,7 +15,8 @@ from headway.kube.pod_overrides import (
     require_restricted,
     with_overrides,
 )
-from headway.spec.target_file import CoordinatorConfig, PodConfig, Target
+from headway.spec.pod_config import CoordinatorConfig, PodConfig
+from headway.spec.target_file import Target
 
 TEMPLATE: dict[str, Any] = {
     "metadata": {"labels": {"ours": "1"}},

@@ -9,8 +9,9 @@ import pytest
 
 from headway.errors import NotFound, SpecError
 from headway.spec.load import load_target, load_targets
+from headway.spec.pod_config import parse_amount
 from headway.spec.run_file import RunFile
-from headway.spec.target_file import Target, TargetFile, parse_amount, with_defaults
+from headway.spec.target_file import Target, TargetFile, with_defaults
 
 
 @pytest.fixture
