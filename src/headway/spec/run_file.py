@@ -246,7 +246,8 @@ class WatchConfig(Section):
 
     activations: ActivationsConfig | None = None
     """Mean, standard deviation, largest absolute value and fraction of zeros of each block's
-    output, and how spread out its attention is; `{}`: every 100 steps. Left out: none."""
+    output; smallest and largest score of its attention, and how spread out it is; `{}`: every 100
+    steps. Left out: none."""
 
 
 class GuardConfig(Section):
