@@ -17,6 +17,7 @@ from headway.plan.device_refusals import (
     state_too_large,
     unsupported_accelerators,
 )
+from headway.plan.machines import other_machine, too_much_for
 from headway.plan.memory_need import least_parameters
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.preflight.vocabulary import vocabulary_size
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.located_yaml import Mark
     from headway.spec.resolve import Resolved
+    from headway.spec.target_file import Target
 
 
 def require_named_devices(loaded: Loaded) -> None:
@@ -64,6 +66,19 @@ def require_supported_on(loaded: Loaded, found: LoadedTarget) -> None:
             (("pod", "device"),), f"{problem}, and Headway does not run on them", ON_CPU
         )
         _refuse(refusal, loaded, found)
+    if found.target.machine is not None:
+        _refuse(other_machine(run, found.target.machine), loaded, found)
+        _refuse(too_much_for(found.target.machine, _amounts(found.target)), loaded, found)
+
+
+def _amounts(target: Target) -> dict[str, float]:
+    """Resources of a worker's pod; memory in bytes."""
+    from headway.kube.placement import amount_in_bytes, cores_of
+
+    found = {}
+    for name, amount in target.pod.resources.items():
+        found[name] = float(cores_of(amount) if name == "cpu" else amount_in_bytes(amount))
+    return found
 
 
 def require_room_on(loaded: Loaded, resolved: Resolved, found: LoadedTarget) -> None:

@@ -227,10 +227,11 @@ class KubeClient:
                 raise
             return True
 
-    def call(self, method: str, path: str, patch: Object | None = None) -> Object:
+    def call(self, method: str, path: str, sent: Object | None = None) -> Object:
         """For kinds of object that lightkube does not know. A patch is a merge patch."""
-        headers = {"Content-Type": PatchType.MERGE.value} if patch is not None else {}
-        content = json.dumps(patch).encode() if patch is not None else None
+        kind = PatchType.MERGE.value if method == "PATCH" else "application/json"
+        headers = {"Content-Type": kind} if sent is not None else {}
+        content = json.dumps(sent).encode() if sent is not None else None
         with _words(path.partition("?")[0]):
             response = self._http.request(method, path, content=content, headers=headers)
             _require_success(response)

@@ -4,17 +4,18 @@ command with a deadline."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
+from contextlib import suppress
 
 import httpx2
-import yaml
 from lightkube import Client, KubeConfig
 from lightkube.config.client_adapter import user_auth, verify_cluster
 from lightkube.config.kubeconfig import SingleConfig
 from lightkube.config.models import Cluster, User
+from lightkube.core.exceptions import ConfigError
 
 from headway.errors import BadInput
+from headway.kube.kubeconfig import user_config
 from headway.kube.login import CommandLogin
 
 FIELD_MANAGER = "headway"
@@ -22,18 +23,20 @@ CALL_SECONDS = 20.0
 
 
 def kubeconfig_client(context: str | None, say: Callable[[str], None]) -> httpx2.Client:
-    """By the user's kubeconfig. `say`: to somebody who may have to sign in."""
-    config = KubeConfig.from_env().get(context_name=context)
-    if config is None:
-        raise BadInput("no kubeconfig found", "set KUBECONFIG to its path")
-    if config.fname is None:  # in a pod
-        return _client(config, user_auth(config.user))
-    written = yaml.safe_load(config.fname.read_text())
-    cluster = _named(written, "cluster", config.context.cluster)
-    user = _named(written, "user", config.context.user)
+    """By the user's kubeconfig; in a pod without one, by its token. `say`: to somebody who may have
+    to sign in."""
+    with suppress(ConfigError):  # it is no pod
+        inside = KubeConfig.from_service_account().get()
+        assert inside is not None
+        return _client(inside, user_auth(inside.user))
+    written = user_config()
+    config = KubeConfig.from_dict(dict(written.content)).get(context_name=context)
+    assert config is not None
+    cluster = written.named("cluster", config.context.cluster)
     auth = user_auth(config.user)
     if config.user is not None and config.user.exec is not None:
-        auth = CommandLogin(user["exec"], cluster, config.fname.parent, say)
+        user = written.named("user", config.context.user)
+        auth = CommandLogin(user["exec"], cluster, say)
     return _client(config, auth, cluster.get("proxy-url"), cluster.get("tls-server-name"))
 
 
@@ -91,12 +94,3 @@ def _client(
         )
     except (ValueError, ImportError) as error:
         raise BadInput(f"the proxy-url of your kubeconfig cannot be used: {error}") from None
-
-
-def _named(written: Mapping[str, Any], kind: str, name: str | None) -> Mapping[str, Any]:
-    """A cluster or user of a kubeconfig."""
-    for one in written.get(f"{kind}s") or ():
-        if one["name"] == name:
-            found: Mapping[str, Any] = one[kind] or {}
-            return found
-    return {}

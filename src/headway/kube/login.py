@@ -37,15 +37,12 @@ class CommandLogin(httpx2.Auth):
         self,
         asked: Mapping[str, Any],
         cluster: Mapping[str, Any],
-        folder: Path,
         say: Callable[[str], None],
         seconds: float = LOGIN_SECONDS,
     ) -> None:
-        """`asked` and `cluster`: `exec` of the user and the cluster, as the kubeconfig in `folder`
-        has them."""
+        """`asked` and `cluster`: `exec` of the user and the cluster, as the kubeconfig has them."""
         self._asked = asked
         self._cluster = cluster
-        self._folder = folder
         self._say = say
         self._seconds = seconds
         self._bearer: str | None = None
@@ -87,7 +84,7 @@ class CommandLogin(httpx2.Auth):
         if mode == "Always" and not has_terminal:
             raise _failed("the command that it names needs a terminal")
         is_interactive = has_terminal and mode != "Never"
-        command = [self._program(), *(self._asked.get("args") or ())]
+        command = [str(self._asked.get("command")), *(self._asked.get("args") or ())]
         variables = {one["name"]: one["value"] for one in self._asked.get("env") or ()}
         told = {INFORMATION: json.dumps(self._information(is_interactive))}
         try:
@@ -136,17 +133,12 @@ class CommandLogin(httpx2.Auth):
                         f"{command} printed no token within {self._seconds:.0f} s"
                     ) from None
 
-    def _program(self) -> str:
-        """One with a folder is found beside the kubeconfig, any other on the path."""
-        command = str(self._asked.get("command"))
-        return str(self._folder / command) if "/" in command else command
-
     def _information(self, is_interactive: bool) -> dict[str, Any]:
         """What kubectl tells such a command: some ask for it, and answer in the version named."""
         spec: dict[str, Any] = {"interactive": is_interactive}
         if self._asked.get("provideClusterInfo"):
             spec["cluster"] = {key: self._cluster[key] for key in TOLD if key in self._cluster}
-            if (data := _authority(self._cluster, self._folder)) is not None:
+            if (data := _authority(self._cluster)) is not None:
                 spec["cluster"]["certificate-authority-data"] = data
             for one in self._cluster.get("extensions") or ():
                 if one["name"] == EXTENSION:
@@ -154,10 +146,10 @@ class CommandLogin(httpx2.Auth):
         return {"apiVersion": self._asked["apiVersion"], "kind": "ExecCredential", "spec": spec}
 
 
-def _authority(cluster: Mapping[str, Any], folder: Path) -> str | None:
+def _authority(cluster: Mapping[str, Any]) -> str | None:
     """Certificates of the cluster, as a kubeconfig has them."""
     if (file := cluster.get("certificate-authority")) is not None:
-        return b64encode((folder / file).read_bytes()).decode()
+        return b64encode(Path(file).read_bytes()).decode()
     data: str | None = cluster.get("certificate-authority-data")
     return data
 

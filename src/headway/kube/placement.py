@@ -84,13 +84,16 @@ def target_hardware(resources: ResourcesConfig, target: Target) -> Hardware:
 
 def whole_cores(amount: str) -> int:
     """Of `8` or `7500m`. Threads that share a core gain nothing."""
+    return max(1, math.floor(cores_of(amount)))
+
+
+def cores_of(amount: str) -> Fraction:
     number = amount.removesuffix("m")
     if not number.replace(".", "").isdigit():
         raise TargetMismatch(
             f"{amount} is not a number of cores", ("pod", "resources", "cpu"), "cpu: 8, or 7500m"
         )
-    cores = Fraction(number) / (1000 if amount.endswith("m") else 1)
-    return max(1, math.floor(cores))
+    return Fraction(number) / (1000 if amount.endswith("m") else 1)
 
 
 def amount_in_bytes(amount: str) -> int:

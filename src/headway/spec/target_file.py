@@ -193,6 +193,10 @@ class Target(Section):
     """Storage of run directories and data."""
     secret: ObjectName | None = None
     """Secret with the values of the variables that the run file lists under `secrets`."""
+    machine: str | None = None
+    """Machine type of the workers' nodes, such as `p5.48xlarge`, `hgx-h100` or `cpu`. A run that
+    asks for another kind of accelerator than it has, or for more, is refused. Nothing else follows
+    from it: `headway target add` writes it beside the resources and variables that fit it."""
     resources: ResourcesConfig | None = None
     """Default devices and nodes."""
     budget: BudgetConfig | None = None

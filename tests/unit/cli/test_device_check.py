@@ -384,6 +384,50 @@ def test_a_pod_with_a_device_of_another_maker(headway: Headway, folder: Path) ->
     assert headway("check", "--on", "lab", "--set", "resources.accelerators=cpu:1").exit_code == 0
 
 
+@pytest.mark.trap(18)
+@pytest.mark.parametrize(
+    ("run", "target", "says"),
+    [
+        (
+            "resources: {accelerators: H100:8}\n",
+            "  machine: p4d.24xlarge\n",
+            "run.yaml:5:13: resources.accelerators: H100:8 requested, but a machine of the target "
+            "(p4d.24xlarge) has A100-40GB:8\nhint: to run it there: --set "
+            "resources.accelerators=A100-40GB:8; machines that have H100:8: p5.48xlarge, "
+            "a3-highgpu-8g, a3-megagpu-8g, hgx-h100",
+        ),
+        (
+            "",
+            "  machine: g5.xlarge\n  resources: {accelerators: A10G:4}\n",
+            "targets.yaml:7:15: resources.accelerators: A10G:4 requested, but a machine of the "
+            "target (g5.xlarge) has A10G:1\nhint: to run it there: --set "
+            "resources.accelerators=A10G:1; machines that have A10G:4: g5.12xlarge, g5.24xlarge, "
+            "g5.48xlarge",
+        ),
+        (
+            "",
+            "  machine: p4d.24xlage\n",
+            "targets.yaml:6:3: machine: p4d.24xlage is not a machine that Headway knows\n"
+            "hint: did you mean p4d.24xlarge?",
+        ),
+        (
+            "resources: {accelerators: A10G:1}\n",
+            "  machine: g5.xlarge\n",
+            "targets.yaml:5:29: pod.resources.memory: more than a machine of the target has "
+            "(g5.xlarge: 15.2 GiB)\nhint: memory: 13Gi",
+        ),
+    ],
+)
+def test_a_run_for_another_machine_than_the_targets(
+    headway: Headway, folder: Path, run: str, target: str, says: str
+) -> None:
+    (folder / "run.yaml").write_text(RUN + run)
+    (folder / "targets.yaml").write_text(TARGET + target)
+    for command in (["check", "--on", "lab"], ["run", "--on", "lab", "--dry-run"]):
+        said = headway(*command)
+        assert (said.exit_code, said.err) == (Exit.BAD_INPUT, f"error: {says}\n")
+
+
 def test_check_describes_the_run_even_if_this_machine_cannot_run_it(
     headway: Headway, folder: Path
 ) -> None:

@@ -70,6 +70,49 @@ def test_a_context_without_a_user(tmp_path: Path) -> None:
         assert KubeClient.from_kubeconfig(None, "ml").job("headway-it") is not None
 
 
+def test_several_files_are_merged_as_kubectl_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first that has an entry wins; paths are relative to the file that has them; files that
+    are missing are passed over."""
+    with fake_kube(tmp_path, certified(tmp_path)) as kube:
+        kube.job("it")
+        whole = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+        cluster = whole["clusters"][0]["cluster"]
+        trusted = {
+            "server": cluster["server"],
+            "certificate-authority": "server.crt",
+            "tls-server-name": NAME,
+        }
+        wrong = {"server": "http://api.invalid"}
+        (tmp_path / "one").mkdir()
+        first = {**whole, "clusters": [{"name": "other", "cluster": wrong}], "users": None}
+        second = {
+            "current-context": "other",
+            "clusters": [{"name": "lab", "cluster": trusted}, {"name": "other", "cluster": wrong}],
+            "users": whole["users"],
+            "contexts": [{"name": "lab", "context": {"cluster": "other", "user": "me"}}],
+        }
+        (tmp_path / "one" / "config").write_text(yaml.safe_dump(first))
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(second))
+        listed = [tmp_path / "one" / "config", tmp_path / "missing", tmp_path / "kubeconfig"]
+        monkeypatch.setenv("KUBECONFIG", ":".join(map(str, ["", *listed])))
+        assert KubeClient.from_kubeconfig(None, "ml").job("headway-it") is not None
+
+
+def test_none_of_several_files_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", "/nowhere/a:/nowhere/b")
+    with pytest.raises(BadInput, match="Configuration files /nowhere/a:/nowhere/b not found"):
+        KubeClient.from_kubeconfig(None, "ml")
+
+
+@pytest.mark.parametrize("content", ["{", "- 1"])
+def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str) -> None:
+    (tmp_path / "kubeconfig").write_text(content)
+    with pytest.raises(BadInput, match=r"cannot connect to a cluster: .*kubeconfig is not"):
+        KubeClient.from_kubeconfig(None, "ml")
+
+
 def certified(folder: Path) -> ssl.SSLContext:
     """By `server.crt`, which is for NAME alone."""
     made = "openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2"

@@ -143,10 +143,10 @@ def test_what_a_login_says_to_its_user_is_shown_while_it_waits(login: Login) -> 
     assert second == "open https://sign.in"
 
 
-def test_a_login_that_does_not_end_is_ended(tmp_path: Path) -> None:
+def test_a_login_that_does_not_end_is_ended() -> None:
     asked = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sleep", "args": ["600"]}
     said: list[str] = []
-    login = CommandLogin(asked, {}, tmp_path, said.append, seconds=0.2)
+    login = CommandLogin(asked, {}, said.append, seconds=0.2)
     with pytest.raises(BadInput, match="sleep 600 printed no token within 0 s"):
         next(login.sync_auth_flow(httpx2.Request("GET", "http://api")))
     assert said == ["waiting up to 0 s for the login command of your kubeconfig: sleep 600"]
