@@ -20,10 +20,11 @@ from headway.data.prepare.encoder_pool import end_with_parent
 from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
 from headway.data.prepare.manifest import PROBLEMS, read_problems
 from headway.data.prepare.recipe import RECIPE
-from headway.data.reading.growing_set import FAILED, GrowingSet
+from headway.data.reading.growing_set import GrowingSet
 from headway.data.reading.token_set import TokenSet
 from headway.data.set_format import SetManifest
 from headway.errors import HeadwayError, RunFailed
+from headway.state.set_files import FAILED
 from headway.state.store import Store
 
 if TYPE_CHECKING:

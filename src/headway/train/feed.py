@@ -135,6 +135,7 @@ class Feed:
         clock: Clock,
     ) -> None:
         self.set = samples
+        self.set.wait_for(1, sequence_length)
         require_fit(self.set, objective, sequence_length)
         self.sequence_length = sequence_length
         self.global_batch = global_batch

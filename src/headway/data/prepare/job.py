@@ -14,7 +14,7 @@ from pathlib import Path
 from headway.clock import Clock
 from headway.data.prepare.build_shards import ShardBuilder
 from headway.data.prepare.extract import Extractor
-from headway.data.prepare.manifest import write_set_manifest
+from headway.data.prepare.manifest import ShardRecords, recipe_records, write_set_manifest
 from headway.data.prepare.progress import PrepareProgress, ProgressReporter
 from headway.data.prepare.recipe import (
     Recipe,
@@ -24,7 +24,7 @@ from headway.data.prepare.recipe import (
     differences,
     read_recipe,
     source_units,
-    units_of_part,
+    units_in_turn,
 )
 from headway.data.prepare.set_tokenizer import (
     NO_TOKENIZER,
@@ -34,7 +34,6 @@ from headway.data.prepare.set_tokenizer import (
     train_set_tokenizer,
     write_tokenizer,
 )
-from headway.data.prepare.shard_writer import read_records
 from headway.data.prepare.sources import HUB, FoundSources, find_sources
 from headway.data.set_format import MANIFEST, SHARDS, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
@@ -87,39 +86,56 @@ def prepare(
     Layout stream: an end-of-text token follows every document. Layout windows: see windows.py. Text
     is never encoded as special tokens, even where it spells one.
     """
-    job = replace(job, settings=_complete(job))
+    job = completed(job)
     store = Store(job.into)
     with _alone(store, job.part):
         job = replace(job, settings=_with_code(job, read_recipe(store)))
-        found = find_sources(job.sources, job.beside, job.anonymous)
-        if job.strict and found.problems:
-            first = found.problems[0]
-            raise BadInput(f"{first.where}: {first.kind}", first.message)
         reporter = ProgressReporter(progress, clock)
-        recipe = _begin(job, store, found, reporter)
+        recipe = _begin(job, store, found_sources(job), reporter)
         if store.size(MANIFEST) is not None:
             return read_manifest(store)
         if job.part is None:
             store.remove_partial(SHARDS)  # of an attempt that was killed
         units = source_units(recipe)
-        chosen = units if job.part is None else units_of_part(units, *job.part)
-        records = {
-            key: record
-            for key, record in read_records(store).items()
-            if record.recipe_digest == recipe.digest
-        }
-        with fetched_tokenizer(store) as folder:
-            builder = ShardBuilder(store, recipe, folder, reporter, job.strict)
-            builder.build(chosen, records, _processes(job, chosen))
+        chosen = units if job.part is None else units_in_turn(units, *job.part)
+        records = build(job, store, recipe, chosen, reporter)
         if job.part is not None:
             mine = {unit.number for unit in chosen}
             made = [record.shard for (unit, _), record in records.items() if unit in mine]
             return PreparedPart(len(chosen), sum(shard.num_tokens for shard in made if shard))
-        # Before the manifest: a set that has one is not opened here again.
-        builder.clear()
         return write_set_manifest(
             store, recipe, units, records, allow_unreadable=job.allow_unreadable
         )
+
+
+def completed(job: PrepareJob) -> PrepareJob:
+    """The job with its settings complete; refuses contradictory ones."""
+    return replace(job, settings=_complete(job))
+
+
+def found_sources(job: PrepareJob) -> FoundSources:
+    found = find_sources(job.sources, job.beside, job.anonymous)
+    if job.strict and found.problems:
+        first = found.problems[0]
+        raise BadInput(f"{first.where}: {first.kind}", first.message)
+    return found
+
+
+def build(
+    job: PrepareJob,
+    store: Store,
+    recipe: Recipe,
+    units: Sequence[SourceUnit],
+    reporter: ProgressReporter,
+) -> ShardRecords:
+    """Builds what is missing of `units`. Returns their records."""
+    records = recipe_records(store, recipe, {unit.number for unit in units})
+    with fetched_tokenizer(store) as folder:
+        builder = ShardBuilder(store, recipe, folder, reporter, job.strict)
+        builder.build(units, records, _processes(job, units))
+    # Before the manifest: a set that has one is not opened here again.
+    builder.clear()
+    return records
 
 
 def refuse_finished(store: Store) -> None:
@@ -181,21 +197,13 @@ def _begin(
     begun = read_recipe(store)
     if begun is None:
         refuse_finished(store)
-    recipe = Recipe(
-        settings=job.settings,
-        tokens=NO_TOKENIZER,
-        files=tuple(found.files),
-        beside=str(job.beside),
-        code=None if job.code is None else str(job.code),
-        anonymous=job.anonymous,
-        left_out=tuple(found.problems),
-    )
+    recipe = recipe_without_tokens(job, found)
     if begun is not None and job.tokenizer.train_vocab is not None:
         # An earlier attempt has trained it: do not train again.
         recipe = recipe.model_copy(update={"tokens": begun.tokens})
     else:
         with tempfile.TemporaryDirectory() as temporary:
-            tokens = _make_tokens(job, recipe, Path(temporary), reporter)
+            tokens = make_tokens(job, recipe, Path(temporary), reporter)
             recipe = recipe.model_copy(update={"tokens": tokens})
             if begun is None:
                 write_tokenizer(Path(temporary), store)
@@ -210,9 +218,24 @@ def _begin(
     return recipe
 
 
-def _make_tokens(
+def recipe_without_tokens(job: PrepareJob, found: FoundSources) -> Recipe:
+    is_elsewhere = all("://" in file.name or file.name.startswith(HUB) for file in found.files)
+    return Recipe(
+        settings=job.settings,
+        tokens=NO_TOKENIZER,
+        files=tuple(found.files),
+        # Nothing starts from it then: the recipe is the same wherever it was made.
+        beside="" if is_elsewhere else str(job.beside),
+        code=None if job.code is None else str(job.code),
+        anonymous=job.anonymous,
+        left_out=tuple(found.problems),
+    )
+
+
+def make_tokens(
     job: PrepareJob, recipe: Recipe, folder: Path, reporter: ProgressReporter
 ) -> TokenizerFacts:
+    """Facts about the tokenizer, which is written to `folder`."""
     settings = job.settings
     if job.tokenizer.load is not None:
         tokens = load_set_tokenizer(

@@ -8,9 +8,14 @@ from itertools import groupby
 from pathlib import Path
 
 from headway.data.prepare.job import refuse_finished
-from headway.data.prepare.manifest import ShardRecords, is_finished, write_set_manifest
+from headway.data.prepare.manifest import (
+    ShardRecords,
+    is_finished,
+    recipe_records,
+    write_set_manifest,
+)
 from headway.data.prepare.recipe import Recipe, SourceUnit, differences, read_recipe, source_units
-from headway.data.prepare.shard_writer import ShardRecord, read_records, record_file, shard_name
+from headway.data.prepare.shard_writer import ShardRecord, record_file, shard_name
 from headway.data.set_format import TOKENIZER, SetManifest, shard_file
 from headway.errors import BadInput, NotFound
 from headway.state.store import Store
@@ -32,7 +37,7 @@ def join_parts(
     records: ShardRecords = {}
     sources: dict[tuple[int, int], Store] = {}
     for part in parts:
-        for key, record in _records_of(part, recipe).items():
+        for key, record in recipe_records(part, recipe).items():
             if key in sources:
                 raise BadInput(
                     f"shard {shard_name(*key)} is in {sources[key].root} and in {part.root}",
@@ -83,18 +88,10 @@ def _common_recipe(stores: Sequence[Store]) -> Recipe:
     return first
 
 
-def _records_of(store: Store, recipe: Recipe) -> ShardRecords:
-    return {
-        key: record
-        for key, record in read_records(store).items()
-        if record.recipe_digest == recipe.digest
-    }
-
-
 def _refuse_gaps(units: Sequence[SourceUnit], records: ShardRecords) -> None:
     missing = [unit for unit in units if not is_finished(records, unit.number)]
     if missing:
-        # Consecutive units on one line: a missing part is a range of units.
+        # Consecutive units on one line.
         runs = groupby(enumerate(missing), key=lambda pair: pair[1].number - pair[0])
         names = [_name([unit for _, unit in run]) for _, run in runs]
         more = f"\n  and {len(names) - SHOWN} more" if len(names) > SHOWN else ""

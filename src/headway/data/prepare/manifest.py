@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 
 import headway
@@ -12,7 +12,7 @@ from headway.data.formats.chunks import Problem
 from headway.data.prepare.extract import ALL_DROPPED, Omitted
 from headway.data.prepare.progress import HINTS, by_count, nothing_readable
 from headway.data.prepare.recipe import Recipe, SourceUnit
-from headway.data.prepare.shard_writer import ShardRecord
+from headway.data.prepare.shard_writer import ShardRecord, read_records
 from headway.data.set_format import MANIFEST, SHARDS, SetManifest, token_dtype
 from headway.data.statistics import Statistics
 from headway.errors import BadInput
@@ -21,6 +21,17 @@ from headway.state.store import Store
 PROBLEMS = "problems.jsonl"
 
 ShardRecords = dict[tuple[int, int], ShardRecord]
+
+
+def recipe_records(
+    store: Store, recipe: Recipe, units: Collection[int] | None = None
+) -> ShardRecords:
+    """The finished shards of this recipe; with `units`, of these alone."""
+    return {
+        key: record
+        for key, record in read_records(store, units).items()
+        if record.recipe_digest == recipe.digest
+    }
 
 
 def records_of_unit(records: ShardRecords, unit: int) -> list[ShardRecord]:

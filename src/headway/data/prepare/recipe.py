@@ -108,8 +108,13 @@ class Recipe(Frozen):
         text = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return xxhash.xxh3_128_hexdigest(text.encode())
 
+    @property
+    def content(self) -> bytes:
+        """As it is stored."""
+        return self.model_dump_json(indent=2).encode() + b"\n"
+
     def save(self, store: Store) -> None:
-        store.write(RECIPE, self.model_dump_json(indent=2).encode() + b"\n")
+        store.write(RECIPE, self.content)
 
 
 def read_recipe(store: Store) -> Recipe | None:
@@ -200,16 +205,10 @@ def source_units(recipe: Recipe) -> list[SourceUnit]:
     return units
 
 
-def units_of_part(units: list[SourceUnit], part: int, num_parts: int) -> list[SourceUnit]:
-    """The units whose middle lies in part `part` of `num_parts` equal amounts of source."""
-    total = sum(max(1, unit.num_bytes) for unit in units)
-    chosen, before = [], 0
-    for unit in units:
-        weight = max(1, unit.num_bytes)
-        if (2 * before + weight) * num_parts // (2 * total) == part:
-            chosen.append(unit)
-        before += weight
-    return chosen
+def units_in_turn(units: list[SourceUnit], part: int, num_parts: int) -> list[SourceUnit]:
+    """The units of part `part` of `num_parts`. In turn, because a run that trains meanwhile reads
+    the beginning of the sources first: all parts work on it."""
+    return units[part::num_parts]
 
 
 def _ranges(file: SourceFile, unit_bytes: int) -> list[tuple[SourceRange, int]]:

@@ -6,6 +6,7 @@ when its shard is built.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack, suppress
 from typing import IO
 
@@ -20,7 +21,7 @@ from headway.data.prepare.recipe import Recipe
 from headway.data.prepare.windows import PackedTokens, WindowPacker
 from headway.data.set_format import SHARDS, Frozen, Part, Shard, shard_file, token_dtype
 from headway.data.statistics import Statistics, histogram
-from headway.state.store import Store
+from headway.state.store import NUM_REQUESTS, Store, in_parallel
 
 RECORD = ".json"
 _FILL_TOKENS = 2**20
@@ -61,17 +62,29 @@ def record_file(unit: int, index: int) -> str:
     return f"{SHARDS}/{shard_name(unit, index)}{RECORD}"
 
 
-def read_records(store: Store) -> dict[tuple[int, int], ShardRecord]:
-    """The existing finished shards, by unit and index."""
+def read_records(
+    store: Store, units: Collection[int] | None = None
+) -> dict[tuple[int, int], ShardRecord]:
+    """The existing finished shards, by unit and index. `units`: of these alone."""
+    names = [
+        name
+        for name in store.names(SHARDS)
+        if name.endswith(RECORD) and (units is None or _unit_of(name) in units)
+    ]
     records = {}
-    for name in store.names(SHARDS):
-        if name.endswith(RECORD):
-            try:
-                record = ShardRecord.model_validate_json(store.read(name))
-            except ValidationError:
-                continue  # from another version: rebuild that shard
-            records[record.unit, record.index] = record
+    for content in in_parallel(store.read, names, NUM_REQUESTS):
+        try:
+            record = ShardRecord.model_validate_json(content)
+        except ValidationError:
+            continue  # from another version: rebuild that shard
+        records[record.unit, record.index] = record
     return records
+
+
+def _unit_of(name: str) -> int | None:
+    """Of a record's file."""
+    number = name.removeprefix(f"{SHARDS}/").removesuffix(RECORD).partition("-")[0]
+    return int(number) if number.isdigit() else None
 
 
 class ShardWriter:

@@ -25,13 +25,17 @@ from headway.data.reading.tokenizer_folder import local_tokenizer
 from headway.data.retry import READ_SECONDS, with_retries
 from headway.data.set_format import MANIFEST, Layout, SetManifest, Shard, token_dtype
 from headway.errors import RunFailed
+from headway.state.set_files import FAILED
 from headway.state.store import Store
 
-FAILED = "failed.txt"
-"""File with the reason why the preparation failed."""
 STALL_SECONDS = 1800.0
 """Time without a new shard after which the preparation counts as dead."""
-POLL_SECONDS = 0.5
+POLL_SECONDS, MOST_POLL_SECONDS = 0.5, 5.0
+"""Pause between two looks at the store while somebody waits: the first, which doubles, and the
+longest. A local folder is looked at every `POLL_SECONDS`."""
+AHEAD_SECONDS = 5.0
+"""The same for positions that nobody waits for yet: a run of many workers asks for them at every
+step."""
 
 
 class GrowingSet:
@@ -57,6 +61,7 @@ class GrowingSet:
         self._known: TokenSet | None = None
         self._is_finished = False
         self._is_closed = False
+        self._looked: float | None = None
 
     @classmethod
     def open(cls, store: Store, reading: ReadOptions | None = None) -> GrowingSet | None:
@@ -89,11 +94,15 @@ class GrowingSet:
 
     def num_samples(self, sequence_length: int) -> int:
         """Number of samples that can be read now."""
-        known = self._look()
-        if known is None:
+        self._look()
+        return self._num_known(sequence_length)
+
+    def _num_known(self, sequence_length: int) -> int:
+        """The same, as of the last look."""
+        if self._known is None:
             return 0
-        found = known.num_samples(sequence_length)
-        section = known.samples_per_section(sequence_length)
+        found = self._known.num_samples(sequence_length)
+        section = self._known.samples_per_section(sequence_length)
         return found if self._is_finished else found // section * section
 
     def tail_tokens(self, sequence_length: int) -> int:
@@ -106,10 +115,13 @@ class GrowingSet:
     def wait_for(
         self, end: int, sequence_length: int, show: Callable[[], None] = lambda: None
     ) -> None:
-        """Returns when the positions before `end` can be read, or the set is finished."""
-        clock = self._reading.clock
+        """Returns when the positions before `end` can be read, or the set is finished. Looks at the
+        store only if they are not known to be there."""
+        clock, pause = self._reading.clock, POLL_SECONDS
         last, since = self._next, clock.monotonic()
-        while self.num_samples(sequence_length) < end and not self._is_finished:
+        while self._num_known(sequence_length) < end and not self._is_finished:
+            if self.num_samples(sequence_length) >= end or self._is_finished:
+                return
             if self._is_closed:
                 raise RunFailed(f"{self.location} was closed")
             if self._next != last:
@@ -125,13 +137,20 @@ class GrowingSet:
                     f"is it still being prepared? headway data show {self.location}",
                 )
             show()
-            clock.sleep(POLL_SECONDS)
+            clock.sleep(pause)
+            if not self._store.is_local:
+                pause = min(2 * pause, MOST_POLL_SECONDS)
 
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         return self.known.read(samples, sequence_length)
 
     def prefetch(self, seed: int, sequence_length: int, first: int, count: int) -> None:
-        if self._known is not None and first + count <= self.num_samples(sequence_length):
+        end = first + count
+        if self._num_known(sequence_length) < end:
+            looked, now = self._looked, self._reading.clock.monotonic()
+            if looked is None or now - looked >= AHEAD_SECONDS:
+                self._look()
+        if self._known is not None and end <= self._num_known(sequence_length):
             self._known.prefetch(seed, sequence_length, first, count)
 
     def close(self) -> None:
@@ -143,6 +162,7 @@ class GrowingSet:
         """The finished part of the set, refreshed."""
         with self._lock:
             if not self._is_finished:
+                self._looked = self._reading.clock.monotonic()
                 with_retries(self._store, "", self._look_again, self._reading.clock, READ_SECONDS)
             return self._known
 

@@ -9,14 +9,13 @@ from itertools import pairwise
 import numpy as np
 
 from headway.data.order import Permutation
-from headway.data.prepare.manifest import is_finished
+from headway.data.prepare.manifest import is_finished, recipe_records
 from headway.data.prepare.recipe import Recipe, read_recipe, source_units
-from headway.data.prepare.shard_writer import read_records
-from headway.data.reading.growing_set import FAILED
 from headway.data.reading.token_set import TokenRows, TokenSet
 from headway.data.set_format import Layout, SetManifest
 from headway.data.statistics import Statistics
 from headway.errors import BadInput
+from headway.state.set_files import FAILED
 from headway.state.store import Store
 
 LENGTH = 1024
@@ -147,11 +146,7 @@ def preparation_status(store: Store) -> PreparationStatus | None:
     if recipe is None:
         return None
     units = source_units(recipe)
-    records = {
-        key: record
-        for key, record in read_records(store).items()
-        if record.recipe_digest == recipe.digest
-    }
+    records = recipe_records(store, recipe)
     finished = [unit for unit in units if is_finished(records, unit.number)]
     shards = [record.shard for record in records.values() if record.shard is not None]
     return PreparationStatus(

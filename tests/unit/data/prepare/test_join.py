@@ -182,11 +182,11 @@ def refused(parts: list[Path], into: Path) -> str:
 
 def test_a_missing_part_is_named_by_its_sources(mine: list[Path], folder: Path) -> None:
     said = refused(mine[:2], folder / "set")
-    assert said == "1 of 7 units of the sources are not prepared:\n  00006: c.arrow"
+    assert said.startswith("2 of 7 units of the sources are not prepared:\n  00002: a.txt from ")
     said = refused(mine[2:], folder / "set")
-    assert said.startswith("6 of 7 units of the sources are not prepared:\n")
-    (gap,) = said.splitlines()[1:]
-    assert gap.startswith("  00000 to 00005: a.txt to b.jsonl from byte ")
+    assert said.startswith("5 of 7 units of the sources are not prepared:\n")
+    *_, last = said.splitlines()[1:]
+    assert last == "  00006: c.arrow"
 
 
 def test_many_gaps_are_named_as_far_as_one_can_read(whole: PrepareJob, folder: Path) -> None:
@@ -202,7 +202,7 @@ def test_many_gaps_are_named_as_far_as_one_can_read(whole: PrepareJob, folder: P
 
 
 def test_a_part_that_was_stopped_inside_a_unit_is_a_gap(mine: list[Path], folder: Path) -> None:
-    (mine[2] / "shards" / "00006-1.json").unlink()
+    (mine[0] / "shards" / "00006-1.json").unlink()
     assert "\n  00006: c.arrow" in refused(mine, folder / "set")
 
 

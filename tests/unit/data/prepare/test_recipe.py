@@ -18,7 +18,7 @@ from headway.data.prepare.recipe import (
     differences,
     read_recipe,
     source_units,
-    units_of_part,
+    units_in_turn,
 )
 from headway.data.prepare.sources import SourceFile
 from headway.data.set_format import SpecialIds
@@ -198,17 +198,16 @@ def test_small_files_share_a_unit() -> None:
 
 
 @given(drawn=sizes, unit_bytes=st.integers(1, 2000), num_parts=st.integers(1, 40))
-def test_parts_are_a_partition_of_the_units_in_order(
+def test_parts_take_the_units_in_turn(
     drawn: list[tuple[int, str]], unit_bytes: int, num_parts: int
 ) -> None:
     all_units = units(drawn, unit_bytes)
-    parts = [units_of_part(all_units, part, num_parts) for part in range(num_parts)]
-    assert [unit for part in parts for unit in part] == all_units
-    # Even to within the largest unit.
-    weights = [max(1, unit.num_bytes) for unit in all_units]
-    for part in parts:
-        share = sum(max(1, unit.num_bytes) for unit in part)
-        assert share <= sum(weights) / num_parts + max(weights)
+    parts = [units_in_turn(all_units, part, num_parts) for part in range(num_parts)]
+    together = [unit for part in parts for unit in part]
+    assert sorted(together, key=lambda unit: unit.number) == all_units
+    # The beginning is everybody's first.
+    firsts = [part[0].number for part in parts if part]
+    assert firsts == list(range(min(num_parts, len(all_units))))
 
 
 # --- columns

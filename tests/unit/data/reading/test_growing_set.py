@@ -12,7 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.prepare.recipe import read_recipe
-from headway.data.reading.growing_set import POLL_SECONDS, STALL_SECONDS, GrowingSet
+from headway.data.reading.growing_set import (
+    AHEAD_SECONDS,
+    POLL_SECONDS,
+    STALL_SECONDS,
+    GrowingSet,
+)
 from headway.data.reading.sample_set import open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.tiny_stories import stories
@@ -251,6 +256,43 @@ def test_it_fails_at_once_when_the_preparation_has(whole: Path, folder: Path) ->
     with pytest.raises(RunFailed, match="failed: the disk is full"):
         growing.order(SEED, 16).at(there, 1)
     assert clock.passed == 0
+
+
+class CountingStore(Store):
+    """Counts what it is asked for."""
+
+    asked = 0
+
+    def size(self, name: str) -> int | None:
+        self.asked += 1
+        return super().size(name)
+
+
+def test_the_store_is_not_asked_for_what_is_known(whole: Path, folder: Path) -> None:
+    """In a bucket each look is a request, and each worker draws at every step."""
+    begin(whole, folder / "set")
+    finish_shards(whole, folder / "set", 20)
+    store, clock = CountingStore(folder / "set"), Patient()
+    recipe = read_recipe(store)
+    assert recipe is not None
+    growing = GrowingSet(store, recipe, ReadOptions(clock=clock))
+    there = growing.num_samples(16)
+    order, looked = growing.order(SEED, 16), store.asked
+    for position in range(there):
+        order.at(position, 1)
+    growing.prefetch(SEED, 16, 0, there)
+    assert store.asked == looked
+    # What nobody waits for yet is looked for now and then.
+    clock.passed += AHEAD_SECONDS
+    for _ in range(10):
+        growing.prefetch(SEED, 16, there, 1)
+    assert store.asked == looked + 1
+    finish_shards(whole, folder / "set", 10**9)
+    clock.passed += AHEAD_SECONDS
+    growing.prefetch(SEED, 16, there, 1)
+    assert store.asked == looked + 2
+    order.at(there, 1)
+    assert store.asked == looked + 2, "the look ahead has found it"
 
 
 def test_closing_ends_the_waiting(whole: Path, folder: Path) -> None:
