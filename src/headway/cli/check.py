@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from headway.errors import SpecError
     from headway.preflight.preflight import Preflight
     from headway.spec.load import Loaded
+    from headway.spec.run_file import RunFile
 
 
 HOLDS = (
@@ -163,7 +164,30 @@ def run_facts(loaded: Loaded) -> dict[str, Any]:
         "schedule": run.schedule.type,
     }
     facts["precision"] = run.precision
+    facts["checkpoints"] = _checkpoint_facts(run, parameters)
     return facts
+
+
+def _checkpoint_facts(run: RunFile, parameters: int | None) -> dict[str, Any]:
+    """At most as many as that are kept, once the run has ended."""
+    from headway.plan.memory_need import CHECKPOINT_BYTES
+
+    keep, steps = run.checkpoint.keep, steps_of(run)
+    milestones = None if keep.every is None or steps is None else keep.every.num_due(steps)
+    kept = None
+    if keep.every is None or milestones is not None:
+        best = keep.best if run.data.validation else 0
+        kept = (milestones or 0) + keep.last + best
+        kept = kept if steps is None else min(kept, steps)
+    size = parameters and parameters * CHECKPOINT_BYTES
+    return {
+        "every": run.checkpoint.every.written(),
+        "keep_every": keep.every and keep.every.written(),
+        "milestones": milestones,
+        "kept": kept,
+        "bytes_of_each": size,
+        "bytes": kept and size and kept * size,
+    }
 
 
 def _script_facts(loaded: Loaded) -> dict[str, Any]:
@@ -204,9 +228,38 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
     words["train_for"] = str(Length(amount, unit))
     if unit == "tokens" and steps is not None:
         words["train_for"] += f" = {steps} steps"
+    words["checkpoints"] = _checkpoints_in_words(**facts["checkpoints"])
     optimizer = facts["optimizer"]
     words["optimizer"] = f"{optimizer['type']}, lr {optimizer['lr']:g}, {optimizer['schedule']}"
     return words
+
+
+def _checkpoints_in_words(
+    every: str | list[str],
+    keep_every: str | list[str] | None,
+    milestones: int | None,
+    kept: int | None,
+    bytes_of_each: int | None,
+    bytes: int | None,
+) -> str:
+    from headway.memory_limits import byte_size
+
+    words = f"every {_interval_in_words(every)}"
+    if kept is not None:
+        words += f"; at most {kept} are kept" if kept > 1 else "; 1 is kept"
+    if milestones:
+        assert keep_every is not None
+        words += f", {milestones} of them for good (every {_interval_in_words(keep_every)})"
+    elif kept is None and keep_every is not None:
+        words += f"; those every {_interval_in_words(keep_every)} are kept for good"
+    if bytes_of_each is not None:
+        words += f"; {byte_size(bytes_of_each)} each"
+        words += f", {byte_size(bytes)} in all" if bytes is not None and kept != 1 else ""
+    return words
+
+
+def _interval_in_words(written: str | list[str]) -> str:
+    return written if isinstance(written, str) else ", ".join(written)
 
 
 def _check_code(loaded: Loaded) -> str:

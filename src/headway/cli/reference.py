@@ -164,7 +164,7 @@ def _value(schema: dict[str, Any], annotation: Any) -> str:
     if section_of(annotation) is not None:
         return "mapping of names" if is_mapping_of_sections(annotation) else "section"
     if "examples" in schema and schema.get("description"):
-        return ", ".join(f"`{example}`" for example in schema["examples"])
+        return ", ".join(f"`{_example(example)}`" for example in schema["examples"])
     if "anyOf" in schema:
         parts = [_value(part, None) for part in schema["anyOf"] if part.get("type") != "null"]
         return ", ".join(parts)
@@ -177,6 +177,10 @@ def _value(schema: dict[str, Any], annotation: Any) -> str:
     words = {"object": "mapping", "integer": "whole number", "boolean": "`true`, `false`"}
     kind = schema.get("type", "any")
     return words.get(kind, "text" if kind == "string" else str(kind))
+
+
+def _example(value: Any) -> str:
+    return f"[{', '.join(value)}]" if isinstance(value, list) else str(value)
 
 
 def _default(info: Any) -> str:

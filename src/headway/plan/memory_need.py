@@ -16,6 +16,9 @@ COPY_BYTES = 2
 """Bytes per parameter of the bf16 or fp16 copy that a whole model computes with. A sharded one
 gathers its blocks one by one."""
 
+CHECKPOINT_BYTES = 12
+"""Bytes per parameter of a checkpoint: the weight and both averages."""
+
 
 def least_parameters(run: RunFile, saved_config: Mapping[str, Any] | None = None) -> int | None:
     """Number of parameters, from the run file or, with `model.from`, from the saved model's config.

@@ -39,6 +39,7 @@ from headway.spec.section import (
     exactly_one,
     later,
 )
+from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
 
 
 class ModelConfig(Section):
@@ -174,12 +175,13 @@ class KeepConfig(Section):
     best: int = Field(default=1, ge=0)
     """Number of best checkpoints to keep, by the mean loss of the validation sets. Only steps that
     were evaluated count: choose `checkpoint.every` and `evaluation.every` so that they coincide."""
-    every: IntervalField | None = None
-    """Interval of the checkpoints that are kept forever: `10k steps`."""
+    every: SteppedIntervalField | None = None
+    """Interval of the checkpoints that are kept forever, in steps: `10k steps`, or
+    `[10 steps until 100, 50 steps until 2k, 1k steps]`."""
 
     @model_validator(mode="after")
     def _by_steps(self) -> KeepConfig:
-        if self.every is not None and self.every.unit != "steps":
+        if self.every is not None and not self.every.is_by_steps:
             raise ValueError("`every` must be in steps here, for example 10k steps")
         return self
 
@@ -187,8 +189,9 @@ class KeepConfig(Section):
 class CheckpointConfig(Section):
     """When checkpoints are saved. One is always saved at the end and on Ctrl-C."""
 
-    every: IntervalField = Interval(600, "seconds")
-    """Steps or time between two checkpoints."""
+    every: SteppedIntervalField = SteppedInterval((), Interval(600, "seconds"))
+    """Steps or time between two checkpoints; a list is one interval after the other:
+    `[10 steps until 100, 10min]`."""
     keep: KeepConfig = KeepConfig()
     """Retention of checkpoints."""
 

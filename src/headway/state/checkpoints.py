@@ -273,7 +273,8 @@ def superseded(
     keep: KeepConfig,
     settled_step: float = inf,
 ) -> list[CheckpointManifest]:
-    """Checkpoints to delete: neither among the last, nor the best, nor a milestone.
+    """Checkpoints to delete: neither among the last, nor the best, nor a milestone. A milestone is
+    the first one since a step of `keep.every`: it comes later if another was being written then.
 
     Fenced checkpoints are deleted, and never displace valid ones. A checkpoint beyond
     `settled_step` is kept, and displaces none: it may still be fenced. Of two generations' saves of
@@ -286,11 +287,13 @@ def superseded(
     good = list({m.step: m for m in counting}.values())
     measured = [m for m in good if m.validation_loss is not None]
     best = [m for alike in _alike(measured) for m in sorted(alike, key=_by_loss)[: keep.best]]
-    every = int(keep.every.amount) if keep.every else None
+    # Newest first: of those since the same step the oldest remains.
+    milestones = {keep.every.newest_due(m.step): m for m in reversed(good)} if keep.every else {}
+    milestones.pop(0, None)
     stay = {
         *(m.step for m in good[-keep.last :]),
         *(m.step for m in best),
-        *(m.step for m in good if every and m.step % every == 0),
+        *(m.step for m in milestones.values()),
     }
     kept = {(m.step, m.generation) for m in good if m.step in stay} | unsettled
     return [m for m in manifests if (m.step, m.generation) not in kept]
@@ -322,16 +325,28 @@ def clear_failed(directory: RunDirectory, step: int, generation: int) -> None:
             directory.store.remove(found.folder)
 
 
+Remembered = dict[FoundCheckpoint, CheckpointManifest]
+"""Manifests that were read before, without their tensors and files. They never change."""
+
+
 def retire(
-    directory: RunDirectory, keep: KeepConfig, generation: int, settled_step: float = inf
+    directory: RunDirectory,
+    keep: KeepConfig,
+    generation: int,
+    settled_step: float = inf,
+    remembered: Remembered | None = None,
 ) -> None:
     """Applies retention, and deletes unfinished saves of older generations. A damaged manifest is
     kept for inspection until a generation has started without it."""
     known = generations(directory)
+    remembered = {} if remembered is None else remembered
     manifests = []
     for found in found_checkpoints(directory):
-        manifest = read_manifest(directory, found)
+        manifest = remembered.get(found) or read_manifest(directory, found)
         if isinstance(manifest, CheckpointManifest):
+            # A run may keep hundreds: to read all of them again at each save would take longer
+            # than the save.
+            remembered[found] = manifest.model_copy(update={"tensors": {}, "files": {}})
             manifests.append(manifest)
         elif fenced(found, known):
             drop(directory, found.step, found.generation)

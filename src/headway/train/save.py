@@ -26,6 +26,7 @@ from headway.state.checkpoints import (
     SAMPLE,
     CheckpointManifest,
     RankManifest,
+    Remembered,
     clear_failed,
     drop,
     folder_of,
@@ -68,11 +69,8 @@ class SaveSchedule:
 
     def due(self, step: int) -> bool:
         """Asked for every step. A save that is due while another is being written stays due."""
-        if self.every.unit == "steps":
-            regular = step % self.every.amount == 0
-        else:
-            regular = self.clock.monotonic() - self.last >= self.every.amount
-        milestone = self.milestones is not None and step % self.milestones.amount == 0
+        regular = self.every.is_due(step, self.clock.monotonic() - self.last)
+        milestone = self.milestones is not None and self.milestones.is_due(step)
         self.owed = self.owed or regular or milestone
         return self.owed
 
@@ -112,6 +110,7 @@ class CheckpointSaver:
         """A save whose step is not settled yet: older checkpoints are kept until then."""
         self._retiring: Thread | None = None
         self._retires = Lock()
+        self._remembered: Remembered = {}
         self.failures = 0
         self.failure = "the leader could not write it"
         """Why the newest save failed, if it did."""
@@ -290,7 +289,8 @@ class CheckpointSaver:
         settled = max(self.settled_step, snapshot.step)
         # Old ones that cannot be removed now go with the next save.
         with self._retires, suppress(OSError):
-            retire(self.directory, keep, snapshot.world.generation, settled)
+            generation = snapshot.world.generation
+            retire(self.directory, keep, generation, settled, self._remembered)
 
     def _make_room(self, snapshot: Snapshot, mine: str) -> None:
         """After a failure: removes what this rank has written; the leader removes all of it."""

@@ -264,6 +264,21 @@ def test_check_shows_what_a_run_file_amounts_to(headway: Headway, folder: Path) 
     assert set(folder.iterdir()) == written, "it writes nothing"
 
 
+def test_check_counts_the_checkpoints_that_stay_and_their_bytes(headway: Headway) -> None:
+    every = "[10 steps until 100, 50 steps until 2k, 100 steps until 20k, 1k steps]"
+    dense = ("--set", f"checkpoint.keep.every={every}", "--set", "train_for=392k steps")
+    said = headway("check", "gpt2-small", *dense)
+    assert said.exit_code == 0
+    (line,) = [line for line in said.out.splitlines() if line.startswith("checkpoints")]
+    assert "at most 603 are kept, 600 of them for good (every 10 steps until 100, " in line
+    assert line.endswith("; 1.4 GiB each, 838.6 GiB in all")
+    facts = json.loads(headway("check", "gpt2-small", "--json", *dense).out)["checkpoints"]
+    assert (facts["milestones"], facts["kept"]) == (600, 603)
+    assert facts["bytes"] == 603 * facts["bytes_of_each"]
+    said = headway("check", "gpt2-small", "--set", "checkpoint.keep.every=100 steps until 500")
+    assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
+
+
 def test_check_as_data(headway: Headway, folder: Path) -> None:
     (folder / "run.yaml").write_text(RUN_FILE)
     facts = json.loads(headway("check", "--json").out)

@@ -96,6 +96,7 @@ def _schema_of(key: str, schema: dict[str, Any]) -> dict[str, Any]:
         "schedule: {warmup: 5%, decay: 2000 steps}",
         "schedule: {warmup: 0}",
         "checkpoint: {every: 10min, keep: {last: 3, every: 10k steps}}",
+        "checkpoint: {every: [5 steps until 5, 1h], keep: {every: [2 steps until 4, 1k steps]}}",
         "evaluation: {every: 500 steps, sequences: all}",
         "resources: {accelerators: H100:8, nodes: 2..16, spot: all}",
         "resources: {nodes: 4}",

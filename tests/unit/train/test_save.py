@@ -13,11 +13,12 @@ import torch
 
 from headway.clock import SystemClock
 from headway.errors import PeerLost, RunFailed
+from headway.spec.run_file import CheckpointConfig
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.generations import begin_generation
 from headway.state.run_directory import RunDirectory
 from headway.train import save
-from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS
+from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS, SaveSchedule
 from headway.train.worker_run import WorkerRun
 from headway.train.world import RankPlacement, World
 from support.clock import Patient
@@ -72,6 +73,24 @@ def test_a_full_disk_warns_and_the_next_save_has_room(tmp_path: Path) -> None:
         assert "No space left" in event["reason"]
         assert not little.saver.retry_is_due()
         assert Little(little.directory, 2).restore() == 3
+
+
+@pytest.mark.parametrize(("busy_steps", "saved"), [(0, [4, 6, 8, 20, 40]), (3, [4, 7, 10, 20, 40])])
+def test_each_save_that_is_due_happens_once_wherever_a_run_resumes(
+    busy_steps: int, saved: list[int]
+) -> None:
+    """One that is due while another is written comes right after it."""
+    config = CheckpointConfig.model_validate(
+        {"every": "20 steps", "keep": {"every": ["2 steps until 8", "20 steps"]}}
+    )
+    schedule = SaveSchedule(config, Patient())
+    found, free_at = [], 0
+    for step in range(3, 50):  # resumed from step 2
+        if schedule.due(step) and step >= free_at:
+            schedule.saved()
+            found.append(step)
+            free_at = step + busy_steps
+    assert found == saved
 
 
 def _free(disk: Path) -> int:
