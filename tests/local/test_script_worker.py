@@ -105,6 +105,41 @@ if restarts == 1:
         assert run.read("runs-2-1") == ""
 
 
+def joined(tmp_path: Path, before: str) -> int:
+    """Exit code of the worker whose script has a mistake that shows when a second node has joined.
+    `before`: what the script does meanwhile."""
+    script = f"""
+if world == "1":
+    {before}
+    note("runs")
+    time.sleep(1000)
+raise ValueError("a mistake")
+"""
+    with ScriptRun(tmp_path, script, nodes=1) as run:
+        run.wait_for("runs")
+        run.start(1)
+        run.wait("the change", lambda: run.workers[0, 0].code == Exit.GENERATION_OVER)
+        run.start(0)
+        is_over = (Exit.RUN_FAILED, Exit.PEER_LOST)
+        ended = run.wait(
+            "an exit", lambda: [one for one in run.workers.values() if one.code in is_over]
+        )
+        assert "ValueError: a mistake" in ended[0].words
+        assert ended[0].code is not None
+        return int(ended[0].code)
+
+
+def test_a_mistake_that_shows_after_nodes_have_joined_is_still_one(tmp_path: Path) -> None:
+    """Pods come up one by one, and each that comes has the script started again."""
+    assert joined(tmp_path, "pass") == Exit.RUN_FAILED
+
+
+def test_an_error_after_the_script_has_told_a_step_is_none(tmp_path: Path) -> None:
+    """Of the machine that has joined, perhaps."""
+    step = 'open(os.environ["HEADWAY_HEARTBEAT"], "w").write("1"); time.sleep(3)'
+    assert joined(tmp_path, step) == Exit.PEER_LOST
+
+
 def test_a_rank_that_saves_long_after_the_others_is_waited_for(tmp_path: Path) -> None:
     script = """
 if rank == "0":

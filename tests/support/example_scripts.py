@@ -105,8 +105,13 @@ SCRIPTS = {
 def processes(mark: str) -> dict[int, float]:
     """Those that run a `train.py` with `mark` in their command, and when each was started, in
     seconds since 1970. What only starts others is not among them."""
+    return started(mark, (int(name) for name in os.listdir("/proc") if name.isdigit()))
+
+
+def started(mark: str, pids: Iterable[int]) -> dict[int, float]:
+    """The same of these processes."""
     found = {}
-    for pid in (name for name in os.listdir("/proc") if name.isdigit()):
+    for pid in pids:
         try:
             words = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
             if not any(mark in word for word in words) or "torchrun" in " ".join(words[:2]):
@@ -119,7 +124,7 @@ def processes(mark: str) -> dict[int, float]:
             continue  # it has just ended
         if fields[0] != "Z":
             age = time.clock_gettime(time.CLOCK_BOOTTIME) - int(fields[19]) / TICKS_PER_SECOND
-            found[int(pid)] = time.time() - age
+            found[pid] = time.time() - age
     return found
 
 

@@ -20,7 +20,7 @@ from headway.cli.run_packages import packages_of
 from headway.cli.target_render import TargetPlan, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
-from headway.errors import BadInput, HeadwayError, RunFailed, StillRunning
+from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
 from headway.kube.client import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
 from headway.kube.wheels import own_digest
@@ -246,6 +246,9 @@ def _files_and_listing(
 def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
     try:
         status = status_when_training(run.cluster, say)
+        is_stopped = status.get("state") != "running" and _is_suspended(run)
+        if is_stopped:
+            _raise_failure(run)
     except KeyboardInterrupt:
         say(f"no longer waiting; run {run.name} continues on {run.on}")
         hint("headway status", "headway stop")
@@ -258,12 +261,11 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
     finally:
         _warn_of_other_files(run)
     is_script = status.get("is_script", False)
+    if is_stopped:
+        say(f"run {run.name} was stopped on {run.on} before its first step")
+        hint("is its budget used up? headway status", "headway resume")
+        return
     if status.get("state") != "running":
-        job = run.cluster.job()
-        if job is not None and run.cluster.job_status(job).state == "suspended":
-            say(f"run {run.name} was stopped on {run.on} before its first step")
-            hint("is its budget used up? headway status", "headway resume")
-            return
         say(f"run {run.name} has finished on {run.on}")
         hint("headway status", *([] if is_script else ["headway export"]))
         return
@@ -272,6 +274,24 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
     else:
         say(f"run {run.name} is training on {run.on}: step {status['step']}")
     hint("headway status", "headway logs -f", "headway stop")
+
+
+def _is_suspended(run: TargetRun) -> bool:
+    job = run.cluster.job()
+    return job is not None and run.cluster.job_status(job).state == "suspended"
+
+
+def _raise_failure(run: TargetRun) -> None:
+    """If the keeper has given the run up. It suspends the Job and ends; what it noted is in the
+    storage."""
+    from headway.state.status import read_status
+
+    try:
+        found = read_status(run.directory(), SystemClock().now())
+    except (NotFound, OSError):
+        return
+    if found.state == "failed":
+        raise RunFailed(found.failure or "no reason given", found.failure_hint)
 
 
 def _warn_of_other_files(run: TargetRun) -> None:

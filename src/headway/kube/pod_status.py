@@ -12,6 +12,7 @@ from lightkube.models.core_v1 import (
     Affinity,
     ContainerStateTerminated,
     ContainerStatus,
+    PodSpec,
     PodStatus,
 )
 from lightkube.resources.apps_v1 import ReplicaSet
@@ -22,6 +23,7 @@ from headway.errors import Exit, without_hint
 from headway.kube.names import ACCELERATORS, BOOTSTRAP, COMPONENTS, GATE, QUEUE
 from headway.kube.pods import SPEC_VOLUME
 from headway.kube.worker_job import OWN_ERRORS
+from headway.kube.wrong_architecture import architecture_hint, wrong_architecture
 
 HOPELESS = {
     "ErrImagePull": "the image cannot be pulled",
@@ -70,6 +72,11 @@ class WaitReason:
     """Number of pods that wait for this reason."""
     is_hopeless: bool = False
     """Whether it will not change by itself."""
+
+    @property
+    def hint(self) -> str | None:
+        """What to do about it, where the words do not say so."""
+        return architecture_hint(self.words)
 
 
 def pod_name(pod: Pod) -> str:
@@ -153,6 +160,8 @@ def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> tuple[str, bool] | None:
     if status is None or status.phase not in ("Pending", "Running"):
         return None
     assert pod.spec is not None
+    if (wrong := wrong_architecture(pod)) is not None:
+        return wrong, True
     if status.phase == "Running":
         return next(filter(None, map(_crashing, _containers(status))), None)
     if any(gate.name == GATE for gate in pod.spec.schedulingGates or ()):
@@ -167,7 +176,7 @@ def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> tuple[str, bool] | None:
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             said = condition.message or condition.reason or "not scheduled yet"
-            return _unplaced(said, pod.spec.affinity), False
+            return _unplaced(said, pod.spec), False
     is_placed = pod.spec.nodeName is not None or _is_placed(status)
     return (_of_machine(status, events) if is_placed else "not scheduled yet"), False
 
@@ -224,14 +233,20 @@ def _of_container(container: ContainerStatus) -> tuple[str, bool] | None:
     return f"{waits.reason}: {waits.message or ''}".rstrip(": "), False
 
 
-def _unplaced(message: str, affinity: Affinity | None) -> str:
+def _unplaced(message: str, spec: PodSpec) -> str:
     """The scheduler counts nodes by what each lacks."""
     lacks = [what for _, what in LACKS.findall(message)]
     if lacks:
         return f"no capacity: not enough {', '.join(sorted(set(lacks)))} ({message})"
-    labels = _required_labels(affinity) if NO_LABEL in message else None
+    labels = _needed_labels(spec) if NO_LABEL in message else ""
     needed = f" (needed: {labels})" if labels else ""
     return f"no node fits: {message}{needed}"
+
+
+def _needed_labels(spec: PodSpec) -> str:
+    selected = " + ".join(f"{key}={value}" for key, value in (spec.nodeSelector or {}).items())
+    required = _required_labels(spec.affinity)
+    return "; and ".join(filter(None, (selected, required)))
 
 
 def _required_labels(affinity: Affinity | None) -> str:
@@ -266,7 +281,9 @@ def creation_time(pod: Pod) -> str:
 
 
 def termination_message(pod: Pod) -> str | None:
-    """Content of its termination log."""
+    """Content of its termination log, or what is behind it."""
+    if (wrong := wrong_architecture(pod)) is not None:
+        return f"{wrong}\nhint: {architecture_hint(wrong)}"
     ended = _end_of(pod)
     return ended.message or None if ended is not None else None
 
@@ -331,6 +348,8 @@ def is_unreachable(pod: Pod) -> bool:
 def describe_pod_exit(pod: Pod) -> str:
     """For a pod that has ended. With its last words, if it gave up by itself: another one may do
     better, but nobody reads the log of one that was replaced."""
+    if (wrong := wrong_architecture(pod)) is not None:
+        return f"did not start: {wrong}"
     ended = _end_of(pod)
     if ended is None:
         assert pod.status is not None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from uuid import uuid4
 
+from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
@@ -16,7 +17,8 @@ from headway.kube.claim_job import storage_objects
 from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import HTTP_PORT, labels, run_object
-from headway.kube.pod_status import exit_code, is_ready, termination_message
+from headway.kube.pod_status import end_condition, exit_code, is_ready, termination_message
+from headway.kube.wrong_architecture import wrong_architecture
 from headway.launch.claim_server import KEY_HEADER
 from headway.launch.pod_waits import pod_waits
 from headway.member.protocol.keys import new_key
@@ -80,6 +82,7 @@ class ClaimPod:
             job = self._kube.job(name)
             if job is None:
                 raise NotFound(f"Job {name} was deleted")
+            self._raise_failure(job, pods)
             reasons = pod_waits(self._kube, job, pods)
             words = reasons[0].words if reasons else "starting"
             if words != said:
@@ -87,7 +90,7 @@ class ClaimPod:
                 self._say(f"the pod that serves the claim: {words}")
             if reasons and reasons[0].is_hopeless:
                 self.end()
-                raise RunFailed(f"the pod that serves claim {self._claim} cannot start: {words}")
+                raise self._cannot_start(words, reasons[0].hint)
             waited = self._clock.monotonic() - began
             if waited > START_SECONDS:
                 self.end()
@@ -99,15 +102,25 @@ class ClaimPod:
             self._clock.sleep(max(LOOK_SECONDS, LOOK_SHARE * waited))
 
     def _raise_refusal(self, pods: Sequence[Pod]) -> None:
-        """If the image has another version of Headway, say: the next pod would end the same way."""
+        """If the image has another version of Headway, say, or is for another processor: the next
+        pod would end the same way."""
         for pod in pods:
-            if exit_code(pod) == Exit.BAD_INPUT:
+            if exit_code(pod) == Exit.BAD_INPUT or wrong_architecture(pod) is not None:
                 self.end()
                 words, hint = without_hint(termination_message(pod) or "no reason given")
-                why = words.strip().removeprefix("error: ")
-                raise RunFailed(
-                    f"the pod that serves claim {self._claim} cannot start: {why}", hint
-                )
+                raise self._cannot_start(words.strip().removeprefix("error: "), hint)
+
+    def _raise_failure(self, job: Job, pods: Sequence[Pod]) -> None:
+        """If it has been started several times, and will not be again."""
+        end = end_condition(job)
+        if end is None or end.type != "Failed":
+            return
+        self.end()
+        words, hint = without_hint(next(filter(None, map(termination_message, pods)), ""))
+        raise self._cannot_start(words or end.message or end.reason or "no reason given", hint)
+
+    def _cannot_start(self, why: str, hint: str | None) -> RunFailed:
+        return RunFailed(f"the pod that serves claim {self._claim} cannot start: {why}", hint)
 
     def _require_answer(self) -> None:
         deadline = self._clock.monotonic() + ANSWER_SECONDS

@@ -65,6 +65,7 @@ class KeeperNotes:
         events = self.directory.history()
         if not any(event["event"] == "failed" for event in events[-3:]):
             self.note("failed", **failed_facts(node, last_words, why, self.resolved.ranks_per_node))
+            self.flush()  # before the run is stopped: whoever sees that looks here for the reason
 
     def away(self, error: ClusterUnreachable) -> None:
         """Said once, until the API server is `back`."""

@@ -82,6 +82,8 @@ class PodFacts:
     """For how long our container ran, if it has ended."""
     was_killed: bool = False
     """Ended from outside, not for its memory or disk: with its machine, most likely."""
+    never_runs: bool = False
+    """Failed because its image cannot be executed: so would the next one."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,7 @@ class ReleasePod:
     how: str | None
     ran_seconds: float = 0.0
     was_killed: bool = False
+    never_runs: bool = False
 
 
 @dataclass(frozen=True)
@@ -342,6 +345,10 @@ class CrashCounter:
         ends.add(end, step or 0, now)
         return self._stopping(end.words, ends.are_too_many(now, SEEN_SECONDS), str(ends))
 
+    def give_up(self, how: str) -> str | None:
+        """The same of a pod whose successors would all fail in this way."""
+        return self._stopping(how, True, "")
+
     def _in_outage(self, node: int, how: str, now: float) -> str | None:
         outage = self.outages[node]
         outage.add(now)
@@ -351,7 +358,7 @@ class CrashCounter:
         if self.is_hopeless or not is_enough:
             return None
         self.is_hopeless = True
-        return f"its pod {how}, {words}"
+        return ", ".join(filter(None, (f"its pod {how}", words)))
 
 
 def connected_pods(state: Mapping[str, Any]) -> set[str]:
@@ -374,7 +381,7 @@ def _pods_of(workers: Iterable[str]) -> set[str]:
 
 
 def _released(pod: PodFacts) -> ReleasePod:
-    return ReleasePod(pod.name, pod.index, pod.how, pod.ran_seconds, pod.was_killed)
+    return ReleasePod(pod.name, pod.index, pod.how, pod.ran_seconds, pod.was_killed, pod.never_runs)
 
 
 def _names_on(machine: str, pods: Sequence[PodFacts]) -> set[str]:

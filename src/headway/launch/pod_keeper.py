@@ -11,6 +11,7 @@ from headway.clock import Clock
 from headway.kube.client import KubeClient
 from headway.kube.coordinator_set import alone_seconds, fewest_nodes
 from headway.kube.names import SUSPECT, labels
+from headway.kube.wrong_architecture import architecture_hint
 from headway.launch.below_minimum import BelowMinimum
 from headway.launch.failure_domains import step_seen
 from headway.launch.forgotten_markers import ForgottenMarkers
@@ -161,11 +162,14 @@ class PodKeeper:
             now = self._clock.monotonic()
             if why := self._counted(call, call.how, outcome.step, now):
                 say(f"node {call.index}: {why}: the run stops")
+                hint = architecture_hint(why)
                 with suppress(OSError):  # the store is away; the run stops nevertheless
-                    self._notes.failed(call.index, None, why)
+                    self._notes.failed(call.index, hint and f"{why}\nhint: {hint}", why)
 
     def _counted(self, call: ReleasePod, how: str, step: int | None, now: float) -> str | None:
         """Why the run should stop."""
+        if call.never_runs:
+            return self._crashes.give_up(how)
         if not self._notes.resolved.is_script:
             return self._crashes.add(call.index, how, step, now)
         end = ScriptEnd(call.ran_seconds, is_error=True, was_killed=call.was_killed, words=how)

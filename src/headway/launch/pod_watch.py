@@ -23,6 +23,7 @@ from headway.kube.pod_status import (
     why_not_started,
 )
 from headway.kube.scheduling_gate import num_affinity_terms
+from headway.kube.wrong_architecture import wrong_architecture
 from headway.launch.pod_decisions import PodFacts
 
 RETRY_SECONDS = 1.0
@@ -135,6 +136,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         waits_for=why_not_started(pod),
         ran_seconds=ran_seconds(pod),
         was_killed=has_failed and was_killed(pod),
+        never_runs=has_failed and wrong_architecture(pod) is not None,
     )
 
 

@@ -9,7 +9,7 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
-from headway.errors import Exit, HeadwayError, RunFailed
+from headway.errors import Exit, HeadwayError, RunFailed, without_hint
 from headway.kube.gave_back import gave_back
 from headway.kube.kueue import num_ahead
 from headway.kube.names import HTTP_PORT, Component, coordinator_object, labels
@@ -62,7 +62,7 @@ def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[st
         )
         now = run.clock.monotonic()
         if hopeless.seconds(is_hopeless, now, now) > HOPELESS_SECONDS:
-            raise RunFailed(reasons[0].words)
+            raise RunFailed(reasons[0].words, reasons[0].hint)
         is_silent = run.unreachable is not None and _has_ready_coordinator(run)
         if silent.seconds(is_silent, began, now) >= SILENT_SECONDS:
             raise _pages_unreachable(run, job)
@@ -97,7 +97,8 @@ def _seen(
     job = run.require_job()
     has_finished = _has_finished(run, job)
     if status is not None and status["state"] == "failed":
-        raise RunFailed(status["failure"], f"headway logs {run.name}")
+        hint = status.get("failure_hint") or f"headway logs {run.name}"
+        raise RunFailed(status["failure"], hint)
     if has_finished or run.job_status(job).state == "suspended":
         return status, None, [], None
     loss = known.get("loss") if known is not None else None
@@ -165,14 +166,15 @@ def _waiting(
 def _has_finished(run: ClusterRun, job: Job) -> bool:
     end = end_condition(job)
     if end is not None and end.type == "Failed":
-        raise RunFailed(_why_it_failed(run, end.message or end.reason or "no reason given"))
+        raise _why_it_failed(run, end.message or end.reason or "no reason given")
     return end is not None
 
 
-def _why_it_failed(run: ClusterRun, message: str) -> str:
-    """The termination message of a pod that failed, if it still exists."""
-    words = next((said for pod in run.failed_pods() if (said := termination_message(pod))), None)
-    return f"{words}\n{message}" if words else message
+def _why_it_failed(run: ClusterRun, message: str) -> RunFailed:
+    """By the termination message of a pod that failed, if it still exists."""
+    left = next((said for pod in run.failed_pods() if (said := termination_message(pod))), "")
+    words, hint = without_hint(left)
+    return RunFailed(f"{words}\n{message}" if words else message, hint)
 
 
 def _counted(reason: WaitReason) -> str:

@@ -31,6 +31,7 @@ generation, time, seconds, data_seconds 0; loss and tokens_per_second null), and
                {import: 0, build: 0, load: 0}
     stuck      it stands still, by any rank: as in training, and `idle` if it uses no processor time
     alive      after each ten minutes of the child's life
+    cut_short  generation: a planned change ended it in its first minute, before any heartbeat
     finished   before it exits with 0
     stopped    before it exits with 6
 """

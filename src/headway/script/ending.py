@@ -4,6 +4,7 @@ the table."""
 from __future__ import annotations
 
 import signal
+from collections.abc import Collection, Iterable
 from enum import Enum
 
 from headway.errors import Exit
@@ -67,15 +68,29 @@ def ended_code(is_asked: bool, generation: GenerationState) -> Exit | None:
     return Exit.GENERATION_OVER if generation is GenerationState.SOUND else None
 
 
-def failed_code(exit_code: int, age_seconds: float, is_first_start: bool, words: str) -> int:
+def is_cut_short(generation: GenerationState, age_seconds: float, has_begun: bool) -> bool:
+    """Whether a planned change ended the script before anybody could know that it works: the next
+    start is as good as the first. `age_seconds`: when it was asked to end."""
+    is_young = age_seconds < FIRST_SECONDS and not has_begun
+    return generation is GenerationState.SOUND and is_young
+
+
+def is_untried(first: int, begun: Iterable[int], cut_short: Collection[int]) -> bool:
+    """Whether no start since the launch has worked, failed or lost a member. `first`: generation
+    of the launch; `begun`: those that were begun; `cut_short`: those of them that were. One whose
+    end nobody has recorded has lost the member that would have."""
+    return all(number in cut_short for number in begun if number >= first)
+
+
+def failed_code(exit_code: int, age_seconds: float, is_untried: bool, words: str) -> int:
     """Exit code of the worker to blame for a script that has failed by itself; negative: the signal
     by which it ends itself, so that the kernel's count of out-of-memory kills still explains it.
-    `is_first_start`: nothing has been trained since the run was launched."""
+    `is_untried`: nothing is known of this script since the run was launched."""
     assert exit_code != 0
     if exit_code < 0:
         return exit_code
     is_of_network = any(sign in words for sign in (*FOLLOWING_SIGNS, *PORT_SIGNS))
-    is_mistake = is_first_start and age_seconds < FIRST_SECONDS and not is_of_network
+    is_mistake = is_untried and age_seconds < FIRST_SECONDS and not is_of_network
     return Exit.RUN_FAILED if is_mistake else Exit.PEER_LOST
 
 

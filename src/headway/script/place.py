@@ -30,8 +30,8 @@ class Master(msgspec.Struct, frozen=True):
     port: int
     restarts: int
     """Generations of the run before this one."""
-    is_first_start: bool
-    """Whether nothing was started since the run was launched."""
+    is_untried: bool
+    """Whether no start since the launch has worked, failed or lost a member."""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -10,6 +10,7 @@ from threading import Thread
 
 from headway.clock import Clock
 from headway.errors import Exit
+from headway.script.ending import is_untried
 from headway.script.heartbeat import READ_SECONDS, HeartbeatFile, ScriptHeartbeat, StepRecords
 from headway.script.place import Place
 from headway.state.generations import begin_generation, generations
@@ -27,7 +28,7 @@ FINISHED_SEND_SECONDS = 60.0
 FINISHED_PAUSE_SECONDS = 1.0
 """Between two attempts of it."""
 LAST_SEND_SECONDS = 10.0
-"""For that of a run that was stopped."""
+"""For that of a run that was stopped, or whose members change as planned."""
 LOST_SEND_SECONDS = 1.0
 """The same where the next generation waits for this worker's successor."""
 
@@ -61,11 +62,11 @@ class RunRecord:
         """Whether the last upload had all events."""
 
     def begin(self) -> tuple[int, bool]:
-        """Called by rank 0. The number of generations before, and whether nothing has been started
-        since the run was launched."""
+        """Called by rank 0. The number of generations before, and whether none of this launch has
+        shown anything of the script (`ending.is_untried`)."""
         with outage_restarts(self._directory, True), outage_is_loss():
-            num_before = len(generations(self._directory))
-            newest = newest_event(self._directory.history(), "launched", "started")
+            begun = [one.generation for one in generations(self._directory)]
+            history = self._directory.history()
             begin_generation(
                 self._directory,
                 self._generation,
@@ -73,7 +74,10 @@ class RunRecord:
                 self._place.num_workers,
                 self._clock.now(),
             )
-        return num_before, newest is None or newest["event"] == "launched"
+        launched = newest_event(history, "launched")
+        first = launched["generation"] if launched is not None else 0
+        cut_short = {one["generation"] for one in history if one["event"] == "cut_short"}
+        return len(begun), is_untried(first, begun, cut_short)
 
     def started(self, device: str) -> None:
         """The script runs. Its launcher takes the time from when the file is there."""
@@ -130,10 +134,15 @@ class RunRecord:
             idle=is_idle,
         )
 
-    def end(self, code: int, how: str = "") -> None:
-        """`how`: the script took the request to end, if there was one."""
+    def end(self, code: int, how: str = "", is_cut_short: bool = False) -> None:
+        """`how`: the script took the request to end, if there was one. `is_cut_short`: as in
+        `ending`."""
         self._read()  # what was written last
         if not self._is_leader:
+            return
+        if is_cut_short:
+            self._journal.note("cut_short", generation=self._generation)
+            self._send_last(LAST_SEND_SECONDS)
             return
         if code in (Exit.DONE, Exit.STOPPED):
             event = "finished" if code == Exit.DONE else "stopped"

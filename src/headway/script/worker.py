@@ -30,6 +30,7 @@ from headway.script.ending import (
     ended_code,
     failed_code,
     grace_seconds,
+    is_cut_short,
 )
 from headway.script.last_words import last_traceback
 from headway.script.meeting import Failure, Failures, Meeting, is_finishing
@@ -157,12 +158,14 @@ class ScriptWorker:
 
     def _lead(self) -> Master:
         """Tells the others where to find this worker."""
-        restarts, is_first_start = self._record.begin()
+        restarts, is_untried = self._record.begin()
         address = os.environ["HEADWAY_ADDRESS"]
-        master = Master(address, free_port(), restarts, is_first_start)
+        master = Master(address, free_port(), restarts, is_untried)
         try:
             self._keys.set("master", msgspec.json.encode(master))
         except SessionError as error:
+            if self._state(self._session.view) is GenerationState.SOUND:
+                self._record.end(Exit.GENERATION_OVER, is_cut_short=True)
             raise self._not_met(error) from error
         return master
 
@@ -316,7 +319,7 @@ class ScriptWorker:
         code = self._asked_code()
         if code is None:
             code = self._wait_for_all() if exit_code == 0 else self._failed(exit_code)
-        self._record.end(code, how)
+        self._record.end(code, how, code == Exit.GENERATION_OVER and self._is_cut_short())
         if code == Exit.DONE:
             everyone = range(self._place.num_workers)
             self._meet(Meeting(self._keys, "heard", everyone, self._place.rank), GOODBYE_SECONDS)
@@ -327,6 +330,11 @@ class ScriptWorker:
             log_exit_reason(restarting(self._session.view.generation))
             self._session.goodbye("ends with its generation")
         return code  # else without a goodbye: the launcher is to hear of it first
+
+    def _is_cut_short(self) -> bool:
+        asked_at = self._asked_to_end_at or self._clock.monotonic()
+        age = asked_at - self._child.started_at
+        return is_cut_short(self._state(self._session.view), age, self._has_anybody_begun())
 
     def _asked_code(self) -> int | None:
         """The exit code, if the script was ended, and has not ended by itself. Waits for the others
@@ -395,8 +403,8 @@ class ScriptWorker:
         if self._is_to_blame(failures):
             if words:
                 report_exit_reason(words)
-            is_first = self._master.is_first_start and not self._has_anybody_begun()
-            return failed_code(exit_code, age, is_first, tail)
+            is_untried = self._master.is_untried and not self._has_anybody_begun()
+            return failed_code(exit_code, age, is_untried, tail)
         deadline = self._clock.monotonic() + FOLLOW_SECONDS
         while self._clock.monotonic() < deadline:
             self._look()

@@ -103,6 +103,41 @@ def test_an_image_with_another_headway_is_not_waited_for(kube: FakeKube) -> None
     assert kube.named("jobs") == []
 
 
+def test_one_that_fails_again_and_again_is_not_waited_for(kube: FakeKube) -> None:
+    ended = pending("")["containerStatuses"][0]
+    ended["state"] = {"terminated": {"exitCode": 126, "message": "sh: headway: cannot execute"}}
+    kube.storage_pod = {"phase": "Failed", "containerStatuses": [ended]}
+    failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
+
+    def meanwhile() -> None:
+        if clock.passed > 30:
+            for path, found in kube.objects.items():
+                if "/jobs/" in path:
+                    found["status"] = {"conditions": [failed]}
+
+    clock = Patient(meanwhile)
+    with pytest.raises(RunFailed) as caught:
+        started(clock, [])
+    assert caught.value.message == (
+        "the pod that serves claim fs cannot start: sh: headway: cannot execute"
+    )
+    assert clock.passed < 60
+
+
+def test_an_image_for_another_processor_is_not_waited_for(kube: FakeKube) -> None:
+    ended = pending("")["containerStatuses"][0]
+    said = "exec /usr/bin/headway: exec format error\n"
+    ended["state"] = {"terminated": {"exitCode": 255, "message": said}}
+    kube.storage_pod = {"phase": "Failed", "containerStatuses": [ended]}
+    clock = Patient()
+    with pytest.raises(RunFailed) as caught:
+        started(clock, [])
+    assert "cannot start: image " in caught.value.message
+    assert "another processor architecture" in caught.value.message
+    assert "architecture: amd64" in (caught.value.hint or "")
+    assert clock.passed < 5
+
+
 def test_files_go_by_one_connection_each_thread(kube: FakeKube, tmp_path: Path) -> None:
     pod = started(Patient(), [])
     for number in range(20):

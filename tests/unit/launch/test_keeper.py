@@ -467,6 +467,20 @@ def test_why_a_pod_gave_up_is_noted(run: KeptRun) -> None:
     )
 
 
+@pytest.mark.trap(9)
+def test_an_image_that_a_machine_cannot_execute_ends_the_run_at_once(run: KeptRun) -> None:
+    """With this code its Job would try again for ever."""
+    _, second = run.begin("node1", "node2")
+    run.end_pod(second, 255, "exec /bin/headway: exec format error")
+    run.look(SETTLED)
+    run.look(2 * JOB_SECONDS)
+    assert run.job["spec"]["suspend"]
+    (failed,) = run.events("failed")
+    assert failed["node"] == 1
+    assert "cannot be executed on machine node2" in failed["message"]
+    assert "architecture: amd64" in failed["hint"]
+
+
 def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun) -> None:
     run.begin("node1")
     run.end_job("Failed", "DeadlineExceeded")

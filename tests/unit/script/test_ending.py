@@ -20,6 +20,8 @@ from headway.script.ending import (
     ended_code,
     failed_code,
     grace_seconds,
+    is_cut_short,
+    is_untried,
 )
 
 STATES = some.sampled_from(GenerationState)
@@ -55,11 +57,11 @@ def test_a_script_that_is_asked_to_end_never_fails_the_run_however_it_ends(
 
 @given(EXITS, some.floats(0, 1e9), some.booleans())
 def test_only_an_error_in_the_first_minute_of_a_start_fails_the_run_at_once(
-    exit_code: int, age: float, is_first_start: bool
+    exit_code: int, age: float, is_untried: bool
 ) -> None:
-    code = failed_code(exit_code, age, is_first_start, "")
+    code = failed_code(exit_code, age, is_untried, "")
     if code == Exit.RUN_FAILED:
-        assert is_first_start
+        assert is_untried
         assert age < FIRST_SECONDS
     else:
         assert code == (exit_code if exit_code < 0 else Exit.PEER_LOST)
@@ -68,9 +70,39 @@ def test_only_an_error_in_the_first_minute_of_a_start_fails_the_run_at_once(
 
 def test_a_mistake_in_the_first_minute_fails_the_run() -> None:
     words = "NameError: name 'lost' is not defined"
-    assert failed_code(1, 10.0, is_first_start=True, words=words) == Exit.RUN_FAILED
-    assert failed_code(1, 10.0, is_first_start=False, words=words) == Exit.PEER_LOST
-    assert failed_code(1, 61.0, is_first_start=True, words=words) == Exit.PEER_LOST
+    assert failed_code(1, 10.0, is_untried=True, words=words) == Exit.RUN_FAILED
+    assert failed_code(1, 10.0, is_untried=False, words=words) == Exit.PEER_LOST
+    assert failed_code(1, 61.0, is_untried=True, words=words) == Exit.PEER_LOST
+
+
+def test_only_a_planned_change_in_the_first_minute_leaves_the_script_untried() -> None:
+    assert is_cut_short(GenerationState.SOUND, 10.0, has_begun=False)
+    assert not is_cut_short(GenerationState.LOST, 10.0, has_begun=False)
+    assert not is_cut_short(GenerationState.SOUND, 61.0, has_begun=False)
+    assert not is_cut_short(GenerationState.SOUND, 10.0, has_begun=True)
+
+
+@pytest.mark.parametrize(
+    ("begun", "cut_short", "is_so"),
+    [
+        ([], [], True),
+        ([1, 2], [1, 2], True),
+        ([1, 2], [1], False),
+        ([1, 2], [2], False),
+        ([1, 2, 7], [7], False),
+        ([1, 2, 7, 8], [8, 7], False),
+    ],
+)
+def test_a_start_that_worked_failed_or_lost_a_member_is_remembered(
+    begun: list[int], cut_short: list[int], is_so: bool
+) -> None:
+    assert is_untried(1, begun, cut_short) is is_so
+
+
+def test_starts_before_the_launch_do_not_count() -> None:
+    assert is_untried(7, [1, 2], [])
+    assert is_untried(7, [1, 2, 7], [7])
+    assert not is_untried(7, [1, 2, 7], [2])
 
 
 @pytest.mark.parametrize(
@@ -83,7 +115,7 @@ def test_a_mistake_in_the_first_minute_fails_the_run() -> None:
 )
 def test_ranks_that_could_not_meet_start_again_even_in_the_first_minute(words: str) -> None:
     """The port was taken meanwhile, or a machine was lost that nobody knew to be."""
-    assert failed_code(1, 10.0, is_first_start=True, words=words) == Exit.PEER_LOST
+    assert failed_code(1, 10.0, is_untried=True, words=words) == Exit.PEER_LOST
 
 
 @given(EXITS)

@@ -18,7 +18,7 @@ from headway.script.place import (
 )
 from headway.script.stand_still import STACKS_FOLDER
 
-MASTER = Master("10.0.0.7", 23456, restarts=2, is_first_start=False)
+MASTER = Master("10.0.0.7", 23456, restarts=2, is_untried=False)
 
 
 def test_variables_of_a_rank_of_the_second_node() -> None:
