@@ -3,8 +3,8 @@
 #   docker build -f docker/cpu.Dockerfile --build-arg BASE=python:3.12-slim@sha256:... -t headway-cpu .
 #
 # BASE, an image with Python 3.11 or later and pip, has no default: a tag can change under you. On x86_64 the torch of PyPI
-# has the CUDA libraries, so the image is large, and all that docker/cuda.Dockerfile adds to it is a compiler. If you have a
-# smaller image with torch already, use that, and docker/core.Dockerfile as `coordinator.image`.
+# has the CUDA libraries, so the image is large, and all that docker/cuda.Dockerfile adds to it are two variables. If you have
+# a smaller image with torch already, use that, and docker/core.Dockerfile as `coordinator.image`.
 ARG BASE
 FROM ${BASE}
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore PIP_BREAK_SYSTEM_PACKAGES=1
@@ -13,6 +13,9 @@ ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=igno
 # can be written.
 RUN groupadd --gid 1000 headway \
  && useradd --uid 1000 --gid 1000 --no-create-home --home-dir /tmp headway
+
+# For `memory: {compile: true}`: inductor compiles what runs on CPUs, Triton its launchers.
+RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
 
 # Every package by version and hash, the test tools among them; a shorter list of your own may be named instead, if it has
 # hatchling, which builds Headway below. Bytecode, too: in a pod the image cannot be written, so Python would compile every

@@ -1,14 +1,11 @@
-# `image` of a target with NVIDIA GPUs: the image of docker/cpu.Dockerfile for x86_64, with what the driver and
-# `memory: {compile: true}` need. It has not been run on a GPU.
+# `image` of a target with NVIDIA GPUs: the image of docker/cpu.Dockerfile for x86_64, with what the driver
+# needs. It has not been run on a GPU.
 #
 #   docker build -f docker/cuda.Dockerfile --build-arg BASE=REGISTRY/headway-cpu@sha256:... -t headway-cuda .
 ARG BASE
 FROM ${BASE}
 
 USER 0:0
-# Triton compiles its launchers, inductor what runs on the CPU.
-RUN apt-get update && apt-get install -y --no-install-recommends g++ && rm -rf /var/lib/apt/lists/*
-
 # What NVIDIA's container runtime gives to a container that asks for GPUs.
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 

@@ -12,7 +12,7 @@ from headway.cli.members import (
     readable_names,
     worker_label,
 )
-from headway.cli.output import short_loss
+from headway.cli.output import compiled_text, short_loss
 
 
 def event_lines(events: Sequence[Event]) -> list[tuple[str, str]]:
@@ -38,6 +38,10 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             begin = f"resumed from step {resumed}" if resumed is not None else "started"
             workers = event["workers"]
             return f"{begin}, {workers} worker{'s' if workers > 1 else ''} on {event['device']}"
+        case "compiled":
+            return f"node {event['node']}: {compiled_text(event)}"
+        case "compile_cache_refused":
+            return f"node {event['node']}: {event['reason']}"
         case "evaluated":
             losses = [f"{name} {short_loss(loss)}" for name, loss in event["losses"].items()]
             return f"step {event['step']}: {'  '.join(losses) or 'samples'}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.terminal import has_colour, labelled
@@ -75,6 +75,14 @@ def short_age(seconds: float) -> str:
         if seconds >= factor:
             return f"{int(seconds // factor)}{letter}"
     return f"{max(0, int(seconds))}s"
+
+
+def compiled_text(event: Mapping[str, Any]) -> str:
+    """What a node compiled, and what it found compiled."""
+    return (
+        f"{event['from_cache']} graphs from the cache, {event['compiled']} compiled; first step "
+        f"after {event['first_step_seconds']:.0f} s"
+    )
 
 
 def goodput_text(found: Goodput) -> str:

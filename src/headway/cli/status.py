@@ -9,7 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption, RunArgument
-from headway.cli.output import goodput_text, print_json, short_count, short_loss, short_time
+from headway.cli.output import (
+    compiled_text,
+    goodput_text,
+    print_json,
+    short_count,
+    short_loss,
+    short_time,
+)
 from headway.errors import NotFound
 
 if TYPE_CHECKING:
@@ -186,6 +193,8 @@ def _lines(
         lines.append(("checkpoint", f"step {found.checkpoint_step}{ago}"))
     if found.save_failure is not None:
         lines.append(("warning", f"saving fails: {found.save_failure}"))
+    if found.compiled is not None:
+        lines.append(("compile", compiled_text(found.compiled)))
     if found.goodput is not None:
         lines.append(("goodput", goodput_text(found.goodput)))
     lines.append(("folder", found.folder))

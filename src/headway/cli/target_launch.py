@@ -22,7 +22,8 @@ from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_st
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
 from headway.kube.client import Conflict, RequestRefused
-from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
+from headway.kube.manifests import compiled_secret
+from headway.kube.storage_layout import TRAIN, Key, LocalFolder, keeps_compiled, model_files
 from headway.kube.wheels import own_digest
 from headway.launch.job_status import is_launching
 from headway.launch.packages import ARCHIVE, python_on
@@ -84,9 +85,21 @@ def _launch(
         return None
     upload_folders(storage, plan, on)
     note_code(run.location, plan.code)
+    if keeps_compiled(plan.resolved, run.target):
+        _make_compiled_secret(run)
     _create(run, plan.objects(new_key()))
     note_started_on(loaded.folder, run.name, on, run.bucket)
     return run
+
+
+def _make_compiled_secret(run: TargetRun) -> None:
+    """If the namespace has none yet. Without it, pods compile for themselves."""
+    try:
+        run.kube.create(compiled_secret(run.target, new_key()))
+    except Conflict:
+        pass
+    except RequestRefused as error:
+        warn(f"compiled code is not kept for later starts: {error.message}")
 
 
 def _create(run: TargetRun, objects: Sequence[Object]) -> None:

@@ -9,6 +9,9 @@ from headway.errors import Exit
 from headway.kube.names import (
     ACCELERATORS,
     BOOTSTRAP,
+    COMPILED_FOLDER,
+    COMPILED_KEY,
+    COMPILED_SECRET,
     ELASTIC,
     FETCHED,
     GATE,
@@ -25,6 +28,7 @@ from headway.kube.names import (
 from headway.kube.own_image import add_bootstrap, has_own_image
 from headway.kube.pod_overrides import TargetMismatch, with_overrides
 from headway.kube.pods import (
+    READ_BY_GROUP,
     affinity,
     container,
     metadata,
@@ -37,7 +41,7 @@ from headway.kube.pods import (
     variable_from_field,
 )
 from headway.kube.rbac import worker_account
-from headway.kube.storage_layout import StorageLayout, folders_to_fetch
+from headway.kube.storage_layout import StorageLayout, folders_to_fetch, keeps_compiled
 from headway.kube.worker_devices import (
     HOST_NETWORK,
     add_claims,
@@ -137,6 +141,10 @@ def _template(resolved: Resolved, target: Target) -> Object:
     if folders_to_fetch(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
         volumes.append({"name": "headway-fetched", "emptyDir": {}})
+    if keeps_compiled(resolved, target):
+        key = {"secretName": COMPILED_SECRET, "defaultMode": READ_BY_GROUP, "optional": True}
+        mounts.append({"name": COMPILED_SECRET, "mountPath": COMPILED_FOLDER, "readOnly": True})
+        volumes.append({"name": COMPILED_SECRET, "secret": key})
     if resolved.is_script:
         # Without a limit: a pod above it is evicted, and it is the machine's disk that is full. How
         # much a script needs is requested by the target, as `ephemeral-storage` of its pod.
@@ -189,6 +197,7 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
     """The contract with `headway node`. Kubernetes sets JOB_COMPLETION_INDEX."""
     run = resolved.name
     storage = StorageLayout.of(resolved.run, target).root
+    keeps = keeps_compiled(resolved, target)
     return [
         variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
@@ -198,7 +207,8 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
         # Names of pods do not resolve; and on the host's network the address is the machine's.
         *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if resolved.is_script else []),
-        *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) else []),
+        *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) or keeps else []),
+        *([variable("HEADWAY_COMPILED_KEY", COMPILED_KEY)] if keeps else []),
         *(_secret_variable(name, target) for name in resolved.run.secrets),
     ]
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.launch.worker_exit import is_loss
+from headway.launch.worker_exit import is_failure, is_loss
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import found_checkpoints
 from headway.state.rewinds import step_after
@@ -71,13 +71,20 @@ class WorkerProcess:
 
     was_killed: bool = False
     """Whether this launcher killed it, after the loss of a peer."""
+    is_excused: bool = False
+    """Whether it is started again however it ended, and its end does not count."""
 
     @property
     def is_lost(self) -> bool:
         """Not by this launcher's own doing."""
-        return is_loss(self.exit_code) and not (
-            self.was_killed and self.exit_code == -signal.SIGKILL
+        return self.is_excused or (
+            is_loss(self.exit_code) and not (self.was_killed and self.exit_code == -signal.SIGKILL)
         )
+
+    @property
+    def has_failed(self) -> bool:
+        """By an error of its own."""
+        return is_failure(self.exit_code) and not self.is_excused
 
     @property
     def steps_taken(self) -> StepsTaken | None:
@@ -86,6 +93,12 @@ class WorkerProcess:
             first, last = self.steps_file.read_text().split()
             return StepsTaken(int(first), int(last))
         return None
+
+    @property
+    def num_steps(self) -> int:
+        """Taken since it was started."""
+        taken = self.steps_taken
+        return 0 if taken is None else taken.last - taken.first
 
     def signal(self, number: int) -> None:
         if self.pid is not None and self.exit_code is None:

@@ -21,7 +21,7 @@ def this_machine(root: Path = ROOT) -> Hardware:
     return Hardware(
         cores=len(os.sched_getaffinity(0)),
         cuda_devices=num_devices,
-        device_name=_cuda_name(root) if num_devices else None,
+        device_name=cuda_name(root) if num_devices else None,
         memory_bytes=Memory(root).limit_bytes(),
         unsupported_devices=tuple(
             family.name
@@ -42,7 +42,7 @@ def _cuda_devices(root: Path) -> int:
     return min(len(named), len(present))
 
 
-def _cuda_name(root: Path) -> str | None:
+def cuda_name(root: Path) -> str | None:
     """The name that the driver gives to all devices of this machine; None if they differ."""
     names = set()
     for file in (root / "proc/driver/nvidia/gpus").glob("*/information"):

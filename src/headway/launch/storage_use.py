@@ -80,6 +80,7 @@ def _folders(storage: Store, kind: str, users: Mapping[str, set[str]]) -> Iterab
             digest,
             len(of_files),
             sum(of_files),
-            is_whole=whole_mark(f"{kind}/{digest}") in facts,
+            # Pods write compiled code as one file, and no run names it.
+            is_whole=kind == "compiled" or whole_mark(f"{kind}/{digest}") in facts,
             runs=tuple(sorted(runs[digest])),
         )

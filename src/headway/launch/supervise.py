@@ -37,7 +37,7 @@ from headway.launch.script_progress import (
 )
 from headway.launch.uncounted_ends import SeenProgress, UncountedEnd, UncountedEnds
 from headway.launch.work_folder import WorkFolder, files_to_copy, make_work_folder
-from headway.launch.worker_exit import describe_exit, exit_cause, is_failure
+from headway.launch.worker_exit import describe_exit, exit_cause
 from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
@@ -267,7 +267,7 @@ class Supervisor(ABC):
             exit_codes = self.workers.exit_codes
             if (outcome := self._early_outcome(exit_codes)) is not None:
                 return outcome
-            if any(is_failure(code) for code in exit_codes):
+            if self.workers.have_failed:
                 raise self._run_failed(self.workers.to_blame())
             is_ending = self._is_asked_to_end or Exit.DONE in exit_codes
             if not is_ending:
@@ -297,6 +297,14 @@ class Supervisor(ABC):
 
     def _restart(self, domain: FailureDomain, lost: WorkerProcess) -> None:
         assert lost.exit_code is not None
+        if not lost.is_excused:
+            self._note_end(domain, lost)
+        if self._coordinator_address() is None:
+            self.generation += 1  # only this launcher starts any
+        self.workers.start(domain)
+        self._name_large_files()  # may take a moment
+
+    def _note_end(self, domain: FailureDomain, lost: WorkerProcess) -> None:
         now, is_cause = self.clock.monotonic(), self._is_cause(lost)
         if is_cause:
             self._lost_at = now
@@ -305,10 +313,6 @@ class Supervisor(ABC):
             self._ended_at = self._ended_at if is_cause else now
             self._uncounted.add(domain, lost, is_cause, now)
             self._count_ends()  # at once, where the store is a folder
-        if self._coordinator_address() is None:
-            self.generation += 1  # only this launcher starts any
-        self.workers.start(domain)
-        self._name_large_files()  # may take a moment
 
     def _is_cause(self, lost: WorkerProcess) -> bool:
         """Whether this loss counts. Workers that end with their generation follow the first that

@@ -12,7 +12,7 @@ from headway.clock import Clock
 from headway.errors import Exit
 from headway.launch.failure_domains import FailureDomain, WorkerProcess
 from headway.launch.fork_server import ForkServerLost, ForkServerProcess, WorkerExited
-from headway.launch.worker_exit import blame, is_failure
+from headway.launch.worker_exit import blame
 from headway.member.protocol.identity import WorkerIdentity
 from headway.memory_limits import Memory
 from headway.state.run_directory import RunDirectory
@@ -64,6 +64,11 @@ class WorkerProcesses:
     def exit_codes(self) -> list[int | None]:
         """Exit code of each worker; None for those that run."""
         return [worker.exit_code for domain in self.domains for worker in domain.workers]
+
+    @property
+    def have_failed(self) -> bool:
+        """Whether any has, by an error of its own."""
+        return any(worker.has_failed for domain in self.domains for worker in domain.workers)
 
     @property
     def have_exited(self) -> bool:
@@ -146,7 +151,7 @@ class WorkerProcesses:
         deadline = self._clock.monotonic() + BLAME_SECONDS
         while True:
             workers = [worker for domain in self.domains for worker in domain.workers]
-            failed = [one for one in workers if is_failure(one.exit_code) or one.is_lost]
+            failed = [one for one in workers if one.has_failed or one.is_lost]
             worst = max(failed, key=lambda one: blame(one.exit_code))
             if blame(worst.exit_code) > 0 or self._clock.monotonic() > deadline:
                 return worst

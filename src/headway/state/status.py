@@ -77,6 +77,8 @@ class RunStatus:
     failure_hint: str | None = None
     lr: float | None = None
     grad_norm: float | None = None
+    compiled: Record | None = None
+    """Newest event `compiled`, of a run with `memory.compile`."""
     is_script: bool = False
     """Whether it runs a command of the user's: steps are those of its heartbeat, if it writes
     one."""
@@ -138,6 +140,7 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         failure_hint=failed.get("hint") if failed else None,
         lr=last.get("lr") if last else None,
         grad_norm=last.get("grad_norm") if last else None,
+        compiled=newest_event(events, "compiled"),
         is_script=_is_script(events),
     )
 

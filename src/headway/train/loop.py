@@ -101,6 +101,7 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
     recorder.step(result, run.meter.finish(training.feed))
     run.worker_log.step(result)
     run.steps_file.took(result.step)
+    run.compile_counts.took_step()
     run.watchdog.committed()
     worlds.report_step_seconds(run.watchdog.step_seconds)
     if recorder.is_leader and result.skipped:

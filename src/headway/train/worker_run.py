@@ -18,6 +18,7 @@ from headway.state.generations import begin_generation
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build, fill_weights
+from headway.train.compile_counts import CompileCounts
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.heal import broadcast_state, choose_state, held_state
@@ -64,6 +65,7 @@ class WorkerRun:
     activations: ActivationWatch
     clock: Clock
     watchdog: Watchdog
+    compile_counts: CompileCounts
     start_seconds: dict[str, float] = field(default_factory=dict)
     evaluated: tuple[Name, float] | None = None
     """Newest state that was evaluated, and its mean loss."""
@@ -133,6 +135,7 @@ def open_run(
         activations=ActivationWatch(training, built),
         clock=clock,
         watchdog=Watchdog(clock, on_hang),
+        compile_counts=CompileCounts(resolved, worker_number, journal, clock),
         start_seconds={"import": import_seconds, "build": clock.monotonic() - began},
     )
 
