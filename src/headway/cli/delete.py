@@ -46,12 +46,12 @@ def delete(
 
 
 @dataclass(frozen=True)
-class _Deletion:
+class Deletion:
     what: str
     delete: Callable[[], None]
 
 
-def _deletion(name: str, on: str | None) -> _Deletion:
+def _deletion(name: str, on: str | None) -> Deletion:
     """Raises if there is no such run, or if it is still running."""
     from headway.cli.target_run import target_run
     from headway.clock import SystemClock
@@ -61,7 +61,7 @@ def _deletion(name: str, on: str | None) -> _Deletion:
     from headway.state.status import read_status
 
     if (there := target_run(name, on, Path.cwd())) is not None:
-        return _deletion_on(there)
+        return deletion_on(there)
     directory = find_run(name, Path.cwd())
     if read_status(directory, SystemClock().now()).state in ("starting", "running"):
         raise StillRunning(f"run {directory.name} is still running", f"headway stop {name}")
@@ -72,7 +72,7 @@ def _deletion(name: str, on: str | None) -> _Deletion:
         _remove(directory)
         say(f"deleted {what}")
 
-    return _Deletion(what, delete)
+    return Deletion(what, delete)
 
 
 def _remove(directory: RunDirectory) -> None:
@@ -81,7 +81,7 @@ def _remove(directory: RunDirectory) -> None:
     shutil.rmtree(directory.local, ignore_errors=True)
 
 
-def _deletion_on(run: TargetRun) -> _Deletion:
+def deletion_on(run: TargetRun) -> Deletion:
     """Of its objects, and of everything that it saved."""
     from headway.errors import NotFound, StillRunning
 
@@ -92,7 +92,7 @@ def _deletion_on(run: TargetRun) -> _Deletion:
         )
     if job is None and not _may_be_saved(run):
         raise NotFound(f"there is no run {run.name} on {run.on}", f"headway list --on {run.on}")
-    return _Deletion(f"run {run.name} on {run.on} {ALL_SAVED}", functools.partial(_delete_on, run))
+    return Deletion(f"run {run.name} on {run.on} {ALL_SAVED}", functools.partial(_delete_on, run))
 
 
 def _may_be_saved(run: TargetRun) -> bool:

@@ -47,6 +47,14 @@ def run(
         bool,
         typer.Option("--extend", help="Allow a longer train_for than the run was started with."),
     ] = False,
+    warm: Annotated[
+        bool,
+        typer.Option(
+            "--warm",
+            help="With --on: only fill the cache of compiled code, by ten steps of a copy of the "
+            "run that is deleted again.",
+        ),
+    ] = False,
 ) -> None:
     """Train from a run file, here or on a target. The same command resumes the run.
 
@@ -65,6 +73,11 @@ def run(
         return
     if output is not None:
         raise BadInput("--output needs --dry-run")
+    if warm:
+        from headway.cli.warm import warm_on
+
+        warm_on(loaded, run_file, set_ or [], on)
+        return
     if on is not None:
         from headway.cli.target_launch import launch_on
 

@@ -49,11 +49,16 @@ if TYPE_CHECKING:
 
 
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
+    if (run := launched(loaded, on, nodes, extend)) is not None:
+        wait_until_training(run)
+
+
+def launched(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> TargetRun | None:
+    """Its objects are created. None if it has already finished."""
     with TemporaryDirectory(prefix="headway-") as scratch:
         run = _launch(loaded, on, nodes, extend, Path(scratch))
     end_claim_pods()
-    if run is not None:
-        wait_until_training(run)
+    return run
 
 
 def _launch(

@@ -30,6 +30,7 @@ SURFACE = {
         "-o",
         "--set",
         "--extend",
+        "--warm",
     ],
     "stop": ["RUN", "--on"],
     "scale": ["--nodes", "RUN", "--on"],

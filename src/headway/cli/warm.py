@@ -1,0 +1,99 @@
+"""headway run --warm: compiles on a target what the run will need, so that none of its pods has
+to."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import typer
+
+from headway.cli.delete import deletion_on
+from headway.cli.output import compiled_text, hint, say
+from headway.cli.target_launch import launched
+from headway.cli.target_render import target_plan
+from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods
+from headway.errors import BadInput, NotFound, RunFailed
+from headway.launch.cluster_run import LOOK_SECONDS
+from headway.launch.compile_cache import NUM_STEPS
+from headway.launch.training_wait import status_when_training
+from headway.spec.load import load_run, load_target
+from headway.spec.resolve import run_name
+from headway.state.status import newest_event
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded
+    from headway.spec.resolve import Resolved
+
+END_SECONDS = 3600.0
+"""From the first step to the end: nine more steps, an evaluation and a checkpoint."""
+MOST_NAME = 35
+"""Characters of the run's name that are left for this one."""
+
+
+def warm_on(loaded: Loaded, run_file: str | None, overrides: list[str], on: str | None) -> None:
+    if on is None:
+        raise BadInput(
+            "--warm needs --on: on this machine torch keeps what it compiled in a folder of its own"
+        )
+    if not loaded.run.memory.compile:
+        raise BadInput("--warm has nothing to do: memory.compile is off", "headway run --on " + on)
+    found = load_target(on, loaded.folder)
+    if found.target.compile_cache == "off":
+        raise BadInput(f"{found.mark(('compile_cache',))}: it is off, so nothing would be kept")
+    resolved = target_plan(loaded, found, None).resolved
+    name = f"{run_name(loaded)[:MOST_NAME].rstrip('-')}-warm"
+    short = load_run(run_file, [*overrides, f"name={name}", *shortening(resolved)])
+    run = TargetRun(name, on, found.target, loaded.folder, bucket_of(short))
+    with suppress(NotFound):  # of a command that was interrupted
+        deletion_on(run).delete()
+    new = launched(short, on, None, extend=False)
+    assert new is not None, "what was there is deleted"
+    try:
+        status_when_training(new.cluster, say)
+        _wait_for_end(new)
+    except KeyboardInterrupt:
+        say(f"no longer waiting; run {name} continues on {on}")
+        hint(f"when it has finished: headway delete {name} --on {on}")
+        raise typer.Exit(130) from None
+    except RunFailed as error:
+        raise RunFailed(error.message, error.hint or f"headway logs {name} --on {on}") from None
+    counted = newest_event(new.directory().history(), "compiled")
+    deletion_on(new).delete()
+    end_claim_pods()
+    if counted is not None:
+        say(f"warm: {compiled_text(counted)}")
+
+
+def shortening(resolved: Resolved) -> list[str]:
+    """Settings that make the run short, and leave its graphs as they are: one copy of the model,
+    one micro-batch a worker and step."""
+    nodes = {None: 1, 0: resolved.nodes}.get(resolved.copy_nodes, resolved.copy_nodes)
+    assert nodes is not None
+    workers = nodes * resolved.ranks_per_node
+    return [
+        f"train_for={NUM_STEPS} steps",
+        f"evaluation.every={NUM_STEPS} steps",
+        f"evaluation.sequences={workers * resolved.micro}",
+        "evaluation.prompts=[]",
+        f"batch={{global: {workers * resolved.micro}, micro: {resolved.micro}}}",
+        f"resources.nodes={nodes}",
+        "track=[]",
+    ]
+
+
+def _wait_for_end(run: TargetRun) -> None:
+    """Its pods end when what they have compiled is on the storage."""
+    clock = run.cluster.clock
+    deadline = clock.monotonic() + END_SECONDS
+    while True:
+        status = run.cluster.patiently(
+            lambda: run.cluster.job_status(run.cluster.require_job()), say
+        )
+        if status.state == "finished":
+            return
+        if status.state in ("failed", "suspended"):
+            raise RunFailed(f"run {run.name} has ended on {run.on}: {status.why or status.state}")
+        if clock.monotonic() > deadline:
+            raise RunFailed(f"run {run.name} has not ended on {run.on} for {END_SECONDS:.0f} s")
+        clock.sleep(LOOK_SECONDS)

@@ -1,0 +1,124 @@
+"""headway run --warm: a short copy of the run compiles what the run needs, and is deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from headway.cli.target_render import target_plan
+from headway.cli.warm import shortening
+from headway.clock import SystemClock
+from headway.errors import Exit
+from headway.launch.compile_identity import run_facts
+from headway.spec.load import load_run, load_target
+from headway.state.run_directory import Journal, RunDirectory
+from support.fake_kube import FakeKube, fake_kube
+from support.in_process import Headway
+from support.kept_run import JOBS
+from support.token_sets import write_set
+from unit.cli.test_launches_at_once import before_each_call
+from unit.cli.test_target_render import RUN, TARGET
+
+COMPILES = "memory.compile=true"
+
+
+@pytest.fixture
+def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (folder / "run.yaml").write_text(RUN)
+    (folder / "targets.yaml").write_text(TARGET)
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    write_set(folder / "train", [(range(1, 2000), None)])
+    return folder
+
+
+@pytest.fixture
+def kube(folder: Path) -> Iterator[FakeKube]:
+    with fake_kube(folder) as kube:
+        yield kube
+
+
+@pytest.mark.trap(16)
+@pytest.mark.parametrize(
+    "change",
+    [
+        "train_for=3 epochs",
+        "resources.nodes=4..16",
+        "batch.micro=2",
+        "batch.global=0.5M tokens",
+        "schedule.warmup=2k steps",
+        "shard=node",
+        "shard=2 nodes",
+    ],
+)
+def test_a_few_steps_compile_what_the_whole_run_needs(folder: Path, change: str) -> None:
+    """Compiled code is found by these facts."""
+    target = load_target("lab", folder)
+
+    def planned(*changes: str) -> dict[str, object]:
+        return run_facts(target_plan(load_run(None, [COMPILES, *changes]), target, None).resolved)
+
+    whole = target_plan(load_run(None, [COMPILES, change]), target, None).resolved
+    short = shortening(whole)
+    assert planned(change, *short) == planned(change)
+    resolved = target_plan(load_run(None, [COMPILES, change, *short]), target, None).resolved
+    assert resolved.run.train_for.amount == 10
+    assert resolved.nodes == (2 if "2 nodes" in change else 1)
+
+
+@pytest.mark.trap(16)
+def test_it_is_deleted_when_it_has_ended(
+    headway: Headway, kube: FakeKube, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
+    saved = folder / "claim/runs/it-warm"
+
+    def train(call: str) -> None:
+        if call == f"GET {JOBS}/headway-it-warm" and f"POST {JOBS}" in kube.calls:
+            directory = RunDirectory.create(saved, SystemClock())
+            if not directory.events.read()[0]:
+                Journal(directory.events, SystemClock()).note(
+                    "compiled", from_cache=0, compiled=3, libraries=4, first_step_seconds=70.0
+                )
+
+    before_each_call(kube, monkeypatch, train)
+    said = headway("run", "--warm", "--on", "lab", "--set", COMPILES)
+    assert said.exit_code == 0, said.err
+    assert f"DELETE {JOBS}/headway-it-warm" in kube.calls
+    assert f"{JOBS}/headway-it-warm" not in kube.objects
+    assert f"{JOBS}/headway-it" not in kube.objects
+    assert not saved.exists()
+    last = said.err.splitlines()[-1]
+    assert last == "warm: 0 graphs from the cache, 3 compiled; first step after 70 s"
+
+
+def test_one_that_fails_stays_to_be_looked_at(headway: Headway, kube: FakeKube) -> None:
+    failed = {"type": "Failed", "status": "True", "message": "its pods fail"}
+    kube.job_status = {"conditions": [failed]}
+    said = headway("run", "--warm", "--on", "lab", "--set", COMPILES)
+    assert said.exit_code == Exit.RUN_FAILED
+    assert "hint: headway logs it-warm --on lab" in said.err
+    assert f"{JOBS}/headway-it-warm" in kube.objects
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--warm", "--set", COMPILES], "--warm needs --on"),
+        (["--warm", "--on", "lab"], "--warm has nothing to do: memory.compile is off"),
+    ],
+)
+def test_refused(headway: Headway, folder: Path, arguments: list[str], words: str) -> None:
+    said = headway("run", *arguments)
+    assert said.exit_code == Exit.BAD_INPUT
+    assert words in said.err
+
+
+def test_refused_where_nothing_is_kept(headway: Headway, folder: Path) -> None:
+    (folder / "targets.yaml").write_text(f"{TARGET}  compile_cache: off\n")
+    said = headway("run", "--warm", "--on", "lab", "--set", COMPILES)
+    assert said.exit_code == Exit.BAD_INPUT
+    assert "targets.yaml:6" in said.err
+    assert "nothing would be kept" in said.err
