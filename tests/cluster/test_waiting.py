@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.commands import Typed
+from support.guide_rights import users_kubeconfig
 from support.lab import Lab
 from support.stolen_time import Stopwatch
 from support.waiting import wait_for
@@ -44,13 +45,16 @@ def test_no_machine_has_so_much(lab: Lab) -> None:
 
 @pytest.mark.trap(20)
 def test_a_quota_that_is_used_up(lab: Lab) -> None:
-    # Enough for the pod that serves the claim and for the coordinator.
+    # Enough for the run, but somebody else has a part of it. What is left is enough for the pod
+    # that serves the claim, and for the coordinator.
     lab.cluster.api.create(
         f"/api/v1/namespaces/{lab.namespace}/resourcequotas",
-        {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "800m"}}},
+        {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "1200m"}}},
     )
+    lab.hold_cpu("300m")
     lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}})
     with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
+        command.wait_for("quota team of namespace", SAID_SECONDS)
         command.wait_for("worker: quota team is exceeded: ", SAID_SECONDS)
         assert "requests.cpu=600m" in command.output
         _leave(lab, command)
@@ -58,8 +62,11 @@ def test_a_quota_that_is_used_up(lab: Lab) -> None:
 
 
 @pytest.mark.trap(20)
-def test_pods_that_policy_rejects(lab: Lab) -> None:
-    """Of the workers only: an RDMA device comes with a capability that the namespace forbids."""
+def test_pods_that_policy_rejects(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the workers only: an RDMA device comes with a capability that the namespace forbids. Who
+    may not create pods is not told before the launch."""
+    kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     resources = {"cpu": "450m", "memory": "2Gi", "rdma/hca": "1"}
     lab.change_target({"resources": resources}, security="baseline")
     with lab.typed("run", "--on", "lab", "--nodes", "2") as command:
@@ -88,8 +95,10 @@ def test_pods_that_are_always_out_of_memory(lab: Lab) -> None:
 
 
 @pytest.mark.trap(20)
-def test_a_pod_for_the_claim_that_policy_rejects(lab: Lab) -> None:
+def test_a_pod_for_the_claim_that_policy_rejects(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """All pods of the run have the volume, so the first of them does not start either."""
+    kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     added = {
         "volumes": [{"name": "host", "hostPath": {"path": "/"}}],
         "mounts": [{"name": "host", "mountPath": "/host"}],

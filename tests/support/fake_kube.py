@@ -23,6 +23,7 @@ from headway.member.protocol.sockets import bound_to
 from support.fake_exec import FakeExec
 from support.fake_pods import PODS, FakePods, WatchCut, patch_pod
 from support.fake_port_forward import END_SECONDS, FakePortForward
+from support.fake_reviews import FakeReviews
 
 Object = dict[str, Any]
 DELETED_AT = "2026-11-16T09:00:00Z"
@@ -60,6 +61,7 @@ class FakeKube:
         self.page = 500
         """Most objects in a list."""
         self.pods = FakePods()
+        self.reviews = FakeReviews()
         self.job_status: Object = {}
         """Of Jobs that are made."""
         self.default_queue: str | None = None
@@ -123,6 +125,10 @@ class FakeKube:
                 return self._status(*answers.pop(0))
         if any(path.startswith(prefix) for prefix in self.forbidden):
             return self._status(403, f"{path} is forbidden: you may not {method} it")
+        if path not in self.objects:
+            asked = self.reviews.answer(method, path, "dryRun" in query, content)
+            if asked is not None:
+                return tuple(asked)
         if "/proxy/" in path:
             if self.proxy_error is not None:
                 return self._status(*self.proxy_error)

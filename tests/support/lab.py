@@ -80,6 +80,31 @@ class Lab:
         path = f"/api/v1/namespaces/{self.namespace}/secrets"
         self.cluster.api.create(path, {"metadata": {"name": name}, "stringData": values})
 
+    def hold_cpu(self, cpu: str) -> None:
+        """By a pod of somebody else's, which counts against a quota and never runs."""
+        security = {
+            "runAsNonRoot": True,
+            "allowPrivilegeEscalation": False,
+            "capabilities": {"drop": ["ALL"]},
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+        container = {
+            "name": "holds",
+            "image": self.cluster.image,
+            "resources": {"requests": {"cpu": cpu}},
+            "securityContext": security,
+        }
+        spec = {"nodeSelector": {"nowhere": "true"}, "containers": [container]}
+        path = f"/api/v1/namespaces/{self.namespace}"
+        self.cluster.api.create(f"{path}/pods", {"metadata": {"name": "holds"}, "spec": spec})
+        wait_for(
+            "the quota to count it",
+            lambda: any(
+                one.get("status", {}).get("used", {}).get("requests.cpu") == cpu
+                for one in self.cluster.api.items(f"{path}/resourcequotas")
+            ),
+        )
+
     def headway(
         self, *arguments: str, expect: int | None = 0, seconds: float = START_SECONDS
     ) -> subprocess.CompletedProcess[str]:

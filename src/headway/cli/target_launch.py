@@ -14,6 +14,7 @@ import typer
 
 from headway import __version__
 from headway.cli.code_changes import note_code
+from headway.cli.launch_check import require_room_for
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import warn_of_run_file
 from headway.cli.run_packages import packages_of
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
     from headway.cli.run_sets import Sets
     from headway.kube.names import Object
     from headway.launch.upload import Files
-    from headway.spec.load import Loaded, LoadedTarget
+    from headway.spec.load import Loaded
 
 
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
@@ -70,13 +71,14 @@ def _launch(
 
     found = load_target(on, loaded.folder)
     run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
-    _refuse_active(run, run.cluster.job())
+    job = run.cluster.job()
+    _refuse_active(run, job)
     warn_of_run_file(loaded)
     # What is missing or does not fit is refused before anything is prepared.
     preflight(loaded, is_here=False).raise_problems()
     plan = target_plan(loaded, found, nodes)
     plan.warn()
-    _warn_of_one_machine(run, found)
+    require_room_for(run, plan, found, is_new=job is None)
     packages = packages_of(loaded, lambda: python_on(found.target), run.location)
     with ExitStack() as nothing_in_the_background:
         sets = trainable_sets(loaded, nothing_in_the_background)
@@ -140,18 +142,6 @@ def _delete_old(run: TargetRun) -> None:
         # A launch that goes on after all has changed it.
         version = job.metadata.resourceVersion if is_launching(job) else None
         run.cluster.delete(say, job.metadata.uid, version)
-
-
-def _warn_of_one_machine(run: TargetRun, found: LoadedTarget) -> None:
-    """Only a warning: all pods may be on one machine, because there is only one or by luck."""
-    claim = run.target.storage.claim if run.target.storage is not None else None
-    modes = run.kube.claim_modes(claim) if claim is not None else None
-    if modes and "ReadWriteMany" not in modes:
-        warn(
-            f"{found.mark(('storage', 'claim'))}: claim {claim} is {' and '.join(modes)}: only one "
-            "machine at a time can write to it, and pods on any other machine wait"
-        )
-        hint("use a claim with accessModes: [ReadWriteMany], or storage: s3://BUCKET/PREFIX")
 
 
 def _refuse_active(run: TargetRun, job: Job | None) -> None:

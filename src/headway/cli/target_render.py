@@ -13,6 +13,7 @@ from headway.cli.device_check import require_room_on, require_supported_on
 from headway.cli.output import hint, print_json, say, warn
 from headway.cli.preflight import parameters_of, warn_of_run_file
 from headway.errors import BadInput, NotFound, SpecError, needs_train
+from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.device_labels import PRODUCT
 from headway.kube.manifests import NOT_SHOWN, manifests, without_key
 from headway.kube.names import Object
@@ -144,6 +145,13 @@ class TargetPlan:
 
     def objects(self, key: str) -> list[Object]:
         return manifests(self.resolved, self.found.target, key)
+
+    @property
+    def least_nodes(self) -> int:
+        """With fewer, the run does not start: the minimum of a range, else all."""
+        wanted = self.resolved.run.resources.nodes
+        is_range = wanted.minimum < wanted.maximum
+        return fewest_nodes(self.resolved) if is_range else self.resolved.nodes
 
     def warn(self) -> None:
         """Warns of what is possible but perhaps not intended."""

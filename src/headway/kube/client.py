@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import functools
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,7 +22,7 @@ from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import Status
 from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap, Event, PersistentVolumeClaim, Pod, Secret
+from lightkube.resources.core_v1 import ConfigMap, Event, Pod, Secret
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput, HeadwayError, NotFound
@@ -60,6 +61,10 @@ not last forever."""
 Found = TypeVar("Found")
 Selector = Mapping[str, Any]
 
+NOT_BY_RIGHTS = re.compile(
+    r'" is forbidden: (?!User |user .* attempting to grant)|^admission webhook|violates'
+)
+"""Words of a refusal that is not for want of a right: by policy, a quota, a limit, a webhook."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
@@ -94,7 +99,7 @@ _DECODING = Lock()
 def _prepare_decoding() -> None:
     """msgspec analyses a type when an object of it is first decoded. Two threads that do so at the
     same time crash the process, and whoever watches pods decodes in two."""
-    for kind in (Pod, Job, ReplicaSet, Event, ConfigMap, Secret, PersistentVolumeClaim):
+    for kind in (Pod, Job, ReplicaSet, Event, ConfigMap, Secret):
         decode_list(b'{"items": []}', kind)
     decode_status(b"{}")
     decode_watch_event(b'{"type": "ADDED", "object": {}}')
@@ -201,15 +206,6 @@ class KubeClient:
     def secret(self, name: str) -> Secret | None:
         with _words(f"Secret {name}"):
             return _or_none(lambda: self._client.get(Secret, name))
-
-    def claim_modes(self, name: str) -> list[str] | None:
-        """Access modes of a PersistentVolumeClaim; None if it does not exist or may not be read."""
-        try:
-            with _words(f"PersistentVolumeClaim {name}"):
-                found = _or_none(lambda: self._client.get(PersistentVolumeClaim, name))
-        except RequestRefused:
-            return None
-        return None if found is None or found.spec is None else found.spec.accessModes
 
     def config_map(self, name: str) -> ConfigMap | None:
         with _words(f"ConfigMap {name}"):
@@ -466,7 +462,7 @@ def _refusal(what: str, status: Status, may: str) -> HeadwayError:
             f"{what}: you are not logged in to the cluster",
             "log in again, and check with: kubectl get pods",
         )
-    if status.code == 403 and "exceeded quota" not in message and "violates" not in message:
+    if status.code == 403 and NOT_BY_RIGHTS.search(message) is None:
         return Forbidden(f"{what}: {message}", f"ask the administrator of the namespace for {may}")
     if status.code is not None and (status.code >= 500 or status.code == 429):
         return ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
