@@ -19,6 +19,7 @@ PLURALS: dict[NamedKind, str] = {
     "ConfigMap": "configmaps",
 }
 WORKERS, COORDINATOR = "Job", "ReplicaSet"
+VOLUMES = ("pod", "volumes")
 NO_DRY_RUN = "does not support dry run"
 """What the API server says if a webhook cannot be asked without consequences."""
 
@@ -59,9 +60,9 @@ def pod_of(objects: Sequence[Object], kind: str) -> Object:
     }
 
 
-def named_objects(objects: Sequence[Object]) -> list[NamedObject]:
-    """What the pods of a run name and the run does not make; claims and accounts first, for without
-    them no pod starts."""
+def named_objects(objects: Sequence[Object], target: Target) -> list[NamedObject]:
+    """What the pods of a run name and the run does not make; most needed first: pull secrets last,
+    and before them what only `pod.volumes` names."""
     made = {(one["kind"], one["metadata"]["name"]) for one in objects}
     found: dict[tuple[str, str, bool], NamedObject] = {}
     for owner in objects:
@@ -73,8 +74,11 @@ def named_objects(objects: Sequence[Object]) -> list[NamedObject]:
             if (one.kind, one.name) not in made:
                 merged = tuple(dict.fromkeys((*keys, *one.keys)))
                 found[key] = NamedObject(one.kind, one.name, merged, one.is_pull_secret)
-    order = [*PLURALS]
-    return sorted(found.values(), key=lambda one: (one.is_pull_secret, order.index(one.kind)))
+
+    def weight(one: NamedObject) -> int:
+        return 2 if one.is_pull_secret else int(_path_of(one, target) == VOLUMES)
+
+    return sorted(found.values(), key=weight)
 
 
 def missing_finding(one: NamedObject, target: Target, on: str) -> Finding:
@@ -224,4 +228,4 @@ def _path_of(one: NamedObject, target: Target) -> tuple[str | int, ...]:
         case "ServiceAccount":
             is_coordinators = one.name == accounts.coordinator
             return ("service_account", "coordinator" if is_coordinators else "name")
-    return ("pod", "volumes")
+    return VOLUMES

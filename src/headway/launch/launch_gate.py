@@ -80,7 +80,7 @@ class LaunchGate:
         """`is_new`: the run has no objects yet, which would count against a quota already."""
         namespace = self._kube.namespace
         pods = f"api/v1/namespaces/{namespace}/pods?dryRun=All"
-        named = named_objects(self._objects)
+        named = named_objects(self._objects, self._target)
         worker, coordinator = (pod_of(self._objects, one) for one in (WORKERS, COORDINATOR))
         asked: list[tuple[str, str, Object | None]] = [
             ("POST", SELF, {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}),
