@@ -108,7 +108,7 @@ def job_of(
     """The preparation that `source` describes, without its destination."""
     try:
         from headway.data.prepare.job import PrepareJob
-        from headway.data.prepare.recipe import RecipeSettings
+        from headway.data.prepare.recipe import RecipeSettings, UnmaskColumns
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
@@ -129,6 +129,9 @@ def job_of(
             transform=source.transform,
             ids=source.ids,
             mask=source.mask,
+            unmask=None
+            if source.unmask is None
+            else UnmaskColumns(positions=source.unmask.positions, ids=source.unmask.ids),
             deduplicate=source.deduplicate,
             hold_out=share,
             side="held_out" if side == HELD_OUT else "train",

@@ -36,6 +36,7 @@ def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]
             yield from _set_problems(loaded, key, source.path, unchecked)
         elif source.sources is not None:
             yield from _tokenizer_problems(loaded, key, source, unchecked)
+            yield from _objective_problems(loaded, key, source)
             files: dict[str, str] = {}
             problems = list(_file_problems(loaded, key, source.sources, files, unchecked))
             yield from problems or _record_problems(loaded, key, source, files, unchecked)
@@ -95,6 +96,26 @@ def _tokenizer_problems(
         )
     else:
         unchecked.add(f"{_dotted(key)}: tokenizer {name} on the hub is opened when the run starts")
+
+
+def _objective_problems(loaded: Loaded, key: Key, source: SourceConfig) -> Iterator[SpecError]:
+    is_masked = loaded.run.objective.type == "masked"
+    if source.unmask is not None and not is_masked:
+        where = str(loaded.located.mark((*key, "unmask")))
+        yield SpecError(
+            f"{_dotted(key)}.unmask is for a masked model: the objective is "
+            f"{loaded.run.objective.type}",
+            where,
+            "objective: masked, or remove unmask",
+        )
+    if source.mask is not None and is_masked:
+        where = str(loaded.located.mark((*key, "mask")))
+        yield SpecError(
+            f"{_dotted(key)}.mask: which tokens of a masked model count is drawn anew in each "
+            "epoch",
+            where,
+            "remove mask; what the files have masked already, unmask puts back",
+        )
 
 
 def _has_chat_template(tokenizer: TokenizerConfig, folder: Path) -> bool:
@@ -183,8 +204,9 @@ def _problem_of(
     loaded: Loaded, key: Key, source: SourceConfig, file: str, where: str
 ) -> _FileProblem | None:
     """The problem that all first records of a file have."""
+    unmask = None if source.unmask is None else (source.unmask.positions, source.unmask.ids)
     columns = needed_columns(
-        source.column, source.template, source.messages, source.ids, source.mask
+        source.column, source.template, source.messages, source.ids, source.mask, unmask
     )
     first = first_records(file, loaded.folder, None if source.transform else columns)
     if first.unreadable is not None:

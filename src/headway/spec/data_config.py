@@ -37,6 +37,15 @@ class TokenizerConfig(Section):
         return self
 
 
+class UnmaskConfig(Section):
+    """Columns that say what was masked in token ids, as BERT's HDF5 files have them."""
+
+    positions: str
+    """Column with the positions in each row; zero after the last."""
+    ids: str
+    """Column with the true ids at these positions."""
+
+
 class SourceConfig(Section):
     """A prepared set, or sources that `run` prepares if they are not prepared yet."""
 
@@ -56,9 +65,13 @@ class SourceConfig(Section):
     """Function of your own, `module:function`, from a record to its text, to messages, to
     (ids, mask), or to None to drop the record."""
     ids: str | None = None
-    """Column with token ids, used as they are. (In .npy: any name.)"""
+    """Column with token ids, used as they are. (In .npy: any name.) For a masked model they are
+    packed into windows like text, without the special tokens at the ends of each row."""
     mask: str | None = None
     """With `ids`: column that is 1 where a token counts for the loss, and 0 elsewhere."""
+    unmask: UnmaskConfig | None = None
+    """With `ids`, for a masked model: what is masked in the source already, to be put back:
+    `{positions: masked_lm_positions, ids: masked_lm_ids}`."""
     tokenizer: Annotated[TokenizerConfig, Shorthand("from")] | None = None
     """Tokenizer for the sources. Left out in a validation set: the training set's."""
     deduplicate: Flag = False
@@ -87,12 +100,14 @@ class SourceConfig(Section):
             raise ValueError(f"give only one of {' and '.join(ways)}")
         if self.mask is not None and self.ids is None:
             raise ValueError("`mask` needs `ids`")
+        if self.unmask is not None and self.ids is None:
+            raise ValueError("`unmask` needs `ids`")
 
 
 WAYS = ("template", "messages", "transform", "ids")
 """Keys that say how a record becomes tokens, other than `column`."""
 SOURCES_ONLY = frozenset(
-    {"column", *WAYS, "mask", "tokenizer", "deduplicate", "hold_out", "allow_unreadable"}
+    {"column", *WAYS, "mask", "unmask", "tokenizer", "deduplicate", "hold_out", "allow_unreadable"}
 )
 
 
@@ -132,7 +147,7 @@ class DataSetConfig(SourceConfig):
             kinds = {member.weight is None for member in self.mixture.values()}
             if len(kinds) > 1:
                 raise ValueError("give every member a weight, or give every member epochs")
-            ways = (*WAYS, "mask", "hold_out", "deduplicate", "allow_unreadable")
+            ways = (*WAYS, "mask", "unmask", "hold_out", "deduplicate", "allow_unreadable")
             given = self._given(frozenset(ways))
             if given:
                 raise ValueError(f"`{given[0]}` belongs in a member of the mixture")

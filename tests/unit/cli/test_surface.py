@@ -101,6 +101,7 @@ SURFACE = {
         "--code",
         "--ids",
         "--mask",
+        "--unmask",
         "--windows",
         "--deduplicate",
         "--hold-out",

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from headway.cli.options import AllowUnreadableOption
 from headway.cli.output import hint, say
+
+if TYPE_CHECKING:
+    from headway.data.prepare.recipe import UnmaskColumns
 
 
 def prepare(
@@ -52,6 +55,13 @@ def prepare(
     mask: Annotated[
         str | None,
         typer.Option(help="With --ids: column that is 1 where a token counts for the loss."),
+    ] = None,
+    unmask: Annotated[
+        str | None,
+        typer.Option(
+            metavar="POSITIONS,IDS",
+            help="With --ids and --windows: columns with what was masked, which is put back.",
+        ),
     ] = None,
     windows: Annotated[
         int | None,
@@ -133,6 +143,7 @@ def prepare(
             transform=transform,
             ids=ids,
             mask=mask,
+            unmask=None if unmask is None else _unmask(unmask),
             deduplicate=deduplicate,
             hold_out=share,
             in_sequence=stream,
@@ -158,6 +169,19 @@ def prepare(
         )
         held_out = f", validation: {{held_out: {other}}}"
     say(f"next: data: {{train: {into}{held_out}}} in the run file")
+
+
+def _unmask(text: str) -> UnmaskColumns:
+    from headway.data.prepare.recipe import UnmaskColumns
+    from headway.errors import BadInput
+
+    positions, _, ids = text.partition(",")
+    if not positions or not ids:
+        raise BadInput(
+            f"--unmask {text}: not of the form POSITIONS,IDS",
+            "--unmask masked_lm_positions,masked_lm_ids",
+        )
+    return UnmaskColumns(positions=positions, ids=ids)
 
 
 def _part(text: str) -> tuple[int, int]:

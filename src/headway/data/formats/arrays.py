@@ -141,6 +141,8 @@ def _h5_chunks(file: str, datasets: Mapping[str, Any], chunk_bytes: int) -> Iter
         try:
             values = {
                 name: np.reshape(dataset[where], (part.num_rows, part.num_items))
+                if dataset.shape == ids.shape
+                else dataset[part.index[0]]
                 for name, dataset in datasets.items()
             }
         except _H5_ERRORS as error:
@@ -225,7 +227,9 @@ def _h5_problem(file: Any, kind: type[Any], names: tuple[str, ...]) -> tuple[str
     if message := _no_ids(ids.shape, ids.dtype):
         return "not token ids", f"dataset {names[0]}: {message}"
     for name, other in zip(names[1:], others, strict=True):
-        if other.shape != ids.shape:
+        # One of another width is about the rows, not about each of their tokens.
+        has_rows = ids.ndim == other.ndim == 2 and other.shape[0] == ids.shape[0]
+        if other.shape != ids.shape and not has_rows:
             shapes = f"{name} is {other.shape}, {names[0]} is {ids.shape}"
             return "mask of another shape", shapes
         if other.dtype.kind not in "iub":

@@ -10,11 +10,16 @@ from headway.errors import BadInput
 
 
 def needed_columns(
-    column: str, template: str | None, messages: str | None, ids: str | None, mask: str | None
+    column: str,
+    template: str | None,
+    messages: str | None,
+    ids: str | None,
+    mask: str | None,
+    unmask: tuple[str, str] | None = None,
 ) -> tuple[str, ...]:
     """The columns that every record has to have."""
     if ids is not None:
-        return (ids,) if mask is None else (ids, mask)
+        return (ids, *(() if mask is None else (mask,)), *(unmask or ()))
     if template is not None:
         return template_columns(template)
     return (messages or column,)

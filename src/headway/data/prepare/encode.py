@@ -74,9 +74,7 @@ class Encoder:
         self._tokens = recipe.tokens
         self._dtype = np.dtype(token_dtype(recipe.tokens.vocab_size))
         code = Path(recipe.code) if recipe.code else None
-        self._extractor = Extractor(
-            recipe.settings, recipe.tokens.vocab_size, tokenizer_folder, code
-        )
+        self._extractor = Extractor(recipe.settings, recipe.tokens, tokenizer_folder, code)
         # Text that spells a special token stays text: otherwise a document could end itself. In a
         # conversation, special tokens come from the template; messages cannot contain any.
         self._plain = load_encoder(tokenizer_folder, special=False)
@@ -116,7 +114,11 @@ class Encoder:
         for number, item in enumerate(items):
             continues_previous = chunk.opens and number == 0
             is_part = continues_previous or (chunk.continues and number == len(items) - 1)
-            found = item if isinstance(item, Problem) else self._extractor.extract(item, chunk.file)
+            found: Extracted = (
+                item
+                if isinstance(item, Problem)
+                else self._extractor.extract(item, chunk.file, is_part)
+            )
             if isinstance(found, TokenIds) and not len(found.ids):
                 found = Omitted.BLANK
             if isinstance(found, Problem):

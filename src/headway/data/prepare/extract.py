@@ -22,7 +22,8 @@ from headway.data.prepare.columns import (
     template_pieces,
     text_of,
 )
-from headway.data.prepare.recipe import RecipeSettings
+from headway.data.prepare.masked_rows import MaskedRows
+from headway.data.prepare.recipe import RecipeSettings, TokenizerFacts
 from headway.errors import BadInput, HeadwayError
 from headway.state.own_function import TRANSFORM, own_function
 from headway.state.user_code import make_importable
@@ -55,7 +56,7 @@ class Extractor:
     def __init__(
         self,
         settings: RecipeSettings,
-        vocab_size: int,
+        tokens: TokenizerFacts,
         tokenizer_folder: Path,
         code: Path | None,
         called: str = "the set's tokenizer",
@@ -63,7 +64,9 @@ class Extractor:
         """`called`: how errors refer to the tokenizer, whose folder may be temporary."""
         self._called = called
         self._settings = settings
-        self._vocab_size = vocab_size
+        self._vocab_size = tokens.vocab_size
+        is_masked = settings.layout == "windows" and settings.ids is not None
+        self._rows = MaskedRows(tokens, settings.unmask) if is_masked else None
         self._tokenizer_folder = tokenizer_folder
         self._chat = ChatTemplate.load(tokenizer_folder, called) if settings.messages else None
         self._transform: Callable[[Any], Any] | None = None
@@ -74,9 +77,12 @@ class Extractor:
         if settings.template is not None:
             self._template = template_pieces(settings.template)
 
-    def extract(self, record: SourceRecord, file: str) -> Extracted:
+    def extract(self, record: SourceRecord, file: str, is_part: bool = False) -> Extracted:
+        """`is_part`: of a document that is too long for one chunk."""
         try:
             found = self._content(record.value)
+            if self._rows is not None and isinstance(found, TokenIds):
+                found = self._plain_row(self._rows, found.ids, record, file, is_part)
         except BadRecord as bad:
             return Problem(bad.kind, file, record.line, bad.message)
         if isinstance(found, str):
@@ -120,6 +126,21 @@ class Extractor:
         assert settings.ids is not None
         mask = None if settings.mask is None else column_of(value, settings.mask)
         return self._checked(column_of(value, settings.ids), mask)
+
+    def _plain_row(
+        self, rows: MaskedRows, ids: np.ndarray, record: SourceRecord, file: str, is_part: bool
+    ) -> TokenIds:
+        """For windows: masked anew in each epoch, so nothing may be masked in the source."""
+        if not is_part:
+            ids = rows.unmasked(ids, record.value)
+        if count := rows.num_masked(ids):
+            raise BadInput(
+                f"{file}, row {record.line}: {count} of {len(ids)} tokens are [MASK]: the model "
+                "would learn to predict from noise",
+                "if the file says what was masked: unmask: {positions: masked_lm_positions, ids: "
+                "masked_lm_ids}; otherwise prepare from the text",
+            )
+        return TokenIds(ids if is_part else rows.text_of(ids), None)
 
     def _checked(self, ids: Any, mask: Any) -> TokenIds:
         array = _integers(ids, "ids")

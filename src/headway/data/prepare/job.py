@@ -161,8 +161,13 @@ def _complete(job: PrepareJob) -> RecipeSettings:
         raise BadInput(f"give only one of {' and '.join(given)}")
     if settings.mask is not None and settings.ids is None:
         raise BadInput("mask needs ids", "it says which of the ids count for the loss")
-    if settings.ids is not None and settings.layout == "windows":
-        raise BadInput("ids cannot be prepared as windows: they are used as they are")
+    if settings.mask is not None and settings.layout == "windows":
+        raise BadInput(
+            "mask cannot be used with windows: which tokens count is drawn anew in each epoch",
+            "remove mask; what a file has masked already, unmask puts back",
+        )
+    if settings.unmask is not None and (settings.ids is None or settings.layout != "windows"):
+        raise BadInput("unmask needs ids, and windows for a masked model")
     train_vocab = job.tokenizer.train_vocab
     if train_vocab is not None and job.part is not None:
         raise BadInput(
@@ -243,7 +248,7 @@ def make_tokens(
         )
         # Errors in a template or the user's function are raised before anything is written.
         called = f"tokenizer `{job.tokenizer.load}`"
-        Extractor(settings, tokens.vocab_size, folder, job.code, called)
+        Extractor(settings, tokens, folder, job.code, called)
         if settings.messages is None and settings.transform is None:
             return tokens
         return tokens.model_copy(update={"chat_digest": companions_digest(folder)})

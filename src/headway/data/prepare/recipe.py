@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import xxhash
-from pydantic import ValidationError
+from pydantic import SerializerFunctionWrapHandler, ValidationError, model_serializer
 
 from headway.data.formats.chunks import Problem
 from headway.data.formats.readers import is_splittable
@@ -30,6 +30,13 @@ RECIPE = "recipe.json"
 
 UNIT_BYTES = 2**27
 """Source text per unit. 128 MiB make a shard of about 64 MiB: few files, each quick to rebuild."""
+
+
+class UnmaskColumns(Frozen):
+    """Columns that say what was masked in rows of token ids."""
+
+    positions: str
+    ids: str
 
 
 class RecipeSettings(Frozen):
@@ -51,6 +58,8 @@ class RecipeSettings(Frozen):
     """Column that holds token ids, which are used unchanged."""
     mask: str | None = None
     """With `ids`: column that says which of them count for the loss."""
+    unmask: UnmaskColumns | None = None
+    """With `ids` as windows: columns with what was masked, which is put back."""
     train_vocab: int | None = None
     """Vocabulary size of the tokenizer trained on the text itself, if any."""
     deduplicate: bool = False
@@ -68,7 +77,18 @@ class RecipeSettings(Frozen):
         """The only columns needed; None if any may be needed."""
         if self.transform is not None:
             return None
-        return needed_columns(self.column, self.template, self.messages, self.ids, self.mask)
+        unmask = None if self.unmask is None else (self.unmask.positions, self.unmask.ids)
+        return needed_columns(
+            self.column, self.template, self.messages, self.ids, self.mask, unmask
+        )
+
+    @model_serializer(mode="wrap")
+    def _without_new_keys(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """As earlier versions wrote it, unless a newer key is used: digests stay the same."""
+        written: dict[str, Any] = serialized(self)
+        if self.unmask is None:
+            written.pop("unmask", None)
+        return written
 
 
 class TokenizerFacts(Frozen):

@@ -143,7 +143,7 @@ def _training_texts(
     total = sum(unit.num_bytes for unit in units)
     stride = max(1, -(-total // TRAINING_BYTES))
     code = None if recipe.code is None else Path(recipe.code)
-    extractor = Extractor(recipe.settings, 0, folder, code)
+    extractor = Extractor(recipe.settings, NO_TOKENIZER, folder, code)
     position = SourcePosition()
     for unit in units[::stride]:
         for chunk in unit_chunks(unit, recipe, position):

@@ -14,7 +14,7 @@ from headway.data.prepare.unit_chunks import SourcePosition, unit_chunks
 from headway.errors import BadInput
 
 NUM_RECORDS = 16
-ANY_VOCABULARY = 2**31
+ANY_VOCABULARY = NO_TOKENIZER.model_copy(update={"vocab_size": 2**31})
 
 
 def try_transform(job: PrepareJob) -> str:

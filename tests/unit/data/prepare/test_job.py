@@ -232,7 +232,8 @@ def test_text_shorter_than_one_window_is_refused(folder: Path, masked_tokenizer:
     [
         ({"template": "{a}", "messages": "m"}, "one of messages and template"),
         ({"mask": "m"}, "mask needs ids"),
-        ({"ids": "i", "window_tokens": 8}, "ids cannot be prepared as windows"),
+        ({"ids": "i", "mask": "m", "window_tokens": 8}, "mask cannot be used with windows"),
+        ({"ids": "i", "unmask": {"positions": "p", "ids": "t"}}, "unmask needs ids, and windows"),
         ({"deduplicate": True, "part": (0, 2)}, "deduplicate needs all sources in one preparation"),
         ({"template": "no column"}, "names no column"),
         ({"template": "{a"}, "template '{a'"),
