@@ -12,12 +12,14 @@ import torch
 from headway.train.export import export
 from support.healing_on_sim import heal_and_continue
 from support.host_copies_on_sim import copy_twice
+from support.offload_on_sim import BLOCKS, STEPS, train_both_ways
 from support.simulated_cases import TOLERANCE, SmallRun, largest_difference
 from support.simulated_workers import WorkerPrograms
 from support.workers import in_worker_process
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(200)]
 
+SHARDED = ("shard=node", "resources.accelerators=cpu:2")
 LONG = pytest.mark.long("the gate has no time for more runs than one of each kind")
 
 
@@ -68,7 +70,7 @@ def test_distillation(causal: SmallRun, teacher: Path) -> None:
 def test_host_syncs_of_a_step(causal: SmallRun, optimizer: str, sharded: bool, most: int) -> None:
     """Counted in two starts that resume, and differ by two steps of two micro-batches."""
     causal.write("gpt2", optimizer=optimizer)
-    how = ["shard=node", "resources.accelerators=cpu:2"] if sharded else []
+    how = SHARDED if sharded else ()
     seldom = ["evaluation.every=100 steps", "watch.activations.every=100 steps"]
     counts = []
     for steps in (1, 2, 5):
@@ -97,6 +99,27 @@ def test_copies_to_the_host_go_through_two_pinned_buffers() -> None:
     expected = [torch.arange(100.0), torch.tensor(3.0), torch.arange(33).view(3, 11).t()]
     assert found == [[one.tolist() for one in expected]] * 2
     assert num_buffers == 2, "kept from one save to the next"
+
+
+def test_offloaded_inputs_of_blocks_change_no_bit() -> None:
+    plain, offloaded = in_worker_process(train_both_ways)
+    assert offloaded[0] == plain[0]
+    assert plain[1:] == (0, 0, 0)
+    # The input of each block, and nothing of what is inside it; nobody waits for the copies.
+    assert offloaded[1:] == (BLOCKS * STEPS,) * 3
+
+
+@LONG
+def test_a_run_with_offloaded_activations(causal: SmallRun) -> None:
+    causal.write("llama", recompute="true")
+    expected = causal.train("sim", 8, name="plain")
+    syncs = list(causal.syncs)
+    offloaded = causal.train("sim", 8, name="offloaded", offload=True)
+    assert largest_difference(offloaded, expected) == 0
+    assert len(causal.syncs) == len(syncs), "copies that nobody waits for"
+    causal.train("sim", 6, *SHARDED, name="sharded", offload=True)
+    sharded = causal.train("sim", 8, *SHARDED, name="sharded", offload=True)
+    assert largest_difference(sharded, expected) <= TOLERANCE
 
 
 def test_a_worker_without_the_state_receives_it() -> None:

@@ -73,10 +73,15 @@ class SmallRun:
         nodes: int = 1,
         source: Path | None = None,
         name: str | None = None,
+        offload: bool = False,
     ) -> RunDirectory:
         """The run, started or resumed, until `steps`. Fails with the first worker's log."""
         settings = [f"name={name or device}", f"train_for={steps} steps", *overrides]
         resolved = resolved_run(self.folder, self.sets, nodes, settings)
+        if offload:  # which a run file may only ask for where there are GPUs
+            memory = resolved.run.memory.model_copy(update={"offload": "activations"})
+            run = resolved.run.model_copy(update={"memory": memory})
+            resolved = resolved.model_copy(update={"run": run, "checkpoint_activations": True})
         ends = self.programs.start(resolved, device, source)
         for rank, end in enumerate(ends):
             assert end.code == 0, f"worker {rank} ended with {end.code}: {end.log}"

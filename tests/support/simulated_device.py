@@ -12,7 +12,8 @@ What fails as on CUDA:
   operators only, so an optimizer's `step` on the wrong side fails.
 - `numpy()` of a tensor on the device.
 - a random generator that was not seeded: the device has its own.
-- a copy to pinned memory that nobody waited for: until then the memory holds garbage.
+- a copy to pinned memory that nobody waited for: until then the memory holds garbage for the host.
+  The device itself sees it, in the order of its one stream.
 - a name, number or function of a device that does not exist.
 
 Host syncs are counted (`counted_syncs`): scalars read, copies to the host, and copies from it that
@@ -154,6 +155,14 @@ class SimulatedDevice:
         weakref.finalize(storage, self.pinned.discard, storage.data_ptr())
         return tensor
 
+    def in_stream_order(self, tensor: torch.Tensor) -> torch.Tensor:
+        """What the device reads from pinned memory: its own copies into it were begun before, and
+        so are complete, although the host does not see them yet."""
+        for target, content in reversed(self.late):
+            if target.data_ptr() == tensor.data_ptr() and target.shape == tensor.shape:
+                return content
+        return tensor
+
     def is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage().data_ptr() in self.pinned
 
@@ -266,6 +275,7 @@ def _copy(name: str, func: Any, args: Any, kwargs: Any) -> Any:
             SIM.synced("copy to the host")
             return func(source.plain, **others)
         _sync_unless_pinned(source, kwargs.get("non_blocking", False))
+        source = SIM.in_stream_order(source)
         made = func(source, **others)
         # To another type or layout it is a new tensor anyway; else it must not share memory.
         return SimTensor(made.clone() if made.data_ptr() == source.data_ptr() else made)
@@ -288,6 +298,7 @@ def copied(source: torch.Tensor, target: torch.Tensor, non_blocking: bool) -> to
         SIM.synced("copy to the host")
     elif not isinstance(source, SimTensor) and isinstance(target, SimTensor):
         _sync_unless_pinned(source, non_blocking)
+        plain_source = SIM.in_stream_order(source)
     plain_target.copy_(plain_source)
     return target
 

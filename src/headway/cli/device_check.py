@@ -14,11 +14,12 @@ from headway.plan.device_refusals import (
     DeviceRefusal,
     Key,
     missing_bf16,
+    offload_too_large,
     state_too_large,
     unsupported_accelerators,
 )
 from headway.plan.machines import other_machine, too_much_for
-from headway.plan.memory_need import least_parameters
+from headway.plan.memory_need import least_size
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.located_yaml import PRESET
@@ -27,6 +28,7 @@ from headway.spec.resolve import Hardware, resolve
 from headway.spec.target_file import with_defaults
 
 if TYPE_CHECKING:
+    from headway.plan.model_size import ModelSize
     from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.located_yaml import Mark
     from headway.spec.resolve import Resolved
@@ -91,8 +93,7 @@ def require_room_on(loaded: Loaded, resolved: Resolved, found: LoadedTarget) -> 
     if resolved.run.shard.unit == "all":  # a pod holds as much as if all were named
         wide = resolved.run.model_copy(update={"shard": Sharding("nodes", resolved.nodes)})
         one = one.model_copy(update={"run": wide})
-    parameters = least_parameters_of(loaded)
-    _refuse(missing_bf16(one, node) or state_too_large(one, node, parameters), loaded, found)
+    _refuse(_too_little_room(loaded, one, node), loaded, found)
 
 
 def _require_room(loaded: Loaded, machine: Hardware, nodes: int) -> None:
@@ -104,21 +105,27 @@ def _require_room(loaded: Loaded, machine: Hardware, nodes: int) -> None:
         train_set="",
         validation_sets={},
     )
-    parameters = least_parameters_of(loaded)
-    _refuse(
-        missing_bf16(resolved, machine) or state_too_large(resolved, machine, parameters), loaded
+    _refuse(_too_little_room(loaded, resolved, machine), loaded)
+
+
+def _too_little_room(loaded: Loaded, resolved: Resolved, machine: Hardware) -> DeviceRefusal | None:
+    size = least_size_of(loaded)
+    return (
+        missing_bf16(resolved, machine)
+        or state_too_large(resolved, machine, size.parameters if size else None)
+        or offload_too_large(resolved, machine, size)
     )
 
 
-def least_parameters_of(loaded: Loaded) -> int | None:
+def least_size_of(loaded: Loaded) -> ModelSize | None:
     """From the run file, or from the config of a model in a folder of this machine."""
     model = loaded.run.model
     if model is None or model.from_ is None:
-        return least_parameters(loaded.run)
+        return least_size(loaded.run)
     # Else a name on the hub, another run, or a folder that is refused elsewhere.
     with suppress(OSError, ValueError, BadInput):
         config = json.loads((loaded.folder / model.from_ / "config.json").read_text("utf-8"))
-        return least_parameters(loaded.run, config) if isinstance(config, dict) else None
+        return least_size(loaded.run, config) if isinstance(config, dict) else None
     return None
 
 

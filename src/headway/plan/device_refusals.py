@@ -21,8 +21,10 @@ from headway.plan.memory_need import (
     least_bytes,
     least_bytes_of_worker,
     needed_and_present,
+    offloaded_bytes,
     state_bytes,
 )
+from headway.plan.model_size import ModelSize
 from headway.plan.unsupported_accelerators import family_of_kind, family_of_torch
 from headway.spec.resolve import Hardware, Resolved
 from headway.spec.run_file import RunFile
@@ -30,6 +32,7 @@ from headway.spec.run_file import RunFile
 Key = tuple[str, ...]
 ACCELERATORS = ("resources", "accelerators")
 PRECISION = ("precision",)
+OFFLOAD = ("memory", "offload")
 MODEL = (("model",), ("extends",))
 
 NODE_DEVICES = (1, 2, 4, 8)
@@ -111,6 +114,26 @@ def state_too_large(
                 _devices_hint("to shard it", name, resolved, parameters),
             )
     return None
+
+
+def offload_too_large(
+    resolved: Resolved, machine: Hardware, size: ModelSize | None
+) -> DeviceRefusal | None:
+    """The inputs of all blocks alone do not fit into the host's memory."""
+    if size is None or machine.memory_bytes is None:
+        return None
+    needed = offloaded_bytes(resolved, size)
+    if needed <= machine.memory_bytes:
+        return None
+    on = f" of {resolved.ranks_per_node} devices" if resolved.ranks_per_node > 1 else ""
+    return DeviceRefusal(
+        (OFFLOAD,),
+        f"memory.offload: the inputs of {size.num_layers} blocks{on} need at least "
+        f"{byte_size(needed)} of the host's memory; {byte_size(machine.memory_bytes)} is available",
+        "to offload less: --set batch.micro=1"
+        if resolved.micro > 1
+        else "to offload nothing: --set memory.offload=none",
+    )
 
 
 def _too_large_for_memory(

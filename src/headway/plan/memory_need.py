@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from headway.memory_limits import byte_size
-from headway.plan.model_size import model_size
+from headway.plan.model_size import ModelSize, model_size
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import RunFile
 
@@ -20,15 +20,20 @@ CHECKPOINT_BYTES = 12
 """Bytes per parameter of a checkpoint: the weight and both averages."""
 
 
-def least_parameters(run: RunFile, saved_config: Mapping[str, Any] | None = None) -> int | None:
-    """Number of parameters, from the run file or, with `model.from`, from the saved model's config.
+def least_size(run: RunFile, saved_config: Mapping[str, Any] | None = None) -> ModelSize | None:
+    """Size of the model, from the run file or, with `model.from`, from the saved model's config.
     Excludes the embedding table if only the data determines the vocabulary size. None if they do
     not give the model's shape."""
     if run.model is None:
         return None
     type = run.model.type or (saved_config or {}).get("model_type")
     config = {"vocab_size": 1, **(saved_config or {}), **run.model.config}
-    size = model_size(type, config) if isinstance(type, str) else None
+    return model_size(type, config) if isinstance(type, str) else None
+
+
+def least_parameters(run: RunFile) -> int | None:
+    """Number of parameters of that model."""
+    size = least_size(run)
     return None if size is None else size.parameters
 
 
@@ -48,6 +53,16 @@ def least_bytes_of_worker(resolved: Resolved, parameters: int) -> int:
 def least_bytes(resolved: Resolved, nodes: int, parameters: int) -> int:
     """Minimum for all workers of `nodes` nodes on one machine."""
     return least_bytes_of_worker(resolved, parameters) * nodes * resolved.ranks_per_node
+
+
+def offloaded_bytes(resolved: Resolved, size: ModelSize) -> int:
+    """Memory of a node's host for the inputs of all blocks of one micro-batch, on all its devices.
+    It is pinned, and torch rounds each piece of pinned memory up to a power of two."""
+    if resolved.run.memory.offload == "none":
+        return 0
+    numbers = resolved.micro * resolved.run.data.sequence_length * size.hidden
+    num_bytes = numbers * (4 if resolved.run.precision == "fp32" else 2)
+    return (1 << (num_bytes - 1).bit_length()) * size.num_layers * resolved.ranks_per_node
 
 
 def needed_and_present(

@@ -322,6 +322,14 @@ def resolve(
             str(loaded.located.mark(("precision",))),
             "--set precision=bf16",
         )
+    offloads = run.memory.offload != "none"
+    if on_cpu and offloads:
+        raise SpecError(
+            "memory.offload: activations needs a GPU: on the CPU they are in the host's memory "
+            "already",
+            str(loaded.located.mark(("memory", "offload"))),
+            "--set memory.offload=none",
+        )
     large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
     global_batch = run.batch.global_.sequences(run.data.sequence_length)
     recompute = run.memory.checkpoint_activations
@@ -340,7 +348,7 @@ def resolve(
         micro=choose_micro(run, global_batch),
         sharded=run.shard.is_wide
         or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and large))),
-        checkpoint_activations=large if recompute == "auto" else recompute,
+        checkpoint_activations=large or offloads if recompute == "auto" else recompute,
     )
 
 

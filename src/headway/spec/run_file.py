@@ -161,10 +161,34 @@ class MemoryConfig(Section):
 
     checkpoint_activations: Flag | Literal["auto"] = "auto"
     """Whether blocks are recomputed in the backward pass. `auto`: from a billion parameters on."""
-    offload: Literal["none"] = later("none")
-    """Device that optimizer state and parameters are offloaded to."""
+    offload: Literal["none", "activations"] = "none"
+    """On GPUs, what waits for the backward pass in the host's memory. `activations`: the inputs of
+    all blocks, which are recomputed."""
     compile: Flag = False
     """Whether every block is compiled with torch.compile."""
+
+    @field_validator("offload", mode="before")
+    @classmethod
+    def _only_activations(cls, offload: Any) -> Any:
+        if offload in ("optimizer", "parameters"):
+            raise Suggesting(
+                f"the {offload} cannot be offloaded: sharding divides them over devices instead",
+                "write shard: node, or shard: all and more nodes",
+            )
+        return offload
+
+    @model_validator(mode="after")
+    def _recomputes_and_is_not_compiled(self) -> MemoryConfig:
+        if self.offload == "none":
+            return self
+        if self.checkpoint_activations is False:
+            raise ValueError(
+                "`offload: activations` moves the inputs of blocks that are recomputed: leave "
+                "`checkpoint_activations: false` out"
+            )
+        if self.compile:
+            raise ValueError("`offload: activations` has not been tried with `compile: true`")
+        return self
 
 
 class KeepConfig(Section):

@@ -19,11 +19,12 @@ from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.initial_weights import materialize
 from headway.train.loss_guard import LossGuard
 from headway.train.loss_rules import StillBuffers
-from headway.train.models import BuiltModel, build_model, compile_blocks, recompute_blocks
+from headway.train.models import BuiltModel, build_model, compile_blocks
 from headway.train.objectives import make_objective
 from headway.train.optim import make_optimizer
 from headway.train.own_results import LossFunction
 from headway.train.precision import LossScale
+from headway.train.recomputed_blocks import recompute_blocks
 from headway.train.step import Training
 from headway.train.weight_copies import WeightCopies, cast_inputs
 from headway.train.world import RankPlacement
@@ -82,7 +83,7 @@ def _put(built: BuiltModel, resolved: Resolved, placement: RankPlacement) -> Non
     cast_inputs(built, resolved.run.precision, placement)
     # In this order: a compiled block contains its recomputation, a shard unit contains both.
     if resolved.checkpoint_activations:
-        recompute_blocks(built.blocks)
+        recompute_blocks(built.blocks, offload=resolved.run.memory.offload == "activations")
     if resolved.run.memory.compile:
         compile_blocks(built)
     if placement.shard_mesh is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -317,23 +316,6 @@ def _check_fits(config: Any, sequence_length: int, samples: SampleSet) -> None:
         raise BadInput(
             f"data.sequence_length {sequence_length} is more than the model's {positions} positions"
         )
-
-
-def recompute_blocks(blocks: list[nn.Module]) -> None:
-    """Activation checkpointing: the activations of a block are dropped after the forward pass and
-    recomputed in the backward pass."""
-    from torch.utils.checkpoint import checkpoint
-
-    def recomputed(forward: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*args: Any, **kwargs: Any) -> Any:
-            return checkpoint(forward, *args, use_reentrant=False, **kwargs)
-
-        return run
-
-    for block in blocks:
-        # Replacing `forward` and not the module keeps parameter names, so checkpoints and exports
-        # do not depend on this choice.
-        block.forward = recomputed(block.forward)
 
 
 def compile_blocks(built: BuiltModel) -> None:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from headway.cli.device_check import require_devices_here
-from headway.errors import BadInput, Exit
+from headway.cli.target_render import require_fit_on
+from headway.errors import BadInput, Exit, SpecError
 from headway.plan.accelerators import DEVICES
 from headway.plan.unsupported_accelerators import FAMILIES
-from headway.spec.load import load_run
+from headway.spec.load import load_run, load_target
 from headway.spec.resolve import Hardware
 from support.in_process import Headway
 
@@ -138,6 +139,46 @@ def test_fewer_devices_than_the_ranks_of_all_nodes(folder: Path) -> None:
         "2 nodes with 8 devices each need 16, but this machine has 8\n"
         "hint: to simulate the nodes on the CPU: --set resources.accelerators=cpu:1"
     )
+
+
+# --- offloaded activations
+
+OFFLOAD = "memory: {offload: activations}\n"
+
+
+def test_on_the_cpu_there_is_nothing_to_offload_to(folder: Path) -> None:
+    assert said(OFFLOAD, machine()) == (
+        "run.yaml:5:10: memory.offload: activations needs a GPU: on the CPU they are in the host's "
+        "memory already\nhint: --set memory.offload=none"
+    )
+    assert said(OFFLOAD, machine(), 1, "memory.offload=none") is None, "the hint works"
+
+
+def test_offloaded_activations_are_counted_against_the_hosts_memory(folder: Path) -> None:
+    # 2 sequences of 4,096 tokens and a width of 4,096 in bf16 are 64 MiB; 32 blocks on 8 devices.
+    gpus = "NVIDIA H100 80GB HBM3"
+    needed = "memory.offload: the inputs of 32 blocks of 8 devices need at least 16.0 GiB of"
+    found = said(OFFLOAD, machine(8, gpus, memory_bytes=15 * GIB), 1)
+    assert found == (
+        f"run.yaml:5:10: {needed} the host's memory; 15.0 GiB is available\n"
+        "hint: to offload less: --set batch.micro=1"
+    )
+    assert said(OFFLOAD, machine(8, gpus, memory_bytes=16 * GIB)) is None
+    less = machine(8, gpus, memory_bytes=8 * GIB)
+    assert said(OFFLOAD, less, 1, "batch.micro=1") is None, "the hint works"
+    odd = said(OFFLOAD, machine(8, gpus, memory_bytes=31 * GIB), 1, "batch.micro=3")
+    assert odd is not None, "pinned memory is rounded up to a power of two"
+    assert "at least 32.0 GiB" in odd
+
+
+def test_offloaded_activations_are_counted_against_the_memory_of_pods(folder: Path) -> None:
+    Path("targets.yaml").write_text(TARGET.replace("64Gi", "12Gi"))
+    asked = "resources: {accelerators: H100:8}\n"
+    (folder / "run.yaml").write_text(RUN + OFFLOAD + asked)
+    with pytest.raises(SpecError, match=r"need at least 16\.0 GiB .*; 12\.0 GiB is available"):
+        require_fit_on(load_run(), load_target("lab", folder))
+    (folder / "run.yaml").write_text(RUN + asked)
+    require_fit_on(load_run(), load_target("lab", folder))
 
 
 # --- bf16

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.device_check import least_parameters_of, require_named_devices
+from headway.cli.device_check import least_size_of, require_named_devices
 from headway.cli.preflight import parameters_of
 from headway.cli.reference import SHOWN, meant_for
 from headway.plan.device_refusals import NODE_DEVICES, STATE_SHARE
@@ -39,9 +39,9 @@ def share_of_memory(device: str, number: int, memory_gib: float) -> float:
         validation_sets={},
     )
     assert resolved.sharded is (number > 1), "as the preset is, without --set shard"
-    parameters = least_parameters_of(loaded)
-    assert parameters is not None
-    return least_bytes_of_worker(resolved, parameters) / (memory_gib * 2**30)
+    size = least_size_of(loaded)
+    assert size is not None
+    return least_bytes_of_worker(resolved, size.parameters) / (memory_gib * 2**30)
 
 
 @pytest.mark.parametrize("preset", ON_GPUS)

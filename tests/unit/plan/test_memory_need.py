@@ -7,6 +7,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from headway.plan.memory_need import (
+    CHECKPOINT_BYTES,
     COPY_BYTES,
     STATE_BYTES,
     least_bytes,
@@ -71,6 +72,7 @@ def test_the_bytes_of_a_parameter_are_those_of_real_tensors(optimizer: str) -> N
     number = sum(parameter.numel() for parameter in parameters)
     assert num_bytes([*parameters, *gradients, *averages]) == STATE_BYTES * number
     assert num_bytes(copied) == COPY_BYTES * number
+    assert num_bytes([*parameters, *averages]) == CHECKPOINT_BYTES * number
 
 
 def num_bytes(tensors: list[torch.Tensor]) -> int:

@@ -165,6 +165,19 @@ def test_every_foreign_name_leads_to_a_key_of_ours() -> None:
         ("version: 1\nbatch: {micro: 4}\n", "run.yaml:2:1: batch has no key 'global'"),
         ("version: 1\nprecision: float16\n", "is not one of 'bf16', 'fp16' or 'fp32'"),
         ("version: 1\nmemory: {compile: yes}\n", "memory.compile: write true or false"),
+        (
+            "version: 1\nmemory: {offload: optimizer}\n",
+            "cannot be offloaded: sharding divides them over devices instead\n"
+            "hint: write shard: node, or shard: all and more nodes",
+        ),
+        (
+            "version: 1\nmemory: {offload: activations, compile: true}\n",
+            "`offload: activations` has not been tried with `compile: true`",
+        ),
+        (
+            "version: 1\nmemory: {offload: activations, checkpoint_activations: false}\n",
+            "leave `checkpoint_activations: false` out",
+        ),
         ("version: 1\nname: My_Run\n", "lower-case letters, digits"),
         ("version: 1\nsecrets: [A-B]\n", "run.yaml:2:11: secrets.0: 'A-B' is not the name of an"),
         ("version: 1\ntrain_for: 10m\n", "run.yaml:2:1: train_for: '10m' is ambiguous"),

@@ -204,6 +204,8 @@ def test_activations(folder: Path) -> None:
     assert resolved("memory.checkpoint_activations=true").checkpoint_activations
     off = resolved("memory.checkpoint_activations=false", parameters=10**12)
     assert not off.checkpoint_activations
+    offloaded = resolved("memory.offload=activations", machine=SERVER)
+    assert offloaded.checkpoint_activations, "what is offloaded are inputs of recomputed blocks"
 
 
 # --- names and places

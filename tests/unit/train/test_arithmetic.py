@@ -17,8 +17,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from headway.state.checkpoints import find_checkpoint
 from headway.state.run_directory import RunDirectory
 from headway.train.gradient_norm import squared_norm
-from headway.train.models import recompute_blocks
 from headway.train.precision import Precision
+from headway.train.recomputed_blocks import recompute_blocks
 from headway.train.step import Flags, StepResult, Training, take_step
 from headway.train.weight_copies import WeightCopies, note_new_arithmetic
 from headway.train.world import RankPlacement, World
