@@ -190,6 +190,12 @@ COMMANDS = [
     ),
     CommandEntry(
         SET_UP,
+        "target",
+        "Find out what a cluster has, and write a target for it.",
+        "target:app",
+    ),
+    CommandEntry(
+        SET_UP,
         "rbac",
         "Print the service accounts and rights that an administrator creates once for a target.",
         "rbac:rbac",

@@ -122,8 +122,8 @@ def load_target(name: str, folder: Path) -> LoadedTarget:
         return targets[name]
     if not targets:
         raise NotFound(
-            f"no target {name!r}: neither {folder} nor {_config_folder()} has a {TARGET_FILE}",
-            f"write one: {name}: {{kube: {{namespace: ml}}, image: ..., storage: ...}}",
+            f"no target {name!r}: neither {folder} nor {config_folder()} has a {TARGET_FILE}",
+            f"to look at a cluster and write one: headway target add {name}",
         )
     near = difflib.get_close_matches(name, targets, n=1)
     known = f"known targets: {', '.join(sorted(targets))}"
@@ -132,7 +132,7 @@ def load_target(name: str, folder: Path) -> LoadedTarget:
 
 def _located_targets(folder: Path) -> dict[str, LoadedTarget]:
     found: dict[str, LoadedTarget] = {}
-    for place in (_config_folder(), folder):
+    for place in (config_folder(), folder):
         file = place / TARGET_FILE
         if file.is_file():
             located = _read(file)
@@ -141,7 +141,7 @@ def _located_targets(folder: Path) -> dict[str, LoadedTarget]:
     return found
 
 
-def _config_folder() -> Path:
+def config_folder() -> Path:
     return Path(os.environ.get("XDG_CONFIG_HOME") or "~/.config").expanduser() / "headway"
 
 

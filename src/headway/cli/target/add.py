@@ -1,0 +1,168 @@
+"""headway target add: looks at a cluster, and writes a target for it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from headway.cli.output import hint, say, warn
+from headway.errors import BadInput
+
+if TYPE_CHECKING:
+    from headway.kube.undecided import Choice, Wishes
+    from headway.spec.target_file import Target
+
+
+def add(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the new target.")],
+    context: Annotated[
+        str | None,
+        typer.Option(help="Context of the kubeconfig. Default: the current one."),
+    ] = None,
+    namespace: Annotated[
+        str | None, typer.Option("--namespace", "-n", help="Default: that of the context.")
+    ] = None,
+    image: Annotated[
+        str | None,
+        typer.Option(help="Image of the workers, by digest. Default: that of earlier runs there."),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL|claim:NAME",
+            help="s3://, gs:// or a claim. Default: the one claim that many machines can write.",
+        ),
+    ] = None,
+    machine: Annotated[
+        str | None,
+        typer.Option(help="Type of the machines, such as p5.48xlarge, hgx-h100 or cpu."),
+    ] = None,
+    queue: Annotated[str | None, typer.Option(help="Kueue's LocalQueue.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY=VALUE",
+            help="Another key of the target: --set coordinator.resources.memory=1Gi",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the target, and write nothing.")
+    ] = False,
+) -> None:
+    """Look at a cluster, and write a target for it into ~/.config/headway/targets.yaml.
+
+    Reads only, and asks nothing that it can find out: version, your rights, accelerators, storage,
+    queues, spot machines, pod security. Each line of the target says where its value is from. What
+    cannot be decided ends with exit code 2 and a command for each choice."""
+    from headway.cli.target.seen import seen_rows, shown
+    from headway.clock import SystemClock
+    from headway.kube.client import KubeClient
+    from headway.kube.cluster_facts import cluster_facts
+    from headway.kube.target_choice import target_choice
+    from headway.kube.undecided import Wishes
+    from headway.launch.cluster_look import cluster_answers
+    from headway.spec.load import TARGET_FILE, config_folder, load_targets
+    from headway.spec.target_text import append_target, target_block, with_target
+
+    targets = load_targets(Path.cwd())
+    file = config_folder() / TARGET_FILE
+    _require_new(name, targets)
+    typed = {
+        "--context": context,
+        "--namespace": namespace,
+        "--image": image,
+        "--storage": storage,
+        "--machine": machine,
+        "--queue": queue,
+    }
+    flags = {flag: value for flag, value in typed.items() if value is not None}
+    where = _place(name, context, namespace)
+    wishes = Wishes(name, *where, image, storage, machine, queue, flags, tuple(set_ or ()))
+    kube = KubeClient.from_kubeconfig(wishes.context, wishes.namespace, say)
+    facts = cluster_facts(cluster_answers(kube, SystemClock()))
+    if not dry_run:
+        for line in shown(seen_rows(facts, wishes)):
+            say(line)
+        say()
+    choice = target_choice(facts, wishes, _of_context(targets, wishes.context))
+    for one in set_ or ():
+        choice.lines += _lines_of(one)
+    block = target_block(name, choice.lines, "written by headway target add; edit as you like")
+    if dry_run:
+        with_target("", name, block, file)
+        print(block, end="")
+    else:
+        append_target(file, name, block)
+        print(block, end="")
+        say()
+        say(f"added target {name} to {file}")
+    _finish(choice, wishes, dry_run)
+
+
+def _require_new(name: str, targets: Mapping[str, Target]) -> None:
+    if name in targets:
+        raise BadInput(
+            f"there is a target {name} already",
+            "take another name, or remove that target from its targets.yaml first",
+        )
+
+
+def _place(name: str, context: str | None, namespace: str | None) -> tuple[str | None, str]:
+    """Context and namespace, as the kubeconfig has them. Without one, as in a pod, the connection
+    says what is missing."""
+    from lightkube.core.exceptions import ConfigError
+
+    from headway.kube.kubeconfig import user_config
+
+    try:
+        config = user_config()
+    except ConfigError:
+        return context, namespace or "default"
+    chosen = context or config.current_context
+    if chosen is None and len(config.contexts) == 1:
+        chosen = config.contexts[0]
+    if chosen is None or chosen not in config.contexts:
+        missing = f"has no context {chosen}" if chosen else "has no current context"
+        command = ["headway", "target", "add", name, "--context"]
+        commands = [shlex.join([*command, one]) for one in config.contexts]
+        raise BadInput(f"your kubeconfig {missing}", "\nhint: ".join(commands) or None)
+    own = config.named("context", chosen).get("namespace")
+    return chosen, namespace or own or "default"
+
+
+def _of_context(targets: Mapping[str, Target], context: str | None) -> dict[str, Target]:
+    return {name: one for name, one in targets.items() if one.kube.context in (context, None)}
+
+
+def _lines_of(setting: str) -> list[Any]:
+    """Of `--set a.b=c`, whose value is YAML; a section becomes a line for each key."""
+    from headway.spec.located_yaml import read_yaml
+    from headway.spec.target_text import TargetLine
+
+    key, equals, value = setting.partition("=")
+    path = tuple(key.strip().split("."))
+    if not equals or not all(path) or not value.strip():
+        raise BadInput(f"--set {setting}: write --set key.inner=value")
+    lines: list[TargetLine] = []
+
+    def expand(path: tuple[str, ...], found: Any) -> None:
+        if isinstance(found, dict) and found:
+            for inner, below in found.items():
+                expand((*path, str(inner)), below)
+        else:
+            lines.append(TargetLine(path, found, "--set"))
+
+    expand(path, read_yaml(value, f"--set {key}", key.strip()).value)
+    return lines
+
+
+def _finish(choice: Choice, wishes: Wishes, is_dry: bool) -> None:
+    for note in choice.notes:
+        warn(note)
+    if not is_dry:
+        hint(f"headway check --on {wishes.name}", f"headway run --on {wishes.name}")

@@ -1,0 +1,130 @@
+"""Looks at a cluster for `headway target add`: reads only, a few calls at a time, with a deadline.
+What may not be seen is left out: `kube.cluster_facts` says what follows from the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from urllib.parse import urlencode
+
+from headway.clock import Clock
+from headway.errors import NotFound
+from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
+from headway.kube.cluster_facts import Answers
+from headway.kube.names import MANAGED_BY, Object
+
+AT_A_TIME = 4
+LOOK_SECONDS = 20.0
+PAGE = 500
+MOST_PAGES = 40
+"""Of 500 objects. A cluster with more pods is not counted out: free devices are then not said."""
+CORE, KUEUE = "api/v1", "apis/kueue.x-k8s.io"
+REVIEWS = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+WHO = "apis/authentication.k8s.io/v1/selfsubjectreviews"
+ASKED: Mapping[str, tuple[str, ...]] = {
+    "version": ("version",),
+    "namespace": (CORE + "/namespaces/{namespace}",),
+    "nodes": (CORE + "/nodes?",),
+    "pods": (CORE + "/pods?",),
+    "own_pods": (CORE + "/namespaces/{namespace}/pods?",),
+    "claims": (CORE + "/namespaces/{namespace}/persistentvolumeclaims?",),
+    "quotas": (CORE + "/namespaces/{namespace}/resourcequotas?",),
+    "limit_ranges": (CORE + "/namespaces/{namespace}/limitranges?",),
+    "accounts": (CORE + "/namespaces/{namespace}/serviceaccounts?",),
+    "jobs": (f"apis/batch/v1/namespaces/{{namespace}}/jobs?labelSelector={MANAGED_BY}%3Dheadway&",),
+    "classes": ("apis/storage.k8s.io/v1/storageclasses?",),
+    # The second where the first is not known.
+    "queues": (
+        KUEUE + "/v1beta2/namespaces/{namespace}/localqueues?",
+        KUEUE + "/v1beta1/namespaces/{namespace}/localqueues?",
+    ),
+}
+"""Paths; those that end in `?` or `&` are lists."""
+RIGHTS: Mapping[str, tuple[str, str]] = {
+    "create jobs": ("batch", "jobs"),
+    "create replicasets": ("apps", "replicasets"),
+    "create configmaps": ("", "configmaps"),
+    "create secrets": ("", "secrets"),
+    "create services": ("", "services"),
+    "create networkpolicies": ("networking.k8s.io", "networkpolicies"),
+    "create serviceaccounts": ("", "serviceaccounts"),
+    "create roles": ("rbac.authorization.k8s.io", "roles"),
+    "create rolebindings": ("rbac.authorization.k8s.io", "rolebindings"),
+    "create pods/portforward": ("", "pods/portforward"),
+}
+
+
+def cluster_answers(kube: KubeClient, clock: Clock) -> Answers:
+    """Raises if the cluster does not answer at all, or does not let the user in."""
+    until = clock.monotonic() + LOOK_SECONDS
+    version = kube.call("GET", "version")
+    user = _who(kube)
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        rights = threads.map(lambda right: _is_allowed(kube, right), RIGHTS)
+        names = [name for name in ASKED if name != "version"]
+        found = list(threads.map(lambda name: _asked(kube, name, clock, until), names))
+    allowed = {name: may for name, may in zip(RIGHTS, rights, strict=True) if may is not None}
+    return {
+        "version": version,
+        "user": user,
+        "rights": allowed,
+        **dict(zip(names, found, strict=True)),
+    }
+
+
+def _who(kube: KubeClient) -> Object | None:
+    """An expired login is said at once; that the API is not there (before 1.28) is not."""
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    with suppress(NotFound):
+        return kube.call("POST", WHO, review)
+    return None
+
+
+def _is_allowed(kube: KubeClient, right: str) -> bool | None:
+    group, whole = RIGHTS[right]
+    resource, _, subresource = whole.partition("/")
+    attributes = {
+        "namespace": kube.namespace,
+        "verb": right.split()[0],
+        "group": group,
+        "resource": resource,
+        "subresource": subresource,
+    }
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {"resourceAttributes": {key: text for key, text in attributes.items() if text}},
+    }
+    try:
+        return bool(kube.call("POST", REVIEWS, review)["status"].get("allowed", False))
+    except (NotFound, RequestRefused):
+        return None
+
+
+def _asked(kube: KubeClient, name: str, clock: Clock, until: float) -> Object | None:
+    for path in ASKED[name]:
+        path = path.format(namespace=kube.namespace)
+        try:
+            if not path.endswith(("?", "&")):
+                return kube.call("GET", path)
+            return _listed(kube, path, clock, until)
+        except (NotFound, RequestRefused, ClusterUnreachable):
+            continue
+    return None
+
+
+def _listed(kube: KubeClient, path: str, clock: Clock, until: float) -> Object | None:
+    """All pages; None if there are too many, or they take too long."""
+    items: list[Object] = []
+    asked = {"limit": str(PAGE)}
+    for _ in range(MOST_PAGES):
+        found = kube.call("GET", f"{path}{urlencode(asked)}")
+        items += found.get("items") or ()
+        token = found.get("metadata", {}).get("continue")
+        if not token:
+            return {"items": items}
+        if clock.monotonic() > until:
+            return None
+        asked["continue"] = token
+    return None

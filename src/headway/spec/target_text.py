@@ -1,0 +1,138 @@
+"""A target as text for targets.yaml: a comment on each line, added below what is there.
+
+The file is only appended to, so that the comments of others stay; and if it does not read back as
+it was with the new target in it, nothing is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import Any
+
+import yaml
+
+from headway.errors import BadInput, SpecError
+from headway.spec.load import validated
+from headway.spec.located_yaml import read_yaml
+from headway.spec.target_file import TargetFile
+
+COLUMN = 40
+"""Of comments, where the line is not longer; on a line of their own above it otherwise."""
+WIDEST = 80
+
+
+@dataclass(frozen=True)
+class TargetLine:
+    """A key of a target, its value, and where that is from."""
+
+    path: tuple[str, ...]
+    """`("pod", "resources", "cpu")`."""
+    value: Any
+    comment: str
+
+
+def target_block(name: str, lines: Iterable[TargetLine], heading: str) -> str:
+    """The whole entry, to be appended."""
+    tree: dict[str, Any] = {}
+    for line in lines:
+        section = tree
+        for part in line.path[:-1]:
+            below = section.setdefault(part, {})
+            if isinstance(below, TargetLine):
+                # What is set below a key that has a value joins it.
+                below = section[part] = {
+                    key: TargetLine((*below.path, key), value, below.comment)
+                    for key, value in _sections(below.value).items()
+                }
+            section = below
+        section[line.path[-1]] = line
+    return "\n".join([f"# {heading}", f"{name}:", *_rendered(tree, 1)]) + "\n"
+
+
+def _sections(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _rendered(tree: dict[str, Any], depth: int) -> Iterator[str]:
+    indent = "  " * depth
+    for key, below in tree.items():
+        if not isinstance(below, TargetLine):
+            yield f"{indent}{_flow(key)}:"
+            yield from _rendered(below, depth + 1)
+            continue
+        text = f"{indent}{_flow(key)}: {_flow(below.value)}"
+        if not below.comment:
+            yield text
+        elif len(text) + 2 <= COLUMN and COLUMN + 2 + len(below.comment) <= WIDEST:
+            yield f"{text:<{COLUMN}}# {below.comment}"
+        elif len(text) + 4 + len(below.comment) <= WIDEST:
+            yield f"{text}  # {below.comment}"
+        else:
+            yield f"{indent}# {below.comment}"
+            yield text
+
+
+def _flow(value: Any) -> str:
+    """On one line."""
+    dumped = yaml.safe_dump(
+        value, default_flow_style=True, sort_keys=False, width=100_000, allow_unicode=True
+    )
+    return str(dumped).removesuffix("...\n").strip()
+
+
+def read_targets(text: str, file: str) -> TargetFile:
+    located = read_yaml(text, file) if text.strip() else None
+    if located is None or located.value is None:
+        return TargetFile({})
+    return validated(TargetFile, located)
+
+
+def with_target(text: str, name: str, block: str, file: Path) -> str:
+    """The file's text with the block below it. Raises if the file is wrong as it is, has a target
+    of that name, or would not read back."""
+    read_targets(block, f"new target {name}")
+    before = read_targets(text, str(file)).root
+    if name in before:
+        raise BadInput(
+            f"{file} has a target {name} already",
+            "take another name, or remove that target from the file first",
+        )
+    joined = text if not text or text.endswith("\n") else f"{text}\n"
+    joined += ("\n" if text.strip() else "") + block
+    try:
+        after = dict(read_targets(joined, str(file)).root)
+        added = after.pop(name, None)
+    except SpecError as error:
+        raise BadInput(
+            f"{file} cannot be added to: with the new target below it, it reads otherwise "
+            f"({error.problem})",
+            "write its targets as a mapping of names at the first column",
+        ) from None
+    if added is None or after != before:
+        raise BadInput(
+            f"{file} cannot be added to: with the new target below it, it reads otherwise",
+            "write its targets as a mapping of names at the first column",
+        )
+    return joined
+
+
+def append_target(file: Path, name: str, block: str) -> None:
+    """Whole, or not at all."""
+    text = file.read_text("utf-8") if file.is_file() else ""
+    joined = with_target(text, name, block, file)
+    place = file.resolve()  # of a link, what it points to
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as beside:
+        try:
+            beside.write(joined)
+            beside.flush()
+            os.fsync(beside.fileno())
+            os.chmod(beside.name, place.stat().st_mode & 0o777 if place.exists() else 0o644)
+            os.replace(beside.name, place)
+        except BaseException:
+            os.unlink(beside.name)
+            raise

@@ -1,0 +1,233 @@
+"""From what an API server answers to the whole block of a target. The answers of EKS, GKE and bare
+metal are made up from documentation (`clusters/*.json` say so); those of the test cluster are its
+own. `HEADWAY_WRITE_GOLDEN=1` writes the blocks anew."""
+
+from __future__ import annotations
+
+import json
+import os
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from headway.errors import BadInput
+from headway.kube.cluster_facts import cluster_facts, quantity
+from headway.kube.target_choice import target_choice
+from headway.kube.undecided import Choice, Wishes
+from headway.launch.cluster_look import ASKED, RIGHTS
+from headway.spec.target_file import Target
+from headway.spec.target_text import read_targets, target_block
+
+CLUSTERS = Path(__file__).parent / "clusters"
+IMAGE = "registry.example/headway@sha256:" + "0" * 64
+GIVEN: dict[str, dict[str, str]] = {
+    "eks": {"image": IMAGE},
+    "gke": {"image": IMAGE, "storage": "gs://bucket/headway", "machine": "a3-megagpu-8g"},
+    "bare": {"image": IMAGE},
+    "edit-only": {},
+    "test-cluster": {"image": IMAGE},
+}
+"""Flags, by cluster."""
+
+
+def answers(cluster: str, **other: Any) -> dict[str, Any]:
+    found = json.loads((CLUSTERS / f"{cluster}.json").read_text())
+    assert found.pop("origin")
+    assert found.keys() == {*ASKED, "user", "rights"}
+    assert found["rights"].keys() == RIGHTS.keys()
+    return {**found, **other}
+
+
+def chosen(
+    cluster: str, flags: dict[str, str], others: dict[str, Target] | None = None, **other: Any
+) -> Choice:
+    facts = cluster_facts(answers(cluster, **other))
+    typed = {f"--{key}": value for key, value in flags.items()}
+    wishes = Wishes("lab", "lab", "ml", **flags, typed=typed)  # type: ignore[arg-type]
+    return target_choice(facts, wishes, others or {})
+
+
+def values(choice: Choice) -> dict[str, Any]:
+    return {".".join(line.path): line.value for line in choice.lines}
+
+
+def refusal(cluster: str, flags: dict[str, str], **other: Any) -> list[str]:
+    """Problem, then hints."""
+    with pytest.raises(BadInput) as caught:
+        chosen(cluster, flags, **other)
+    return str(caught.value).split("\nhint: ")
+
+
+@pytest.mark.trap(21)
+@pytest.mark.parametrize("cluster", GIVEN)
+def test_the_whole_block(cluster: str) -> None:
+    choice = chosen(cluster, GIVEN[cluster])
+    block = target_block("lab", choice.lines, "written by headway target add")
+    text = block + "".join(f"# warned of: {note}\n" for note in choice.notes)
+    golden = CLUSTERS / f"{cluster}.yaml"
+    if os.environ.get("HEADWAY_WRITE_GOLDEN"):
+        golden.write_text(text)
+    assert text == golden.read_text()
+    target = read_targets(block, "lab").root["lab"]
+    assert target.image is not None
+    assert {"cpu", "memory"} <= target.pod.resources.keys()
+    lines = block.splitlines()
+    for above, line in pairwise(lines):
+        assert "  # " in line or line.endswith(":") or above.lstrip().startswith("# "), line
+
+
+def test_several_machines_are_left_to_the_user() -> None:
+    given = {"image": IMAGE, "storage": "gs://b/p"}
+    problem, *commands = refusal("gke", given)
+    assert problem == ("machines of 2 types have accelerators: a3-megagpu-8g, g2-standard-48")
+    base = f"headway target add lab --image {IMAGE} --storage gs://b/p --machine"
+    assert commands == [f"{base} {one}" for one in ("a3-megagpu-8g", "g2-standard-48", "cpu")]
+
+
+def test_spot_machines_that_all_have_a_taint_are_tolerated() -> None:
+    found = values(chosen("gke", {**GIVEN["gke"], "machine": "g2-standard-48"}))
+    assert {one["key"] for one in found["pod.tolerations"]} == {
+        "nvidia.com/gpu",
+        "cloud.google.com/gke-spot",
+    }
+
+
+def test_everything_that_is_open_is_said_at_once_and_commands_are_whole() -> None:
+    problem, *hints = refusal("gke", {})
+    assert problem.count("; ") == 2
+    command = (
+        "headway target add lab --storage s3://BUCKET/PREFIX --machine a3-megagpu-8g --image "
+        "ADDRESS@sha256:DIGEST"
+    )
+    assert hints[0] == command
+    assert any("class standard-rwx" in one and "kubectl apply -n ml" in one for one in hints)
+    assert sum(one.startswith("headway target add") for one in hints) == 4
+
+
+def test_claims_that_several_machines_can_write() -> None:
+    both = answers("bare")["claims"]
+    both["items"][1]["status"] = {"phase": "Bound", "capacity": {"storage": "1Ti"}}
+    problem, *commands = refusal("bare", {"image": IMAGE}, claims=both)
+    assert problem == "several claims can be written by many machines: scratch, old"
+    assert [one.split()[-1] for one in commands] == ["claim:scratch", "claim:old"]
+
+
+@pytest.mark.parametrize(
+    ("storage", "says"),
+    [
+        ("claim:nobody", "the namespace has no claim nobody"),
+        ("nobody", "the namespace has no claim nobody"),
+    ],
+)
+def test_a_claim_that_is_not_there(storage: str, says: str) -> None:
+    assert refusal("eks", {"image": IMAGE, "storage": storage})[0] == says
+
+
+def test_a_claim_of_one_machine_is_warned_of() -> None:
+    choice = chosen("eks", {"image": IMAGE, "storage": "claim:notebook"})
+    assert choice.notes[0].startswith("claim notebook is ReadWriteOnce")
+
+
+def test_an_image_by_tag_is_the_one_that_a_pod_has_pulled() -> None:
+    tag = "111122223333.dkr.ecr.eu-central-1.amazonaws.com/notebook:3"
+    found = values(chosen("eks", {"image": tag}))
+    assert found["image"] == tag.replace(":3", "@sha256:" + "1" * 64)
+
+
+def test_an_image_by_tag_that_nobody_has_pulled() -> None:
+    problem, command, how = refusal("eks", {"image": "registry.example:5000/a/b:7"})
+    assert problem.startswith("--image registry.example:5000/a/b:7 has no digest")
+    assert command == "headway target add lab --image registry.example:5000/a/b@sha256:DIGEST"
+    assert "crane digest registry.example:5000/a/b:7" in how
+
+
+def test_the_image_of_another_target_of_the_context() -> None:
+    other = Target.model_validate({"image": IMAGE, "coordinator": {"image": IMAGE}})
+    found = values(chosen("eks", {}, {"old": other}))
+    assert (found["image"], found["coordinator.image"]) == (IMAGE, IMAGE)
+
+
+def test_queues() -> None:
+    open_queue = {"metadata": {"name": "b"}, "status": {}}
+    two = answers("bare")["queues"]
+    two["items"].append(open_queue)
+    problem, *commands = refusal("bare", {"image": IMAGE}, queues=two)
+    assert problem == "the namespace has 2 queues: ml, b"
+    assert [one.split()[-2:] for one in commands] == [["--queue", "ml"], ["--queue", "b"]]
+    assert refusal("bare", {"image": IMAGE, "queue": "x"})[0].endswith("no active queue x")
+    assert values(chosen("bare", {"image": IMAGE, "queue": "ml"}))["queue"] == "ml"
+
+
+@pytest.mark.trap(18)
+def test_a_machine_that_nobody_can_see_is_filled_from_the_table() -> None:
+    found = values(chosen("edit-only", {"machine": "p5.48xlarge"}))
+    assert found["machine"] == "p5.48xlarge"
+    assert found["resources.accelerators"] == "H100:8"
+    assert found["pod.resources.vpc.amazonaws.com/efa"] == 32
+    assert found["pod.env.NCCL_NET"] == "AWS Libfabric"
+    assert found["pod.resources.cpu"] == 181
+
+
+def test_a_machine_that_is_not_known() -> None:
+    problem, command, *_ = refusal("edit-only", {"machine": "p9"})
+    assert problem == "--machine p9: neither seen here nor known to Headway"
+    assert command == "headway target add lab --machine cpu"
+
+
+def test_node_groups_without_labels_of_the_gpu_are_found_by_their_type() -> None:
+    nodes = answers("eks")["nodes"]
+    for node in nodes["items"]:
+        labels = node["metadata"]["labels"]
+        node["metadata"]["labels"] = {
+            key: value for key, value in labels.items() if "karpenter" not in key
+        }
+    found = values(chosen("eks", {"image": IMAGE}, nodes=nodes))
+    assert found["accelerators.H100"] == [{"node.kubernetes.io/instance-type": "p5.48xlarge"}]
+
+
+def test_rdma_is_left_out_where_the_namespace_forbids_it() -> None:
+    namespace = answers("bare")["namespace"]
+    namespace["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] = "restricted"
+    choice = chosen("bare", {"image": IMAGE}, namespace=namespace)
+    assert not any("rdma" in key for key in values(choice))
+    assert any("IPC_LOCK" in note for note in choice.notes)
+
+
+def test_accelerators_that_headway_does_not_run_on_are_seen() -> None:
+    nodes = answers("eks")["nodes"]
+    for node in nodes["items"]:
+        allocatable = node["status"]["allocatable"]
+        if allocatable.pop("nvidia.com/gpu", None):
+            allocatable["aws.amazon.com/neuron"] = "16"
+    facts = cluster_facts(answers("eks", nodes=nodes))
+    assert facts.unsupported == ("AWS Trainium and Inferentia",)
+    assert not facts.machines
+    assert facts.without_plugin == ("p5.48xlarge",)
+
+
+def test_what_is_free_now() -> None:
+    """Pods that have ended have nothing."""
+    [group] = cluster_facts(answers("eks")).machines
+    assert (group.num_nodes, group.num_free) == (2, 8)
+    [group] = cluster_facts(answers("eks", pods=None)).machines
+    assert group.num_free is None
+
+
+@pytest.mark.parametrize(
+    ("amount", "number"),
+    [
+        ("7500m", 7.5),
+        ("1k", 1000),
+        ("2Ki", 2048),
+        ("1.5Gi", 1.5 * 2**30),
+        ("1e3", 1000),
+        ("100n", 1e-7),
+        ("3", 3),
+        (None, 0),
+        ("?", 0),
+    ],
+)
+def test_amounts_as_kubernetes_writes_them(amount: str | None, number: float) -> None:
+    assert quantity(amount) == pytest.approx(number)
