@@ -1,0 +1,66 @@
+"""Published specifications and prices: named, dated, and in agreement with the table of devices."""
+
+from __future__ import annotations
+
+import datetime
+import tomllib
+from typing import Any
+
+import pytest
+
+from headway.plan.accelerators import DEVICES, find_device
+from support.published_rows import FOLDER
+
+
+def read(name: str) -> dict[str, Any]:
+    return tomllib.loads((FOLDER / f"{name}.toml").read_text("utf-8"))
+
+
+SPECIFICATIONS = read("devices")["device"]
+MACHINES = read("devices")["machine"]
+PRICES = read("prices")["price"]
+PRICE_SOURCES = read("prices")["source"]
+
+
+@pytest.mark.parametrize("row", SPECIFICATIONS, ids=lambda row: f"{row['name']}-{row['form']}")
+def test_a_specification_agrees_with_the_table_of_devices(row: dict[str, Any]) -> None:
+    assert "https://" in row["source"]
+    assert "http" in row["link_source"]
+    assert row["memory_gb_per_second"] > 0
+    assert row["link_gb_per_second"] > 0
+    device = find_device(row["name"])
+    if device is None:
+        assert row["outside"]
+        return
+    if "bf16_tflops" in row:
+        assert device.bf16_flops == pytest.approx(row["bf16_tflops"] * 1e12, rel=0.01)
+    if "fp16_tflops" in row:
+        assert device.fp16_flops == pytest.approx(row["fp16_tflops"] * 1e12, rel=0.01)
+    if "torch_gib" in row:
+        assert 0.95 * device.memory_gib < row["torch_gib"] <= device.memory_gib
+    if "measured_matmul_tflops" in row:
+        assert row["measured_matmul_tflops"] < row["bf16_tflops"]
+
+
+def test_every_device_of_the_table_but_one_board_has_a_specification() -> None:
+    missing = {device.name for device in DEVICES} - {row["name"] for row in SPECIFICATIONS}
+    assert missing == {"V100-PCIe-16GB"}
+
+
+@pytest.mark.parametrize("row", MACHINES, ids=lambda row: row["name"])
+def test_a_machine_has_a_known_device_and_a_network(row: dict[str, Any]) -> None:
+    assert find_device(row["device"]) is not None
+    assert row["num_gpus"] in (1, 4, 8)
+    assert row["network_gbit_per_second"] > 0
+    assert row["source"]
+
+
+@pytest.mark.parametrize("row", PRICES, ids=lambda row: f"{row['provider']}-{row['offer']}")
+def test_a_price_has_a_page_and_a_date(row: dict[str, Any]) -> None:
+    assert PRICE_SOURCES[row["source"]]["url"].startswith("https://")
+    assert datetime.date.fromisoformat(row["date"]) >= datetime.date(2026, 1, 1)
+    assert find_device(row["device"]) is not None
+    assert row["kind"] in ("on_demand", "spot")
+    if "usd_per_hour" in row:
+        each = row["usd_per_hour"] / row["num_gpus"]
+        assert row["usd_per_gpu_hour"] == pytest.approx(each, abs=1e-4)
