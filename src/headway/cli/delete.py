@@ -85,7 +85,7 @@ def deletion_on(run: TargetRun) -> Deletion:
     """Of its objects, and of everything that it saved."""
     from headway.errors import NotFound, StillRunning
 
-    job = run.cluster.job()
+    job = run.cluster.settled_end(say)
     if job is not None and run.cluster.job_status(job).state == "active":
         raise StillRunning(
             f"run {run.name} is still running", f"headway stop {run.name} --on {run.on}"

@@ -38,7 +38,7 @@ def logs(
     from headway.state.find_run import find_run
 
     there = target_run(run, on, Path.cwd())
-    if there is not None and _has_pods(there):
+    if there is not None and _has_pods(there, follow):
         _print_pods(there, node, rank, all_, follow)
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
@@ -63,8 +63,9 @@ def logs(
     _print(chosen, directory, follow, with_names=len(chosen) > 1)
 
 
-def _has_pods(run: TargetRun) -> bool:
-    job = run.cluster.job()
+def _has_pods(run: TargetRun, follow: bool) -> bool:
+    """Of one that has finished, when they have said all."""
+    job = run.cluster.job() if follow else run.cluster.settled_end(say)
     return job is not None and run.cluster.job_status(job).state in WITH_PODS
 
 

@@ -182,7 +182,7 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.cli.run_summary import next_commands, saved_so_far, show_summary
     from headway.cli.script_progress import ScriptProgress
     from headway.clock import SystemClock
-    from headway.errors import Exit
+    from headway.errors import Exit, RunFailed
     from headway.launch.local_run import LocalRun
 
     local = LocalRun(resolved, directory, SystemClock())
@@ -198,6 +198,10 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         code = local.run(progress.show)
+    except RunFailed as error:
+        if isinstance(progress, ScriptProgress):
+            progress.once(error)
+        raise
     finally:
         progress.close()
         for number, handler in before.items():

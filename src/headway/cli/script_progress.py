@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+from collections import deque
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.output import short_time
 from headway.cli.progress import RunProgress
 from headway.cli.run_frame import Frame
+from headway.errors import traceback_lines
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
     from headway.cli.terminal import Line
     from headway.clock import Clock
+    from headway.errors import RunFailed
     from headway.state.run_directory import RunDirectory
 
 MOST_BYTES = 2**18
 """Of a log that are shown at once: a script that prints more would hold up its launcher."""
+MOST_SHOWN = 500
+"""Lines that are remembered: a traceback among them is not shown again."""
 
 
 class ScriptProgress(RunProgress):
@@ -25,6 +32,7 @@ class ScriptProgress(RunProgress):
     def __init__(self, directory: RunDirectory, clock: Clock) -> None:
         super().__init__(directory, clock)
         self._printed = FollowedLog(self.directory.log(0, 0))
+        self._shown: deque[str] = deque(maxlen=MOST_SHOWN)
 
     def show(self) -> None:
         self._show_printed()
@@ -36,7 +44,13 @@ class ScriptProgress(RunProgress):
 
     def _show_printed(self, is_last: bool = False) -> None:
         for line in self._printed.new_lines(is_last):
+            self._shown.append(line)
             self.line.above(line)
+
+    def once(self, error: RunFailed) -> None:
+        """Leaves out of its message the traceback that was shown above."""
+        self._show_printed(is_last=True)
+        error.message = without_frames(error.message, self._shown)
 
     def _started(self, event: dict[str, Any]) -> None:
         is_first = self.frame is None
@@ -62,6 +76,17 @@ class ScriptProgress(RunProgress):
             several = "s" if frame.workers > 1 else ""
             line = [*line, (f"  {frame.workers} worker{several}", "")]
         return [line]
+
+
+def without_frames(message: str, shown: Collection[str]) -> str:
+    """Without the head and the frames of its traceback, if all of these were shown; what was raised
+    stays."""
+    block = traceback_lines(message)
+    frames = block[:1] + list(takewhile(lambda line: line.startswith(" "), block[1:]))
+    if len(frames) == len(block) or not set(frames) <= set(shown):
+        return message
+    before = message.splitlines()[: -len(block)]
+    return "\n".join([*before, *block[len(frames) :]])
 
 
 class FollowedLog:

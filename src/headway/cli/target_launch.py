@@ -71,7 +71,7 @@ def _launch(
 
     found = load_target(on, loaded.folder)
     run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
-    job = run.cluster.job()
+    job = run.cluster.settled_end(say)
     _refuse_active(run, job)
     warn_of_run_file(loaded)
     # What is missing or does not fit is refused before anything is prepared.

@@ -59,6 +59,7 @@ NO_LABEL = "node affinity/selector"
 """The scheduler's words for nodes without the labels that a pod requires."""
 QUOTA = re.compile(r"exceeded quota: ([^,]+), (.*)")
 NO_ACCOUNT = re.compile(r'serviceaccount "([^"]+)" not found')
+NO_SECRET = re.compile(r'secret "([^"]+)" not found')
 WHICH_POD = re.compile(r'^pods "[^"]+" is forbidden: ')
 """A different pod at each attempt, with the same reason."""
 
@@ -76,6 +77,9 @@ class WaitReason:
     @property
     def hint(self) -> str | None:
         """What to do about it, where the words do not say so."""
+        if secret := NO_SECRET.search(self.words):
+            make = f"kubectl create secret generic {secret[1]} --from-literal=KEY=VALUE"
+            return f"{make}, or name another one in the target"
         return architecture_hint(self.words)
 
 

@@ -51,6 +51,8 @@ STOP_SECONDS = 400.0
 ASK_AGAIN_SECONDS = (0.6, 1.0, 2.0, 4.0)
 """Retries when the coordinator shows a page from before the end: it caches pages for half a second
 or more."""
+EXIT_SECONDS = 60.0
+"""Time for the pods of a run that has finished to exit: they send their logs first."""
 GONE_SECONDS = 150.0
 AWAY_SECONDS = 120.0
 """How long an API server that does not answer is retried."""
@@ -139,6 +141,26 @@ class ClusterRun:
                 say("it was interrupted: what it has made is deleted")
                 return job
             self.clock.sleep(LOOK_SECONDS)
+        return job
+
+    def settled_end(self, say: Callable[[str], None]) -> Job | None:
+        """Its Job. If the run has finished, once its pods have exited, or have had the time to:
+        the run says so seconds before its Job does."""
+        job = self.job()
+        if job is None or self.job_status(job).state != "active":
+            return job
+        known = self.known()
+        if known is None or known["status"]["state"] != "finished":
+            return job
+        deadline, said = self.clock.monotonic() + EXIT_SECONDS, False
+        while job is not None and self.job_status(job).state == "active":
+            if self.clock.monotonic() > deadline:
+                break
+            if not said:
+                said = True
+                say(f"run {self.name} has finished: waiting for its pods to exit")
+            self.clock.sleep(LOOK_SECONDS)
+            job = self.job()
         return job
 
     def has_coordinator(self) -> bool:

@@ -25,7 +25,7 @@ from headway.launch.failure_domains import (
 )
 from headway.launch.fork_server import ForkServerLost
 from headway.launch.supervise import DEFAULTS, ScriptPlace, Supervisor
-from headway.launch.work_folder import copied
+from headway.launch.work_folder import copied_code
 from headway.launch.worker_exit import describe_exit, exit_message
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.memory_limits import Memory
@@ -161,7 +161,7 @@ class LocalRun(Supervisor):
     def _code_files(self) -> Mapping[str, Path]:
         """As they were at the first start: the folder is the user's, and may be edited."""
         if self._code is None:
-            self._code = copied(self.workers.scratch / "code", super()._code_files())
+            self._code = copied_code(self.workers.scratch / "code", self.resolved)
         return self._code
 
     def _script_environment(self, node: int) -> dict[str, str]:

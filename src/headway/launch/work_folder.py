@@ -11,9 +11,10 @@ import shutil
 import stat
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from headway.errors import RunFailed
 from headway.spec.resolve import Resolved
 from headway.state.code_folder import resolved_code
 
@@ -51,9 +52,20 @@ class WorkFolder:
         return found
 
 
-def copied(folder: Path, files: Mapping[str, Path]) -> Mapping[str, Path]:
-    """The same files, in this folder: nodes that are started later have the code of now."""
-    return {name: folder / name for name in make_work_folder(folder, files).code}
+def copied_code(folder: Path, resolved: Resolved) -> Mapping[str, Path]:
+    """The files of the code, in this folder: nodes that are started later have the code of now.
+    Raises if it is not the one that was recorded for the run."""
+    code = resolved_code(resolved)
+    if code is None:
+        return {}
+    made = make_work_folder(folder, code.files)
+    copies = replace(code, files={name: folder / name for name in made.code})
+    if resolved.code_digest not in (None, copies.listing.digest):
+        raise RunFailed(
+            f"code.path: {code.path} changed while the run was starting",
+            "run the same command again",
+        )
+    return copies.files
 
 
 def make_work_folder(path: Path, files: Mapping[str, Path]) -> WorkFolder:

@@ -14,7 +14,7 @@ from headway.cli.restart_check import is_left_to_train, require_same_run
 from headway.cli.run_summary import saved_so_far, show_summary
 from headway.cli.script_progress import MOST_BYTES, FollowedLog, ScriptProgress
 from headway.clock import SystemClock, stamp
-from headway.errors import BadInput
+from headway.errors import BadInput, RunFailed
 from headway.spec.load import load_run
 from headway.spec.quantities import NodeRange
 from headway.spec.resolve import Hardware, Resolved, resolve
@@ -174,6 +174,34 @@ def test_a_terminal_shows_what_the_script_prints_and_its_steps(
         "started again: 2 workers on cpu",
         "unfinished",
     ]
+
+
+FRAMES = """\
+Traceback (most recent call last):
+  File "/x/train.py", line 4, in <module>
+    import nothing_here
+"""
+RAISED = "ModuleNotFoundError: No module named 'nothing_here'"
+
+
+def test_a_traceback_that_is_on_the_screen_is_not_shown_again(
+    directory: RunDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = directory.log(0, 0)
+    log.parent.mkdir(parents=True)
+    progress = ScriptProgress(directory, SystemClock())
+    log.write_text(f"loading\n{FRAMES}{RAISED}\n")
+    error = RunFailed(f"{FRAMES}{RAISED}\nworker 0 ended with exit code 1")
+    progress.once(error)
+    assert capsys.readouterr().err.count("Traceback") == 1
+    assert error.message == f"{RAISED}\nworker 0 ended with exit code 1"
+
+
+def test_that_of_a_worker_whose_log_is_not_shown_is(directory: RunDirectory) -> None:
+    progress = ScriptProgress(directory, SystemClock())
+    error = RunFailed(f"{FRAMES}{RAISED}\nworker 3 ended with exit code 1")
+    progress.once(error)
+    assert error.message.startswith(FRAMES)
 
 
 def test_a_flood_of_output_does_not_hold_up_the_launcher(tmp_path: Path) -> None:

@@ -189,6 +189,13 @@ def test_labels_that_no_node_has_are_named() -> None:
     )
 
 
+def test_a_secret_that_is_not_there_is_told_with_how_to_make_it() -> None:
+    missing = container("CreateContainerConfigError", 'secret "mine" not found')
+    (reason,) = wait_reasons(job(), [pod(pending(containerStatuses=[missing]))], [])
+    assert reason.words == 'the container cannot be created: secret "mine" not found'
+    assert (reason.hint or "").startswith("kubectl create secret generic mine --from-literal=")
+
+
 def test_an_init_container_whose_image_is_not_there() -> None:
     first = container("ImagePullBackOff", "not found") | {"name": "warm-up"}
     ours = container("PodInitializing")

@@ -20,6 +20,7 @@ from headway.launch.node_run import NodeRun, NodeSettings
 from headway.launch.supervise import ScriptPlace
 from headway.launch.work_folder import make_work_folder
 from headway.spec.resolve import Resolved
+from headway.state.code_folder import resolved_code
 from headway.state.run_directory import RunDirectory
 from support import shell_fork_server
 from support.scripts import resolved_script
@@ -166,6 +167,22 @@ def test_the_next_start_has_the_code_of_now_and_keeps_what_was_written(tmp_path:
     assert (work / "train.py").read_text() == "now"
     assert not (work / "conf" / "a.yaml").exists(), "it was removed from the code"
     assert (work / "out" / "checkpoint.pt").read_text() == "mine"
+
+
+def test_code_that_is_edited_while_the_run_starts_is_not_taken_for_what_was_recorded(
+    script: Resolved,
+) -> None:
+    code = resolved_code(script)
+    assert code is not None
+    recorded = script.model_copy(update={"code_digest": code.listing.digest})
+    assert local(recorded, "exit 0").run(look) == Exit.DONE
+    (code.path / "train.py").write_text("print('trains otherwise')\n")
+    with pytest.raises(RunFailed) as caught:
+        local(recorded, "exit 0").run(look)
+    assert str(caught.value) == (
+        f"code.path: {code.path} changed while the run was starting\n"
+        "hint: run the same command again"
+    )
 
 
 def test_what_the_script_wrote_over_files_of_the_code_stays(tmp_path: Path) -> None:
