@@ -59,7 +59,7 @@ def test_a_pod_is_reached_either_way(
 
     def is_by_proxy() -> bool:
         assert kube.request_to_pod("it", PORT, "/hello") == b"hello\n"
-        return kube._pod_http._kept == "proxy"
+        return kube.way_to_pods == "proxy"
 
     wait_for("the right to be gone", is_by_proxy, SETTLE_SECONDS)
     assert len(kube.request_to_pod("it", PORT, "/large")) == NUM_BYTES

@@ -130,8 +130,11 @@ class Cluster(GivenCluster):
             faults.start_api(self.control_plane, self.api)
         if self.dns.is_slow:
             faults.quick_dns(self.dns)
+        elif self.dns.is_stopped:
+            faults.start_dns(self.dns)
         for node in self.nodes:
             faults.uncordon(node, self.api)
+            faults.mend_ports(node)
             if node.is_whole:
                 faults.mend_network(node)
                 faults.free_disk(node)

@@ -40,6 +40,18 @@ class Dns:
         self._start(PORT)
         self.wait_ready()
 
+    def stop(self) -> None:
+        """Nobody answers."""
+        self._processes.end("dns")
+
+    def start_again(self) -> None:
+        self._start(PORT)
+        self.wait_ready()
+
+    @property
+    def is_stopped(self) -> bool:
+        return "dns" not in self._processes.names()
+
     @property
     def is_slow(self) -> bool:
         return "slow-dns" in self._processes.names()

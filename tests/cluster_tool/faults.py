@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
+from pathlib import Path
 
 from cluster_tool import network
 from cluster_tool.api import Api, ApiError, Object
+from cluster_tool.commands import run
 from cluster_tool.control_plane import ControlPlane
 from cluster_tool.dns import Dns
 from cluster_tool.node import Node
@@ -17,6 +20,8 @@ FILLER = "filler"
 LEFT_BYTES = 1 << 20
 READY_SECONDS = 90.0
 PODS_PORT, KUBELET_PORT = 7461, 10250
+EPHEMERAL_PORTS, SESSION_PORTS = "32768:60999", "7460"
+"""Of collectives, and of the coordinator."""
 
 
 def pull_plug(node: Node) -> None:
@@ -54,6 +59,44 @@ def mend_api() -> None:
     """It reaches pods and kubelets."""
     network.unblock(network.PODS, PODS_PORT)
     network.unblock(network.NODES, KUBELET_PORT)
+
+
+def cut_ports(node: Node, ports: str) -> None:
+    """One direction: pods of other machines cannot open connections to these ports of its pods."""
+    network.block_into(node.number, ports)
+
+
+def mend_ports(node: Node) -> None:
+    for ports in (EPHEMERAL_PORTS, SESSION_PORTS):
+        network.unblock_into(node.number, ports)
+
+
+def stop_dns(dns: Dns) -> None:
+    dns.stop()
+
+
+def start_dns(dns: Dns) -> None:
+    dns.start_again()
+
+
+def make_read_only(folder: Path) -> None:
+    """As a share that is exported so; for pods that start from now on."""
+    run("mount", "--bind", folder, folder)
+    run("mount", "-o", "remount,ro,bind", folder)
+
+
+def make_writable(folder: Path) -> None:
+    run("umount", folder)
+
+
+def label(node: Node, api: Api, labels: Mapping[str, str | None]) -> None:
+    api.patch(f"/api/v1/nodes/{node.name}", {"metadata": {"labels": dict(labels)}})
+
+
+def offer(node: Node, api: Api, devices: Mapping[str, str | None]) -> None:
+    """As a device plugin would, whether the devices are there or not."""
+    status = {"capacity": dict(devices), "allocatable": dict(devices)}
+    api.patch(f"/api/v1/nodes/{node.name}/status", {"status": status})
 
 
 def cordon(node: Node, api: Api) -> None:

@@ -111,6 +111,22 @@ def _rule(destination: str, port: int) -> list[str]:
     return ["-d", destination, "-p", "tcp", "--dport", str(port), "-j", "DROP"]
 
 
+def block_into(node: int, ports: str) -> None:
+    """New connections from pods of other nodes to those ports of this node's pods are lost."""
+    run(*_command(node, "-I", ports))
+
+
+def unblock_into(node: int, ports: str) -> None:
+    while try_to(*_command(node, "-D", ports)):
+        pass
+
+
+def _command(node: int, action: str, ports: str) -> list[str]:
+    inside = ["nsenter", f"--net=/run/netns/{namespace(node)}", "iptables", action, "FORWARD"]
+    new = ["-s", PODS, "-d", pod_range(node), "-p", "tcp", "--syn", "--dport", ports]
+    return [*inside, *new, "-j", "DROP"]
+
+
 def connects(address: str, port: int) -> bool:
     """Whether the control plane's machine gets through."""
     with socket.socket() as probe:

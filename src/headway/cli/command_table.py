@@ -191,7 +191,7 @@ COMMANDS = [
     CommandEntry(
         SET_UP,
         "target",
-        "Find out what a cluster has, and write a target for it.",
+        "Find out what a cluster has, write a target for it, and check that runs work there.",
         "target:app",
     ),
     CommandEntry(
@@ -213,6 +213,7 @@ COMMANDS = [
     CommandEntry(INTERNAL, "keep", "", "keep:keep"),
     CommandEntry(INTERNAL, "serve", "", "serve:serve"),
     CommandEntry(INTERNAL, "wheels", "", "wheels:wheels"),
+    CommandEntry(INTERNAL, "probe", "", "probe:probe"),
 ]
 
 

@@ -378,6 +378,11 @@ class KubeClient:
             self.on_answer(response.headers.get("Server", ""))
             return response.content
 
+    @property
+    def way_to_pods(self) -> str | None:
+        """The one that worked the last time."""
+        return self._pod_http.kept
+
 
 class StaleVersion(ClusterUnreachable):
     """The API server no longer knows that version: list everything again."""

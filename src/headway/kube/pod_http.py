@@ -98,13 +98,13 @@ class PodHttp:
             "port-forward": self._forwarded,
             "proxy": self._proxied,
         }
-        self._kept: Way | None = None
+        self.kept: Way | None = None
 
     def request(self, request: PodRequest) -> httpx2.Response:
         """The pod's answer, or the API server's that there is no such pod. Raises NoWayToPod,
         PodNotListening, PodAnswerLost, or another TransportError if the API server cannot be
         reached."""
-        kept, failures = self._kept, dict[Way, WayFailed]()
+        kept, failures = self.kept, dict[Way, WayFailed]()
         for way in [kept, kept] if kept is not None else self._ways:
             try:
                 answer = self._ways[way](request)
@@ -114,13 +114,13 @@ class PodHttp:
                     continue
                 break
             if api_status(answer) is None:
-                self._kept = way
+                self.kept = way
             return answer
         is_safe = request.method in SAFE
         is_lost = all(failure.is_sent for failure in failures.values())
         is_lost &= kept is not None or not is_safe
         if is_safe or not is_lost:
-            self._kept = None
+            self.kept = None
         raise PodAnswerLost(failures) if is_lost else NoWayToPod(failures)
 
     def _forwarded(self, request: PodRequest) -> httpx2.Response:
@@ -146,7 +146,7 @@ class PodHttp:
         except ForwardFailed as error:
             if "connection refused" not in str(error).lower():
                 raise WayFailed(str(error), is_sent=SENDING in events) from None
-            self._kept = "port-forward"
+            self.kept = "port-forward"
             raise PodNotListening(str(error)) from None
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.ProxyError):
             raise  # the API server itself

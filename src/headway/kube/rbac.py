@@ -137,6 +137,12 @@ def _rules(
     ]
 
 
+def coordinator_rules(run: str, target: Target) -> list[Object]:
+    """What the coordinator's account may do, whoever has made it."""
+    made = run_rights(run, target, target.has_choice) or shared_rights(target)
+    return [rule for one in made if one["kind"] == "Role" for rule in one["rules"]]
+
+
 def _kind_rules(jobs: Sequence[str]) -> list[Object]:
     """To change the kind of accelerator of a Job: only one that is not noted as started may be
     changed so."""

@@ -76,6 +76,8 @@ SURFACE = {
     "keep": [],
     "serve": [],
     "wheels": [],
+    "probe": ["TASK", "CONTENT"],
+    "target check": ["TARGET", "--wait", "--json"],
     "coordinator": [
         "--run",
         "--record",

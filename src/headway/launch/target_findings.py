@@ -1,0 +1,27 @@
+"""What was seen of a target, as lines that say whether a run will work there. Pure."""
+
+from __future__ import annotations
+
+from headway.kube.check_lines import CheckLine
+from headway.launch.api_findings import coordinator_rights, login, policy, quota, your_rights
+from headway.launch.pod_findings import (
+    clocks,
+    coordinator,
+    devices,
+    image,
+    machines,
+    names,
+    reach,
+    workers,
+)
+from headway.launch.storage_findings import conditional, region, storage
+from headway.launch.target_evidence import TargetEvidence
+
+LINES = (
+    *(login, your_rights, coordinator_rights, quota, policy, image, machines, devices, reach),
+    *(names, workers, coordinator, storage, conditional, region, clocks),
+)
+
+
+def findings(seen: TargetEvidence) -> list[CheckLine]:
+    return [line(seen) for line in LINES]
