@@ -5,7 +5,6 @@ Each answer may be missing: users often may see their own namespace only.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -13,6 +12,7 @@ from typing import Any
 
 from headway.kube.device_labels import AWS_PREFIXES, BOARDS, GKE, PRODUCT
 from headway.kube.names import COMPONENT, MANAGED_BY, Object
+from headway.kube.reviews import amount, user_name, version_finding
 from headway.plan.machines import Machine, find_machine, machine_on_premises
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.spec.pod_config import ARCHITECTURE
@@ -26,9 +26,6 @@ RDMA = "rdma/"
 ENFORCED = "pod-security.kubernetes.io/enforce"
 SHARED_MODE = "ReadWriteMany"
 UNKNOWN_KIND = "gpu"
-QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:[eE]\d+)?)([numkMGTPE]|[KMGTPE]i)?")
-UNITS = ("n", "u", "m", "", "k", "M", "G", "T", "P", "E")
-"""Powers of 1000, or of 1024 with `i`."""
 SPOT_LABELS = (
     ("karpenter.sh/capacity-type", "spot"),
     ("eks.amazonaws.com/capacityType", "SPOT"),
@@ -117,6 +114,8 @@ class SeenImage:
 @dataclass(frozen=True)
 class ClusterFacts:
     version: str | None
+    too_old: str | None
+    """Why it is, if runs do not work with that version."""
     user: str | None
     rights: Mapping[str, bool]
     level: str | None
@@ -156,9 +155,11 @@ def cluster_facts(answers: Answers) -> ClusterFacts:
     groups = sorted(
         _groups(nodes, used), key=lambda one: (-one.num_nodes * one.accelerators.count, one.name)
     )
+    too_old = version_finding(answers.get("version") or {})
     return ClusterFacts(
         version=(answers.get("version") or {}).get("gitVersion"),
-        user=_at(answers.get("user"), "status", "userInfo", "username"),
+        too_old=too_old.words if too_old is not None else None,
+        user=user_name(answers.get("user") or {}),
         rights=dict(answers.get("rights") or {}),
         level=(_at(answers.get("namespace"), "metadata", "labels") or {}).get(ENFORCED),
         num_nodes=len(_items(answers, "nodes")) if answers.get("nodes") is not None else None,
@@ -179,14 +180,8 @@ def cluster_facts(answers: Answers) -> ClusterFacts:
     )
 
 
-def quantity(amount: str | None) -> float:
-    """Of `7500m`, `32Gi`, `1e9` or a plain number, as Kubernetes writes them."""
-    found = QUANTITY.fullmatch(amount or "0")
-    if found is None:
-        return 0.0
-    unit = (found[2] or "").replace("K", "k")
-    base = 1024.0 if unit.endswith("i") else 1000.0
-    return float(found[1]) * base ** (UNITS.index(unit[:1]) - UNITS.index(""))
+def _quantity(text: str | None) -> float:
+    return float(amount(text or "0"))
 
 
 def _items(answers: Answers, name: str) -> list[Object]:
@@ -230,7 +225,7 @@ def _allocatable(node: Object) -> Mapping[str, str]:
 
 
 def _num_gpus(node: Object) -> int:
-    return int(quantity(_allocatable(node).get(GPU)))
+    return int(_quantity(_allocatable(node).get(GPU)))
 
 
 def _device_of(node: Object) -> str | None:
@@ -290,21 +285,21 @@ def _type_of(node: Object, kind: str, number: int) -> str:
 
 
 def _cores(node: Object) -> float:
-    return quantity(_allocatable(node).get("cpu"))
+    return _quantity(_allocatable(node).get("cpu"))
 
 
 def _memory(node: Object) -> int:
-    return int(quantity(_allocatable(node).get("memory")))
+    return int(_quantity(_allocatable(node).get("memory")))
 
 
 def _common_fabric(nodes: Sequence[Object]) -> dict[str, int]:
     first, *others = nodes
     return {
-        name: int(quantity(amount))
-        for name, amount in _allocatable(first).items()
+        name: int(_quantity(text))
+        for name, text in _allocatable(first).items()
         if name.startswith(RDMA)
-        and quantity(amount) > 0
-        and all(_allocatable(node).get(name) == amount for node in others)
+        and _quantity(text) > 0
+        and all(_allocatable(node).get(name) == text for node in others)
     }
 
 
@@ -382,9 +377,9 @@ def _request(container: Object) -> _Used:
     resources = container.get("resources") or {}
     asked = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
     return _Used(
-        quantity(asked.get("cpu")),
-        int(quantity(asked.get("memory"))),
-        int(quantity(asked.get(GPU))),
+        _quantity(asked.get("cpu")),
+        int(_quantity(asked.get("memory"))),
+        int(_quantity(asked.get(GPU))),
     )
 
 
@@ -421,15 +416,15 @@ def _limits(answers: Answers) -> dict[str, tuple[float, str]]:
 
     for one in _items(answers, "limit_ranges"):
         for limit in one["spec"].get("limits") or ():
-            for resource, amount in (limit.get("max") or {}).items():
+            for resource, text in (limit.get("max") or {}).items():
                 if limit["type"] in ("Container", "Pod") and resource in ("cpu", "memory"):
-                    note(resource, quantity(amount), f"limit range {_name(one)}")
+                    note(resource, _quantity(text), f"limit range {_name(one)}")
     for one in _items(answers, "quotas"):
         status = one.get("status") or {}
-        for key, amount in (status.get("hard") or {}).items():
+        for key, text in (status.get("hard") or {}).items():
             resource = key.removeprefix("requests.").removeprefix("limits.")
             if resource in ("cpu", "memory"):
-                left = quantity(amount) - quantity((status.get("used") or {}).get(key))
+                left = _quantity(text) - _quantity((status.get("used") or {}).get(key))
                 note(resource, left, f"quota {_name(one)}")
     return found
 

@@ -183,7 +183,7 @@ def _add_fabric(facts: ClusterFacts, group: MachineGroup, choice: Choice) -> Non
 
 def _add_variables(machine: Machine, choice: Choice) -> None:
     for name, value in machine.variables.items():
-        comment = "NCCL ends where it cannot use the network devices, instead of using TCP silently"
+        comment = "NCCL fails without the fabric, instead of using TCP silently"
         choice.add(("pod", "env", name), value, comment)
     if machine.not_filled:
         choice.notes.append(

@@ -39,6 +39,8 @@ def target_choice(facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Targ
     ]
     if undecided := [one for one in found if one is not None]:
         raise _error(undecided, wishes)
+    if facts.too_old is not None:
+        choice.notes.append(facts.too_old)
     _spot(facts, choice)
     _accounts(facts, wishes, choice)
     _security(facts, choice)
@@ -49,15 +51,18 @@ def target_choice(facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Targ
 
 
 def _error(undecided: Sequence[Undecided], wishes: Wishes) -> BadInput:
-    """A command is whole: of what else is open it has the first candidate."""
-    hints = []
-    for number, one in enumerate(undecided):
+    """All at once, each with its commands. A command is whole: of what else is open it has the
+    first candidate."""
+    said: set[str] = set()
+    parts = []
+    for one in undecided:
         rest = dict(other.candidates[0] for other in undecided if other is not one)
-        if number == 0 or len(one.candidates) > 1:
-            hints += [wishes.command({**rest, **dict([flag])}) for flag in one.candidates]
-        hints += one.more
-    problem = "; ".join(one.problem for one in undecided)
-    return BadInput(problem, "\nhint: ".join(hints))
+        commands = [wishes.command({**rest, **dict([flag])}) for flag in one.candidates]
+        hints = [command for command in commands if command not in said] + list(one.more)
+        said |= {*commands}
+        parts.append("\nhint: ".join([one.problem, *hints]))
+    message, _, hints_and_more = "\nerror: ".join(parts).partition("\nhint: ")
+    return BadInput(message, hints_and_more)
 
 
 # Image
@@ -168,18 +173,18 @@ def _no_claim(facts: ClusterFacts, wishes: Wishes) -> Undecided:
     hints: tuple[str, ...] = ()
     if facts.shared_classes:
         made = (
-            '{"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": '
-            '"headway"}, "spec": {"accessModes": ["ReadWriteMany"], "storageClassName": '
-            f'"{facts.shared_classes[0]}", "resources": {{"requests": {{"storage": "1Ti"}}}}}}}}'
+            "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: headway}, spec: "
+            "{accessModes: [ReadWriteMany], resources: {requests: {storage: 1Ti}}, "
+            f"storageClassName: {facts.shared_classes[0]}}}}}"
         )
         namespace = shlex.quote(wishes.namespace)
         hints = (
-            f"or make a claim of class {facts.shared_classes[0]}, and run this again: "
+            f"or make a claim of class {facts.shared_classes[0]}, and leave --storage out: "
             f"echo '{made}' | kubectl apply -n {namespace} -f -",
         )
     return Undecided(
         "no claim of the namespace is bound and can be written by many machines (ReadWriteMany)",
-        (("--storage", "s3://BUCKET/PREFIX"),),
+        (("--storage", f"{'gs' if '-gke' in (facts.version or '') else 's3'}://BUCKET/PREFIX"),),
         hints,
     )
 

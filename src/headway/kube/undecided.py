@@ -9,6 +9,8 @@ from typing import Any
 
 from headway.spec.target_text import TargetLine
 
+FLAGS = ("--context", "--namespace", "--image", "--storage", "--machine", "--queue")
+
 
 @dataclass(frozen=True)
 class Wishes:
@@ -29,7 +31,8 @@ class Wishes:
 
     def command(self, more: Mapping[str, str]) -> str:
         """As it was typed, with these flags in place of the same."""
-        flags = {**self.typed, **more}
+        both = {**self.typed, **more}
+        flags = {flag: both[flag] for flag in FLAGS if flag in both}
         words = [word for flag, value in flags.items() for word in (flag, value)]
         settings = [word for one in self.settings for word in ("--set", one)]
         return shlex.join(["headway", "target", "add", self.name, *words, *settings])

@@ -9,10 +9,13 @@ from contextlib import suppress
 from urllib.parse import urlencode
 
 from headway.clock import Clock
-from headway.errors import NotFound
+from headway.errors import BadInput, NotFound
 from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
 from headway.kube.cluster_facts import Answers
 from headway.kube.names import MANAGED_BY, Object
+from headway.kube.pod_needs import namespace_finding
+from headway.kube.rbac import RBAC
+from headway.kube.reviews import ACCESS, SELF, Right, access_review, is_allowed
 
 AT_A_TIME = 4
 LOOK_SECONDS = 20.0
@@ -20,8 +23,6 @@ PAGE = 500
 MOST_PAGES = 40
 """Of 500 objects. A cluster with more pods is not counted out: free devices are then not said."""
 CORE, KUEUE = "api/v1", "apis/kueue.x-k8s.io"
-REVIEWS = "apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-WHO = "apis/authentication.k8s.io/v1/selfsubjectreviews"
 ASKED: Mapping[str, tuple[str, ...]] = {
     "version": ("version",),
     "namespace": (CORE + "/namespaces/{namespace}",),
@@ -41,18 +42,22 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     ),
 }
 """Paths; those that end in `?` or `&` are lists."""
-RIGHTS: Mapping[str, tuple[str, str]] = {
-    "create jobs": ("batch", "jobs"),
-    "create replicasets": ("apps", "replicasets"),
-    "create configmaps": ("", "configmaps"),
-    "create secrets": ("", "secrets"),
-    "create services": ("", "services"),
-    "create networkpolicies": ("networking.k8s.io", "networkpolicies"),
-    "create serviceaccounts": ("", "serviceaccounts"),
-    "create roles": ("rbac.authorization.k8s.io", "roles"),
-    "create rolebindings": ("rbac.authorization.k8s.io", "rolebindings"),
-    "create pods/portforward": ("", "pods/portforward"),
+RIGHTS: Mapping[str, Right] = {
+    f"{one.verb} {one.resource}": one
+    for one in (
+        Right("create", "jobs", "batch"),
+        Right("create", "replicasets", "apps"),
+        Right("create", "configmaps"),
+        Right("create", "secrets"),
+        Right("create", "services"),
+        Right("create", "networkpolicies", "networking.k8s.io"),
+        Right("create", "serviceaccounts"),
+        Right("create", "roles", RBAC),
+        Right("create", "rolebindings", RBAC),
+        Right("get", "pods/portforward"),
+    )
 }
+"""What a target depends on, and the first that a run needs; a launch asks for all of them."""
 
 
 def cluster_answers(kube: KubeClient, clock: Clock) -> Answers:
@@ -61,7 +66,7 @@ def cluster_answers(kube: KubeClient, clock: Clock) -> Answers:
     version = kube.call("GET", "version")
     user = _who(kube)
     with ThreadPoolExecutor(AT_A_TIME) as threads:
-        rights = threads.map(lambda right: _is_allowed(kube, right), RIGHTS)
+        rights = threads.map(lambda right: _is_allowed(kube, right), RIGHTS.values())
         names = [name for name in ASKED if name != "version"]
         found = list(threads.map(lambda name: _asked(kube, name, clock, until), names))
     allowed = {name: may for name, may in zip(RIGHTS, rights, strict=True) if may is not None}
@@ -77,27 +82,13 @@ def _who(kube: KubeClient) -> Object | None:
     """An expired login is said at once; that the API is not there (before 1.28) is not."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with suppress(NotFound):
-        return kube.call("POST", WHO, review)
+        return kube.call("POST", SELF, review)
     return None
 
 
-def _is_allowed(kube: KubeClient, right: str) -> bool | None:
-    group, whole = RIGHTS[right]
-    resource, _, subresource = whole.partition("/")
-    attributes = {
-        "namespace": kube.namespace,
-        "verb": right.split()[0],
-        "group": group,
-        "resource": resource,
-        "subresource": subresource,
-    }
-    review = {
-        "apiVersion": "authorization.k8s.io/v1",
-        "kind": "SelfSubjectAccessReview",
-        "spec": {"resourceAttributes": {key: text for key, text in attributes.items() if text}},
-    }
+def _is_allowed(kube: KubeClient, right: Right) -> bool | None:
     try:
-        return bool(kube.call("POST", REVIEWS, review)["status"].get("allowed", False))
+        return is_allowed(kube.call("POST", ACCESS, access_review(right, kube.namespace)))
     except (NotFound, RequestRefused):
         return None
 
@@ -109,7 +100,11 @@ def _asked(kube: KubeClient, name: str, clock: Clock, until: float) -> Object | 
             if not path.endswith(("?", "&")):
                 return kube.call("GET", path)
             return _listed(kube, path, clock, until)
-        except (NotFound, RequestRefused, ClusterUnreachable):
+        except NotFound:
+            if name == "namespace":
+                finding = namespace_finding(kube.namespace)
+                raise BadInput(finding.words, finding.fix) from None
+        except (RequestRefused, ClusterUnreachable):
             continue
     return None
 

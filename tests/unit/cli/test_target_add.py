@@ -73,7 +73,7 @@ def test_it_is_seen_said_and_written(headway: Headway, kube: FakeKube, targets: 
         "context lab, namespace ml, as arn:aws:sts::111122223333:assumed-role/ml/me",
         "all that a run needs to start",
         "p5.48xlarge: 2 nodes with H100:8, 8 of 16 free",
-        "3; 7.8 cores and 28.7 GiB free on half of them",
+        "3 nodes; most have 7.8 cores and 28.7 GiB free",
         "shared-fs (ReadWriteMany); notebook (ReadWriteOnce)",
         "2 of storage; for many machines: efs-sc",
         "karpenter.sh/capacity-type=spot",
@@ -213,6 +213,14 @@ def test_a_cluster_that_does_not_answer(headway: Headway, kube: FakeKube) -> Non
     assert "the API server does not answer" in said.err
 
 
+def test_a_namespace_that_is_not_there(headway: Headway, kube: FakeKube, targets: Path) -> None:
+    Answering(kube, "eks")
+    said = headway(*ADD, "--namespace", "nobody")
+    assert said.exit_code == Exit.BAD_INPUT
+    assert said.err.startswith("error: there is no namespace nobody\n")
+    assert not targets.exists()
+
+
 def test_a_login_that_has_expired(headway: Headway, kube: FakeKube) -> None:
     kube.refusing["GET /version"] = [(401, "Unauthorized")]
     said = headway(*ADD)
@@ -238,4 +246,4 @@ def test_a_cluster_of_many_nodes_is_read_in_pages(
         return 200, json.dumps({"metadata": metadata, "items": items}).encode()
 
     kube.answer = paged  # type: ignore[method-assign]
-    assert "3; 7.8 cores" in headway(*ADD).err
+    assert "3 nodes; most have 7.8 cores" in headway(*ADD).err

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from headway.errors import BadInput
-from headway.kube.cluster_facts import cluster_facts, quantity
+from headway.kube.cluster_facts import cluster_facts
 from headway.kube.target_choice import target_choice
 from headway.kube.undecided import Choice, Wishes
 from headway.launch.cluster_look import ASKED, RIGHTS
@@ -95,15 +96,20 @@ def test_spot_machines_that_all_have_a_taint_are_tolerated() -> None:
 
 
 def test_everything_that_is_open_is_said_at_once_and_commands_are_whole() -> None:
-    problem, *hints = refusal("gke", {})
-    assert problem.count("; ") == 2
-    command = (
-        "headway target add lab --storage s3://BUCKET/PREFIX --machine a3-megagpu-8g --image "
-        "ADDRESS@sha256:DIGEST"
-    )
-    assert hints[0] == command
-    assert any("class standard-rwx" in one and "kubectl apply -n ml" in one for one in hints)
-    assert sum(one.startswith("headway target add") for one in hints) == 4
+    with pytest.raises(BadInput) as caught:
+        chosen("gke", {})
+    image, storage, machines = str(caught.value).split("\nerror: ")
+    command = "headway target add lab --image ADDRESS@sha256:DIGEST --storage gs://BUCKET/PREFIX"
+    assert image.split("\nhint: ")[1] == f"{command} --machine a3-megagpu-8g"
+    # The same command is not said twice.
+    assert "class standard-rwx" in storage.split("\nhint: ")[1]
+    assert "kubectl apply -n ml" in storage
+    assert machines.split("\nhint: ")[1:] == [
+        f"{command} --machine g2-standard-48",
+        f"{command} --machine cpu",
+    ]
+    made = yaml.safe_load(storage.partition("echo '")[2].partition("'")[0])
+    assert made["spec"]["storageClassName"] == "standard-rwx"
 
 
 def test_claims_that_several_machines_can_write() -> None:
@@ -215,19 +221,15 @@ def test_what_is_free_now() -> None:
     assert group.num_free is None
 
 
-@pytest.mark.parametrize(
-    ("amount", "number"),
-    [
-        ("7500m", 7.5),
-        ("1k", 1000),
-        ("2Ki", 2048),
-        ("1.5Gi", 1.5 * 2**30),
-        ("1e3", 1000),
-        ("100n", 1e-7),
-        ("3", 3),
-        (None, 0),
-        ("?", 0),
-    ],
-)
-def test_amounts_as_kubernetes_writes_them(amount: str | None, number: float) -> None:
-    assert quantity(amount) == pytest.approx(number)
+def test_a_version_that_runs_do_not_work_with_is_warned_of() -> None:
+    old = {"major": "1", "minor": "29", "gitVersion": "v1.29.1"}
+    notes = chosen("eks", {"image": IMAGE}, version=old).notes
+    assert any("1.29, and runs need 1.31 or later" in note for note in notes)
+
+
+def test_amounts_in_any_unit() -> None:
+    nodes = answers("bare")["nodes"]
+    for node in nodes["items"]:
+        node["status"]["allocatable"] |= {"cpu": "224000m", "memory": "2e12"}
+    found = values(chosen("bare", {"image": IMAGE}, nodes=nodes))
+    assert (found["pod.resources.cpu"], found["pod.resources.memory"]) == (212, "1769Gi")

@@ -44,7 +44,7 @@ def seen_rows(facts: ClusterFacts, wishes: Wishes) -> list[tuple[str, str]]:
         ("claims", _claims(facts)),
         ("classes", _classes(facts)),
         ("queues", ", ".join(facts.queues) or "none of Kueue"),
-        ("spot", "=".join(facts.spot) if facts.spot else "no machine has a label of spot machines"),
+        ("spot", _spot(facts)),
         ("pod security", facts.level or "none enforced, or it may not be seen"),
         *(("images", text) for text in _images(facts)),
     ]
@@ -52,7 +52,17 @@ def seen_rows(facts: ClusterFacts, wishes: Wishes) -> list[tuple[str, str]]:
 
 def _rights(facts: ClusterFacts) -> str:
     missing = [right for right, may in facts.rights.items() if not may]
-    return f"you may not {', '.join(missing)}" if missing else "all that a run needs to start"
+    if not missing:
+        return "all that a run needs to start"
+    text = f"you may not {', '.join(missing)}"
+    is_roles = "create roles" in missing
+    return f"{text}; runs use an account of the administrator's" if is_roles else text
+
+
+def _spot(facts: ClusterFacts) -> str:
+    if facts.num_nodes is None:
+        return f"nodes {NOT_SEEN}"
+    return "=".join(facts.spot) if facts.spot else "no machine has a label of spot machines"
 
 
 def _accelerators(facts: ClusterFacts) -> Iterator[str]:
@@ -79,8 +89,10 @@ def _group(group: MachineGroup) -> str:
 def _cpu(facts: ClusterFacts) -> str:
     room = facts.cpu_room
     if room is not None:
-        has = "free on half of them" if room.is_free else "on half of them, free or not"
-        return f"{room.num_nodes}; {room.cores:.1f} cores and {byte_size(room.memory_bytes)} {has}"
+        has = f"{room.cores:.1f} cores and {byte_size(room.memory_bytes)}"
+        free = "free" if room.is_free else "(what is free may not be seen)"
+        whose = "1 node with" if room.num_nodes == 1 else f"{room.num_nodes} nodes; most have"
+        return f"{whose} {has} {free}"
     limits = [f"{whose}: {_amount(name, most)}" for name, (most, whose) in facts.limits.items()]
     if facts.num_nodes is not None:
         return "none takes pods without a toleration"
