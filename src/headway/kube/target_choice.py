@@ -218,11 +218,12 @@ def _spot(facts: ClusterFacts, choice: Choice) -> None:
 
 
 def _accounts(facts: ClusterFacts, wishes: Wishes, choice: Choice) -> None:
-    """Without the right to make Roles, runs need an account that an administrator has made."""
+    """Without the right to make Roles, runs need an account that an administrator makes. One that
+    is there is used in any case: it may be known to a cloud, for the bucket."""
     needed = ("create roles", "create rolebindings", "create serviceaccounts")
-    if all(facts.rights.get(right, True) for right in needed):
-        return
     is_there = SHARED_ROLE in facts.accounts
+    if not is_there and all(facts.rights.get(right, True) for right in needed):
+        return
     comment = "made by an administrator" if is_there else "you may not create Roles; not there yet"
     choice.add(("service_account", "coordinator"), SHARED_ROLE, comment)
     if WORKER_ACCOUNT in facts.accounts:

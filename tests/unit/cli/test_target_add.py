@@ -75,7 +75,7 @@ def test_it_is_seen_said_and_written(headway: Headway, kube: FakeKube, targets: 
         "p5.48xlarge: 2 nodes with H100:8, 8 of 16 free",
         "3 nodes; most have 7.8 cores and 28.7 GiB free",
         "shared-fs (ReadWriteMany); notebook (ReadWriteOnce)",
-        "2 of storage; for many machines: efs-sc",
+        "2; for claims of many machines: efs-sc",
         "karpenter.sh/capacity-type=spot",
         "pull from 111122223333.dkr.ecr.eu-central-1.amazonaws.com",
         f"added target new to {targets}",

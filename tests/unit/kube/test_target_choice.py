@@ -221,6 +221,19 @@ def test_what_is_free_now() -> None:
     assert group.num_free is None
 
 
+def test_accounts_of_an_administrator_are_used_whoever_asks() -> None:
+    """A cloud may know them, for the bucket."""
+    found = values(chosen("edit-only", {}, rights=dict.fromkeys(RIGHTS, True)))
+    assert found["service_account.coordinator"] == "headway-coordinator"
+    assert found["service_account.name"] == "headway-worker"
+
+
+def test_an_account_that_is_not_there_yet_is_the_administrators_to_make() -> None:
+    choice = chosen("edit-only", {}, accounts={"items": []})
+    assert values(choice)["service_account.coordinator"] == "headway-coordinator"
+    assert "headway rbac --on lab | kubectl apply -f -" in choice.notes[0]
+
+
 def test_a_version_that_runs_do_not_work_with_is_warned_of() -> None:
     old = {"major": "1", "minor": "29", "gitVersion": "v1.29.1"}
     notes = chosen("eks", {"image": IMAGE}, version=old).notes

@@ -165,4 +165,4 @@ def _finish(choice: Choice, wishes: Wishes, is_dry: bool) -> None:
     for note in choice.notes:
         warn(note)
     if not is_dry:
-        hint(f"headway check --on {wishes.name}", f"headway run --on {wishes.name}")
+        hint(f"headway target check {wishes.name}", f"headway run --on {wishes.name}")

@@ -115,8 +115,10 @@ def _claims(facts: ClusterFacts) -> str:
 def _classes(facts: ClusterFacts) -> str:
     if facts.num_classes is None:
         return f"storage classes {NOT_SEEN}"
+    if facts.num_classes == 0:
+        return "none"
     shared = ", ".join(facts.shared_classes)
-    return f"{facts.num_classes} of storage; for many machines: {shared or 'none known'}"
+    return f"{facts.num_classes}; for claims of many machines: {shared or 'none that is known'}"
 
 
 def _images(facts: ClusterFacts) -> Iterator[str]:
