@@ -175,6 +175,8 @@ class FakeKube:
         if there is not None:
             for part in patch.keys() & {"spec", "status"}:
                 there[part] = _merged(there.get(part, {}), patch[part])
+            if "ownerReferences" in patch.get("metadata", {}):
+                there["metadata"]["ownerReferences"] = patch["metadata"]["ownerReferences"]
             annotations = patch.get("metadata", {}).get("annotations", {})
             there["metadata"]["annotations"] = _merged(
                 there["metadata"].get("annotations", {}), annotations

@@ -14,9 +14,11 @@ ANSWER = b"HTTP/1.1 503 Slow Down\r\nContent-Length: 0\r\nConnection: close\r\n\
 class Proxy:
     """Accepts connections until it is closed; what becomes of each is for `serve`."""
 
-    def __init__(self, to_port: int) -> None:
+    def __init__(self, to_port: int, address: str = "127.0.0.1") -> None:
+        """`address`: where it listens, and where its server does."""
         self.to_port = to_port
-        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = address
+        self._listener = socket.create_server((address, 0))
         self.port = int(self._listener.getsockname()[1])
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -58,7 +60,7 @@ class BrokenProxy(Proxy):
                 client.sendall(ANSWER)
                 break
             if server is None:
-                server = socket.create_connection(("127.0.0.1", self.to_port))
+                server = socket.create_connection((self.address, self.to_port))
                 threading.Thread(target=_pump, args=(server, client), daemon=True).start()
             server.sendall(data)
         if server is not None:
@@ -72,15 +74,15 @@ class SlowProxy(Proxy):
     first bytes after an answer.
     """
 
-    def __init__(self, to_port: int, delay_seconds: float) -> None:
+    def __init__(self, to_port: int, delay_seconds: float, address: str = "127.0.0.1") -> None:
         self.delay_seconds = delay_seconds
         self.num_requests = 0
         self.num_ranges = 0
         """Of these: requests for a part of a file."""
-        super().__init__(to_port)
+        super().__init__(to_port, address)
 
     def serve(self, client: socket.socket) -> None:
-        server = socket.create_connection(("127.0.0.1", self.to_port))
+        server = socket.create_connection((self.address, self.to_port))
         answered = threading.Event()
         answered.set()
 

@@ -210,6 +210,7 @@ COMMANDS = [
     ),
     CommandEntry(INTERNAL, "coordinator", "", "coordinator:coordinator"),
     CommandEntry(INTERNAL, "node", "", "node:node"),
+    CommandEntry(INTERNAL, "part", "", "part:part"),
     CommandEntry(INTERNAL, "keep", "", "keep:keep"),
     CommandEntry(INTERNAL, "serve", "", "serve:serve"),
     CommandEntry(INTERNAL, "wheels", "", "wheels:wheels"),

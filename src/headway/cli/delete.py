@@ -27,7 +27,7 @@ def delete(
         list[str],
         typer.Argument(
             metavar="RUN",
-            help="Names, folders or addresses of runs.",
+            help="Names, folders or addresses of runs; or data-KEY, a preparation on a target.",
             autocompletion=local_runs,
         ),
     ],
@@ -61,7 +61,7 @@ def _deletion(name: str, on: str | None) -> Deletion:
     from headway.state.status import read_status
 
     if (there := target_run(name, on, Path.cwd())) is not None:
-        return deletion_on(there)
+        return _deletion_of_preparation(there) or deletion_on(there)
     directory = find_run(name, Path.cwd())
     if read_status(directory, SystemClock().now()).state in ("starting", "running"):
         raise StillRunning(f"run {directory.name} is still running", f"headway stop {name}")
@@ -79,6 +79,24 @@ def _remove(directory: RunDirectory) -> None:
     """Also what is cached of it on this machine."""
     directory.store.remove("")
     shutil.rmtree(directory.local, ignore_errors=True)
+
+
+def _deletion_of_preparation(there: TargetRun) -> Deletion | None:
+    """None if it is a run."""
+    from headway.clock import SystemClock
+    from headway.launch.data_run import DataRun, is_preparation
+
+    preparation = DataRun(there.kube, there.name, there.on, SystemClock())
+    job = preparation.job()
+    if job is None or not is_preparation(job):
+        return None
+    what = f"preparation {there.name} on {there.on}; what it has prepared stays"
+
+    def delete() -> None:
+        preparation.end()
+        say(f"deleted {what}")
+
+    return Deletion(what, delete)
 
 
 def deletion_on(run: TargetRun) -> Deletion:

@@ -6,11 +6,12 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import xxhash
 
 from headway.errors import BadInput, needs_train
+from headway.spec.data_config import CLAIM, StreamConfig
 from headway.state.set_files import MIXTURE, PREPARED
 from headway.state.store import Store
 
@@ -31,25 +32,45 @@ class Sets:
     validation: dict[str, str]
 
 
-def trainable_sets(loaded: Loaded, background: ExitStack) -> Sets:
+class SetsThere(Protocol):
+    """The target of a run, where sets can be and be prepared."""
+
+    def takes(self, job: PrepareJob) -> bool:
+        """Whether pods can prepare it: no source is on this machine."""
+        ...
+
+    def prepared(self, job: PrepareJob, name: str, is_streamed: bool) -> str:
+        """Its location from this machine, once it is prepared, or for a streamed one planned."""
+        ...
+
+    def located(self, path: str) -> str:
+        """Location, from this machine, of `claim:PATH`."""
+        ...
+
+
+def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | None = None) -> Sets:
     """Sets that fit the run's objective and sequence length. Workers would find out too, but only
-    after their imports. A script has none."""
+    after their imports. A script has none. `there`: the target that it runs on."""
     if loaded.run.command is not None:
         return Sets("", {})
-    sets = sets_of(loaded, background)
+    sets = sets_of(loaded, background, there)
     from headway.cli.set_preparation import wait_for_first_samples
-    from headway.data.reading.compatibility import require_fit
+    from headway.data.reading.compatibility import require_fit, require_layout
+    from headway.data.reading.growing_set import GrowingSet
     from headway.data.reading.sample_set import open_set
 
     objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
     for location in (sets.train, *sets.validation.values()):
         with closing(open_set(Store(location))) as samples:
+            if there is not None and isinstance(samples, GrowingSet):
+                require_layout(samples, objective, length)  # workers wait for its first samples
+                continue
             wait_for_first_samples(samples, length)
             require_fit(samples, objective, length)
     return sets
 
 
-def sets_of(loaded: Loaded, background: ExitStack) -> Sets:
+def sets_of(loaded: Loaded, background: ExitStack, there: SetsThere | None = None) -> Sets:
     """Prepares what is not prepared; with `stream`, in the background until that is closed."""
     data = loaded.run.data
     assert data.train is not None
@@ -59,23 +80,34 @@ def sets_of(loaded: Loaded, background: ExitStack) -> Sets:
             "rename that set, or remove hold_out",
         )
     if data.train.stream:
-        train = _streamed("train", data.train, loaded, background)
+        train = _streamed("train", data.train, loaded, background, there)
     else:
-        train = ready_set("train", data.train, loaded, tokenizer_of=None)
+        train = ready_set("train", data.train, loaded, tokenizer_of=None, there=there)
     validation = {
-        name: ready_set(name, dataset, loaded, tokenizer_of=train)
+        name: ready_set(name, dataset, loaded, tokenizer_of=train, there=there)
         for name, dataset in data.validation.items()
     }
     if data.train.hold_out is not None:
         # With the tokenizer that the training set now has: training another reads all the text.
         other = data.train.model_copy(update={"tokenizer": None})
-        validation[HELD_OUT] = ready_set(HELD_OUT, other, loaded, tokenizer_of=train, side=HELD_OUT)
+        validation[HELD_OUT] = ready_set(
+            HELD_OUT, other, loaded, tokenizer_of=train, side=HELD_OUT, there=there
+        )
     return Sets(train, validation)
 
 
-def _streamed(name: str, dataset: DataSetConfig, loaded: Loaded, background: ExitStack) -> str:
+def _streamed(
+    name: str,
+    dataset: DataSetConfig,
+    loaded: Loaded,
+    background: ExitStack,
+    there: SetsThere | None,
+) -> str:
     """Location of a set that is prepared in the background, unless it is complete."""
     job = job_of(dataset, loaded, tokenizer_of=None)
+    if there is not None:
+        settings = job.settings.model_copy(update={"in_sequence": True})
+        return there.prepared(replace(job, settings=settings), name, is_streamed=True)
     from headway.cli.set_preparation import BackgroundPreparation
     from headway.data.set_format import MANIFEST
 
@@ -87,19 +119,32 @@ def _streamed(name: str, dataset: DataSetConfig, loaded: Loaded, background: Exi
 
 
 def ready_set(
-    name: str, dataset: DataSetConfig, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+    name: str,
+    dataset: DataSetConfig,
+    loaded: Loaded,
+    tokenizer_of: str | None,
+    side: str = "train",
+    there: SetsThere | None = None,
 ) -> str:
     """Location of the set, once it is prepared."""
     if dataset.mixture is not None:
-        return _ready_mixture(name, dataset, loaded, tokenizer_of)
+        return _ready_mixture(name, dataset, loaded, tokenizer_of, there)
     if dataset.path is not None:
-        return located(dataset.path, loaded.folder)
-    return _prepared(name, dataset, loaded, tokenizer_of, side)
+        return located(dataset.path, loaded.folder, there)
+    return _prepared(name, dataset, loaded, tokenizer_of, side, there)
 
 
-def located(path: str, folder: Path) -> str:
+def located(path: str, folder: Path, there: SetsThere | None) -> str:
     """Resolves a path from the folder of the run file; an address stays as it is."""
+    if path.startswith(CLAIM):
+        if there is None:
+            raise claim_needs_target(path)
+        return there.located(path)
     return path if "://" in path else str(folder / path)
+
+
+def claim_needs_target(path: str) -> BadInput:
+    return BadInput(f"{path} is a path on the claim of a target", "add --on TARGET")
 
 
 def job_of(
@@ -112,30 +157,33 @@ def job_of(
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
-    masked = loaded.run.objective.type == "masked"
+    masked, stream = loaded.run.objective.type == "masked", getattr(source, "stream", False)
     share = getattr(source, "hold_out", None)
     assert source.sources is not None
+    settings = RecipeSettings(
+        layout="windows" if masked else "stream",
+        window_tokens=loaded.run.data.sequence_length if masked else None,
+        column=source.column,
+        template=source.template,
+        messages=source.messages,
+        transform=source.transform,
+        ids=source.ids,
+        mask=source.mask,
+        unmask=None
+        if source.unmask is None
+        else UnmaskColumns(positions=source.unmask.positions, ids=source.unmask.ids),
+        deduplicate=source.deduplicate,
+        hold_out=share,
+        side="held_out" if side == HELD_OUT else "train",
+    )
+    if isinstance(stream, StreamConfig):
+        settings = settings.streamed(int(stream.window.amount))
     return PrepareJob(
         sources=source.sources,
         tokenizer=_tokenizer_source(source.tokenizer, tokenizer_of),
         into="",
         beside=loaded.folder,
-        settings=RecipeSettings(
-            layout="windows" if masked else "stream",
-            window_tokens=loaded.run.data.sequence_length if masked else None,
-            column=source.column,
-            template=source.template,
-            messages=source.messages,
-            transform=source.transform,
-            ids=source.ids,
-            mask=source.mask,
-            unmask=None
-            if source.unmask is None
-            else UnmaskColumns(positions=source.unmask.positions, ids=source.unmask.ids),
-            deduplicate=source.deduplicate,
-            hold_out=share,
-            side="held_out" if side == HELD_OUT else "train",
-        ),
+        settings=settings,
         code=loaded.folder / loaded.run.code.path if loaded.run.code else None,
         anonymous=source.anonymous,
         allow_unreadable=source.allow_unreadable,
@@ -143,7 +191,12 @@ def job_of(
 
 
 def _prepared(
-    name: str, source: SourceConfig, loaded: Loaded, tokenizer_of: str | None, side: str = "train"
+    name: str,
+    source: SourceConfig,
+    loaded: Loaded,
+    tokenizer_of: str | None,
+    side: str = "train",
+    there: SetsThere | None = None,
 ) -> str:
     """Each state of the sources has its own folder: edited text or settings are prepared again, and
     an existing set is never overwritten."""
@@ -151,6 +204,10 @@ def _prepared(
     from headway.data.set_format import MANIFEST
 
     job = job_of(source, loaded, tokenizer_of, side)
+    if there is not None and there.takes(job):
+        return there.prepared(job, name, is_streamed=False)
+    if on_claim := next((one for one in job.sources if one.startswith(CLAIM)), None):
+        raise claim_needs_target(on_claim)
     into = _folder_of(job, loaded, name)
     if not (into / MANIFEST).is_file():
         prepare_with_progress(replace(job, into=str(into)), name)
@@ -198,7 +255,11 @@ def _changed(path: Path) -> int | None:
 
 
 def _ready_mixture(
-    name: str, dataset: DataSetConfig, loaded: Loaded, tokenizer_of: str | None
+    name: str,
+    dataset: DataSetConfig,
+    loaded: Loaded,
+    tokenizer_of: str | None,
+    there: SetsThere | None,
 ) -> str:
     try:
         from headway.data.reading.mixture import MemberSpec, write_mixture
@@ -211,12 +272,12 @@ def _ready_mixture(
     shared = tokenizer_of
     for member_name, member in dataset.mixture.items():
         if member.path is not None:
-            location = located(member.path, loaded.folder)
+            location = located(member.path, loaded.folder, there)
         else:
             # The first member gets the tokenizer of the mixture, the others take it from there.
             if member.tokenizer is None and shared is None:
                 member = member.model_copy(update={"tokenizer": dataset.tokenizer})
-            location = _prepared(f"{name}-{member_name}", member, loaded, shared)
+            location = _prepared(f"{name}-{member_name}", member, loaded, shared, there=there)
         shared = shared or location
         wanted.append(
             MemberSpec(

@@ -42,7 +42,7 @@ def prepare_with_progress(job: PrepareJob, name: str) -> SetManifest | PreparedP
     line = MovingLine()
     try:
         made = prepare(
-            job, lambda progress: line.show(_progress_text(name, progress)), SystemClock()
+            job, lambda progress: line.show(progress_text(name, progress)), SystemClock()
         )
     finally:
         line.close()
@@ -150,7 +150,7 @@ def _prepare_in_background(job: PrepareJob) -> None:
         raise SystemExit(int(error.exit_code)) from None
 
 
-def _progress_text(name: str, progress: PrepareProgress) -> str:
+def progress_text(name: str, progress: PrepareProgress) -> str:
     what = "training the tokenizer for" if progress.stage == "tokenizer" else "preparing"
     speed = progress.bytes / 1e6 / max(progress.seconds, 1e-3)
     share = left = ""

@@ -127,9 +127,13 @@ def _launched(kube: KubeClient, target: str) -> dict[str, str]:
     one cannot be read: what it names would be listed as unused."""
     from headway.errors import NotFound
     from headway.kube.pod_status import spec_config_map_name
+    from headway.launch.data_run import prepared_folders
     from headway.launch.job_status import jobs_of_runs
 
-    found = {}
+    # What is being prepared now is used by whoever waits for it.
+    found = {
+        name: f"sets/{folder}" for name, folder in prepared_folders(kube) if folder is not None
+    }
     for run, job in jobs_of_runs(kube):
         name = spec_config_map_name(job)
         config_map = kube.config_map(name) if name is not None else None

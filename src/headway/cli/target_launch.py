@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from lightkube.resources.batch_v1 import Job
 
     from headway.cli.run_sets import Sets
+    from headway.cli.sets_on_target import SetsOnTarget
     from headway.kube.names import Object
     from headway.launch.upload import Files
     from headway.spec.load import Loaded
@@ -80,9 +81,13 @@ def _launch(
     plan.warn()
     require_room_for(run, plan, found, is_new=job is None)
     packages = packages_of(loaded, lambda: python_on(found.target), run.location)
+    from headway.cli.sets_on_target import SetsOnTarget
+
+    there = SetsOnTarget(run, found, loaded.run.secrets)
     with ExitStack() as nothing_in_the_background:
-        sets = trainable_sets(loaded, nothing_in_the_background)
-    plan = plan.with_sets(_set_folders(sets, scratch)).with_packages(packages)
+        sets = trainable_sets(loaded, nothing_in_the_background, there)
+    folders = _set_folders(sets, scratch, there)
+    plan = plan.with_sets(folders, there.folders(named_sets(sets))).with_packages(packages)
     storage = Store(run.storage)
 
     is_left = is_left_to_train(
@@ -94,7 +99,9 @@ def _launch(
     note_code(run.location, plan.code)
     if keeps_compiled(plan.resolved, run.target):
         _make_compiled_secret(run)
+    there.let_go()
     _create(run, plan.objects(new_key()))
+    there.belong_to(run.cluster.job())
     note_started_on(loaded.folder, run.name, on, run.bucket)
     return run
 
@@ -166,15 +173,21 @@ def _refuse_active(run: TargetRun, job: Job | None) -> None:
     )
 
 
-def _set_folders(sets: Sets, scratch: Path) -> list[LocalFolder]:
-    """Sets on this machine. A mixture is uploaded with its members, and finds them beside it."""
+def named_sets(sets: Sets) -> dict[Key, str]:
+    """Their locations by the keys that name them."""
     named: dict[Key, str] = {TRAIN: sets.train} if sets.train else {}
-    named |= {("data", "validation", name): path for name, path in sets.validation.items()}
-    here = {key: Path(path) for key, path in named.items() if "://" not in path}
-    return [folder for key, path in here.items() for folder in _with_members(key, path, scratch)]
+    return named | {("data", "validation", name): path for name, path in sets.validation.items()}
 
 
-def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
+def _set_folders(sets: Sets, scratch: Path, there: SetsOnTarget) -> list[LocalFolder]:
+    """Sets on this machine. A mixture is uploaded with its members, and finds them beside it."""
+    here = {key: Path(path) for key, path in named_sets(sets).items() if "://" not in path}
+    return [
+        folder for key, path in here.items() for folder in _with_members(key, path, scratch, there)
+    ]
+
+
+def _with_members(key: Key, path: Path, scratch: Path, there: SetsOnTarget) -> list[LocalFolder]:
     from headway.data.reading.mixture import read_mixture
 
     if not (path / MIXTURE).is_file():
@@ -187,12 +200,14 @@ def _with_members(key: Key, path: Path, scratch: Path) -> list[LocalFolder]:
                 LocalFolder((*key, "mixture", member.name), "sets", path / member.location)
             )
             member = member.model_copy(update={"location": f"../{member.digest}"})
+        else:
+            member = member.model_copy(update={"location": there.in_pods(member.location)})
         members.append(member)
-    there = scratch / "-".join(key)
-    there.mkdir()
+    moved_to = scratch / "-".join(key)
+    moved_to.mkdir()
     moved = mixture.model_copy(update={"members": tuple(members)})
-    (there / MIXTURE).write_text(moved.model_dump_json(indent=2, exclude_none=True) + "\n")
-    return [*folders, LocalFolder(key, "sets", there)]
+    (moved_to / MIXTURE).write_text(moved.model_dump_json(indent=2, exclude_none=True) + "\n")
+    return [*folders, LocalFolder(key, "sets", moved_to)]
 
 
 def upload_folders(storage: Store, plan: TargetPlan, on: str) -> None:

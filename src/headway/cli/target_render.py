@@ -33,6 +33,7 @@ from headway.kube.worker_devices import unknown_kind
 from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
 from headway.preflight.vocabulary import vocabulary_size
+from headway.spec.data_config import is_elsewhere
 from headway.spec.load import load_target
 from headway.state.code_folder import CodeFolder, CodeFolderRefused, code_folder
 from headway.state.file_listing import listing_of
@@ -124,10 +125,13 @@ class TargetPlan:
     code: CodeFolder | None = None
     """As it was when the digest was made: an edit after that is one of the next launch."""
 
-    def with_sets(self, sets_here: Sequence[LocalFolder]) -> TargetPlan:
-        """The same, once its sets are prepared."""
+    def with_sets(
+        self, sets_here: Sequence[LocalFolder], sets_there: Mapping[Key, str]
+    ) -> TargetPlan:
+        """The same, once its sets are prepared. `sets_there`: folders of those that were prepared
+        on the target."""
         folders = [*(folder for folder in self.folders if folder.kind != "sets"), *sets_here]
-        digests = {**self.digests, **_digests(self.loaded, sets_here)}
+        digests = {**self.digests, **_digests(self.loaded, sets_here), **sets_there}
         plan = _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
         return replace(plan, code=self.code)
 
@@ -317,9 +321,16 @@ def _set_digest(folder: LocalFolder, where: str) -> str:
 
 def _refuse_stream(loaded: Loaded) -> None:
     train = loaded.run.data.train
-    if train is not None and train.stream:
+    here = (
+        next((one for one in (train.sources or ()) if not is_elsewhere(one)), None)
+        if train
+        else None
+    )
+    if train is not None and train.stream and here is not None:
         raise SpecError(
-            "data.train.stream: pods cannot read a set that is still being prepared here",
+            f"data.train.stream: {here} is on this machine: pods cannot read a set that is still "
+            "being prepared here",
             str(loaded.located.mark(("data", "train", "stream"))),
-            "remove it: the set is then prepared first",
+            "remove it: the set is then prepared first; or put the sources into a bucket, or on "
+            "the claim",
         )

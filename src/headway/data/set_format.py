@@ -27,10 +27,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from headway.data.statistics import Statistics
 from headway.errors import BadInput, NotFound
+from headway.state.set_files import MANIFEST as MANIFEST
 from headway.state.store import Store
 
 READABLE = (1, 2)
-MANIFEST = "manifest.json"
 SHARDS = "shards"
 TOKENIZER = "tokenizer"
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, get_args
 
 from headway.errors import BadInput
 
-Component = Literal["worker", "coordinator", "storage"]
+Component = Literal["worker", "coordinator", "storage", "data"]
 COMPONENTS: tuple[Component, ...] = get_args(Component)
 """The roles of pods in a run, also the names of their containers."""
 Object = dict[str, Any]

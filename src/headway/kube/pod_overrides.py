@@ -61,7 +61,7 @@ class TargetMismatch(BadInput):
 def with_overrides(template: Object, target: Target, component: Component) -> Object:
     """A pod template of one container with the target's additions."""
     pod = target.pod
-    own, section = (pod, "pod") if component == "worker" else (target.coordinator, "coordinator")
+    own, section = _own_config(target, component)
     made = deepcopy(template)
     metadata, spec = made["metadata"], made["spec"]
     (container,) = spec["containers"]
@@ -78,6 +78,15 @@ def with_overrides(template: Object, target: Target, component: Component) -> Ob
     _add_volumes(spec, pod.volumes)
     _add_mounts(container, pod)
     return made
+
+
+def _own_config(target: Target, component: Component) -> tuple[ComponentConfig, str]:
+    """What the target says of pods of this kind, and its key."""
+    if component == "worker":
+        return target.pod, "pod"
+    if component == "data":
+        return target.prepare, "prepare"
+    return target.coordinator, "coordinator"
 
 
 def require_restricted(pod: PodConfig) -> None:

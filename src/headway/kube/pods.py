@@ -29,6 +29,9 @@ from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
 
 SPEC_VOLUME = "headway-spec"
+KEYED: tuple[Component, ...] = ("worker", "coordinator", "storage")
+"""Pods that have a key: others talk to nobody."""
+KEY_MOUNT = {"name": "headway-key", "mountPath": KEY_FOLDER, "readOnly": True}
 READ_BY_GROUP = 0o440
 """Mode of the key's file, whose group is the pod's; written in decimal, since JSON has no octal."""
 
@@ -52,6 +55,7 @@ def template(
     spec: Mapping[str, Any],
 ) -> Object:
     """A pod with only this container; `spec` holds the fields specific to this kind of pod."""
+    key = {"secretName": run_object(run), "defaultMode": READ_BY_GROUP}
     return {
         "metadata": {"labels": labels(run, component)},
         "spec": {
@@ -70,10 +74,7 @@ def template(
             "containers": [container],
             "volumes": [
                 {"name": "headway-home", "emptyDir": {}},
-                {
-                    "name": "headway-key",
-                    "secret": {"secretName": run_object(run), "defaultMode": READ_BY_GROUP},
-                },
+                *([{"name": "headway-key", "secret": key}] if component in KEYED else []),
                 *_claim(target),
                 *volumes,
             ],
@@ -95,9 +96,7 @@ def container(
     dropped: Object = {"drop": ["ALL"]}
     return {
         "name": component,
-        "image": target.image
-        if component == "worker"
-        else target.coordinator.image or target.image,
+        "image": _image(component, target),
         "command": list(command),
         **_credentials(target),
         "env": [
@@ -115,11 +114,18 @@ def container(
         },
         "volumeMounts": [
             {"name": "headway-home", "mountPath": HOME},
-            {"name": "headway-key", "mountPath": KEY_FOLDER, "readOnly": True},
+            *([KEY_MOUNT] if component in KEYED else []),
             *([{"name": "headway-storage", "mountPath": STORAGE}] if _claim(target) else []),
             *mounts,
         ],
     }
+
+
+def _image(component: Component, target: Target) -> str | None:
+    if component == "worker":
+        return target.image
+    own = target.prepare if component == "data" else target.coordinator
+    return own.image or target.image
 
 
 def queue_labels(target: Target) -> dict[str, str]:

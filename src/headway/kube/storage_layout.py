@@ -2,6 +2,7 @@
 
     ROOT/runs/NAME            run directories
     ROOT/sets/DIGEST          prepared sets
+    ROOT/sets/p-KEY           sets that pods prepare, by what they are made of
     ROOT/code/DIGEST          files of a code folder
     ROOT/models/DIGEST        a model's folder in the HF format
     ROOT/packages/DIGEST      packages of `code.requirements`, as one archive
@@ -22,7 +23,13 @@ from typing import Literal
 from headway.errors import SpecError
 from headway.kube.names import FETCHED, HEADWAY, STORAGE
 from headway.kube.pod_overrides import TargetMismatch
-from headway.spec.data_config import DataSetConfig, SourceConfig
+from headway.spec.data_config import (
+    CLAIM,
+    DataSetConfig,
+    SourceConfig,
+    claim_path,
+    is_elsewhere,
+)
 from headway.spec.load import Loaded
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import ModelConfig, RunFile
@@ -39,6 +46,8 @@ SITE = "site"
 """Folder with the installed packages, in that of the archive."""
 HELD_OUT = "held_out"
 """Name of the validation set that `hold_out` makes."""
+PREPARED_THERE = "p-"
+"""Beginning of the folder of a set that pods prepare: what is in it is not known before."""
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})
 """Never read, so never uploaded."""
 
@@ -117,13 +126,17 @@ def set_locations(
 def set_addresses(run: RunFile) -> dict[Key, str | None]:
     """All sets of the run, the training set first: the address of one that stays where it is, None
     for one that is uploaded."""
-    sets: dict[Key, str | None] = {
-        key: dataset.path if dataset.path is not None and "://" in dataset.path else None
-        for key, dataset in _datasets(run)
-    }
+    sets = {key: _address(dataset.path) for key, dataset in _datasets(run)}
     if run.data.train is not None and run.data.train.hold_out is not None:
         sets["data", "validation", HELD_OUT] = None
     return sets
+
+
+def _address(path: str | None) -> str | None:
+    """As pods see it; None for one on this machine."""
+    if path is not None and path.startswith(CLAIM):
+        return f"{STORAGE}/{claim_path(path)}"
+    return path if path is not None and "://" in path else None
 
 
 def in_pods(
@@ -234,7 +247,7 @@ def _sets_here(run: RunFile, folder: Path) -> Iterator[LocalFolder]:
         named: dict[Key, SourceConfig] = {key: dataset}
         named |= {(*key, "mixture", name): member for name, member in members.items()}
         for inner, source in named.items():
-            if source.path is not None and "://" not in source.path:
+            if source.path is not None and not is_elsewhere(source.path):
                 yield LocalFolder(inner, "sets", folder / source.path)
 
 

@@ -209,11 +209,11 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if resolved.is_script else []),
         *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) or keeps else []),
         *([variable("HEADWAY_COMPILED_KEY", COMPILED_KEY)] if keeps else []),
-        *(_secret_variable(name, target) for name in resolved.run.secrets),
+        *(secret_variable(name, target) for name in resolved.run.secrets),
     ]
 
 
-def _secret_variable(name: str, target: Target) -> Object:
+def secret_variable(name: str, target: Target) -> Object:
     if target.secret is None:
         raise TargetMismatch(
             f"the run needs {name}, and nothing says which Secret has it",

@@ -24,7 +24,7 @@ KEPT_SECONDS = 7 * 86400.0
 REMOVAL_SECONDS = 3600.0
 """Longest removal of one folder."""
 REMOVING = ".removing"
-DIGEST = re.compile(r"(2-)?[0-9a-f]{32,}")
+DIGEST = re.compile(r"(2-|p-)?[0-9a-f]{32,}")
 """Whatever else is there was not uploaded by Headway."""
 
 Launched = Callable[[], Mapping[str, str]]

@@ -9,9 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import get_args
 
-from headway.kube.storage_layout import Kind
+from headway.kube.storage_layout import PREPARED_THERE, Kind
 from headway.launch.upload import whole_mark
-from headway.state.set_files import MIXTURE
+from headway.state.set_files import MANIFEST, MIXTURE
 from headway.state.store import Store
 
 NAMED = re.compile(r"\b(sets|code|models|packages)/([^/\s\"]+)")
@@ -40,6 +40,12 @@ def stored_folders(storage: Store, launched: Mapping[str, str]) -> list[StoredFo
     users = _users([*_specs(storage).items(), *launched.items()])
     found = [_folders(storage, kind, users) for kind in get_args(Kind)]
     return [folder for kind in found for folder in kind]
+
+
+def _whole_mark(kind: str, digest: str) -> str:
+    if digest.startswith(PREPARED_THERE):
+        return f"{kind}/{digest}/{MANIFEST}"
+    return whole_mark(f"{kind}/{digest}")
 
 
 def _specs(storage: Store) -> dict[str, str]:
@@ -81,6 +87,6 @@ def _folders(storage: Store, kind: str, users: Mapping[str, set[str]]) -> Iterab
             len(of_files),
             sum(of_files),
             # Pods write compiled code as one file, and no run names it.
-            is_whole=kind == "compiled" or whole_mark(f"{kind}/{digest}") in facts,
+            is_whole=kind == "compiled" or _whole_mark(kind, digest) in facts,
             runs=tuple(sorted(runs[digest])),
         )

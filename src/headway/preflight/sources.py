@@ -12,11 +12,11 @@ from headway.data.formats.open_files import split_suffix
 from headway.data.formats.readers import ARCHIVES, SUPPORTED
 from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, first_records
-from headway.data.prepare.sources import HUB, readable_files
+from headway.data.prepare.sources import readable_files
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
 from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
-from headway.spec.data_config import SourceConfig, TokenizerConfig
+from headway.spec.data_config import SourceConfig, TokenizerConfig, is_elsewhere
 from headway.spec.load import Loaded
 from headway.state.set_files import MIXTURE
 
@@ -43,7 +43,7 @@ def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]
 
 
 def _set_problems(loaded: Loaded, key: Key, path: str, unchecked: Unchecked) -> Iterator[SpecError]:
-    if "://" in path:
+    if is_elsewhere(path):
         unchecked.add(f"{_dotted(key)}: {path} is opened when the run starts")
         return
     folder = loaded.folder / path
@@ -133,7 +133,7 @@ def _file_problems(
     source."""
     for index, name in enumerate(sources):
         where = str(loaded.located.mark((*key, "sources", index)))
-        if _is_elsewhere(name):
+        if is_elsewhere(name):
             unchecked.add(f"{_dotted(key)}: {name} is opened when the run starts")
             continue
         try:
@@ -158,7 +158,7 @@ def _record_problems(
     """A problem of the first records of all files. The preparation leaves out and counts single
     records and files, so nothing is refused where one file is right or cannot be judged."""
     sources = source.sources or []
-    if any(_is_elsewhere(name) for name in sources):
+    if any(is_elsewhere(name) for name in sources):
         return
     if not files:
         where = str(loaded.located.mark((*key, "sources")))
@@ -181,10 +181,6 @@ def _record_problems(
         yield found[0]
     else:
         unchecked.add(f"{found[0].problem}; other files of {_dotted(key)} may be right")
-
-
-def _is_elsewhere(source: str) -> bool:
-    return source.startswith(HUB) or "://" in source
 
 
 def _is_archive(file: str) -> bool:

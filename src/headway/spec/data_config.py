@@ -3,12 +3,32 @@
 from __future__ import annotations
 
 import re
+from pathlib import PurePosixPath
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from headway.spec.quantities import ShareField
+from headway.spec.quantities import Length, LengthField, ShareField
 from headway.spec.section import Call, Flag, Section, Shorthand, exactly_one
+
+LEAST_WINDOW = 4096
+CLAIM, HUB = "claim:", "hub:"
+"""How a path on a target's claim begins, and a dataset on the hub."""
+
+
+def is_elsewhere(source: str) -> bool:
+    """Whether it is not on this machine: an address, `hub:NAME` or `claim:PATH`."""
+    return "://" in source or source.startswith((CLAIM, HUB))
+
+
+def claim_path(text: str) -> str:
+    """The path of `claim:PATH`. Raises ValueError if it is not one inside the claim."""
+    path = PurePosixPath(text.removeprefix(CLAIM))
+    if path.is_absolute() or ".." in path.parts or not path.parts:
+        raise ValueError(
+            f"{text}: write claim:PATH, a path inside the claim, such as claim:sets/c4"
+        )
+    return str(path)
 
 
 class TokenizerTrainingConfig(Section):
@@ -127,6 +147,22 @@ class MixtureMemberConfig(SourceConfig):
         return self
 
 
+class StreamConfig(Section):
+    """How a set is read that is still being prepared."""
+
+    window: LengthField = Length(2**26, "tokens")
+    """Tokens within which samples are shuffled, such as `4M tokens`. A smaller window starts sooner
+    and mixes less: the sources should be shuffled already. It also makes smaller files: one for
+    about as many tokens."""
+
+    @field_validator("window")
+    @classmethod
+    def _is_tokens(cls, window: Length) -> Length:
+        if window.unit != "tokens" or window.amount < LEAST_WINDOW:
+            raise ValueError(f"{window} is not a number of tokens such as 4M tokens")
+        return window
+
+
 class DataSetConfig(SourceConfig):
     """A prepared set, sources to prepare, or a mixture of them."""
 
@@ -135,9 +171,9 @@ class DataSetConfig(SourceConfig):
     hold_out: ShareField | None = None
     """Fraction of the documents that is kept out of training and becomes the validation set
     `held_out`. Documents are chosen by their content, so the choice never changes."""
-    stream: Flag = False
+    stream: StreamConfig | Flag = False
     """Whether training starts while the sources are still being prepared: in their order, shuffled
-    within windows of 64 Mi tokens."""
+    within windows of 64 Mi tokens. `{window: 4M tokens}`: within smaller ones."""
 
     @model_validator(mode="after")
     def _one_origin(self) -> DataSetConfig:

@@ -83,6 +83,23 @@ class ComponentConfig(Section):
         return self
 
 
+class PrepareConfig(ComponentConfig):
+    """The pods that prepare data on the target: `headway data prepare --on`, and `run --on` where
+    all sources are addresses, `hub:` or `claim:`. Their volumes, variables and so on are those of
+    `pod`."""
+
+    nodes: int = Field(default=4, ge=1, le=1000)
+    """Number of pods, each of which prepares its share of the sources."""
+    image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
+    """Image of these pods, by digest, with Headway and its extra `train`. Left out: `image` of the
+    target. Needed with `coordinator.image`: the workers' image has no Headway then."""
+    resources: dict[str, AmountField] | None = None
+    """Resources of each pod, as request and as limit. As many processes as `cpu` has tokenise.
+    Left out: `cpu` and `memory` of `pod.resources`."""
+    do_not_disrupt: Flag = False
+    """As for workers: what a lost pod had finished is kept, and another takes its place."""
+
+
 class DeviceClaim(Section):
     """Devices of a pod by Kubernetes' dynamic resource allocation (DRA)."""
 

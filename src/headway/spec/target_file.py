@@ -16,7 +16,13 @@ from pydantic import (
     model_validator,
 )
 
-from headway.spec.pod_config import IMAGE_PATTERN, CoordinatorConfig, ObjectName, PodConfig
+from headway.spec.pod_config import (
+    IMAGE_PATTERN,
+    CoordinatorConfig,
+    ObjectName,
+    PodConfig,
+    PrepareConfig,
+)
 from headway.spec.quantities import Interval, IntervalField
 from headway.spec.run_file import BudgetConfig, ResourcesConfig, RunFile
 from headway.spec.section import (
@@ -224,6 +230,8 @@ class Target(Section):
     """Additions to the pods."""
     coordinator: CoordinatorConfig = CoordinatorConfig()
     """Pod of the coordinator."""
+    prepare: PrepareConfig = PrepareConfig()
+    """Pods that prepare data."""
     service_account: ServiceAccountConfig = ServiceAccountConfig()
     """Identity of the run's pods, in Kubernetes and in the cloud."""
     egress: list[str] = []

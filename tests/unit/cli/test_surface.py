@@ -73,6 +73,7 @@ SURFACE = {
     "rbac": ["--on", "--output", "-o"],
     "cleanup": ["--on", "--yes"],
     "node": [],
+    "part": [],
     "keep": [],
     "serve": [],
     "wheels": [],
@@ -121,11 +122,14 @@ SURFACE = {
         "--deduplicate",
         "--hold-out",
         "--stream",
+        "--stream-window",
         "--anonymous",
         "--strict",
         "--allow-unreadable",
         "--processes",
         "--part",
+        "--on",
+        "--nodes",
     ],
     "data join": ["PART", "--into", "--allow-unreadable"],
     "data mix": ["[NAME=]DIR", "--into", "--weights", "--epochs", "--sequence-length"],
@@ -215,7 +219,7 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
 def test_help_lists_the_commands_in_groups_without_internal_ones(headway: Headway) -> None:
     shown = headway("--help").out
     assert "\nLook at runs:\n  status " in shown
-    for name in ("coordinator", "node ", "keep", "serve", "wheels"):
+    for name in ("coordinator", "node ", "part", "keep", "serve", "wheels"):
         assert f"\n  {name}" not in shown
 
 

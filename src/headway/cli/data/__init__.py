@@ -17,7 +17,7 @@ app = plain_app(help="Prepare data for training, and inspect it.", no_args_is_he
 EXAMPLES: dict[Callable[..., None], tuple[str, str]] = {
     prepare: (
         "headway data prepare text.jsonl --into set --tokenizer gpt2",
-        "headway data prepare 'books/*.txt' --into books --train-vocab 8192",
+        "headway data prepare 's3://bucket/text/*.jsonl' --on lab --into c4 --tokenizer gpt2",
     ),
     join: (
         "headway data join part-1 part-2 --into set",

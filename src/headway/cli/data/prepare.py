@@ -12,6 +12,7 @@ from headway.cli.options import AllowUnreadableOption
 from headway.cli.output import hint, say
 
 if TYPE_CHECKING:
+    from headway.data.prepare.job import PrepareJob
     from headway.data.prepare.recipe import UnmaskColumns
 
 
@@ -19,12 +20,17 @@ def prepare(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, globs, s3:// or gs:// addresses, or hub:NAME?split=train."
+            help="Files, folders, globs, s3:// or gs:// addresses, hub:NAME?split=train; with --on "
+            "also claim:PATH."
         ),
     ],
     into: Annotated[
         str,
-        typer.Option("--into", help="Where to write the prepared set: a folder, s3:// or gs://."),
+        typer.Option(
+            "--into",
+            help="Where to write the prepared set: a folder, s3:// or gs://. With --on: a name, "
+            "claim:PATH, s3:// or gs://.",
+        ),
     ],
     tokenizer: Annotated[
         str | None, typer.Option(help="A hub name, or a folder with tokenizer.json.")
@@ -86,6 +92,13 @@ def prepare(
             help="Let runs train on the set while it is prepared, in the order of the sources.",
         ),
     ] = False,
+    stream_window: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TOKENS",
+            help="With --stream: mix samples within so many tokens. Default: 64 Mi.",
+        ),
+    ] = None,
     anonymous: Annotated[
         bool, typer.Option("--anonymous", help="Read public buckets without credentials.")
     ] = False,
@@ -103,12 +116,26 @@ def prepare(
             metavar="I/N", help="Prepare part I of N only, from 1; headway data join joins them."
         ),
     ] = None,
+    on: Annotated[
+        str | None,
+        typer.Option(
+            "--on", metavar="TARGET", help="Prepare in pods of this target, beside the sources."
+        ),
+    ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            help="With --on: number of pods. Default: prepare.nodes of the target.", min=1
+        ),
+    ] = None,
 ) -> None:
     """Turn text into a prepared set that a run file can name as data.train.
 
-    If it is stopped or killed, the same command resumes it.
+    If it is stopped or killed, the same command resumes it. With --on, Ctrl-C only stops watching:
+    the same command watches again.
     """
     from headway.errors import BadInput, needs_train
+    from headway.spec.data_config import CLAIM
     from headway.spec.quantities import parse_share
 
     try:
@@ -129,25 +156,32 @@ def prepare(
         share = None if hold_out is None else parse_share(hold_out)
     except ValueError as error:
         raise BadInput(f"--hold-out: {error}") from None
+    if on is None and any(one.startswith(CLAIM) for one in (*sources, into)):
+        raise BadInput(f"{CLAIM}PATH is a path on the claim of a target", "add --on TARGET")
+    settings = RecipeSettings(
+        layout="stream" if windows is None else "windows",
+        window_tokens=windows,
+        column=column,
+        template=template,
+        messages=messages,
+        transform=transform,
+        ids=ids,
+        mask=mask,
+        unmask=None if unmask is None else _unmask(unmask),
+        deduplicate=deduplicate,
+        hold_out=share,
+        in_sequence=stream,
+    )
+    if stream_window is not None:
+        if not stream:
+            raise BadInput("--stream-window needs --stream")
+        settings = settings.streamed(_window(stream_window))
     job = PrepareJob(
         sources=sources,
         tokenizer=TokenizerSource(tokenizer, train_vocab, chat_template),
         into=into,
         beside=Path.cwd(),
-        settings=RecipeSettings(
-            layout="stream" if windows is None else "windows",
-            window_tokens=windows,
-            column=column,
-            template=template,
-            messages=messages,
-            transform=transform,
-            ids=ids,
-            mask=mask,
-            unmask=None if unmask is None else _unmask(unmask),
-            deduplicate=deduplicate,
-            hold_out=share,
-            in_sequence=stream,
-        ),
+        settings=settings,
         code=None if code is None else code.resolve(),
         anonymous=anonymous,
         strict=strict,
@@ -155,6 +189,11 @@ def prepare(
         processes=processes,
         part=None if part is None else _part(part),
     )
+    if on is not None:
+        _prepare_on(job, on, nodes)
+        return
+    if nodes is not None:
+        raise BadInput("--nodes needs --on: here, --processes says how many processes tokenise")
     prepare_with_progress(job, Path(into).name)
     if part is not None:
         hint(f"once all parts are prepared: headway data join {into}")
@@ -182,6 +221,53 @@ def _unmask(text: str) -> UnmaskColumns:
             "--unmask masked_lm_positions,masked_lm_ids",
         )
     return UnmaskColumns(positions=positions, ids=ids)
+
+
+def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:
+    from headway.cli.data_on_target import prepare_on
+    from headway.cli.run_sets import tokenizer_folder
+    from headway.cli.target_run import TargetRun, end_claim_pods
+    from headway.data.tokenizer import TokenizerSource
+    from headway.errors import BadInput
+    from headway.spec.data_config import CLAIM
+    from headway.spec.load import load_target
+
+    if job.part is not None or job.processes is not None:
+        raise BadInput(
+            "--on cannot be combined with --part or --processes",
+            "--nodes says how many pods there are, and prepare.resources of the target their cpu",
+        )
+    found = load_target(on, job.beside)
+    where = TargetRun("", on, found.target, job.beside)
+    name = job.into.removeprefix(CLAIM)
+    place = job.into if ":" in job.into else f"sets/{job.into}"
+    try:
+        made = prepare_on(job, Path(name).name, place, where, found, nodes)
+        held_out = ""
+        if job.settings.hold_out is not None:
+            settings = job.settings.model_copy(update={"side": "held_out"})
+            shared = TokenizerSource(load=tokenizer_folder(made.here))
+            other = replace(job, settings=settings, tokenizer=shared)
+            second = prepare_on(
+                other, f"{Path(name).name}-held-out", f"{place}-held-out", where, found, nodes
+            )
+            held_out = f", validation: {{held_out: {second.as_named}}}"
+        say(f"next: data: {{train: {made.as_named}{held_out}}} in the run file")
+    finally:
+        end_claim_pods()
+
+
+def _window(text: str) -> int:
+    from pydantic import ValidationError
+
+    from headway.errors import BadInput
+    from headway.spec.data_config import StreamConfig
+
+    try:
+        return int(StreamConfig.model_validate({"window": text}).window.amount)
+    except ValidationError as error:
+        words = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise BadInput(f"--stream-window: {words}") from None
 
 
 def _part(text: str) -> tuple[int, int]:

@@ -32,6 +32,10 @@ UNIT_BYTES = 2**27
 """Source text per unit. 128 MiB make a shard of about 64 MiB: few files, each quick to rebuild."""
 
 
+TOKEN_BYTES = 4
+"""Text per token, about."""
+
+
 class UnmaskColumns(Frozen):
     """Columns that say what was masked in rows of token ids."""
 
@@ -71,6 +75,18 @@ class RecipeSettings(Frozen):
     unit_bytes: int = UNIT_BYTES
     block_tokens: int = BLOCK_TOKENS
     window_blocks: int = WINDOW_BLOCKS
+
+    def streamed(self, window_tokens: int) -> RecipeSettings:
+        """The same, in sequence, with samples mixed within so many tokens. Units are then no larger
+        than such a window: training starts with the first."""
+        return self.model_copy(
+            update={
+                "in_sequence": True,
+                "block_tokens": max(1, window_tokens // WINDOW_BLOCKS),
+                "window_blocks": WINDOW_BLOCKS,
+                "unit_bytes": min(UNIT_BYTES, TOKEN_BYTES * window_tokens),
+            }
+        )
 
     @property
     def columns(self) -> tuple[str, ...] | None:

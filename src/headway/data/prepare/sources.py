@@ -27,6 +27,14 @@ SAMPLE_BYTES = 2**16
 """Larger files are fingerprinted by their size and samples: terabytes are not read twice."""
 
 
+class SourcesRefused(BadInput):
+    """They cannot be listed, and trying again is of no use."""
+
+
+class SourcesAway(HeadwayError):
+    """They cannot be listed now."""
+
+
 class SourceFile(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -116,7 +124,7 @@ def _remote_files(source: str, anonymous: bool) -> Iterator[SourceFile]:
     try:
         found = Store(fixed, anonymous=anonymous).facts()
     except OSError as error:
-        kind = BadInput if is_final(error) else HeadwayError
+        kind = SourcesRefused if is_final(error) else SourcesAway
         raise kind(
             f"{source} cannot be listed: {error}",
             "check the address, the credentials and the endpoint; a public bucket needs anonymous",

@@ -9,6 +9,18 @@ from headway.errors import BadInput
 def require_fit(samples: SampleSet, objective: str | None, sequence_length: int) -> None:
     """Refuses a set that does not fit. `objective` is None for a user-defined one, which may use
     either layout."""
+    require_layout(samples, objective, sequence_length)
+    if samples.num_samples(sequence_length) == 0:
+        # Without a sample, all tokens are in the tail.
+        raise BadInput(
+            f"{samples.location} has {samples.tail_tokens(sequence_length)} tokens, too few for "
+            f"one sample of {sequence_length}",
+            "use more text or a shorter data.sequence_length",
+        )
+
+
+def require_layout(samples: SampleSet, objective: str | None, sequence_length: int) -> None:
+    """The same, as far as it is known before there are any samples."""
     if objective == "masked" and samples.layout != "windows":
         raise BadInput(
             f"{samples.location} is a stream of text, but the objective masked needs windows",
@@ -19,11 +31,4 @@ def require_fit(samples: SampleSet, objective: str | None, sequence_length: int)
             f"{samples.location} is prepared as windows for masked models, but the objective is "
             f"{objective}",
             "prepare it without --windows, or give its sources in the run file",
-        )
-    if samples.num_samples(sequence_length) == 0:
-        # Without a sample, all tokens are in the tail.
-        raise BadInput(
-            f"{samples.location} has {samples.tail_tokens(sequence_length)} tokens, too few for "
-            f"one sample of {sequence_length}",
-            "use more text or a shorter data.sequence_length",
         )

@@ -1,0 +1,182 @@
+"""The Job whose pods prepare a set: each is one part of an Indexed Job.
+
+Their contract, `headway part`: HEADWAY_DATA says what is prepared, HEADWAY_DATA_PARTS in how
+many parts, HEADWAY_DATA_FAILURES how often this index has failed, HEADWAY_PROCESSES how many
+processes tokenise; Kubernetes sets JOB_COMPLETION_INDEX. A pod ends with 0 when its part is
+finished; whatever else it ends with, another takes its place, until `ATTEMPTS` have failed.
+
+There is no podFailurePolicy: with one, Kubernetes would replace a pod on a dead machine only when
+that machine is back. So refusals are written to failed.txt in the set: every pod that finds it ends
+at once, and whoever watches deletes the Job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from headway.errors import BadInput
+from headway.kube.names import Object, labels, run_object
+from headway.kube.network_policy import network_policy
+from headway.kube.own_image import has_own_image
+from headway.kube.pod_overrides import TargetMismatch, require_restricted, with_overrides
+from headway.kube.pods import (
+    affinity,
+    container,
+    metadata,
+    queue_labels,
+    short_node_tolerations,
+    template,
+    variable,
+    variable_from_field,
+)
+from headway.kube.rbac import worker_account
+from headway.kube.worker_job import secret_variable
+from headway.spec.target_file import Target
+
+ATTEMPTS = 10
+"""Pods of one index that may fail. A lost machine counts as well, so few would be too few on spot
+machines."""
+KEPT_SECONDS = 3600
+"""After its end."""
+GRACE_SECONDS = 10
+"""A part that ends early has lost at most the shard that it was writing."""
+FAILURES = "batch.kubernetes.io/job-index-failure-count"
+"""Annotation of a pod, set by Kubernetes."""
+MOST_CHARACTERS = 100_000
+"""Of a variable: Linux takes 128 KiB."""
+
+
+@dataclass(frozen=True)
+class Preparation:
+    """What a Job prepares."""
+
+    key: str
+    """Digits that identify it: sources, settings and destination."""
+    parts: int
+    what: str
+    """What `headway part` reads, as JSON."""
+    secrets: Sequence[str] = ()
+    """Variables of the target's Secret that its pods get."""
+
+    @property
+    def name(self) -> str:
+        return f"data-{self.key}"
+
+
+def data_objects(preparation: Preparation, target: Target) -> list[Object]:
+    """The Job, and what is deleted with it."""
+    if target.security == "restricted":
+        require_restricted(target.pod)
+    name, namespace = preparation.name, target.kube.namespace
+    objects = [_job(preparation, target), network_policy(name, target)]
+    if annotations := target.service_account.annotations:
+        account = metadata(name, namespace) | {"annotations": dict(annotations)}
+        objects.append(
+            {
+                "apiVersion": "v1",
+                "kind": "ServiceAccount",
+                "metadata": account,
+                "automountServiceAccountToken": False,
+            }
+        )
+    return objects
+
+
+def _job(preparation: Preparation, target: Target) -> Object:
+    made = metadata(preparation.name, target.kube.namespace, component="data")
+    made["labels"] |= queue_labels(target)
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": made,
+        "spec": {
+            "completionMode": "Indexed",
+            "completions": preparation.parts,
+            "parallelism": preparation.parts,
+            "backoffLimitPerIndex": ATTEMPTS - 1,
+            "maxFailedIndexes": 0,
+            # At once, though the previous pod may still write: what both write is the same.
+            "podReplacementPolicy": "TerminatingOrFailed",
+            "ttlSecondsAfterFinished": KEPT_SECONDS,
+            "template": with_overrides(_template(preparation, target), target, "data"),
+        },
+    }
+
+
+def _template(preparation: Preparation, target: Target) -> Object:
+    if has_own_image(target) and target.prepare.image is None:
+        raise TargetMismatch(
+            "data is prepared by Headway, which `image` lacks: `coordinator.image` brings it to "
+            "workers alone",
+            ("prepare", "image"),
+            "prepare: {image: IMAGE}, one with Headway and its extra `train`",
+        )
+    name = preparation.name
+    spec: Object = {
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": GRACE_SECONDS,
+        "affinity": affinity(target, is_off_spot=False),
+        "tolerations": short_node_tolerations(),
+        "topologySpreadConstraints": [
+            {
+                "maxSkew": 1,
+                "topologyKey": "kubernetes.io/hostname",
+                "whenUnsatisfiable": "ScheduleAnyway",
+                "labelSelector": {"matchLabels": labels(name, "data")},
+            }
+        ],
+    }
+    if (account := worker_account(name, target)) is not None:
+        spec["serviceAccountName"] = account
+    resources = _resources(target)
+    part = container(
+        "data",
+        target,
+        ["headway", "part"],
+        _environment(preparation, target, resources),
+        [],
+        resources,
+    )
+    return template(name, "data", target, part, [], spec)
+
+
+def _environment(
+    preparation: Preparation, target: Target, resources: Mapping[str, str]
+) -> list[Object]:
+    if len(preparation.what) > MOST_CHARACTERS:
+        raise BadInput(
+            f"the sources take {len(preparation.what)} characters: more than the "
+            f"{MOST_CHARACTERS} that a pod can be given",
+            "name folders or patterns, such as s3://bucket/text/*.jsonl",
+        )
+    cpu = resources.get("cpu")
+    return [
+        variable("HEADWAY_DATA", preparation.what),
+        variable("HEADWAY_DATA_PARTS", str(preparation.parts)),
+        variable_from_field("HEADWAY_DATA_FAILURES", f"metadata.annotations['{FAILURES}']"),
+        *([variable("HEADWAY_PROCESSES", str(num_processors(cpu)))] if cpu is not None else []),
+        *(secret_variable(name, target) for name in preparation.secrets),
+    ]
+
+
+def _resources(target: Target) -> dict[str, str]:
+    if target.prepare.resources is not None:
+        return target.prepare.resources
+    return {
+        name: target.pod.resources[name]
+        for name in ("cpu", "memory")
+        if name in target.pod.resources
+    }
+
+
+def num_processors(cpu: str) -> int:
+    """`8` is 8, `2500m` is 2, and a part of one is one."""
+    amount = Decimal(cpu[:-1]) / 1000 if cpu.endswith("m") else Decimal(cpu)
+    return max(1, int(amount))
+
+
+def job_name(preparation: Preparation) -> str:
+    return run_object(preparation.name)

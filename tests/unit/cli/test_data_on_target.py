@@ -1,0 +1,243 @@
+"""Preparing on a target, as a user types it: pods that exist only as threads do the work."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import pytest
+
+from headway.clock import SystemClock
+from headway.data.prepare.in_parts import prepare_in_parts
+from headway.data.prepare.job_text import job_of_text
+from headway.data.tiny_stories import stories
+from headway.errors import Exit, HeadwayError
+from support.fake_kube import FakeKube, fake_kube
+from support.in_process import Headway
+from support.prepared import files_of, write_lines
+
+IMAGE = "registry.example/headway@sha256:" + "0" * 64
+TARGET = f"""\
+lab:
+  kube: {{namespace: ml}}
+  image: {IMAGE}
+  storage: {{claim: shared-fs}}
+  pod: {{resources: {{cpu: 4, memory: 8Gi}}}}
+  prepare: {{nodes: 3}}
+bucket:
+  kube: {{namespace: ml}}
+  image: {IMAGE}
+  storage: s3://bucket/team
+"""
+PREPARE = ("data", "prepare", "claim:text/*.jsonl", "--train-vocab", "400", "--on", "lab")
+
+
+class Pods:
+    """Prepare what Jobs ask for, one part after the other."""
+
+    def __init__(self, kube: FakeKube, claim: Path) -> None:
+        self.seen: list[dict[str, Any]] = []
+        self._kube = kube
+        self._claim = claim
+        self._end = Event()
+        self._thread = Thread(target=self._work)
+
+    def __enter__(self) -> Pods:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+    def _work(self) -> None:
+        while not self._end.wait(0.05):
+            for path, job in list(self._kube.objects.items()):
+                if "/jobs/headway-data-" in path and job not in self.seen:
+                    self.seen.append(job)
+                    self._prepare(job)
+                if path.endswith("/jobs/headway-it"):
+                    job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+
+    def _prepare(self, job: dict[str, Any]) -> None:
+        (container,) = job["spec"]["template"]["spec"]["containers"]
+        variables = {one["name"]: one.get("value", "") for one in container["env"]}
+        text = variables["HEADWAY_DATA"].replace("/headway/storage", str(self._claim))
+        num_parts = int(variables["HEADWAY_DATA_PARTS"])
+        for index in range(num_parts):
+            try:
+                made = prepare_in_parts(
+                    job_of_text(text, 1), index, num_parts, lambda _: None, Hasty(), lambda _: None
+                )
+            except HeadwayError:
+                return
+        assert made is not None
+        done = [{"type": "Complete", "status": "True"}]
+        job["status"] = {"conditions": done, "succeeded": num_parts}
+
+
+class Hasty(SystemClock):
+    def sleep(self, seconds: float) -> None:
+        time.sleep(0)
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 1000
+
+
+@pytest.fixture
+def kube(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeKube]:
+    (folder / "targets.yaml").write_text(TARGET)
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    with fake_kube(folder) as kube:
+        yield kube
+
+
+@pytest.fixture
+def claim(folder: Path) -> Path:
+    (folder / "claim/text").mkdir(parents=True)
+    for number in range(3):
+        lines = [{"text": one} for one in stories(8_000, number)]
+        write_lines(folder / f"claim/text/{number}.jsonl", lines)
+    return folder / "claim"
+
+
+def test_from_the_claim_to_the_claim(
+    headway: Headway, kube: FakeKube, claim: Path, folder: Path
+) -> None:
+    with Pods(kube, claim) as pods:
+        said = headway(*PREPARE, "--into", "c4")
+        assert said.exit_code == 0, said.err
+        assert "preparing c4 on lab in 3 parts: /headway/storage/sets/c4" in said.err
+        assert "next: data: {train: claim:sets/c4} in the run file" in said.err
+        assert headway(*PREPARE, "--into", "c4").exit_code == 0
+        assert len(pods.seen) == 1, "a complete set is left as it is"
+        other = headway(*PREPARE, "--into", "c4", "--column", "body")
+        assert other.exit_code == Exit.BAD_INPUT
+        assert "column: body, was text" in other.err
+    headway("data", "prepare", "claim/text", "--train-vocab", "400", "--into", "here")
+    there, here = files_of(claim / "sets/c4"), files_of(folder / "here")
+    assert {name for name in there if name.startswith("shards")}
+    for name in there:
+        if name.startswith(("shards", "tokenizer")) and not name.endswith(".json"):
+            assert there[name] == here[name], name
+
+
+def test_what_pods_refuse_is_said_here(headway: Headway, kube: FakeKube, claim: Path) -> None:
+    with Pods(kube, claim):
+        said = headway(*PREPARE, "--into", "c4", "--column", "body")
+    assert said.exit_code == Exit.RUN_FAILED
+    assert "error: the preparation failed: no text in" in said.err
+    assert "no column" in said.err
+    assert "run the same command to resume it" in said.err
+    assert kube.named("jobs") == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("text.txt", "--on", "lab"), "text.txt is on this machine, which pods cannot see"),
+        (("claim:text", "--on", "lab", "--deduplicate"), "needs all sources in one process"),
+        (("claim:text",), "add --on TARGET"),
+        (("claim:../text", "--on", "lab"), "a path inside the claim"),
+        (("claim:/text", "--on", "lab"), "a path inside the claim"),
+        (("claim:text", "--on", "bucket"), "the storage of target bucket is no claim"),
+        (("claim:nothing", "--on", "lab"), "nothing found at claim:nothing"),
+        (("claim:text", "--on", "lab", "--part", "1/2"), "cannot be combined"),
+        (("text.txt", "--nodes", "3"), "--nodes needs --on"),
+    ],
+)
+def test_what_is_refused_before_anything_is_made(
+    headway: Headway, kube: FakeKube, claim: Path, arguments: tuple[str, ...], words: str
+) -> None:
+    said = headway("data", "prepare", *arguments, "--train-vocab", "400", "--into", "c4")
+    assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
+    assert words in said.err
+    assert not any("headway-data" in name for name in kube.named("jobs"))
+
+
+def test_one_that_is_not_needed_is_deleted(headway: Headway, kube: FakeKube, claim: Path) -> None:
+    labels = {"app.kubernetes.io/component": "data", "app.kubernetes.io/instance": "data-ab12"}
+    kube.job("data-ab12")
+    kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-data-ab12"]["metadata"]["labels"] |= (
+        labels
+    )
+    said = headway("delete", "data-ab12", "--on", "lab", "--yes")
+    assert said.exit_code == 0, said.err
+    assert "what it has prepared stays" in said.err
+    assert kube.named("jobs") == []
+
+
+RUN = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 1, n_head: 1, n_embd: 8, vocab_size: 400}}
+data:
+  train: TRAIN
+  validation: {other: {sources: ["claim:text/0.jsonl"]}}
+  sequence_length: 16
+batch: {global: 4}
+train_for: 10 steps
+resources: {accelerators: cpu:1, nodes: 1}
+"""
+SOURCES = 'sources: ["claim:text/*.jsonl"], tokenizer: {train: {vocab: 400}}'
+
+
+def spec_of(kube: FakeKube) -> dict[str, Any]:
+    (text,) = [
+        one["data"]["spec.json"]
+        for path, one in kube.objects.items()
+        if "/configmaps/headway-it-spec-" in path
+    ]
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+@pytest.mark.parametrize("stream", ["", ", stream: {window: 4096 tokens}"], ids=["", "stream"])
+def test_a_run_whose_text_is_there_is_prepared_there(
+    headway: Headway, kube: FakeKube, claim: Path, folder: Path, stream: str
+) -> None:
+    (folder / "run.yaml").write_text(RUN.replace("TRAIN", f"{{{SOURCES}{stream}}}"))
+    with Pods(kube, claim) as pods:
+        said = headway("run", "--on", "lab")
+        assert said.exit_code == 0, said.err
+        assert len(pods.seen) == 2
+        train = spec_of(kube)["train_set"].removeprefix("/headway/storage/")
+        assert re.fullmatch(r"sets/p-[0-9a-f]{32}", train)
+        assert (claim / train / "manifest.json").is_file()
+        other = spec_of(kube)["validation_sets"]["other"].removeprefix("/headway/storage/")
+        assert other != train
+        tokenizers = [claim / one / "tokenizer/tokenizer.json" for one in (train, other)]
+        assert tokenizers[0].read_bytes() == tokenizers[1].read_bytes()
+        assert "uploaded data" not in said.err
+        assert not (folder / "prepared").exists()
+        del kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-it"]
+        again = headway("run", "--on", "lab")
+        assert again.exit_code == 0, again.err
+        assert len(pods.seen) == 2, "prepared once"
+
+
+def test_a_set_on_the_claim(headway: Headway, kube: FakeKube, claim: Path, folder: Path) -> None:
+    text = RUN.replace("TRAIN", "claim:sets/c4").replace("claim:text/0", "claim:text/1")
+    (folder / "run.yaml").write_text(text)
+    assert "claim:sets/c4 is a path on the claim of a target" in headway("run").err
+    with Pods(kube, claim):
+        missing = headway("run", "--on", "lab")
+        assert missing.exit_code == Exit.NOT_FOUND
+        assert headway(*PREPARE, "--into", "c4").exit_code == 0
+        said = headway("run", "--on", "lab")
+        assert said.exit_code == 0, said.err
+    assert spec_of(kube)["train_set"] == "/headway/storage/sets/c4"
+
+
+def test_streaming_what_is_here_is_refused(headway: Headway, kube: FakeKube, folder: Path) -> None:
+    (folder / "text.txt").write_text("Once upon a time.")
+    train = "{sources: [text.txt], tokenizer: {train: {vocab: 400}}, stream: true}"
+    (folder / "run.yaml").write_text(RUN.replace("TRAIN", train))
+    said = headway("run", "--on", "lab")
+    assert "data.train.stream: text.txt is on this machine" in said.err
