@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue test-target-faults images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-scripts bench-plugs bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue test-target-faults images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-scripts bench-plugs bench-stream bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -171,6 +171,9 @@ bench-scripts: install ## the four of examples/scripts lose a node LOSSES=5 time
 
 bench-plugs: install ## on the test cluster, as root: a node loses power PLUGS=10 times
 	PLUGS=$${PLUGS:-10} $(BENCH).plugs
+
+bench-stream: install ## on the test cluster, as root: a run begins while its text is prepared, in PREPARE_SECONDS=600
+	PREPARE_SECONDS=$${PREPARE_SECONDS:-600} $(BENCH).stream
 
 cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
 	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm

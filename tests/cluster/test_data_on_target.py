@@ -3,11 +3,9 @@ lost in the middle, and the set is the one that a preparation on this machine ma
 
 from __future__ import annotations
 
-import secrets
 import shutil
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -17,79 +15,76 @@ from headway.data.tiny_stories import stories
 from headway.state.store import Store
 from support.lab import Lab
 from support.prepared import write_lines
-from support.proxies import SlowProxy
-from support.s3 import credentials, s3_server
+from support.slow_text import SlowText, slow_text
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(560)]
 
 WHY_LONG = "prepares a set several times; the parts themselves are in the unit tests"
-FILES, PARTS = 12, 6
-WINDOW = "16k tokens"
-"""Units of 64 kB."""
-DELAY_SECONDS = 1.5
+FILES, PARTS = 36, 6
+PREPARE_SECONDS = 60.0
+"""Long enough to pull a plug in the middle."""
 
 
-@contextmanager
-def slow_sources(lab: Lab, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowProxy]:
-    """A bucket with text, which answers late. Pods get its keys from the target."""
-    keys = (secrets.token_hex(10), secrets.token_hex(20))
-    with s3_server(folder, network.HOST, keys) as port:
-        text = folder / "bucket" / "text"
-        text.mkdir()
-        for number in range(FILES):
-            lines = [{"text": one} for one in stories(128_000, seed=number)]
-            write_lines(text / f"{number:02d}.jsonl", lines)
-        with SlowProxy(port, DELAY_SECONDS, network.HOST) as proxy:
-            lab.change_target(pod={"env": lab.target()["pod"]["env"] | variables(proxy, keys)})
-            for name, value in credentials(port, network.HOST, keys).items():
-                monkeypatch.setenv(name, value)
-            yield proxy
-
-
-def variables(proxy: SlowProxy, keys: tuple[str, str]) -> dict[str, str]:
-    return credentials(proxy.port, network.HOST, keys)
-
-
-PREPARE = (
-    *("data", "prepare", "s3://bucket/text/*.jsonl", "--train-vocab", "512"),
-    *("--stream", "--stream-window", WINDOW),
-)
+@pytest.fixture
+def text(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SlowText]:
+    """In a bucket that answers late; pods get its keys from the target."""
+    with slow_text(tmp_path / "sources", network.HOST, FILES) as text:
+        for name, value in text.fast.items():
+            monkeypatch.setenv(name, value)
+        lab.change_target(pod={"env": lab.target()["pod"]["env"] | text.slow})
+        lab.headway(*text.make_tokenizer)
+        yield text
 
 
 @pytest.mark.long(WHY_LONG)
-def test_six_parts_and_a_machine_without_power(
-    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with slow_sources(lab, tmp_path / "sources", monkeypatch) as proxy:
-        here = lab.folder / "here"
-        lab.headway(*PREPARE, "--into", str(here))
-        command = (*PREPARE, "--on", "lab", "--into", "c4", "--nodes", str(PARTS))
-        there = lab.shared / "sets" / "c4"
-        with lab.typed(*command) as typed:
-            typed.wait_for("documents", 120)
-            wait_for("shards", lambda: len(list(there.glob("shards/*.json"))) >= 8, 120)
-            pods = lab.pods("data")
-            assert len(pods) == PARTS
-            machines = {pod["spec"]["nodeName"] for pod in pods}
-            assert len(machines) == 3
-            assert typed.interrupt(60) == 130, typed.output
-            assert "the same command watches it again" in typed.output
-        assert not (there / "manifest.json").exists(), "it is in the middle"
-        lost = lab.node_of(pods[0])
-        faults.pull_plug(lost)
-        num_done = len(list(there.glob("shards/*.json")))
-        print(f"{lost.name} lost its power with {num_done} shards done")
-        proxy.delay_seconds = 0.0
-        watched = lab.headway(*command, seconds=400)
-        assert "is being prepared on lab" in watched.stderr
-        assert "data: {train: claim:sets/c4}" in watched.stderr
-        faults.put_back(lost, lab.cluster.api)
+def test_six_parts_and_a_machine_without_power(lab: Lab, text: SlowText) -> None:
+    here, there = lab.folder / "here", lab.shared / "sets" / "c4"
+    lab.headway(*text.prepare, "--into", str(here))
+    text.take(PREPARE_SECONDS, PARTS)
+    command = (*text.prepare, "--on", "lab", "--into", "c4", "--nodes", str(PARTS))
+    with lab.typed(*command) as typed:
+        typed.wait_for("documents", 240)
+        wait_for("shards", lambda: len(list(there.glob("shards/*.json"))) >= 8, 240)
+        pods = lab.pods("data")
+        assert len(pods) == PARTS
+        assert len({pod["spec"]["nodeName"] for pod in pods}) == 3
+        assert typed.interrupt(60) == 130, typed.output
+        assert "the same command watches it again" in typed.output
+    assert not (there / "manifest.json").exists(), "it is in the middle"
+    lost = lab.node_of(pods[0])
+    faults.pull_plug(lost)
+    num_done = len(list(there.glob("shards/*.json")))
+    print(f"{lost.name} lost its power with {num_done} of {FILES} units done")
+    watched = lab.headway(*command, seconds=400)
+    assert "is being prepared on lab" in watched.stderr
+    assert "data: {train: claim:sets/c4}" in watched.stderr
+    faults.put_back(lost, lab.cluster.api)
     compared = subprocess.run(
         ["diff", "-r", str(here), str(there)], capture_output=True, text=True, check=False
     )
     assert compared.returncode == 0, compared.stdout
-    assert num_done < len(list(there.glob("shards/*.json")))
+    assert num_done < len(list(there.glob("shards/*.json"))) == FILES
+
+
+@pytest.mark.long("trains while text is prepared that comes slowly; bench-stream measures it")
+def test_a_run_begins_before_its_text_is_prepared(lab: Lab, text: SlowText) -> None:
+    lab.write_run(text.run_file())
+    lab.change_target(prepare={"nodes": 3})
+    text.take(PREPARE_SECONDS, 1)
+    launched = lab.headway("run", "--on", "lab", "--nodes", "2")
+    assert "workers start, and wait for its first samples" in launched.stderr
+    (made,) = (lab.shared / "sets").glob("p-*")
+    assert lab.step() >= 1
+    num_done = len(list(made.glob("shards/*.json")))
+    assert num_done < FILES, "it was prepared before the run had its first step"
+    print(f"first steps with {num_done} of {FILES} units done")
+    wait_for("the set", (made / "manifest.json").exists, 300)
+    lab.wait_for_step(lab.step() + 3)
+    lab.headway("stop")
+    lab.require_exact()
+    lab.headway("delete", "it", "--yes")
+    wait_for("nothing to be left", lambda: lab.objects() == [], 60)
 
 
 @pytest.mark.long(WHY_LONG)
