@@ -3,6 +3,7 @@ client of another version."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -84,6 +85,20 @@ def test_an_image_of_another_version_is_refused(lab: Lab, tmp_path: Path) -> Non
     assert f"this image has Headway {__version__}, and the pod was made by Headway {OTHER}" in said
     # The pod that served the claim is deleted in the background.
     wait_for("nothing to be left", lambda: lab.objects() == [], START_SECONDS)
+
+
+@pytest.mark.long("two checks of a target, 20 s each")
+def test_a_check_of_the_target_says_what_the_image_lacks(lab: Lab) -> None:
+    passed = json.loads(lab.headway("target", "check", "lab", "--json").stdout)
+    evidence = {line["name"]: line["evidence"] for line in passed["lines"]}
+    assert "7463" in evidence["worker to coordinator"]
+    (packages,) = (lab.shared / "torch-image" / "lib").glob("*/site-packages")
+    for link in packages.glob("transformers*"):
+        link.unlink()
+    failed = json.loads(lab.headway("target", "check", "lab", "--json", expect=4).stdout)
+    (image,) = [line for line in failed["lines"] if line["outcome"] == "failed"]
+    assert image["name"] == "image"
+    assert "it has no transformers, and transformers>=5 is needed" in image["evidence"]
 
 
 @pytest.mark.long("another 30 s, for a refusal that unit tests have too")

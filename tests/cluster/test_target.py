@@ -219,14 +219,16 @@ def test_a_claim_that_is_roots(lab: Lab) -> None:
 
 
 def test_a_claim_that_is_read_only(lab: Lab) -> None:
-    faults.make_read_only(lab.shared)
+    for node in lab.cluster.nodes:
+        faults.make_read_only(node, lab.shared)
     try:
         lines = checked(lab, expect=Exit.CHECK_FAILED)
+        require_nothing_left(lab)
     finally:
-        faults.make_writable(lab.shared)
+        for node in lab.cluster.nodes:
+            faults.make_writable(node, lab.shared)
     fix = found(lines, STORAGE, "failed", "Read-only file system")
     assert "read-only" in fix
-    require_nothing_left(lab)
     require_passed(lab)
 
 

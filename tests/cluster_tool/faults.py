@@ -9,7 +9,6 @@ from pathlib import Path
 
 from cluster_tool import network
 from cluster_tool.api import Api, ApiError, Object
-from cluster_tool.commands import run
 from cluster_tool.control_plane import ControlPlane
 from cluster_tool.dns import Dns
 from cluster_tool.node import Node
@@ -79,14 +78,14 @@ def start_dns(dns: Dns) -> None:
     dns.start_again()
 
 
-def make_read_only(folder: Path) -> None:
-    """As a share that is exported so; for pods that start from now on."""
-    run("mount", "--bind", folder, folder)
-    run("mount", "-o", "remount,ro,bind", folder)
+def make_read_only(node: Node, folder: Path) -> None:
+    """As a share that is exported so; for pods that start there from now on."""
+    node.do("mount", "--bind", folder, folder)
+    node.do("mount", "-o", "remount,ro,bind", folder)
 
 
-def make_writable(folder: Path) -> None:
-    run("umount", folder)
+def make_writable(node: Node, folder: Path) -> None:
+    node.do("umount", folder)
 
 
 def label(node: Node, api: Api, labels: Mapping[str, str | None]) -> None:

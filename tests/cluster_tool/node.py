@@ -155,6 +155,10 @@ class Node:
 
         wait_for(f"{self.name} to boot", up, seconds=30)
 
+    def do(self, *command: str | Path) -> None:
+        """In the node, to its end."""
+        run("nsenter", "--target", str(self._machine()), "--net", "--mount", *command)
+
     def _start(self, name: str, *command: str | Path) -> None:
         """In the node. Not by `ip netns exec`: that hides the cgroups."""
         enter = ("nsenter", "--target", str(self._machine()), "--net", "--mount", "--pid")

@@ -16,12 +16,12 @@ QUOTA, POLICY, IMAGE, MACHINES, DEVICES = (
     "machines",
     "devices",
 )
-REACH, NAMES = "pods from here", "name resolution"
+FABRIC, REACH, NAMES = "fabric", "pods from here", "name resolution"
 WORKERS, COORDINATOR = "worker to worker", "worker to coordinator"
 STORAGE, CONDITIONAL, REGION, CLOCKS = "storage", "conditional writes", "region", "clocks"
 NAMES_IN_ORDER = (
-    *(LOGIN, YOUR_RIGHTS, COORDINATOR_RIGHTS, QUOTA, POLICY, IMAGE, MACHINES, DEVICES, REACH),
-    *(NAMES, WORKERS, COORDINATOR, STORAGE, CONDITIONAL, REGION, CLOCKS),
+    *(LOGIN, YOUR_RIGHTS, COORDINATOR_RIGHTS, QUOTA, POLICY, IMAGE, MACHINES, DEVICES, FABRIC),
+    *(REACH, NAMES, WORKERS, COORDINATOR, STORAGE, CONDITIONAL, REGION, CLOCKS),
 )
 """Of all lines, as they are shown: what others depend on first."""
 

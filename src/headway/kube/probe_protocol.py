@@ -28,7 +28,9 @@ class ProbeFacts:
     nvidia_driver: int
     """... and in the driver's own list."""
     amd: int
-    efa: int
+    fabric: int
+    """Devices of a network that collectives use without the kernel: EFA, InfiniBand."""
+    nccl_plugin_error: str | None
     user: int
     time: float
 

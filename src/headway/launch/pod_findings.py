@@ -3,12 +3,14 @@ Pure."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from headway.kube.check_lines import (
     CLOCKS,
     COORDINATOR,
     DEVICES,
+    FABRIC,
     IMAGE,
     MACHINES,
     NAMES,
@@ -39,6 +41,9 @@ from headway.launch.target_evidence import (
 SLOW_GIGABITS = 1.0
 SLOW_NAME_MILLISECONDS = 1000.0
 SKEW_WARNED_SECONDS, SKEW_FAILED_SECONDS = 2.0, 60.0
+WITHOUT_PLUGIN = ("IB", "Socket")
+"""Values of NCCL_NET that NCCL has by itself."""
+FABRIC_NAME = re.compile(r"(^|[^a-z])(efa|rdma|infiniband|hca)([^a-z]|$)")
 PLUGINS = {
     "nvidia.com/gpu": "NVIDIA's device plugin, or its GPU operator",
     "amd.com/gpu": "AMD's device plugin, or its GPU operator",
@@ -173,6 +178,51 @@ def devices(seen: TargetEvidence) -> CheckLine:
     return passed(DEVICES, f"each worker sees the {wanted} {resource} that it asked for")
 
 
+def fabric(seen: TargetEvidence) -> CheckLine:
+    """The network of collectives. If it is not there, NCCL uses TCP, and nothing fails."""
+    network = seen.target.pod.env.get("NCCL_NET")
+    needs_plugin = network not in (None, *WITHOUT_PLUGIN)
+    limits = _limits(seen)
+    asked = {name: int(limits[name]) for name in limits if FABRIC_NAME.search(name)}
+    if not asked and not needs_plugin:
+        return passed(FABRIC, "the target asks for none")
+    workers = {
+        one.title: seen.answers.facts[one.title]
+        for one in seen.start.workers
+        if one.title in seen.answers.facts
+    }
+    if not workers:
+        return not_checked(FABRIC, no_workers(seen))
+    for title, facts in workers.items():
+        if facts.fabric < sum(asked.values()):
+            listed = " and ".join(f"{number} {name}" for name, number in asked.items())
+            return failed(
+                FABRIC,
+                f"{title} asked for {listed} and sees {facts.fabric} in /dev/infiniband",
+                "the device plugin of the network gives out what is not there: kubectl get "
+                "daemonsets -A",
+            )
+    title, facts = next(iter(workers.items()))
+    if facts.nccl_plugin_error is None:
+        return passed(FABRIC, f"{facts.fabric} devices in each worker; NCCL's plugin loads")
+    words = f"{title} cannot load NCCL's plugin{f' for NCCL_NET={network}' if network else ''}"
+    evidence = f"{words}: {facts.nccl_plugin_error}"
+    if needs_plugin:
+        return failed(
+            FABRIC,
+            evidence,
+            "an image with libnccl-net.so, of aws-ofi-nccl for EFA, in LD_LIBRARY_PATH",
+        )
+    if "efa" in " ".join(asked):
+        return warned(
+            FABRIC,
+            f"{evidence}: NCCL would use TCP, and say nothing",
+            "an image with aws-ofi-nccl; and pod: {env: {NCCL_NET: AWS Libfabric}} in the target, "
+            "with which a run fails rather than crawls",
+        )
+    return passed(FABRIC, f"{facts.fabric} devices in each worker; NCCL uses them without a plugin")
+
+
 def reach(seen: TargetEvidence) -> CheckLine:
     lost = seen.answers.unreachable
     if not seen.start.probes:
@@ -303,6 +353,12 @@ def clocks(seen: TargetEvidence) -> CheckLine:
     return passed(
         CLOCKS, f"{len(seen.answers.offsets)} pods{others} agree within {abs(skew):.1f} s"
     )
+
+
+def _limits(seen: TargetEvidence) -> dict[str, str]:
+    (worker,) = [one for one in worker_pod(seen)["spec"]["containers"] if one["name"] == "worker"]
+    limits: dict[str, str] = worker["resources"]["limits"]
+    return limits
 
 
 def _coordinator_image(seen: TargetEvidence) -> str | None:

@@ -41,8 +41,9 @@ def checked_target(
     try:
         look = look_at(kube, target, name, objects)
     except HeadwayError as error:
-        why = f"the cluster was not asked: {error.message}"
-        others = [not_checked(one, why) for one in NAMES_IN_ORDER if one != LOGIN]
+        others = [
+            not_checked(one, "the cluster was not asked") for one in NAMES_IN_ORDER if one != LOGIN
+        ]
         fix = error.hint or "make this work first: kubectl get pods"
         return [failed(LOGIN, error.message, fix), *others]
     pods = ProbePods(kube, run, objects, key, clock, say)

@@ -8,6 +8,7 @@ from headway.launch.pod_findings import (
     clocks,
     coordinator,
     devices,
+    fabric,
     image,
     machines,
     names,
@@ -18,8 +19,8 @@ from headway.launch.storage_findings import conditional, region, storage
 from headway.launch.target_evidence import TargetEvidence
 
 LINES = (
-    *(login, your_rights, coordinator_rights, quota, policy, image, machines, devices, reach),
-    *(names, workers, coordinator, storage, conditional, region, clocks),
+    *(login, your_rights, coordinator_rights, quota, policy, image, machines, devices, fabric),
+    *(reach, names, workers, coordinator, storage, conditional, region, clocks),
 )
 
 

@@ -17,6 +17,8 @@ from support.in_process import Headway
 
 IMAGE = f"registry/headway@sha256:{'0' * 64}"
 POD = "pod: {resources: {cpu: 2, memory: 4Gi}}"
+PATCH = """'{"spec": {"hard": {"pods": "3"}}}'"""
+COMMAND = f"kubectl patch resourcequota small -n ml --type merge -p {PATCH}"
 TARGETS = f"""
 lab: {{kube: {{namespace: ml}}, image: {IMAGE}, storage: {{claim: shared}}, {POD}}}
 bare: {{kube: {{namespace: ml}}, image: {IMAGE}, {POD}}}
@@ -49,9 +51,9 @@ def test_a_login_that_has_expired_is_the_finding(headway: Headway, kube: FakeKub
     assert said.exit_code == Exit.CHECK_FAILED
     assert "FAILED       login" in said.out
     assert "you are not logged in to the cluster" in " ".join(said.out.split())
-    assert "fix: log in again, and check with: kubectl get pods" in said.out
+    assert "  fix: log in again, and check with:\n       kubectl get pods\n" in said.out
     assert "error: runs will not work on lab as it is" in said.err
-    assert "1 failed, 15 not checked" in said.err
+    assert "1 failed, 16 not checked" in said.err
 
 
 def test_a_target_that_is_wrong_is_refused_with_its_line(headway: Headway, kube: FakeKube) -> None:
@@ -73,11 +75,13 @@ def test_the_table_fits_a_terminal_of_80_columns() -> None:
     lines = [
         passed("login", "Kubernetes 1.34.4, as me"),
         warned("worker to coordinator", "word " * 30, "a short hint"),
-        failed("quota", "none", "first: kubectl apply <<'EOF'\nkind: Role\nEOF"),
+        failed("quota", "none", f"pod: smaller; or an administrator: {COMMAND}; or {'less ' * 20}"),
     ]
     shown = "\n".join(table(lines, 80)).split("\n")
-    assert all(len(line) < 80 for line in shown)
+    assert all(len(line) < 80 for line in shown if COMMAND not in line)
     assert shown[0] == "passed       login                  Kubernetes 1.34.4, as me"
     assert "  fix: a short hint" in shown
-    # To be pasted as it is.
-    assert shown[-3:] == ["  fix: first: kubectl apply <<'EOF'", "kind: Role", "EOF"]
+    # To be pasted as it is, however long.
+    at = shown.index(f"       {COMMAND}")
+    assert shown[at - 2 : at] == ["  fix: pod: smaller", "       or an administrator:"]
+    assert shown[at + 1].startswith("       or less less")

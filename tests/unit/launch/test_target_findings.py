@@ -14,6 +14,7 @@ from headway.kube.check_lines import (
     COORDINATOR,
     COORDINATOR_RIGHTS,
     DEVICES,
+    FABRIC,
     IMAGE,
     LOGIN,
     MACHINES,
@@ -70,7 +71,8 @@ FACTS = ProbeFacts(
     nvidia=0,
     nvidia_driver=0,
     amd=0,
-    efa=0,
+    fabric=0,
+    nccl_plugin_error="libnccl-net.so: cannot open shared object file",
     user=1000,
     time=0.0,
 )
@@ -199,7 +201,7 @@ def test_a_target_where_all_is_well(make: Callable[[], TargetEvidence]) -> None:
     seen = make()
     others_passed(seen)
     lines = findings(seen)
-    assert verdict(lines) == "16 passed"
+    assert verdict(lines) == "17 passed"
     assert lines_json("lab", 12.34, lines)["passed"] is True
     assert all(one.fix is None for one in lines)
 
@@ -389,6 +391,36 @@ def test_devices_that_are_not_in_the_pod() -> None:
     assert "pod: {runtime_class: nvidia}" in str(found.fix)
     there = dict.fromkeys(TITLES, replace(FACTS, nvidia=8, nvidia_driver=8))
     others_passed(answered(seen, facts=there))
+
+
+EFA = {"resources": {"cpu": "2", "memory": "4Gi", "vpc.amazonaws.com/efa": "32"}}
+
+
+def test_a_fabric_that_is_not_in_the_pod_or_whose_library_is_missing() -> None:
+    """NCCL would fall back to TCP, a hundred times slower, and say nothing."""
+    seen = good(pod={**EFA, "env": {"NCCL_NET": "AWS Libfabric"}})
+    none = line(seen, FABRIC)
+    assert none.outcome == "failed"
+    assert none.evidence == (
+        "worker 0 asked for 32 vpc.amazonaws.com/efa and sees 0 in /dev/infiniband"
+    )
+    there = dict.fromkeys(TITLES, replace(FACTS, fabric=32))
+    without = line(answered(seen, facts=there), FABRIC)
+    assert without.outcome == "failed"
+    assert (
+        "cannot load NCCL's plugin for NCCL_NET=AWS Libfabric: libnccl-net.so" in without.evidence
+    )
+    whole = dict.fromkeys(TITLES, replace(FACTS, fabric=32, nccl_plugin_error=None))
+    others_passed(answered(seen, facts=whole))
+    # Without NCCL_NET nothing fails later either: it is only slow.
+    quiet = answered(good(pod=EFA), facts=there)
+    assert line(quiet, FABRIC).outcome == "warned"
+
+
+def test_a_plugin_that_the_image_lacks_where_no_fabric_is_asked_for() -> None:
+    found = line(good(pod={**CONTENT["pod"], "env": {"NCCL_NET": "AWS Libfabric"}}), FABRIC)
+    assert found.outcome == "failed"
+    others_passed(good(pod={**CONTENT["pod"], "env": {"NCCL_NET": "Socket"}}))
 
 
 def test_pods_that_cannot_be_reached_say_alone_what_they_found() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ WAIT = "3min"
 LONGER_SECONDS = 180.0
 """Than the wait for pods: after this, what is left of a killed check ends by itself."""
 WIDEST = 110
+COMMAND = re.compile(r"(?:^|(?<=: ))(?=(?:kubectl|headway|docker|aws|gcloud|chronyc) )")
+"""Where a command begins, in words about it."""
 MARKS = {"passed": "passed", "warned": "warned", "failed": "FAILED", "not checked": "not checked"}
 
 
@@ -90,4 +93,17 @@ def table(lines: Sequence[CheckLine], width: int) -> Iterator[str]:
         yield f"{begin}{words[0]}".rstrip()
         yield from (f"{'':{first + second}}{more}" for more in words[1:])
         if line.fix is not None and line.outcome != "passed":
-            yield f"  fix: {line.fix}"
+            yield from _fix(line.fix, width)
+
+
+def _fix(words: str, width: int) -> Iterator[str]:
+    """Each command on a line of its own, not wrapped."""
+    indent, begin = " " * 7, "  fix: "
+    for part in words.split("; "):
+        prose, command = (*COMMAND.split(part, 1), "")[:2]
+        for text in textwrap.wrap(prose, width - 1 - len(indent), break_on_hyphens=False):
+            yield f"{begin}{text}"
+            begin = indent
+        if command:
+            yield f"{begin}{command}"
+            begin = indent
