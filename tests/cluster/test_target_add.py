@@ -32,6 +32,7 @@ def test_two_commands_and_nothing_typed_into_a_file(lab: Lab, own_targets: Path)
     said = add_target(lab)
     assert "Kubernetes v1.34" in said
     assert "none on 3 nodes" in said
+    lab.headway("target", "check", "lab")
     lab.headway("run", "--on", "lab", "--nodes", "2")
     lab.wait_for_step(5)
     found = yaml.safe_load(own_targets.read_text())["lab"]

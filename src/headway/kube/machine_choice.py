@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
-from headway.kube.cluster_facts import INSTANCE_TYPE, ClusterFacts, MachineGroup
+from headway.kube.cluster_facts import ClusterFacts
+from headway.kube.node_facts import INSTANCE_TYPE, MachineGroup
 from headway.kube.undecided import Choice, Undecided, Wishes, listed
 from headway.plan.machines import (
     CPU,
     Machine,
-    fabric_amounts,
     find_machine,
     machine_names,
     nearly_all,
@@ -120,14 +120,27 @@ def _of_group(facts: ClusterFacts, group: MachineGroup, choice: Choice) -> None:
         labels = [{INSTANCE_TYPE: group.type_label}]
         comment = "its nodes have no label of the accelerator that Headway knows"
         choice.add(("accelerators", group.accelerators.kind), labels, comment)
-    amounts = nearly_all(group.cores, group.memory_bytes)
-    for resource, amount in amounts.items():
-        choice.add(("pod", "resources", resource), _plain(amount), "95 % of what its nodes have")
+    has_others = facts.cpu_room is not None
+    cores, memory = group.cores, group.memory_bytes
+    whose = "95 % of what its nodes have"
+    if not has_others:
+        cores, memory = cores - COORDINATOR_CORES, memory - COORDINATOR_BYTES
+        whose += ", less the coordinator's"
+    for resource, amount in nearly_all(cores, memory).items():
+        choice.add(("pod", "resources", resource), _plain(amount), whose)
     _add_fabric(facts, group, choice)
     _add_shared_memory(group.memory_bytes, choice)
     tolerations = [_toleration(*taint) for taint in group.taints]
     if tolerations:
         choice.add(("pod", "tolerations"), tolerations, "taints that all of them have")
+        if not has_others:
+            comment = "no machine without accelerators takes the coordinator"
+            choice.add(("coordinator", "tolerations"), tolerations, comment)
+    if group.num_damaged:
+        choice.notes.append(
+            f"{group.num_damaged} of {group.num_nodes + group.num_damaged} machines offer fewer "
+            f"than {group.accelerators.count} accelerators: workers do not fit there"
+        )
     _architecture(facts, group, choice)
 
 
@@ -159,9 +172,16 @@ def _add_fabric(facts: ClusterFacts, group: MachineGroup, choice: Choice) -> Non
     if machine is None:
         return
     if machine.place != "premises":
-        for resource, amount in fabric_amounts(machine.fabric).items():
-            choice.add(("pod", "resources", resource), int(amount), "all that it has")
-        _add_variables(machine, choice)
+        offered = {name: group.fabric[name] for name in machine.fabric if name in group.fabric}
+        for resource, number in offered.items():
+            choice.add(("pod", "resources", resource), number, "all that its nodes offer")
+        if machine.fabric and not offered:
+            choice.notes.append(
+                f"its nodes offer no {listed(machine.fabric)} (no device plugin?): workers will "
+                "use TCP between machines, which is many times slower"
+            )
+        else:
+            _add_variables(machine, choice)
         return
     if not group.fabric:
         choice.notes.append(

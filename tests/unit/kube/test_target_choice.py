@@ -221,6 +221,63 @@ def test_what_is_free_now() -> None:
     assert group.num_free is None
 
 
+def test_pods_that_every_machine_runs_leave_less_for_a_worker() -> None:
+    """Or it would never fit."""
+    pods = answers("eks")["pods"]
+    for name, kind in (("agent", "DaemonSet"), ("job", "Job")):
+        resources = {"requests": {"cpu": "20", "memory": "100Gi"}}
+        pods["items"].append(
+            {
+                "metadata": {"name": name, "ownerReferences": [{"kind": kind, "name": name}]},
+                "spec": {
+                    "nodeName": "ip-10-0-1-1.ec2.internal",
+                    "containers": [{"name": "it", "resources": resources}],
+                },
+                "status": {"phase": "Running"},
+            }
+        )
+    found = values(chosen("eks", {"image": IMAGE}, pods=pods))
+    assert found["pod.resources.cpu"] == 162  # 95 % of 171.45
+    assert found["pod.resources.memory"] == "1780Gi"
+
+
+def test_a_coordinator_that_only_machines_with_accelerators_can_take() -> None:
+    nodes = answers("eks")["nodes"]
+    nodes["items"] = [one for one in nodes["items"] if "taints" in one["spec"]]
+    found = values(chosen("eks", {"image": IMAGE}, nodes=nodes))
+    assert found["coordinator.tolerations"] == found["pod.tolerations"]
+    assert found["pod.resources.cpu"] <= 191.45 * 0.95 - 0.5
+
+
+def test_a_machine_that_has_lost_an_accelerator_is_no_type_of_its_own() -> None:
+    nodes = answers("bare")["nodes"]
+    nodes["items"][1]["status"]["allocatable"]["nvidia.com/gpu"] = "7"
+    choice = chosen("bare", {"image": IMAGE}, nodes=nodes)
+    assert values(choice)["resources.accelerators"] == "H100:8"
+    assert any("1 of 3 machines offer fewer than 8" in note for note in choice.notes)
+
+
+def test_efa_is_asked_for_only_where_nodes_offer_it() -> None:
+    """Without its device plugin pods would wait forever."""
+    nodes = answers("eks")["nodes"]
+    for node in nodes["items"]:
+        node["status"]["allocatable"].pop("vpc.amazonaws.com/efa", None)
+    choice = chosen("eks", {"image": IMAGE}, nodes=nodes)
+    assert not any("efa" in key or "NCCL" in key for key in values(choice))
+    assert any("offer no vpc.amazonaws.com/efa" in note for note in choice.notes)
+
+
+def test_a_gpu_that_is_partitioned_is_of_no_kind() -> None:
+    nodes = answers("bare")["nodes"]
+    for node in nodes["items"]:
+        labels = node["metadata"]["labels"]
+        if "nvidia.com/gpu.product" in labels:
+            labels["nvidia.com/gpu.product"] += "-MIG-1g.10gb"
+            labels["node.kubernetes.io/instance-type"] = "p5.48xlarge"
+    found = values(chosen("bare", {"image": IMAGE}, nodes=nodes))
+    assert found["resources.accelerators"] == "gpu:8"
+
+
 def test_accounts_of_an_administrator_are_used_whoever_asks() -> None:
     """A cloud may know them, for the bucket."""
     found = values(chosen("edit-only", {}, rights=dict.fromkeys(RIGHTS, True)))

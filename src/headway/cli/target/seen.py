@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from headway.memory_limits import byte_size
 
 if TYPE_CHECKING:
-    from headway.kube.cluster_facts import ClusterFacts, MachineGroup
+    from headway.kube.cluster_facts import ClusterFacts
+    from headway.kube.node_facts import MachineGroup
     from headway.kube.undecided import Wishes
 
 FIRST = 14
