@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 from headway.clock import Clock
 from headway.errors import BadInput, NotFound
-from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
+from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient, RequestRefused
 from headway.kube.cluster_facts import Answers
 from headway.kube.names import MANAGED_BY, Object
 from headway.kube.pod_needs import namespace_finding
@@ -63,7 +63,7 @@ RIGHTS: Mapping[str, Right] = {
 def cluster_answers(kube: KubeClient, clock: Clock) -> Answers:
     """Raises if the cluster does not answer at all, or does not let the user in."""
     until = clock.monotonic() + LOOK_SECONDS
-    version = kube.call("GET", "version")
+    version = _version(kube)
     user = _who(kube)
     with ThreadPoolExecutor(AT_A_TIME) as threads:
         rights = threads.map(lambda right: _is_allowed(kube, right), RIGHTS.values())
@@ -76,6 +76,12 @@ def cluster_answers(kube: KubeClient, clock: Clock) -> Answers:
         "rights": allowed,
         **dict(zip(names, found, strict=True)),
     }
+
+
+def _version(kube: KubeClient) -> Object | None:
+    with suppress(Forbidden):  # everybody may see it, unless somebody has changed that
+        return kube.call("GET", "version")
+    return None
 
 
 def _who(kube: KubeClient) -> Object | None:

@@ -221,6 +221,14 @@ def test_a_namespace_that_is_not_there(headway: Headway, kube: FakeKube, targets
     assert not targets.exists()
 
 
+def test_a_server_that_does_not_tell_its_version(headway: Headway, kube: FakeKube) -> None:
+    answering = Answering(kube, "edit-only")
+    answering.recorded |= {"version": None}
+    said = headway("target", "add", "new")
+    assert said.exit_code == 0
+    assert "Kubernetes of unknown version" in said.err
+
+
 def test_a_login_that_has_expired(headway: Headway, kube: FakeKube) -> None:
     kube.refusing["GET /version"] = [(401, "Unauthorized")]
     said = headway(*ADD)
