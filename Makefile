@@ -14,7 +14,7 @@ export HF_HUB_OFFLINE ?= 1
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
 
-.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue test-target-faults images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-scripts bench-plugs bench-stream bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
+.PHONY: help install lock check format generate test-unit test-simulations test-local test-chaos test-local-long test-cluster test-cluster-long test-prometheus test-karpenter test-kueue test-target-faults images test cluster-up cluster-down simulate bench-loop bench-overhead bench-time-left bench-display bench-save bench-compile bench-restore bench-lean bench-activations bench-data bench-order bench-draw kill-resume prepare-kills store-outage form-groups bench-coordinator coordinator-kills chaos bench-replicate bench-losses bench-goodput bench-fingerprint bench-reconfigure bench-compare bench-restart bench-scripts bench-plugs bench-stream bench-edit cluster-storm bench-kwok prove-rehearsal ran-on bench-report pictures
 
 help:            ## this list
 	@grep -E '^[a-z-]+: *.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*##/ -/' | sort
@@ -123,6 +123,9 @@ store-outage: install ## a store that returns errors for OUTAGE_SECONDS=60, and 
 
 bench-save: install  ## cost of one asynchronous save of 1 GB a minute, and of a restart from it
 	$(BENCH).save
+
+bench-compile: install ## seconds to the first step with memory.compile, REPEATS=5 times empty and with the cache, in turns
+	REPEATS=$${REPEATS:-5} $(BENCH).compile_cache
 
 bench-restore: install ## a restore of 2 GB from an S3 server beside raw reads of the same bytes
 	$(BENCH).restore

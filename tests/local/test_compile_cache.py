@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from headway.clock import SystemClock
-from headway.errors import Exit
-from headway.launch.compile_cache import CompileCache
-from headway.launch.compile_identity import compile_identity
-from headway.launch.node_run import NodeRun, NodeSettings
-from headway.state.generations import next_generation
-from headway.state.run_directory import RunDirectory
-from headway.state.store import Store
-from support.workers import resolved_run
+from support.compiling_node import CompilingNode
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(900)]
 
@@ -35,67 +26,18 @@ track: []
 """
 
 
-class AloneNode(NodeRun):
-    """Without the coordinator that a pod has."""
-
-    def _coordinator_address(self) -> None:
-        return None
-
-
-class Pod:
-    """A node with a folder of its own, on a storage that others have, too."""
-
-    def __init__(self, tmp_path: Path, name: str, sets: dict[str, Path]) -> None:
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / "run.yaml").write_text(RUN_FILE)
-        resolved = resolved_run(folder, sets)
-        self.directory = RunDirectory.create(resolved.run_directory, SystemClock())
-        self.directory.write_spec(resolved)
-        self.lines: list[str] = []
-        cache = CompileCache(
-            Store(tmp_path / "storage"),
-            compile_identity(resolved),
-            b"a key",
-            folder / "cache",
-            SystemClock(),
-            self.lines.append,
-        )
-        settings = NodeSettings(name, 0, "none", folder / "key")
-        self.node = AloneNode(
-            resolved,
-            self.directory,
-            settings,
-            SystemClock(),
-            self.lines.append,
-            compile_cache=cache,
-        )
-        self.node.generation = next_generation(self.directory)
-
-    def trains(self) -> dict[str, Any]:
-        """Its counters."""
-        assert self.node.run() == Exit.DONE, self.lines
-        events = self.directory.events.read()[0]
-        (counted,) = [event for event in events if event["event"] == "compiled"]
-        return counted
-
-    def numbers(self) -> list[Any]:
-        steps = [(line["loss"], line["grad_norm"]) for line in self.directory.steps()]
-        return [*steps, *(line["loss"] for line in self.directory.evaluations.read()[0])]
-
-
 @pytest.mark.long("compiling takes most of a minute")
 def test_the_second_node_compiles_nothing(tmp_path: Path, stream: dict[str, Path]) -> None:
-    first = Pod(tmp_path, "first", stream)
+    storage = tmp_path / "storage"
+    first = CompilingNode(tmp_path / "first", storage, RUN_FILE, stream)
     counted = first.trains()
     assert counted["compiled"] > 0
     assert counted["from_cache"] == 0
     assert counted["libraries"] > 0
     assert any("kept compiled code" in line for line in first.lines), first.lines
 
-    second = Pod(tmp_path, "second", stream)
+    second = CompilingNode(tmp_path / "second", storage, RUN_FILE, stream)
     counted = second.trains()
-    print(counted, second.lines)
     assert counted["compiled"] == 0
     assert counted["from_cache"] > 0
     assert counted["libraries"] == 0

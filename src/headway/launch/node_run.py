@@ -104,7 +104,7 @@ class NodeRun(Supervisor):
         self.is_leaving = True
         self.workers.signal(signal.SIGTERM)
 
-    def _coordinator_address(self) -> tuple[str, Path]:
+    def _coordinator_address(self) -> tuple[str, Path] | None:
         return self.settings.coordinator, self.settings.key
 
     def _device(self, worker: WorkerProcess) -> int:

@@ -70,6 +70,7 @@ def main(arguments: list[str]) -> int:
 
     from headway.train.collectives import is_lost_peer
     from headway.train.loop import train
+    from headway.train.missing_compiler import missing_compiler
     from headway.train.out_of_memory import out_of_memory
     from headway.train.own_code_error import own_code_error
     from headway.train.worker_run import open_run
@@ -116,8 +117,12 @@ def main(arguments: list[str]) -> int:
                 restart.wait_for_decision()
             log_exit_reason(traceback.format_exc())
             return Exit.PEER_LOST
-        known = out_of_memory(error, resolved, step) or own_code_error(
-            error, resolved, step, run.training.feed.set.vocab_size if run else None
+        known = (
+            out_of_memory(error, resolved, step)
+            or missing_compiler(error)
+            or own_code_error(
+                error, resolved, step, run.training.feed.set.vocab_size if run else None
+            )
         )
         if known is not None:
             log_line(traceback.format_exc())

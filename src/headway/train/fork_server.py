@@ -56,6 +56,7 @@ MODULES = (
     "headway.train.loop",
     "headway.train.live",
     "headway.train.restart",
+    "headway.train.missing_compiler",
     "headway.train.out_of_memory",
     "headway.train.own_code_error",
     "torch.utils.tensorboard",

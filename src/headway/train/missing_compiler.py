@@ -1,0 +1,19 @@
+"""A compiled run without a compiler, in one sentence."""
+
+from __future__ import annotations
+
+from headway.errors import RunFailed
+
+SIGN = "No working C++ compiler found"
+"""In torch's words."""
+
+
+def missing_compiler(error: BaseException) -> RunFailed | None:
+    """The error to exit with, if `error` is that."""
+    if SIGN not in str(error):
+        return None
+    return RunFailed(
+        "memory.compile needs a C++ compiler, and there is none here",
+        "install g++: in the image of a target, as docker/cpu.Dockerfile does; here, apt-get "
+        "install g++",
+    )
