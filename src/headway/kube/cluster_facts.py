@@ -17,6 +17,7 @@ from headway.kube.node_facts import (
     has_label,
     labels_of,
     machine_groups,
+    pool_machines,
     quantity,
     requests_by_node,
     takes_pods,
@@ -92,6 +93,8 @@ class ClusterFacts:
     """Accelerators that Headway does not run on."""
     without_plugin: tuple[str, ...]
     """Types of machines with a label of a GPU and no device for pods."""
+    pool_machines: tuple[str, ...]
+    """Machines with accelerators that Karpenter can make."""
     cpu_room: CpuRoom | None
     limits: Mapping[str, tuple[float, str]]
     """The most cpu and memory that a pod may have by limit range or quota, and which of them."""
@@ -131,6 +134,7 @@ def cluster_facts(answers: Answers) -> ClusterFacts:
         machines=tuple(groups),
         unsupported=tuple(sorted(unsupported_on(nodes))),
         without_plugin=tuple(sorted(without_plugin_on(nodes))),
+        pool_machines=tuple(pool_machines(_items(answers, "node_pools"))),
         cpu_room=cpu_room_of(nodes, used),
         limits=_limits(answers),
         claims=tuple(_claims(_items(answers, "claims"))),

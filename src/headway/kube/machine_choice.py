@@ -32,6 +32,13 @@ LARGE_BYTES = 128 * 2**30
 def choose_machine(facts: ClusterFacts, wishes: Wishes, choice: Choice) -> Undecided | None:
     wanted = wishes.machine
     names = [group.name for group in facts.machines]
+    made = [name for name in facts.pool_machines if name not in names]
+    if wanted is None and not names and made:
+        return Undecided(
+            f"no machine has an accelerator now, and Karpenter can make some: {listed(made[:5])}"
+            + (", ..." if len(made) > 5 else ""),
+            tuple(("--machine", name) for name in [*made[:5], CPU]),
+        )
     if wanted is None and len(names) > 1:
         return Undecided(
             f"machines of {len(names)} types have accelerators: {listed(names)}",
@@ -56,7 +63,7 @@ def _cpu(facts: ClusterFacts, choice: Choice, is_given: bool) -> None:
     if is_given:
         choice.add(("machine",), CPU, "--machine")
     elif facts.num_nodes is not None and not facts.unsupported:
-        choice.add(("machine",), CPU, "no machine has an accelerator that pods can ask for")
+        choice.add(("machine",), CPU, "no machine has an accelerator now; or --machine")
     room = facts.cpu_room
     if room is None:
         _cpu_unseen(facts, choice)

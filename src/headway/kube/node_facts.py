@@ -10,7 +10,7 @@ from statistics import median_low
 from headway.kube.device_labels import AWS_PREFIXES, BOARDS, GKE, PRODUCT
 from headway.kube.names import Object
 from headway.kube.reviews import amount
-from headway.plan.machines import EFA, Machine, find_machine, machine_on_premises
+from headway.plan.machines import EFA, MACHINES, Machine, find_machine, machine_on_premises
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.spec.pod_config import ARCHITECTURE
 from headway.spec.quantities import Accelerators
@@ -203,6 +203,28 @@ def _common_fabric(nodes: Sequence[Object]) -> dict[str, int]:
         and quantity(text) > 0
         and all(_allocatable(node).get(name) == text for node in others)
     }
+
+
+def pool_machines(pools: Iterable[Object]) -> list[str]:
+    """Machines of the table that Karpenter's NodePools name, by type or by GPU. They need not be
+    there: it makes them when pods ask for them."""
+    types: set[str] = set()
+    boards: set[str] = set()
+    for pool in pools:
+        spec = pool["spec"]["template"]["spec"]
+        for one in spec.get("requirements") or ():
+            if one.get("operator") != "In":
+                continue
+            if one["key"] == INSTANCE_TYPE:
+                types |= {*one.get("values", ())}
+            if one["key"] in [f"{prefix}/instance-gpu-name" for prefix in AWS_PREFIXES]:
+                boards |= {*one.get("values", ())}
+    return [
+        machine.name
+        for machine in MACHINES
+        if machine.name in types
+        or (machine.place == "AWS" and BOARDS[machine.device].aws_name in boards)
+    ]
 
 
 def unsupported_on(nodes: Sequence[Object]) -> set[str]:

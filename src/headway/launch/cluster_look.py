@@ -35,6 +35,7 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "accounts": (CORE + "/namespaces/{namespace}/serviceaccounts?",),
     "jobs": (f"apis/batch/v1/namespaces/{{namespace}}/jobs?labelSelector={MANAGED_BY}%3Dheadway&",),
     "classes": ("apis/storage.k8s.io/v1/storageclasses?",),
+    "node_pools": ("apis/karpenter.sh/v1/nodepools?",),
     # The second where the first is not known.
     "queues": (
         KUEUE + "/v1beta2/namespaces/{namespace}/localqueues?",
@@ -87,7 +88,7 @@ def _version(kube: KubeClient) -> Object | None:
 def _who(kube: KubeClient) -> Object | None:
     """An expired login is said at once; that the API is not there (before 1.28) is not."""
     review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    with suppress(NotFound):
+    with suppress(NotFound, Forbidden):
         return kube.call("POST", SELF, review)
     return None
 

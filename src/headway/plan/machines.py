@@ -251,9 +251,14 @@ def _instead(wanted: Accelerators, machine: Machine | None) -> str:
     hint = f"to run it there: --set resources.accelerators={here}"
     fitting = [one for one in MACHINES if any(_has(one, each) for each in wanted.choices)]
     fitting.sort(key=lambda one: one.num_devices)  # the smallest that do
+    if not fitting:
+        return hint
     named = ", ".join(one.name for one in fitting[:NEARBY])
     more = " and others" if len(fitting) > NEARBY else ""
-    return f"{hint}; machines that have {wanted}: {named}{more}" if named else hint
+    return (
+        f"{hint}; machines that have {wanted}: {named}{more}; a target of such: headway target "
+        f"add NAME --machine {fitting[0].name}"
+    )
 
 
 def too_much_for(name: str, amounts: Mapping[str, float]) -> DeviceRefusal | None:

@@ -435,7 +435,8 @@ def test_a_pod_with_a_device_of_another_maker(headway: Headway, folder: Path) ->
             "run.yaml:5:13: resources.accelerators: H100:8 requested, but a machine of the target "
             "(p4d.24xlarge) has A100-40GB:8\nhint: to run it there: --set "
             "resources.accelerators=A100-40GB:8; machines that have H100:8: p5.48xlarge, "
-            "a3-highgpu-8g, a3-megagpu-8g, hgx-h100",
+            "a3-highgpu-8g, a3-megagpu-8g, hgx-h100; a target of such: headway target add NAME "
+            "--machine p5.48xlarge",
         ),
         (
             "",
@@ -443,7 +444,7 @@ def test_a_pod_with_a_device_of_another_maker(headway: Headway, folder: Path) ->
             "targets.yaml:7:15: resources.accelerators: A10G:4 requested, but a machine of the "
             "target (g5.xlarge) has A10G:1\nhint: to run it there: --set "
             "resources.accelerators=A10G:1; machines that have A10G:4: g5.12xlarge, g5.24xlarge, "
-            "g5.48xlarge",
+            "g5.48xlarge; a target of such: headway target add NAME --machine g5.12xlarge",
         ),
         (
             "",

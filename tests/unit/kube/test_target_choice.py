@@ -278,6 +278,38 @@ def test_a_gpu_that_is_partitioned_is_of_no_kind() -> None:
     assert found["resources.accelerators"] == "gpu:8"
 
 
+def pool(*requirements: dict[str, Any]) -> dict[str, Any]:
+    return {"spec": {"template": {"spec": {"requirements": list(requirements)}}}}
+
+
+def test_machines_that_karpenter_would_make() -> None:
+    """With none there, nothing says whether CPUs are meant."""
+    nodes = answers("eks")["nodes"]
+    nodes["items"] = [one for one in nodes["items"] if "taints" not in one["spec"]]
+    gpu = {"key": "karpenter.k8s.aws/instance-gpu-name", "operator": "In", "values": ["h100"]}
+    types = {
+        "key": "node.kubernetes.io/instance-type",
+        "operator": "In",
+        "values": ["m5.large", "g5.xlarge"],
+    }
+    spot = {"key": "karpenter.sh/capacity-type", "operator": "In", "values": ["spot"]}
+    pools = {"items": [pool(gpu, spot), pool(types), pool({"key": "x", "operator": "Exists"})]}
+    problem, *commands = refusal("eks", {"image": IMAGE}, nodes=nodes, node_pools=pools)
+    assert problem == (
+        "no machine has an accelerator now, and Karpenter can make some: p5.4xlarge, p5.48xlarge, "
+        "g5.xlarge"
+    )
+    assert [one.split()[-1] for one in commands] == [
+        "p5.4xlarge",
+        "p5.48xlarge",
+        "g5.xlarge",
+        "cpu",
+    ]
+    # Machines that are there go first.
+    found = values(chosen("eks", {"image": IMAGE}, node_pools=pools))
+    assert found["machine"] == "p5.48xlarge"
+
+
 def test_accounts_of_an_administrator_are_used_whoever_asks() -> None:
     """A cloud may know them, for the bucket."""
     found = values(chosen("edit-only", {}, rights=dict.fromkeys(RIGHTS, True)))

@@ -117,7 +117,8 @@ def test_the_machines_that_would_do_are_named() -> None:
     )
     assert refusal.hint == (
         "to run it there: --set resources.accelerators=A100-40GB:8; machines that have "
-        "A100-80GB:8: p4de.24xlarge, a2-ultragpu-8g, dgx-a100"
+        "A100-80GB:8: p4de.24xlarge, a2-ultragpu-8g, dgx-a100; a target of such: headway target "
+        "add NAME --machine p4de.24xlarge"
     )
 
 

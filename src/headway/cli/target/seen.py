@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 FIRST = 14
 MOST_COLUMNS = 100
-MOST_IMAGES = 3
+MOST_POOLS = 5
 NOT_SEEN = "may not be seen"
 
 
@@ -78,6 +78,10 @@ def _accelerators(facts: ClusterFacts) -> Iterator[str]:
         yield f"{name}: it has a GPU by its label, and no device for pods (no device plugin?)"
     if not (facts.machines or facts.unsupported or facts.without_plugin):
         yield f"none on {facts.num_nodes} nodes"
+    if facts.pool_machines:
+        named = ", ".join(facts.pool_machines[:MOST_POOLS])
+        more = f" and {len(facts.pool_machines) - MOST_POOLS} more"
+        yield f"Karpenter can make {named}" + more * (len(facts.pool_machines) > MOST_POOLS)
 
 
 def _group(group: MachineGroup) -> str:
