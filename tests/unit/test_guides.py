@@ -65,6 +65,7 @@ def test_links_between_pages_lead_somewhere() -> None:
 
 FLOATING = re.compile(
     r"[\w/.-]+(:latest|@(latest|main|master|HEAD))\b|/(main|master)/[\w./-]+\.\w+"
+    r"|revision[=:] ?[\"']?(main|master|latest)\b"
 )
 SHOWN = [
     ROOT / "README.md",

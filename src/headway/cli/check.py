@@ -283,7 +283,7 @@ def _check_code(loaded: Loaded) -> str:
 def _transforms(loaded: Loaded) -> Iterator[str]:
     from headway.cli.run_sets import job_of
     from headway.data.prepare.try_transform import try_transform
-    from headway.preflight.run_sources import run_sources
+    from headway.spec.run_sources import run_sources
 
     for _, source in run_sources(loaded.run):
         if source.transform is not None:

@@ -110,6 +110,7 @@ def train_here(
     that of the last `headway scale`, else `else_nodes`."""
     from headway.cli.code_changes import note_code
     from headway.cli.device_check import require_devices_here
+    from headway.cli.hub_pins import spec_before, with_hub_commits
     from headway.cli.preflight import parameters_of, require_trainable_here, warn_of_run_file
     from headway.cli.restart_check import is_left_to_train
     from headway.cli.run_packages import packages_of
@@ -141,6 +142,7 @@ def train_here(
     require_whole_copies(loaded, nodes)
     require_devices_here(loaded, this_machine(), nodes)
     parameters = parameters_of(loaded.run, vocabulary_size(loaded))
+    loaded = with_hub_commits(loaded, lambda: spec_before(location))
     packages = packages_of(loaded, python_here, location)
     with ExitStack() as background:
         try:

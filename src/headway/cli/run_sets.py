@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import xxhash
 
 from headway.errors import BadInput, needs_train
 from headway.spec.data_config import CLAIM, StreamConfig
+from headway.spec.hub_names import HubReference, at_commit
 from headway.state.set_files import MIXTURE, PREPARED
 from headway.state.store import Store
 
@@ -178,9 +180,10 @@ def job_of(
     )
     if isinstance(stream, StreamConfig):
         settings = settings.streamed(int(stream.window.amount))
+    commits = loaded.hub_commits or {}
     return PrepareJob(
-        sources=source.sources,
-        tokenizer=_tokenizer_source(source.tokenizer, tokenizer_of),
+        sources=[at_commit(one, commits) for one in source.sources],
+        tokenizer=_tokenizer_source(source.tokenizer, tokenizer_of, commits),
         into="",
         beside=loaded.folder,
         settings=settings,
@@ -309,11 +312,12 @@ def _tokenizer_state(job: PrepareJob) -> list[object]:
             template.append(companions_digest(folder))
         content = (folder / "tokenizer.json").read_bytes()
         return [xxhash.xxh3_64_hexdigest(content), None, *template]
-    return [source.load, source.train_vocab, *template]
+    revision = [source.revision] if source.revision is not None else []
+    return [source.load, source.train_vocab, *template, *revision]
 
 
 def _tokenizer_source(
-    tokenizer: TokenizerConfig | None, tokenizer_of: str | None
+    tokenizer: TokenizerConfig | None, tokenizer_of: str | None, commits: Mapping[str, str]
 ) -> TokenizerSource:
     """The tokenizer that is given, else that of the set at `tokenizer_of`."""
     from headway.data.tokenizer import TokenizerSource
@@ -323,7 +327,13 @@ def _tokenizer_source(
         return TokenizerSource(load=tokenizer_folder(tokenizer_of) if tokenizer_of else "")
     if tokenizer.train is not None:
         return TokenizerSource(train_vocab=tokenizer.train.vocab)
-    return TokenizerSource(load=tokenizer.from_, chat_template=tokenizer.chat_template)
+    assert tokenizer.from_ is not None
+    named = HubReference("models", tokenizer.from_, tokenizer.revision)
+    return TokenizerSource(
+        load=tokenizer.from_,
+        chat_template=tokenizer.chat_template,
+        revision=commits.get(named.id, tokenizer.revision),
+    )
 
 
 def tokenizer_folder(location: str) -> str:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -14,6 +15,7 @@ import typer
 
 from headway import __version__
 from headway.cli.code_changes import note_code
+from headway.cli.hub_pins import spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import warn_of_run_file
@@ -48,6 +50,7 @@ if TYPE_CHECKING:
     from headway.kube.names import Object
     from headway.launch.upload import Files
     from headway.spec.load import Loaded
+    from headway.spec.resolve import Resolved
 
 
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
@@ -80,6 +83,8 @@ def _launch(
     plan = target_plan(loaded, found, nodes)
     plan.warn()
     require_room_for(run, plan, found, is_new=job is None)
+    loaded = with_hub_commits(loaded, lambda: _launched_before(run), on)
+    plan = replace(plan, loaded=loaded)
     packages = packages_of(loaded, lambda: python_on(found.target), run.location)
     from headway.cli.sets_on_target import SetsOnTarget
 
@@ -149,6 +154,16 @@ def _delete_old(run: TargetRun) -> None:
         # A launch that goes on after all has changed it.
         version = job.metadata.resourceVersion if is_launching(job) else None
         run.cluster.delete(say, job.metadata.uid, version)
+
+
+def _launched_before(run: TargetRun) -> Resolved | None:
+    """From its objects, or from the storage."""
+    if (launched := run.cluster.launched_as()) is not None:
+        return launched
+    try:
+        return spec_before(run.location)
+    finally:
+        end_claim_pods()  # preparing may take longer than such a pod lasts
 
 
 def _refuse_active(run: TargetRun, job: Job | None) -> None:

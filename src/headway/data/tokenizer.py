@@ -70,6 +70,8 @@ class TokenizerSource:
     """Vocabulary size of a tokenizer to train on the text."""
     chat_template: str | None = None
     """With `load`: name of the built-in chat template that takes the place of its own."""
+    revision: str | None = None
+    """With a name on the hub: commit, tag or branch."""
 
     def __post_init__(self) -> None:
         assert (self.load is None) != (self.train_vocab is None), "exactly one of the two"
@@ -101,7 +103,7 @@ class TokenizerFiles:
         return roles
 
 
-def find_tokenizer(source: str, beside: Path) -> TokenizerFiles:
+def find_tokenizer(source: str, beside: Path, revision: str | None = None) -> TokenizerFiles:
     """The files of a folder (relative to `beside`) or of a model on the hub."""
     folder = beside / Path(source).expanduser()
     if folder.is_dir():
@@ -114,7 +116,7 @@ def find_tokenizer(source: str, beside: Path) -> TokenizerFiles:
         return TokenizerFiles({name: folder / name for name in names if (folder / name).is_file()})
     if source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise NotFound(f"no tokenizer folder {folder}", "check the path, or give a hub name")
-    return _from_hub(source)
+    return _from_hub(source, revision)
 
 
 def load_tokenizer(source: str, beside: Path) -> Tokenizer:
@@ -233,7 +235,7 @@ def _roles_in(path: Path) -> dict[str, str]:
     return roles
 
 
-def _from_hub(name: str) -> TokenizerFiles:
+def _from_hub(name: str, revision: str | None) -> TokenizerFiles:
     # Imported lazily: it is slow to import, and most sets never need it.
     from huggingface_hub import constants, hf_hub_download
     from huggingface_hub.errors import (
@@ -242,13 +244,14 @@ def _from_hub(name: str) -> TokenizerFiles:
         LocalEntryNotFoundError,
         RemoteEntryNotFoundError,
         RepositoryNotFoundError,
+        RevisionNotFoundError,
     )
 
     away = why_hub_is_away()
     paths: dict[str, Path] = {}
     for file in (TOKENIZER_JSON, *COMPANIONS):
         try:
-            paths[file] = Path(hf_hub_download(name, file))
+            paths[file] = Path(hf_hub_download(name, file, revision=revision))
         except HFValidationError:
             raise BadInput(
                 f"`{name}` is neither a folder nor a name on the hub",
@@ -258,6 +261,11 @@ def _from_hub(name: str) -> TokenizerFiles:
             raise BadInput(
                 f"the hub does not let you read `{name}`",
                 f"accept its terms at https://huggingface.co/{name} and set HF_TOKEN",
+            ) from None
+        except RevisionNotFoundError:
+            raise NotFound(
+                f"tokenizer `{name}` on the hub has no revision {revision}",
+                "give a commit, a tag or a branch of it",
             ) from None
         except RepositoryNotFoundError:
             raise NotFound(

@@ -20,6 +20,7 @@ from headway.plan.model_fields import (
 from headway.plan.model_size import COUNTED, BadShape, model_size
 from headway.preflight.unchecked import Unchecked
 from headway.preflight.vocabulary import vocabulary_of
+from headway.spec.hub_names import at_words
 from headway.spec.load import Loaded
 
 POSITIONS = "max_position_embeddings"
@@ -155,7 +156,9 @@ def _saved_model_problems(loaded: Loaded, source: str, unchecked: Unchecked) -> 
                 "check the path, which is relative to the run file, or give a name on the hub",
             )
         else:
-            unchecked.add(f"model.from: {source} on the hub is opened when the run starts")
+            assert loaded.run.model is not None
+            at = at_words(loaded.run.model.revision)
+            unchecked.add(f"model.from: {source} on the hub is opened when the run starts{at}")
         return
     try:
         config = json.loads((folder / "config.json").read_text("utf-8"))

@@ -12,10 +12,10 @@ from pathlib import Path
 from headway.errors import BadInput, SpecError
 from headway.launch.packages import find_uv
 from headway.launch.requirements_file import read_requirements
-from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.signatures import definition_of, signature_of, yields
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
+from headway.spec.run_sources import Key, run_sources
 from headway.state.code_folder import CodeFolderRefused, code_folder
 from headway.state.own_function import LOSS, TRANSFORM, Misfit, config_misfit, misfit
 

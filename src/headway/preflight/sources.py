@@ -14,10 +14,11 @@ from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, first_records
 from headway.data.prepare.sources import readable_files
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
-from headway.preflight.run_sources import Key, run_sources
 from headway.preflight.unchecked import Unchecked
 from headway.spec.data_config import SourceConfig, TokenizerConfig, is_elsewhere
+from headway.spec.hub_names import at_words
 from headway.spec.load import Loaded
+from headway.spec.run_sources import Key, run_sources
 from headway.state.set_files import MIXTURE
 
 OF_SETS = ("manifest.json", MIXTURE, "recipe.json")
@@ -95,7 +96,10 @@ def _tokenizer_problems(
             f"no tokenizer folder {folder}", where, "check the path, or give a name on the hub"
         )
     else:
-        unchecked.add(f"{_dotted(key)}: tokenizer {name} on the hub is opened when the run starts")
+        at = at_words(source.tokenizer.revision)
+        unchecked.add(
+            f"{_dotted(key)}: tokenizer {name} on the hub is opened when the run starts{at}"
+        )
 
 
 def _objective_problems(loaded: Loaded, key: Key, source: SourceConfig) -> Iterator[SpecError]:

@@ -43,6 +43,8 @@ class TokenizerConfig(Section):
 
     from_: str | None = Field(default=None, alias="from")
     """Hub name, or a folder with `tokenizer.json`."""
+    revision: str | None = None
+    """With a hub name: commit, tag or branch, as for a model."""
     train: TokenizerTrainingConfig | None = None
     """Tokenizer to train on the set's own text."""
     chat_template: Literal["zephyr"] | None = None
@@ -52,6 +54,8 @@ class TokenizerConfig(Section):
     @model_validator(mode="after")
     def _one_origin(self) -> TokenizerConfig:
         exactly_one(self, {"from_": "from", "train": "train"})
+        if self.revision is not None and self.from_ is None:
+            raise ValueError("`revision` needs `from`")
         if self.train is not None and self.chat_template is not None:
             raise ValueError("`chat_template` needs `from`: conversations need a tokenizer first")
         return self
@@ -73,7 +77,8 @@ class SourceConfig(Section):
     """Set made by `headway data prepare`: a folder, s3:// or gs://. A bare string means this."""
     sources: list[str] | None = Field(default=None, min_length=1)
     """Files, folders, globs, s3:// and gs:// addresses of .txt, .jsonl, .json, .csv, .parquet,
-    .arrow, .npy, .h5 and .tar, each also as .gz, .zst or .xz; or `hub:NAME?split=train`."""
+    .arrow, .npy, .h5 and .tar, each also as .gz, .zst or .xz; or `hub:NAME?split=train`, where
+    `&revision=` is a commit, tag or branch."""
     column: str = "text"
     """The column that holds the text."""
     template: str | None = None

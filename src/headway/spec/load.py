@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -45,6 +46,8 @@ class Loaded:
     folder: Path
     located: Located
     """What was written, with positions; defaults are not in it."""
+    hub_commits: Mapping[str, str] | None = None
+    """Of `Resolved`, once they are known."""
 
     @property
     def file(self) -> str:

@@ -12,9 +12,10 @@ from typing import Literal
 
 from headway.errors import BadInput, SpecError
 from headway.spec.data_config import DataSetConfig
+from headway.spec.hub_names import model_reference
 from headway.spec.load import Loaded
 from headway.spec.located_yaml import PRESET
-from headway.spec.run_file import RunFile
+from headway.spec.run_file import ModelConfig, RunFile
 from headway.spec.section import Section
 
 LARGE_MODEL_PARAMETERS = 10**9
@@ -92,6 +93,15 @@ class Resolved(Section):
     """Folder with the packages of `code.requirements`, for the Python path of workers."""
     packages_for: WorkerPython | None = None
     """What they were resolved for."""
+    hub_commits: dict[str, str] | None = None
+    """Commits of what the run file names on the hub, such as `models/gpt2`. None: not known when
+    the run was first started."""
+
+    def revision_of(self, model: ModelConfig) -> str | None:
+        """Revision of a model on the hub: its commit, if that is known."""
+        named = model_reference(model)
+        commits = self.hub_commits or {}
+        return model.revision if named is None else commits.get(named.id, model.revision)
 
     @property
     def is_script(self) -> bool:
@@ -349,6 +359,7 @@ def resolve(
         sharded=run.shard.is_wide
         or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and large))),
         checkpoint_activations=large or offloads if recompute == "auto" else recompute,
+        hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )
 
 

@@ -47,6 +47,9 @@ class ModelConfig(Section):
 
     from_: str | None = Field(default=None, alias="from")
     """Weights to start from: a hub name, a folder in the HF format, or `RUN@step`."""
+    revision: str | None = None
+    """With a hub name: commit, tag or branch. The first start finds out the commit, and the run
+    keeps it."""
     type: str | None = None
     """Model type of transformers, to start from scratch (`gpt2`, `llama`, `bert`, `qwen3`, ...)."""
     call: Call | None = None
@@ -59,6 +62,8 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _one_origin(self) -> ModelConfig:
         exactly_one(self, {"from_": "from", "type": "type", "call": "call"})
+        if self.revision is not None and (self.from_ is None or "@" in self.from_):
+            raise ValueError("`revision` needs `from` with a name on the hub")
         return self
 
 

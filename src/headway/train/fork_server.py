@@ -47,6 +47,7 @@ from headway.train import worker_log
 from headway.train.worker_log import log_exit_reason, log_line
 
 if TYPE_CHECKING:
+    from headway.spec.resolve import Resolved
     from headway.spec.run_file import ModelConfig
 
 HANDLED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT)
@@ -278,24 +279,26 @@ def model_types_of(location: str) -> list[str]:
 
     resolved = given_spec() or RunDirectory.open(location).read_spec()
     models = (resolved.run.model, resolved.run.objective.teacher)
-    types = [_model_type(model, Path(resolved.folder)) for model in models if model is not None]
+    types = [_model_type(model, resolved) for model in models if model is not None]
     return [found for found in types if found is not None]
 
 
-def _model_type(model: ModelConfig, folder: Path) -> str | None:
+def _model_type(model: ModelConfig, resolved: Resolved) -> str | None:
+    folder = Path(resolved.folder)
     if model.from_ is None:
         return model.type
     if "@" in model.from_:
         from headway.state.find_run import find_run, split_step
 
         other = find_run(split_step(model.from_)[0], folder).read_spec()
-        return _model_type(other.run.model, Path(other.folder)) if other.run.model else None
+        return _model_type(other.run.model, other) if other.run.model else None
     from transformers import AutoConfig
 
     local = folder / model.from_
     source = str(local) if local.is_dir() else model.from_
     # Without the hub: what is not in the cache yet is downloaded by the first worker.
-    config: Any = AutoConfig.from_pretrained(source, local_files_only=True)
+    revision = None if local.is_dir() else resolved.revision_of(model)
+    config: Any = AutoConfig.from_pretrained(source, local_files_only=True, revision=revision)
     return str(config.model_type)
 
 

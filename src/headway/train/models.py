@@ -230,14 +230,16 @@ def _from_weights(model: ModelConfig, objective: ObjectiveConfig, resolved: Reso
         )
     away = None if local.is_dir() else why_hub_is_away()
     place = str(local) if local.is_dir() else source
+    revision = None if local.is_dir() else resolved.revision_of(model)
     kind = _auto_class(objective)
     try:
         try:
-            return _by_ranges(kind, place, model.config, resolved.run.seed)
+            return _by_ranges(kind, place, revision, model.config, resolved.run.seed)
         except NotByParts as reason:
             whole_because = str(reason)
         whole = kind.from_pretrained(
             place,
+            revision=revision or "main",
             attn_implementation="sdpa",
             dtype=torch.float32,
             use_safetensors=True,  # a .bin file is a pickle: never read
@@ -268,15 +270,20 @@ def _note_untied(module: Any) -> None:
         module.config.tie_word_embeddings = False
 
 
-def _by_ranges(kind: Any, place: str, settings: dict[str, Any], seed: int) -> Network:
+def _by_ranges(
+    kind: Any, place: str, revision: str | None, settings: dict[str, Any], seed: int
+) -> Network:
     """On the meta device, with its files at hand. Raises NotByParts."""
     from transformers import AutoConfig
 
-    config, unused = AutoConfig.from_pretrained(place, return_unused_kwargs=True, **settings)
+    config, unused = AutoConfig.from_pretrained(
+        place, return_unused_kwargs=True, revision=revision, **settings
+    )
     if unused or hasattr(config, "auto_map"):
         raise NotByParts("its settings are for code of its own")
     module = meta_model(kind, config)
-    return Network(module, file_weights(module, InitialWeights(module, seed), _folder_of(place)))
+    folder = _folder_of(place, revision)
+    return Network(module, file_weights(module, InitialWeights(module, seed), folder))
 
 
 def meta_model(kind: Any, config: Any) -> Any:
@@ -284,7 +291,7 @@ def meta_model(kind: Any, config: Any) -> Any:
         return kind.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
 
 
-def _folder_of(place: str) -> Path:
+def _folder_of(place: str, revision: str | None) -> Path:
     """The folder of a model's files on this machine; those of the hub are downloaded to its
     cache."""
     from transformers.utils.hub import cached_file, get_checkpoint_shard_files
@@ -292,6 +299,7 @@ def _folder_of(place: str) -> Path:
     if Path(place).is_dir():
         return Path(place)
     missing_is_none = {
+        "revision": revision,
         "_raise_exceptions_for_missing_entries": False,
         "_raise_exceptions_for_connection_errors": False,
     }
@@ -300,7 +308,7 @@ def _folder_of(place: str) -> Path:
         file = cached_file(place, INDEX, **missing_is_none)
         if file is None:
             raise NotByParts(f"{place} has neither {ONE_FILE} nor {INDEX}")
-        get_checkpoint_shard_files(place, file)
+        get_checkpoint_shard_files(place, file, revision=revision)
     return Path(file).parent
 
 

@@ -157,7 +157,7 @@ def test_every_foreign_name_leads_to_a_key_of_ours() -> None:
         ("", "run.yaml:1:1: the file has no key 'version'"),
         ("- a\n", "run.yaml:1:1: a run file must be a mapping of keys"),
         ("version: 2\n", "run.yaml:1:1: version: 2 is not 1"),
-        ("version: 1\nmodel: gpt2\n", "its keys are from, type, call, config"),
+        ("version: 1\nmodel: gpt2\n", "its keys are from, revision, type, call, config"),
         ("version: 1\ndata:\n", "run.yaml:2:1: data: must be a section with keys"),
         ("version: 1\nmodel: {from: a, type: b}\n", "exactly one of from, type, call (found from"),
         ("version: 1\nmodel: {config: {a: 1}}\n", "exactly one of from, type, call (found none)"),

@@ -177,7 +177,7 @@ def prepare(
             raise BadInput("--stream-window needs --stream")
         settings = settings.streamed(_window(stream_window))
     job = PrepareJob(
-        sources=sources,
+        sources=_at_commits(sources, into if on is None else None),
         tokenizer=TokenizerSource(tokenizer, train_vocab, chat_template),
         into=into,
         beside=Path.cwd(),
@@ -208,6 +208,20 @@ def prepare(
         )
         held_out = f", validation: {{held_out: {other}}}"
     say(f"next: data: {{train: {into}{held_out}}} in the run file")
+
+
+def _at_commits(sources: list[str], into: str | None) -> list[str]:
+    """Those on the hub with their commit, as the preparation in `into` has begun with, if any."""
+    from headway.data.hub_commits import fixed_source
+    from headway.data.prepare.recipe import read_recipe
+    from headway.data.prepare.sources import HUB
+    from headway.state.store import Store
+
+    if not any(one.startswith(HUB) for one in sources):
+        return sources
+    begun = read_recipe(Store(into)) if into is not None else None
+    names = [file.name for file in begun.files] if begun is not None else []
+    return [fixed_source(one, names) for one in sources]
 
 
 def _unmask(text: str) -> UnmaskColumns:

@@ -39,7 +39,7 @@ def parse_hub_source(source: str) -> HubDataset:
     unknown = sorted(found.keys() - set(KEYS))
     if unknown or not name or not all(found.values()):
         what = f"unknown option {unknown[0]}" if unknown else "no name, or an option without value"
-        raise BadInput(f"{source}: {what}", "hub:OWNER/NAME?config=en&split=train&revision=main")
+        raise BadInput(f"{source}: {what}", "hub:OWNER/NAME?config=en&split=train&revision=COMMIT")
     return HubDataset(name, **found)
 
 

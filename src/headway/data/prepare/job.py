@@ -244,7 +244,12 @@ def make_tokens(
     settings = job.settings
     if job.tokenizer.load is not None:
         tokens = load_set_tokenizer(
-            job.tokenizer.load, job.beside, settings.layout, folder, job.tokenizer.chat_template
+            job.tokenizer.load,
+            job.beside,
+            settings.layout,
+            folder,
+            job.tokenizer.chat_template,
+            job.tokenizer.revision,
         )
         # Errors in a template or the user's function are raised before anything is written.
         called = f"tokenizer `{job.tokenizer.load}`"

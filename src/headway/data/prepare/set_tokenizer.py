@@ -51,11 +51,16 @@ NO_TOKENIZER = TokenizerFacts(
 
 
 def load_set_tokenizer(
-    source: str, beside: Path, layout: Layout, folder: Path, chat_template: str | None = None
+    source: str,
+    beside: Path,
+    layout: Layout,
+    folder: Path,
+    chat_template: str | None = None,
+    revision: str | None = None,
 ) -> TokenizerFacts:
     """Facts about a tokenizer from a folder or the hub; copies its files to `folder`, with the
     built-in chat template if one is named."""
-    found = find_tokenizer(source, beside)
+    found = find_tokenizer(source, beside, revision)
     tokens = _tokens(found.load(), found.roles(), layout, source)
     copied = copy_tokenizer(found, folder)
     if chat_template is not None:
