@@ -163,9 +163,10 @@ def _at(found: Object | None, *path: str) -> Any:
 
 
 def _images(answers: Answers) -> Iterator[SeenImage]:
-    """Of the namespace's own pods and Jobs, Headway's first, each once."""
+    """Of the namespace's own pods, and of what Headway made them from; Headway's first."""
     found: dict[tuple[str, str], SeenImage] = {}
-    for one in [*_items(answers, "jobs"), *_items(answers, "own_pods")]:
+    names = ("jobs", "replica_sets", "own_pods")
+    for one in [one for name in names for one in _items(answers, name)]:
         labels = one["metadata"].get("labels") or {}
         component = labels.get(COMPONENT, "") if labels.get(MANAGED_BY) == "headway" else ""
         pod = one["spec"].get("template", one)

@@ -34,6 +34,10 @@ ASKED: Mapping[str, tuple[str, ...]] = {
     "limit_ranges": (CORE + "/namespaces/{namespace}/limitranges?",),
     "accounts": (CORE + "/namespaces/{namespace}/serviceaccounts?",),
     "jobs": (f"apis/batch/v1/namespaces/{{namespace}}/jobs?labelSelector={MANAGED_BY}%3Dheadway&",),
+    # Those of coordinators: their pods are gone once a run has ended.
+    "replica_sets": (
+        f"apis/apps/v1/namespaces/{{namespace}}/replicasets?labelSelector={MANAGED_BY}%3Dheadway&",
+    ),
     "classes": ("apis/storage.k8s.io/v1/storageclasses?",),
     "node_pools": ("apis/karpenter.sh/v1/nodepools?",),
     # The second where the first is not known.

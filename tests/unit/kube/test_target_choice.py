@@ -155,6 +155,24 @@ def test_the_image_of_another_target_of_the_context() -> None:
     assert (found["image"], found["coordinator.image"]) == (IMAGE, IMAGE)
 
 
+def test_images_of_a_run_whose_workers_have_no_headway() -> None:
+    """Also once it has ended, and its coordinator's pod is gone."""
+    core = "registry.example/headway-core@sha256:" + "2" * 64
+
+    def made(component: str, image: str) -> dict[str, Any]:
+        labels = {"app.kubernetes.io/managed-by": "headway"}
+        labels["app.kubernetes.io/component"] = component
+        spec = {"containers": [{"name": component, "image": image}]}
+        metadata = {"name": f"headway-it-{component}", "labels": labels}
+        return {"metadata": metadata, "spec": {"template": {"spec": spec}}}
+
+    jobs, sets = {"items": [made("worker", IMAGE)]}, {"items": [made("coordinator", core)]}
+    found = values(chosen("eks", {}, jobs=jobs, replica_sets=sets))
+    assert (found["image"], found["coordinator.image"]) == (IMAGE, core)
+    same = {"items": [made("coordinator", IMAGE)]}
+    assert "coordinator.image" not in values(chosen("eks", {}, jobs=jobs, replica_sets=same))
+
+
 def test_queues() -> None:
     open_queue = {"metadata": {"name": "b"}, "status": {}}
     two = answers("bare")["queues"]
