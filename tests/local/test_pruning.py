@@ -52,7 +52,7 @@ def test_only_what_is_old_and_unnamed_is_removed(
 
 def put(storage: Store, name: str, clock: TestClock) -> None:
     """As an upload does."""
-    note_used(storage, name, clock, "lab")
+    note_used(storage, name, clock, "lab", "wiki")
     for part in ("a.bin", "a.json"):
         storage.write(f"{name}/{part}", b"some bytes")
     storage.write(whole_mark(name), b"{}")

@@ -91,7 +91,7 @@ COMMANDS = [
         "delete",
         "Delete runs with their checkpoints, logs and ledgers.",
         "delete:delete",
-        ("headway delete my-run", "headway delete first second --yes"),
+        ("headway delete my-run", "headway delete first second --on lab --uploaded --yes"),
     ),
     CommandEntry(
         LOOK,

@@ -118,7 +118,8 @@ def prepare_on(
         run = DataRun(where.kube, wanted.name, where.on, SystemClock())
         made = TargetSet(name, pods, here, folder, run, is_done=False)
         if folder is not None:
-            note_used(Store(where.storage), f"sets/{folder}", SystemClock(), where.on)
+            by = where.name or wanted.name
+            note_used(Store(where.storage), f"sets/{folder}", SystemClock(), where.on, by)
         if store.size(MANIFEST) is not None:
             return replace(made, is_done=True)
 

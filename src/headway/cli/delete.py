@@ -17,6 +17,7 @@ from headway.cli.output import hint, say, warn
 
 if TYPE_CHECKING:
     from headway.cli.target_run import TargetRun
+    from headway.cli.uploads import Uploads
     from headway.state.run_directory import RunDirectory
 
 ALL_SAVED = "with all that it saved"
@@ -33,16 +34,60 @@ def delete(
     ],
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
     on: OnOption = None,
+    uploaded: Annotated[
+        bool,
+        typer.Option(
+            "--uploaded",
+            help="On a target: also sets, code, packages and models that no other run uses, and "
+            "compiled code if no other run compiles.",
+        ),
+    ] = False,
 ) -> None:
     """Delete runs with their checkpoints, logs and ledgers. This cannot be undone."""
     # All are looked up first: a misspelt name among several deletes nothing.
-    deletions = [_deletion(run, on) for run in dict.fromkeys(runs)]
+    names = list(dict.fromkeys(runs))
+    uploads = _uploads(names, on) if uploaded else []
+    # Of a run that was deleted before, that may be all that is left.
+    gone = {
+        run.name
+        for one in uploads
+        for run in one.runs
+        if run.name in one.left_of and not _is_there(run)
+    }
+    deletions = [_deletion(name, on, uploaded) for name in names if name not in gone]
     if not yes:
-        what = "\n  ".join(one.what for one in deletions)
-        asked = f"delete {what}?" if len(deletions) == 1 else f"delete these?\n  {what}\n"
+        parts = [one.what for one in deletions]
+        parts += [words for one in uploads if (words := one.in_words()) is not None]
+        what = "\n  ".join(parts)
+        asked = f"delete {what}?" if len(parts) == 1 else f"delete these?\n  {what}\n"
         typer.confirm(asked, abort=True, err=True)
     for one in deletions:
         one.delete()
+    for of_target in uploads:
+        of_target.remove()
+
+
+def _uploads(names: list[str], on: str | None) -> list[Uploads]:
+    """By target, before anything is deleted."""
+    from headway.cli.target_run import target_run
+    from headway.cli.uploads import uploads_of
+    from headway.errors import BadInput
+
+    by_target: dict[tuple[str, str | None], list[TargetRun]] = {}
+    for name in names:
+        there = target_run(name, on, Path.cwd())
+        if there is None:
+            raise BadInput(
+                f"--uploaded is for runs on a target, and {name} is on this machine",
+                f"headway delete {name} --on TARGET --uploaded",
+            )
+        key = (there.on, there.bucket if there.target.storage is None else None)
+        by_target.setdefault(key, []).append(there)
+    return [uploads_of(runs) for runs in by_target.values()]
+
+
+def _is_there(run: TargetRun) -> bool:
+    return run.cluster.job() is not None or _may_be_saved(run)
 
 
 @dataclass(frozen=True)
@@ -51,7 +96,7 @@ class Deletion:
     delete: Callable[[], None]
 
 
-def _deletion(name: str, on: str | None) -> Deletion:
+def _deletion(name: str, on: str | None, uploaded: bool) -> Deletion:
     """Raises if there is no such run, or if it is still running."""
     from headway.cli.target_run import target_run
     from headway.clock import SystemClock
@@ -61,7 +106,7 @@ def _deletion(name: str, on: str | None) -> Deletion:
     from headway.state.status import read_status
 
     if (there := target_run(name, on, Path.cwd())) is not None:
-        return _deletion_of_preparation(there) or deletion_on(there)
+        return _deletion_of_preparation(there, uploaded) or deletion_on(there)
     directory = find_run(name, Path.cwd())
     if read_status(directory, SystemClock().now()).state in ("starting", "running"):
         raise StillRunning(f"run {directory.name} is still running", f"headway stop {name}")
@@ -81,7 +126,7 @@ def _remove(directory: RunDirectory) -> None:
     shutil.rmtree(directory.local, ignore_errors=True)
 
 
-def _deletion_of_preparation(there: TargetRun) -> Deletion | None:
+def _deletion_of_preparation(there: TargetRun, uploaded: bool) -> Deletion | None:
     """None if it is a run."""
     from headway.clock import SystemClock
     from headway.launch.data_run import DataRun, is_preparation
@@ -90,7 +135,8 @@ def _deletion_of_preparation(there: TargetRun) -> Deletion | None:
     job = preparation.job()
     if job is None or not is_preparation(job):
         return None
-    what = f"preparation {there.name} on {there.on}; what it has prepared stays"
+    stays = "" if uploaded else "; what it has prepared stays"
+    what = f"preparation {there.name} on {there.on}{stays}"
 
     def delete() -> None:
         preparation.end()

@@ -49,7 +49,7 @@ def list_(
 
     folder = Path.cwd()
     target = TargetRun("", on, load_target(on, folder).target, folder)
-    launched = _launched(target.kube, on)
+    launched = launched_specs(target.kube, on)
     try:
         found = stored_folders(Store(target.storage), launched)
     finally:
@@ -86,28 +86,26 @@ def prune(
     clock = SystemClock()
 
     def launched() -> dict[str, str]:
-        return _launched(target.kube, on)
+        return launched_specs(target.kube, on)
 
     try:
         storage = Store(target.storage)
         old, young = unused_folders(storage, launched, clock)
         if young:
-            say(f"unused for less than 7 days, and kept: {_together(young)}")
+            say(f"unused for less than 7 days, and kept: {together(young)}")
         if not old:
             say(f"nothing to remove from the storage of {on}")
             return
         print_table(COLUMNS[:4], [_row(each)[:4] for each in old])
         if not yes:
-            typer.confirm(
-                f"remove {_together(old)} from the storage of {on}?", abort=True, err=True
-            )
+            typer.confirm(f"remove {together(old)} from the storage of {on}?", abort=True, err=True)
         for each, is_removed in removed_folders(storage, old, launched, clock):
             say(f"removed {each.name}" if is_removed else f"kept {each.name}: it is used again")
     finally:
         end_claim_pods()
 
 
-def _together(folders: Sequence[StoredFolder]) -> str:
+def together(folders: Sequence[StoredFolder]) -> str:
     size = short_bytes(sum(each.num_bytes for each in folders))
     return f"{len(folders)} folder{'s' if len(folders) > 1 else ''}, {size}"
 
@@ -122,7 +120,7 @@ def _row(folder: StoredFolder) -> tuple[str, ...]:
     )
 
 
-def _launched(kube: KubeClient, target: str) -> dict[str, str]:
+def launched_specs(kube: KubeClient, target: str) -> dict[str, str]:
     """Resolved runs by name: one that waits in a queue has nothing in the storage yet. Raises if
     one cannot be read: what it names would be listed as unused."""
     from headway.errors import NotFound

@@ -226,18 +226,31 @@ def _with_members(key: Key, path: Path, scratch: Path, there: SetsOnTarget) -> l
 
 
 def upload_folders(storage: Store, plan: TargetPlan, on: str) -> None:
-    for folder in plan.folders:
-        if folder.kind == "tokenizers":
-            continue
-        digest = plan.digests[folder.key]
-        name = f"{folder.kind}/{digest}"
-        note_used(storage, name, SystemClock(), on)
+    clock, run, has_uploaded = SystemClock(), plan.resolved.name, False
+    named = {
+        f"{folder.kind}/{plan.digests[folder.key]}": folder
+        for folder in plan.folders
+        if folder.kind != "tokenizers"
+    }
+    for name, folder in named.items():
+        note_used(storage, name, clock, on, run)
         if is_uploaded(storage, name):
             continue
+        has_uploaded = True
+        digest = plan.digests[folder.key]
         what = f"{'.'.join(folder.key)} to {storage.location(name)}"
         files, listing = _files_and_listing(folder, plan.code, digest)
-        upload(storage, name, files, listing, _Progress(what), say, SystemClock())
+        upload(storage, name, files, listing, _Progress(what), say, clock)
         say(f"uploaded {what}")
+    for name in named if has_uploaded else ():
+        # Uploads may take hours, and whoever deletes a run with what it uploaded waits for nobody
+        # that long.
+        note_used(storage, name, clock, on, run)
+        if not is_uploaded(storage, name):
+            raise StillRunning(
+                f"{storage.location(name)} was removed during the upload",
+                "run the same command again",
+            )
 
 
 class _Progress:

@@ -207,6 +207,10 @@ class KubeClient:
         with _words(f"Secret {name}"):
             return _or_none(lambda: self._client.get(Secret, name))
 
+    def delete_secret(self, name: str) -> None:
+        with _words(f"Secret {name}"):
+            _or_none(lambda: self._client.delete(Secret, name))
+
     def config_map(self, name: str) -> ConfigMap | None:
         with _words(f"ConfigMap {name}"):
             return _or_none(lambda: self._client.get(ConfigMap, name))

@@ -1,14 +1,15 @@
 """Removes what no run names any more from a target's storage, while others launch runs.
 
-Whoever needs KIND/DIGEST first writes the time into `KIND/DIGEST.used`, then looks for
-`KIND/DIGEST.removing`, and uses nothing that has it. Whoever removes writes `.removing` first and
-then looks at `.used`. So of the two at least one sees the other, whatever the order.
+Whoever needs KIND/DIGEST first writes the time and the name of the run into `KIND/DIGEST.used`,
+then looks for `KIND/DIGEST.removing`, and uses nothing that has it. Whoever removes writes
+`.removing` first and then looks at `.used`. So of the two at least one sees the other, whatever the
+order.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import get_args
 
@@ -29,15 +30,17 @@ DIGEST = re.compile(r"(2-|p-)?[0-9a-f]{32,}")
 
 Launched = Callable[[], Mapping[str, str]]
 """The resolved runs that the cluster knows, by name."""
+MayGo = Callable[[StoredFolder], bool]
+"""Whether an unused folder may be removed."""
 
 
-def note_used(storage: Store, name: str, clock: Clock, on: str) -> None:
-    """Before KIND/DIGEST is uploaded or used. Raises StillRunning if it is being removed. `on`:
-    name of the target, for the hint."""
-    storage.write(used_mark(name), stamp(clock.now()).encode())
+def note_used(storage: Store, name: str, clock: Clock, on: str, run: str) -> None:
+    """Before KIND/DIGEST is uploaded or used for that run. Raises StillRunning if it is being
+    removed. `on`: name of the target, for the hint."""
+    storage.write(used_mark(name), f"{stamp(clock.now())} {run}".encode())
     if storage.size(removing_mark(name)) is not None:
         raise StillRunning(
-            f"{storage.location(name)} is being removed from the storage by headway storage prune",
+            f"{storage.location(name)} is being removed from the storage",
             "run the same command again when that has ended; if it was interrupted, after another "
             f"one, an hour later: headway storage prune --on {on}",
         )
@@ -59,11 +62,45 @@ def unused_folders(
     return old, young
 
 
+def folders_of(
+    storage: Store,
+    runs: Collection[str],
+    preparations: Collection[str],
+    launched: Mapping[str, str],
+) -> list[StoredFolder]:
+    """Those that these runs name, or that nobody names and one of these has used last: code before
+    its last edit, or all of them if the run itself is gone. None that another run names; the
+    preparation that made a set is no such run."""
+    return [
+        one
+        for one in stored_folders(storage, launched)
+        if {*one.runs} <= {*runs, *preparations}
+        and DIGEST.fullmatch(one.digest)
+        and ({*one.runs} & {*runs} or last_use(storage, one)[1] in runs)
+    ]
+
+
+def last_used_by(storage: Store, runs: Collection[str], clock: Clock) -> MayGo:
+    """Of a folder: whether none but these runs was launched with it last, or so long ago that it
+    may be removed anyway. A launch notes its use before its run can be seen, and a run that is
+    queued in another namespace is not seen at all."""
+
+    def is_so(folder: StoredFolder) -> bool:
+        used, by = last_use(storage, folder)
+        return used is None or by in runs or clock.now() - used > KEPT_SECONDS
+
+    return is_so
+
+
 def removed_folders(
-    storage: Store, folders: Sequence[StoredFolder], launched: Launched, clock: Clock
+    storage: Store,
+    folders: Sequence[StoredFolder],
+    launched: Launched,
+    clock: Clock,
+    may_go: MayGo | None = None,
 ) -> Iterator[tuple[StoredFolder, bool]]:
     """Each with whether it was removed: one that a run needs by now is kept. However this ends, no
-    mark is left that launches would be refused for."""
+    mark is left that launches would be refused for. `may_go`: by default, if it is old."""
     marked = [folder.name for folder in folders]
     try:
         for name in marked:
@@ -71,7 +108,9 @@ def removed_folders(
         unnamed = {folder.name for folder in _unnamed(storage, launched)}
         for folder in folders:
             storage.write(removing_mark(folder.name), stamp(clock.now()).encode())
-            is_unused = folder.name in unnamed and bool(_is_old(storage, folder, clock))
+            is_unused = folder.name in unnamed and (
+                bool(_is_old(storage, folder, clock)) if may_go is None else may_go(folder)
+            )
             if is_unused:
                 # First: without it, what is left of the folder is uploaded again.
                 storage.remove(whole_mark(folder.name))
@@ -113,8 +152,14 @@ def _unnamed(storage: Store, launched: Launched) -> list[StoredFolder]:
 
 def _is_old(storage: Store, folder: StoredFolder, clock: Clock) -> bool | None:
     """None: not known."""
+    used, _ = last_use(storage, folder)
+    return None if used is None else clock.now() - used > KEPT_SECONDS
+
+
+def last_use(storage: Store, folder: StoredFolder) -> tuple[float | None, str | None]:
+    """When, and the run for which: None if that is not known."""
     try:
-        used = seconds_of(storage.read(used_mark(folder.name)).decode())
+        when, *run = storage.read(used_mark(folder.name)).decode().split()
+        return seconds_of(when), run[0] if run else None
     except (FileNotFoundError, ValueError):
-        return None
-    return clock.now() - used > KEPT_SECONDS
+        return None, None

@@ -220,6 +220,13 @@ def test_a_run_whose_text_is_there_is_prepared_there(
         again = headway("run", "--on", "lab")
         assert again.exit_code == 0, again.err
         assert len(pods.seen) == 2, "prepared once"
+        assert len([name for name in kube.named("jobs") if "-data-" in name]) == 2
+        gone = headway("delete", "it", "--on", "lab", "--uploaded", "--yes")
+        assert gone.exit_code == 0, gone.err
+        assert {gone.err.count(f"removed {one}\n") for one in (train, other)} == {1}
+        assert [path for path in (claim / "sets").rglob("*") if path.is_file()] == []
+        assert not [name for name in kube.named("jobs") if "-data-" in name]
+        assert [*(claim / "text").iterdir()], "what Headway has not made stays"
 
 
 def test_a_set_on_the_claim(headway: Headway, kube: FakeKube, claim: Path, folder: Path) -> None:

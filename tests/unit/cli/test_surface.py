@@ -36,7 +36,7 @@ SURFACE = {
     "scale": ["--nodes", "RUN", "--on"],
     "resume": ["RUN", "--nodes", "--on"],
     "fork": ["RUN[@STEP]", "NEW", "--set"],
-    "delete": ["RUN", "--yes", "--on"],
+    "delete": ["RUN", "--yes", "--on", "--uploaded"],
     "status": ["RUN", "--on", "--json"],
     "logs": ["RUN", "--node", "--rank", "--all", "--follow", "-f", "--on"],
     "events": ["RUN", "--on", "--json"],

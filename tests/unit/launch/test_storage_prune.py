@@ -38,7 +38,7 @@ def clock() -> TestClock:
 def storage(tmp_path: Path, clock: TestClock) -> Store:
     store = Store(tmp_path)
     for name in (FIRST, SECOND, CODE):
-        note_used(store, name, clock, "lab")
+        note_used(store, name, clock, "lab", "wiki")
         store.write(f"{name}/file", b"12345")
         store.write(f"{name}.whole", b"{}")
     store.write("runs/wiki/spec.json", f'"/headway/storage/{FIRST}"'.encode())
@@ -57,7 +57,7 @@ def pruned(storage: Store, clock: TestClock) -> list[str]:
 
 def test_what_a_run_names_stays_and_so_does_what_is_young(storage: Store, clock: TestClock) -> None:
     clock.sleep(KEPT_SECONDS / 2)
-    note_used(storage, CODE, clock, "lab")
+    note_used(storage, CODE, clock, "lab", "wiki")
     clock.sleep(KEPT_SECONDS / 2 + 1)
     old, young = unused_folders(storage, nobody, clock)
     assert (names(old), names(young)) == ([SECOND], [CODE])
@@ -91,11 +91,11 @@ def test_what_is_not_ours_is_left_alone(storage: Store, clock: TestClock) -> Non
 def test_a_launch_before_the_removal_keeps_it(storage: Store, clock: TestClock) -> None:
     clock.sleep(KEPT_SECONDS + 1)
     old, _ = unused_folders(storage, nobody, clock)
-    note_used(storage, SECOND, clock, "lab")  # while the user was asked
+    note_used(storage, SECOND, clock, "lab", "wiki")  # while the user was asked
     outcome = {one.name: is_gone for one, is_gone in removed_folders(storage, old, nobody, clock)}
     assert outcome == {SECOND: False, CODE: True}
     assert storage.size(f"{SECOND}/file") == 5
-    note_used(storage, SECOND, clock, "lab")
+    note_used(storage, SECOND, clock, "lab", "wiki")
 
 
 def test_a_run_that_is_launched_meanwhile_keeps_it(storage: Store, clock: TestClock) -> None:
@@ -112,10 +112,10 @@ def test_a_launch_during_the_removal_is_refused(storage: Store, clock: TestClock
     removal = removed_folders(storage, old, nobody, clock)
     next(removal)
     with pytest.raises(StillRunning, match="is being removed from the storage") as caught:
-        note_used(storage, CODE, clock, "lab")
+        note_used(storage, CODE, clock, "lab", "wiki")
     assert "headway storage prune --on lab" in str(caught.value.hint)
     assert next(removal)[1] is False, "who was refused may come back: it was seen"
-    note_used(storage, CODE, clock, "lab")
+    note_used(storage, CODE, clock, "lab", "wiki")
 
 
 def test_an_interrupted_removal_is_finished_by_the_next(storage: Store, clock: TestClock) -> None:
@@ -123,7 +123,7 @@ def test_an_interrupted_removal_is_finished_by_the_next(storage: Store, clock: T
     storage.remove(f"{SECOND}.whole")
     clock.sleep(KEPT_SECONDS + 1)
     assert SECOND in pruned(storage, clock)
-    note_used(storage, SECOND, clock, "lab")
+    note_used(storage, SECOND, clock, "lab", "wiki")
 
 
 def test_an_interrupted_removal_blocks_no_launch_forever(storage: Store, clock: TestClock) -> None:
@@ -134,11 +134,11 @@ def test_an_interrupted_removal_blocks_no_launch_forever(storage: Store, clock: 
     unused_folders(storage, nobody, clock)
     for name in (FIRST, SECOND):
         with pytest.raises(StillRunning):
-            note_used(storage, name, clock, "lab")
+            note_used(storage, name, clock, "lab", "wiki")
     clock.sleep(REMOVAL_SECONDS + 1)
     unused_folders(storage, nobody, clock)
     for name in (FIRST, SECOND):
-        note_used(storage, name, clock, "lab")
+        note_used(storage, name, clock, "lab", "wiki")
 
 
 def test_a_removal_that_fails_blocks_no_launch(storage: Store, clock: TestClock) -> None:
@@ -150,4 +150,4 @@ def test_a_removal_that_fails_blocks_no_launch(storage: Store, clock: TestClock)
 
     with pytest.raises(ClusterUnreachable):
         list(removed_folders(storage, old, away, clock))
-    note_used(storage, CODE, clock, "lab")
+    note_used(storage, CODE, clock, "lab", "wiki")
