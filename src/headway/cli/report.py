@@ -29,6 +29,7 @@ def report(
     It is one file that opens offline: send it to somebody. Several runs are drawn over each other,
     and the settings in which they differ are listed."""
     from headway.clock import SystemClock
+    from headway.report.activation_charts import activation_charts
     from headway.report.page import page
     from headway.report.run_data import ledger_verdict, run_data
 
@@ -36,7 +37,9 @@ def report(
     now = SystemClock().now()
     ledgers = [ledger_verdict(directory) for directory in directories]
     found = [_readable(run_data(one, now), one.history()) for one in directories]
-    output.write_text(page(found, ledgers), "utf-8")
+    # Blocks of several runs, drawn over each other, would be lines that nobody can tell apart.
+    charts = activation_charts(directories[0]) if len(directories) == 1 else []
+    output.write_text(page(found, ledgers, charts), "utf-8")
     say(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
 
 

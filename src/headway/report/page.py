@@ -28,10 +28,14 @@ WIDE = {"cause", "ledger", "prompt", "continuation"}
 """Columns that are broken into lines."""
 
 
-def page(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
+def page(
+    runs: Sequence[RunData],
+    ledgers: Sequence[Verdict | None],
+    more_charts: Sequence[dict[str, Any]] = (),
+) -> str:
     """`ledgers`: what was found in the ledger of each run; None if it has none."""
     title = ", ".join(run.name for run in runs)
-    charts = [*_metric_charts(runs), _member_chart(runs)]
+    charts = [*_metric_charts(runs), _member_chart(runs), *more_charts]
     charts = [chart for chart in charts if chart["series"]]
     parts = [
         f"<h1>{escape(title)}</h1>",

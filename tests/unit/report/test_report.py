@@ -101,6 +101,27 @@ def test_one_run(headway: Headway, folder: Path) -> None:
     assert len(charts["loss"]["series"][0]["x"]) == run.step == 600
 
 
+def test_activations_by_block(headway: Headway, folder: Path) -> None:
+    run = InterruptedRun(folder, "watched", 100)
+    run.launch()
+    run.train(100)
+    for step in (50, 100):
+        for block in range(24):
+            numbers = {"largest": 3.0 + block, "attention_entropy": None if block else 1.5}
+            line = {"step": step, "block": block, "generation": 1, **numbers}
+            run.directory.activations.append(line)
+    (data,) = DATA.findall(page_of(headway, folder, "watched"))
+    charts = {chart["id"]: chart for chart in json.loads(data)["charts"]}
+    assert "attention_largest" not in charts, "it has none"
+    lines = charts["largest"]["series"]
+    assert [one["label"] for one in lines] == [f"block {n}" for n in (0, 3, 7, 10, 13, 16, 20, 23)]
+    assert (lines[-1]["x"], lines[-1]["y"]) == ([50, 100], [26.0, 26.0])
+    assert charts["attention_entropy"]["series"][1]["y"] == [None, None], "not a number"
+    ten_interruptions(folder, "other")
+    (data,) = DATA.findall(page_of(headway, folder, "watched", "other"))
+    assert "largest" not in {chart["id"] for chart in json.loads(data)["charts"]}
+
+
 def test_nothing_is_fetched(headway: Headway, folder: Path) -> None:
     ten_interruptions(folder)
     page = page_of(headway, folder, "spot")
