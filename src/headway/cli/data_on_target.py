@@ -214,12 +214,7 @@ def _with_own_tokenizer(job: PrepareJob, scratch: Path) -> tuple[PrepareJob, str
     if load is None or not (job.beside / Path(load).expanduser()).is_dir():
         return job, None
     facts = load_set_tokenizer(
-        load,
-        job.beside,
-        job.settings.layout,
-        scratch,
-        job.tokenizer.chat_template,
-        job.tokenizer.revision,
+        load, job.beside, job.settings.layout, scratch, job.tokenizer.chat_template
     )
     digest = f"{facts.digest} {companions_digest(scratch)}"
     return replace(job, tokenizer=TokenizerSource(load=IN_SET)), digest

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,11 @@ from headway.spec.hub_names import HubKind
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from support.fake_hub import fake_hub
+from support.fake_kube import FakeKube, fake_kube
 from support.hub_commits import TEXTS, two_commits
+from support.in_process import Headway
+from support.token_sets import write_set
+from unit.cli import test_target_render as target_run
 
 RUN = """\
 version: 1
@@ -134,6 +139,41 @@ def test_a_revision_that_is_not_there_is_refused(started: Callable[..., Resolved
         started(no_such)
 
 
+# --- on a target
+
+
+def launched_spec(kube: FakeKube) -> dict[str, Any]:
+    """What all pods read."""
+    (name,) = [name for name in kube.named("configmaps") if "-spec-" in name]
+    found = kube.objects[f"/api/v1/namespaces/ml/configmaps/{name}"]
+    spec: dict[str, Any] = json.loads(found["data"]["spec.json"])
+    return spec
+
+
+def test_pods_get_the_commit_that_the_launch_knows(
+    headway: Headway, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second launch names no commit, and the hub cannot be asked: that is said."""
+    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    text = target_run.RUN.replace("{type: gpt2}", f"{{from: team/small, revision: {OLD}}}")
+    (folder / "run.yaml").write_text(text)
+    (folder / "targets.yaml").write_text(target_run.TARGET)
+    write_set(folder / "train", [(range(1, 2000), None)])
+    with fake_kube(folder) as kube:
+        kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
+        said = headway("run", "--on", "lab", "--nodes", "1")
+        assert said.exit_code == 0, said.err
+        assert "is not fixed" not in said.err
+        assert launched_spec(kube)["hub_commits"] == {f"models/team/small@{OLD}": OLD}
+
+        (folder / "run.yaml").write_text(text.replace(f", revision: {OLD}", ""))
+        kube.objects.clear()
+        said = headway("run", "--on", "lab", "--nodes", "1")
+        assert "team/small on the hub is not fixed to a commit (HF_HUB_OFFLINE is set)" in said.err
+        assert "hub_commits" not in launched_spec(kube)
+
+
 # --- with the libraries that read from the hub
 
 
@@ -180,6 +220,7 @@ print(json.dumps({
     "tokenizer": found.paths["tokenizer.json"].read_text()[-1:],
     "layers": network.module.config.n_layer,
     "files": folder.name,
+    "whole": network.whole_because,
     "type": _model_type(resolved.run.model, resolved),
     "words": words,
     "begun": fixed_source("hub:team/corpus?split=x", ["hub:team/corpus?split=x&revision=y"]),
@@ -216,6 +257,7 @@ def test_model_tokenizer_and_dataset_are_read_at_their_commit_though_the_branch_
         "tokenizer": " ",
         "layers": 1,
         "files": old["models/team/small"],
+        "whole": None,
         "type": "gpt2",
         "words": ["team/small on the hub has no revision nowhere", "not asked"],
         "begun": "hub:team/corpus?split=x&revision=y",

@@ -85,6 +85,7 @@ def test_a_target_that_is_well_is_asked_and_nothing_is_said(
     assert f"POST {JOBS}" in kube.calls
 
 
+@pytest.mark.trap(8)
 def test_a_missing_right(headway: Headway, kube: FakeKube) -> None:
     everything = ["create", "get", "list", "watch", "patch", "update", "delete"]
     kube.reviews.rules = [
