@@ -58,8 +58,21 @@ def losses(directory) -> list[tuple[int, float]]:
     return [(line["step"], line["loss"]) for line in directory.steps()]
 
 
-def prepare_part(job: PrepareJob, number: int) -> None:
-    prepare(replace(job, part=(number, PARTS)), lambda progress: None, SystemClock())
+def prepare_beginning(job: PrepareJob, aside: Path) -> None:
+    """The first units of all parts: the records of the others come later."""
+    for number in range(PARTS):
+        prepare(replace(job, part=(number, PARTS)), lambda progress: None, SystemClock())
+    aside.mkdir()
+    records = sorted((Path(job.into) / "shards").glob("*.json"))
+    assert len(records) > 2 * PARTS
+    for record in records[PARTS:]:
+        record.rename(aside / record.name)
+
+
+def prepare_rest(job: PrepareJob, aside: Path) -> None:
+    for record in sorted(aside.iterdir()):
+        record.rename(Path(job.into) / "shards" / record.name)
+    join_parts([Store(job.into)], Store(job.into))
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -70,18 +83,16 @@ def test_it_waits_continues_and_sees_the_same(tmp_path: Path, job: PrepareJob, n
     finished = resolved_run(tmp_path, {"train": tmp_path / "whole"}, nodes, ["name=finished"])
     undisturbed = train(finished)
 
-    prepare_part(job, 0)
+    prepare_beginning(job, tmp_path / "aside")
     growing = resolved_run(tmp_path, {"train": tmp_path / "set"}, nodes, ["name=growing"])
     workers = Workers(growing)
     directory = workers.directory
     # It does what it can, and then waits; killed there, it goes on waiting.
-    wait_for("steps on the first part", lambda: len(list(directory.steps())) >= 10, 60)
+    wait_for("steps on the beginning", lambda: len(list(directory.steps())) >= 10, 60)
     workers.kill()
     assert len(list(directory.steps())) < STEPS
     workers = Workers(growing)
-    for number in range(1, PARTS):
-        prepare_part(job, number)
-    join_parts([Store(job.into)], Store(job.into))
+    prepare_rest(job, tmp_path / "aside")
     workers.wait()
 
     assert losses(directory) == losses(undisturbed)
