@@ -22,6 +22,7 @@ from headway.clock import Clock
 from headway.data.masking import mask_tokens
 from headway.data.reading.compatibility import require_fit
 from headway.data.reading.draw_ahead import DrawAheadOrder
+from headway.data.reading.growing_set import GrowingSet
 from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.reading.token_set import ReadOptions
 from headway.plan.batch_division import MicroBatchShare, micro_batch_rows, num_micro_batches
@@ -29,9 +30,12 @@ from headway.spec.resolve import Resolved
 from headway.state.store import Store
 from headway.train.batches import IGNORED, Batch
 from headway.train.device import copied_to
+from headway.train.worker_log import log_line
 
 PORTION_TOKENS = 2**20
 """Tokens of an evaluation that are read at once: a whole set need not fit into memory."""
+SAY_SECONDS = 60.0
+"""Between two lines in the log while data is waited for."""
 CLOSE_SECONDS = 5.0
 
 Result = TypeVar("Result")
@@ -135,9 +139,10 @@ class Feed:
         clock: Clock,
     ) -> None:
         self.set = samples
-        self.set.wait_for(1, sequence_length)
-        require_fit(self.set, objective, sequence_length)
         self.sequence_length = sequence_length
+        self.clock = clock
+        self._wait_for(1)
+        require_fit(self.set, objective, sequence_length)
         self.global_batch = global_batch
         self.micro = micro
         self.seed = seed
@@ -147,7 +152,6 @@ class Feed:
         # A set that grows cannot be drawn ahead: its next samples may not be prepared yet.
         self.order = order if self.set.in_sequence else DrawAheadOrder(order)
         self.masking = _masking(self.set, masking)
-        self.clock = clock
         self.waited_seconds = 0.0
         """Seconds that training has waited for batches since the feed was opened."""
         self._prefetcher = Prefetcher()
@@ -222,10 +226,25 @@ class Feed:
 
     def _read_step(self, step: int, share: MicroBatchShare) -> PreparedRows:
         # For the whole batch: no worker waits in a collective for one that still waits for data.
-        self.set.wait_for((step + 1) * self.global_batch, self.sequence_length)
+        self._wait_for((step + 1) * self.global_batch)
         first, count = _rows(share, self.global_batch, self.micro)
         epochs, samples = self.order.at(step * self.global_batch + first, count)
         return self._read(epochs, samples)
+
+    def _wait_for(self, end: int) -> None:
+        """Waits for the positions before `end`, which may not be prepared yet; the log says so."""
+        if not isinstance(self.set, GrowingSet):
+            return
+        growing, said = self.set, self.clock.monotonic()
+
+        def show() -> None:
+            nonlocal said
+            if self.clock.monotonic() - said >= SAY_SECONDS:
+                said = self.clock.monotonic()
+                done, units = growing.progress
+                log_line(f"waiting for data: {done} of {units} units of the sources are prepared")
+
+        growing.wait_for(end, self.sequence_length, show)
 
     def _read_fixed(self, num_rows: int, share: MicroBatchShare) -> PreparedRows:
         first, count = _rows(share, num_rows, self.micro)

@@ -214,9 +214,6 @@ class MixtureSet:
             return sum(own)
         return sum(round(times * num) for times, num in zip(epochs, own, strict=True))
 
-    def wait_for(self, end: int, sequence_length: int) -> None:
-        """Returns at once: members are finished sets."""
-
     def num_own_samples(self, sequence_length: int) -> list[int]:
         """Number of samples of each member; `read` takes numbers below their sum."""
         return [tokens.num_samples(sequence_length) for tokens in self.sets]

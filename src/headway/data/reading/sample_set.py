@@ -70,10 +70,6 @@ class SampleSet(Protocol):
         """Positions of one epoch; for a set that is still being prepared, those available now."""
         ...
 
-    def wait_for(self, end: int, sequence_length: int) -> None:
-        """Waits until the positions before `end` can be read."""
-        ...
-
     def tail_tokens(self, sequence_length: int) -> int:
         """Number of tokens that are in no sample of this length."""
         ...

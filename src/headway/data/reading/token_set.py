@@ -141,9 +141,6 @@ class TokenSet:
         """Samples per section of a set in sequence: a section is one mixing window."""
         return self._samples_per_block(sequence_length) * self.manifest.window_blocks
 
-    def wait_for(self, end: int, sequence_length: int) -> None:
-        """Returns at once: the set is complete."""
-
     def read(self, samples: np.ndarray, sequence_length: int) -> TokenRows:
         num_samples = self.num_samples(sequence_length)
         assert samples.ndim == 1
