@@ -71,7 +71,7 @@ def test_six_parts_and_a_machine_without_power(lab: Lab, text: SlowText) -> None
 def test_a_run_begins_before_its_text_is_prepared(lab: Lab, text: SlowText) -> None:
     lab.write_run(text.run_file())
     lab.change_target(prepare={"nodes": 3})
-    text.take(PREPARE_SECONDS, 1)
+    text.take(3 * PREPARE_SECONDS, 3)
     launched = lab.headway("run", "--on", "lab", "--nodes", "2")
     assert "workers start, and wait for its first samples" in launched.stderr
     (made,) = (lab.shared / "sets").glob("p-*")
