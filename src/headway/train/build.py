@@ -27,6 +27,7 @@ from headway.train.precision import LossScale
 from headway.train.recomputed_blocks import recompute_blocks
 from headway.train.step import Training
 from headway.train.weight_copies import WeightCopies, cast_inputs
+from headway.train.worker_log import log_line
 from headway.train.world import RankPlacement
 
 
@@ -38,7 +39,7 @@ def build(
     run = resolved.run
     assert run.model is not None
     make_importable(Path(resolved.folder, run.code.path) if run.code else None)
-    feed = open_feed(resolved, resolved.train_set, placement.device, reading)
+    feed = open_feed(resolved, resolved.train_set, placement.device, reading, log_line)
     built = _network(run.model, resolved, feed)
     teacher = None
     if run.objective.teacher is not None:

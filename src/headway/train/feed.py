@@ -30,7 +30,6 @@ from headway.spec.resolve import Resolved
 from headway.state.store import Store
 from headway.train.batches import IGNORED, Batch
 from headway.train.device import copied_to
-from headway.train.worker_log import log_line
 
 PORTION_TOKENS = 2**20
 """Tokens of an evaluation that are read at once: a whole set need not fit into memory."""
@@ -100,9 +99,14 @@ class Prefetcher:
 
 
 def open_feed(
-    resolved: Resolved, location: str, device: torch.device, reading: ReadOptions
+    resolved: Resolved,
+    location: str,
+    device: torch.device,
+    reading: ReadOptions,
+    log: Callable[[str], None] = lambda line: None,
 ) -> Feed:
-    """The feed of one of the run's sets."""
+    """The feed of one of the run's sets. `log`: gets a line now and then while it waits for data
+    that is being prepared."""
     run = resolved.run
     return Feed(
         open_set(Store(location), reading),
@@ -114,6 +118,7 @@ def open_feed(
         objective=run.objective.type,
         masking=run.objective.mask_probability if run.objective.type == "masked" else None,
         clock=reading.clock,
+        log=log,
     )
 
 
@@ -137,8 +142,10 @@ class Feed:
         objective: str | None,
         masking: float | None,
         clock: Clock,
+        log: Callable[[str], None] = lambda line: None,
     ) -> None:
         self.set = samples
+        self._log = log
         self.sequence_length = sequence_length
         self.clock = clock
         self._wait_for(1)
@@ -242,7 +249,7 @@ class Feed:
             if self.clock.monotonic() - said >= SAY_SECONDS:
                 said = self.clock.monotonic()
                 done, units = growing.progress
-                log_line(f"waiting for data: {done} of {units} units of the sources are prepared")
+                self._log(f"waiting for data: {done} of {units} units of the sources are prepared")
 
         growing.wait_for(end, self.sequence_length, show)
 

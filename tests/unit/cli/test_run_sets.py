@@ -328,3 +328,25 @@ def test_a_validation_set_takes_the_tokenizer_of_a_set_in_a_store(
 def test_a_missing_training_set_is_named(here: Path) -> None:
     with pytest.raises(NotFound, match="nowhere is not a prepared set"):
         sets(here, "nowhere", {"v": {"sources": ["two.txt"]}})
+
+
+def test_a_smaller_window_makes_smaller_units(here: Path) -> None:
+    """Or the first samples would come with the first 128 MiB of text."""
+    train = {"sources": ["one.txt"], "tokenizer": TRAINED}
+    text = RUN_FILE + f"data: {json.dumps({'train': train})}\n"
+    (here / "run.yaml").write_text(text)
+
+    def settings(stream: str) -> Any:
+        loaded = load_run(here / "run.yaml", [f"data.train.stream={stream}"])
+        assert loaded.run.data.train is not None
+        return job_of(loaded.run.data.train, loaded, None).settings
+
+    assert settings("true") == settings("false"), "sets keep their names"
+    small = settings("{window: 64k tokens}")
+    assert small.block_tokens * small.window_blocks == 64_000
+    assert small.unit_bytes == 256_000
+    large = settings("{window: 1B tokens}")
+    assert large.unit_bytes == settings("true").unit_bytes
+    for wrong in ("{window: 5 steps}", "{window: 5 tokens}", "maybe"):
+        with pytest.raises(BadInput, match="stream"):
+            settings(wrong)
