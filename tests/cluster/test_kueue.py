@@ -3,6 +3,7 @@ back. Its coordinator is in no queue, though the namespace has one for all that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from cluster_tool.cluster import Cluster
 from cluster_tool.kueue import Kueue, kueue
+from headway.kube.check_lines import POLICY
 from support.lab import Lab
 from support.waiting import wait_for
 
@@ -91,6 +93,26 @@ def test_where_everything_has_to_be_in_a_queue(strict_queues: Kueue, lab: Lab) -
     _coordinator(lab)
     lab.headway("stop")
     lab.require_exact()
+
+
+def test_a_check_of_the_target_is_in_the_queue(queues: Kueue, lab: Lab) -> None:
+    lab.change_target(queue="nobodys")
+    assert _policy(lab, 4)["evidence"].startswith("Kueue has no LocalQueue nobodys")
+    queues.add_queue(lab.namespace, QUEUE, CPU, MEMORY)
+    lab.change_target(queue=QUEUE, priority="low")
+    assert _policy(lab, 0)["outcome"] == "passed"
+    wait_for("no Workload", lambda: queues.workloads(lab.namespace) == [], PATIENCE_SECONDS)
+    with _in_queue(lab, "before", "high"):
+        full = _policy(lab, 4)
+    assert full["evidence"] == f"the pods of this check are still in queue {QUEUE}"
+    wait_for("nothing to be left", lambda: lab.objects() == [], PATIENCE_SECONDS)
+
+
+def _policy(lab: Lab, expect: int) -> dict[str, Any]:
+    """The line of a check that the queue is in."""
+    said = lab.headway("target", "check", "lab", "--json", "--wait", "30s", expect=expect).stdout
+    lines: list[dict[str, Any]] = json.loads(said)["lines"]
+    return next(line for line in lines if line["name"] == POLICY)
 
 
 def test_a_job_in_the_coordinators_place_would_stay_suspended(queues: Kueue, lab: Lab) -> None:

@@ -103,6 +103,12 @@ def policy(seen: TargetEvidence) -> CheckLine:
             refused = words.removeprefix("rejected by policy: ")
             return line_of(POLICY, policy_finding(refused, f"the {who}", target))
     queued = next((one for one in seen.all_waits.values() if one.startswith("in queue")), None)
+    if queued is not None and target.queue is None:
+        return failed(
+            POLICY,
+            f"the cluster has put the pods of this check {queued}, and the target names no queue",
+            f"queue: {queued.removeprefix('in queue ')} in the target",
+        )
     if queued is not None:
         return failed(
             POLICY,

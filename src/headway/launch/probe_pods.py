@@ -36,7 +36,6 @@ HOPELESS_SECONDS = 10.0
 LISTEN_SECONDS = 20.0
 """For a server in a pod that runs."""
 ASK_AGAIN_SECONDS = 0.5
-GONE_SECONDS = 60.0
 COMPONENTS: tuple[Component, ...] = ("worker", "coordinator")
 
 
@@ -110,15 +109,6 @@ class ProbePods:
         atexit.unregister(self.end)
         with suppress(HeadwayError):
             self._kube.delete_job(run_object(self._run))
-
-    def wait_gone(self) -> bool:
-        """Whether no pod is left within a minute: what is asked next may need their room."""
-        deadline = self._clock.monotonic() + GONE_SECONDS
-        while self._clock.monotonic() < deadline:
-            if not self._kube.first_pods(labels(self._run), most=1):
-                return True
-            self._clock.sleep(LOOK_SECONDS)
-        return False
 
     def wait(self, seconds: float) -> ProbeStart:
         """Until all run; until those that do not never will; or until the time is over."""

@@ -60,5 +60,7 @@ def checked_target(
             answers = Questions(pods, run, target, start, clock, say).ask_all()
     finally:
         pods.end()
+    for problem in answers.problems:
+        say(f"warning: {problem}")
     offset = None if pods.made is None else pods.made[0] - pods.made[1]
     return findings(TargetEvidence(name, target, objects, look, start, answers, refused, offset))

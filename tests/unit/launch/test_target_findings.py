@@ -319,6 +319,11 @@ def test_a_queue_that_is_full() -> None:
     assert "headway target check lab --wait 15min" in str(found.fix)
 
 
+def test_a_queue_that_the_target_does_not_name() -> None:
+    found = line(not_started(good(), "worker", "in queue default"), POLICY)
+    assert (found.outcome, found.fix) == ("failed", "queue: default in the target")
+
+
 @pytest.mark.parametrize(
     ("words", "fix"),
     [
