@@ -10,13 +10,7 @@ import math
 from headway.kube.cluster_facts import ClusterFacts
 from headway.kube.node_facts import INSTANCE_TYPE, MachineGroup
 from headway.kube.undecided import Choice, Undecided, Wishes, listed
-from headway.plan.machines import (
-    CPU,
-    Machine,
-    find_machine,
-    machine_names,
-    nearly_all,
-)
+from headway.plan.machines import CPU, POD_SHARE, Machine, find_machine, machine_names
 from headway.spec.quantities import Accelerators
 
 COORDINATOR_CORES, COORDINATOR_BYTES = 0.5, 2**29
@@ -69,43 +63,52 @@ def _cpu(facts: ClusterFacts, choice: Choice, is_given: bool) -> None:
         _cpu_unseen(facts, choice)
         return
     share = 1.0 if room.is_free else 0.5
-    cores = room.cores * share - COORDINATOR_CORES
-    memory = room.memory_bytes * share - COORDINATOR_BYTES
     what = f"free on most of {room.num_nodes} machines" if room.num_nodes > 1 else "free"
     if not room.is_free:
         what = "half of what machines have; what is free may not be seen"
     comment = f"{what}, less the coordinator's share"
-    _add_room(choice, cores, memory, comment)
-    _architecture(facts, None, choice)
-
-
-def _cpu_unseen(facts: ClusterFacts, choice: Choice) -> None:
-    """Of a limit range or a quota half, so that a run of two fits."""
-    least = dict(zip(("cpu", "memory"), BLIND, strict=True))
-    for (resource, most), upper in zip(least.items(), MOST_BLIND, strict=True):
-        comment = f"machines may not be seen: --set pod.resources.{resource}=..."
-        amount = most
-        if resource in facts.limits:
-            limit, whose = facts.limits[resource]
-            amount = min(limit / 2, upper)
-            comment = f"half of {whose}, at most {upper:g} cores"
-            if resource == "memory":
-                comment = f"half of {whose}, at most {upper / 2**30:g} GiB"
-        choice.add(("pod", "resources", resource), _written(resource, amount), comment)
-
-
-def _add_room(choice: Choice, cores: float, memory: float, comment: str) -> None:
-    least_cores, least_memory = 0.25, 2**29
-    for resource, amount, least in (
-        ("cpu", cores, least_cores),
-        ("memory", memory * 0.95, least_memory),
-    ):
+    cores = room.cores * share - COORDINATOR_CORES
+    memory = (room.memory_bytes * share - COORDINATOR_BYTES) * POD_SHARE
+    for resource, amount, least in (("cpu", cores, 0.25), ("memory", memory, 2**29)):
         if amount < least:
             choice.notes.append(
                 f"machines have too little {resource} free for a worker: pods will wait"
             )
-            amount = least
-        choice.add(("pod", "resources", resource), _written(resource, amount), comment)
+        _add_amount(facts, choice, resource, max(amount, least), comment)
+    _architecture(facts, None, choice)
+
+
+def _cpu_unseen(facts: ClusterFacts, choice: Choice) -> None:
+    what = "machines may not be seen"
+    if facts.num_nodes is not None:
+        what = "no machine takes any pod"
+        choice.notes.append(
+            "every machine has a taint, or an accelerator: say which pods tolerate, with "
+            "--set 'pod.tolerations=[{key: KEY, operator: Exists}]', and for coordinator"
+        )
+    for resource, blind, upper in zip(("cpu", "memory"), BLIND, MOST_BLIND, strict=True):
+        # Half of a limit range or a quota, so that a run of two fits.
+        amount = upper * 2 if resource in facts.limits else blind
+        comment = f"{what}: --set pod.resources.{resource}=..."
+        _add_amount(facts, choice, resource, amount, comment, upper)
+
+
+def _add_amount(
+    facts: ClusterFacts,
+    choice: Choice,
+    resource: str,
+    amount: float,
+    comment: str,
+    most: float = math.inf,
+) -> float:
+    """Of a limit range or a quota at most half: a second worker and the coordinator need some.
+    Returns what it became."""
+    if resource in facts.limits and amount > facts.limits[resource][0] / 2:
+        limit, whose = facts.limits[resource]
+        amount, comment = limit / 2, f"half of {whose}"
+    amount = min(amount, most)
+    choice.add(("pod", "resources", resource), _written(resource, amount), comment)
+    return amount
 
 
 def _written(resource: str, amount: float) -> str | int:
@@ -133,10 +136,10 @@ def _of_group(facts: ClusterFacts, group: MachineGroup, choice: Choice) -> None:
     if not has_others:
         cores, memory = cores - COORDINATOR_CORES, memory - COORDINATOR_BYTES
         whose += ", less the coordinator's"
-    for resource, amount in nearly_all(cores, memory).items():
-        choice.add(("pod", "resources", resource), _plain(amount), whose)
+    _add_amount(facts, choice, "cpu", cores * POD_SHARE, whose)
+    given = _add_amount(facts, choice, "memory", memory * POD_SHARE, whose)
     _add_fabric(facts, group, choice)
-    _add_shared_memory(group.memory_bytes, choice)
+    _add_shared_memory(given, choice)
     tolerations = [_toleration(*taint) for taint in group.taints]
     if tolerations:
         choice.add(("pod", "tolerations"), tolerations, "taints that all of them have")
@@ -161,10 +164,13 @@ def _of_table(facts: ClusterFacts, machine: Machine, choice: Choice) -> None:
             "gets with --set pod.resources.cpu=... and memory"
         )
     else:
-        for resource, amount in machine.pod_resources().items():
-            comment = "all that it has" if "/" in resource else f"95 % of what {machine.name} has"
-            choice.add(("pod", "resources", resource), _plain(amount), comment)
-        _add_shared_memory(machine.memory_mib * 2**20, choice)
+        whose = f"95 % of what {machine.name} has"
+        _add_amount(facts, choice, "cpu", machine.cpu * POD_SHARE, whose)
+        memory = machine.memory_mib * 2**20 * POD_SHARE
+        given = _add_amount(facts, choice, "memory", memory, whose)
+        for resource, number in machine.fabric.items():
+            choice.add(("pod", "resources", resource), number, "all that it has")
+        _add_shared_memory(given, choice)
         _add_variables(machine, choice)
 
 
@@ -219,7 +225,7 @@ def _add_variables(machine: Machine, choice: Choice) -> None:
         )
 
 
-def _add_shared_memory(memory_bytes: int, choice: Choice) -> None:
+def _add_shared_memory(memory_bytes: float, choice: Choice) -> None:
     if memory_bytes >= LARGE_BYTES:
         choice.add(("pod", "shared_memory"), "16Gi", "/dev/shm, for NCCL and data loaders")
 
@@ -227,10 +233,6 @@ def _add_shared_memory(memory_bytes: int, choice: Choice) -> None:
 def _toleration(key: str, value: str, effect: str) -> dict[str, str]:
     named = {"operator": "Equal", "value": value} if value else {"operator": "Exists"}
     return {"key": key, **named, "effect": effect}
-
-
-def _plain(amount: str) -> str | int:
-    return int(amount) if amount.isdigit() else amount
 
 
 def _architecture(facts: ClusterFacts, group: MachineGroup | None, choice: Choice) -> None:

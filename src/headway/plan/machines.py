@@ -54,25 +54,15 @@ class Machine:
     def accelerators(self) -> Accelerators:
         return Accelerators(self.device, self.num_devices)
 
-    def pod_resources(self) -> dict[str, str]:
-        """For the one worker's pod of a machine: nearly all of it."""
-        assert self.cpu is not None
-        assert self.memory_mib is not None
-        return {**nearly_all(self.cpu, self.memory_mib * 2**20), **fabric_amounts(self.fabric)}
-
-
-def nearly_all(cores: float, memory_bytes: int) -> dict[str, str]:
-    """Whole cores and GiB that a pod gets of a machine of its own. A machine of less than two cores
-    is divided finer."""
-    share = math.floor(cores * POD_SHARE)
-    cpu = str(share) if share >= 1 else f"{math.floor(cores * POD_SHARE * 1000)}m"
-    gib = math.floor(memory_bytes * POD_SHARE / 2**30)
-    memory = f"{gib}Gi" if gib >= 4 else f"{math.floor(memory_bytes * POD_SHARE / 2**20)}Mi"
-    return {"cpu": cpu, "memory": memory}
-
-
-def fabric_amounts(fabric: Mapping[str, int]) -> dict[str, str]:
-    return {name: str(number) for name, number in fabric.items()}
+    def pod_amounts(self) -> dict[str, str]:
+        """For the one worker's pod of a machine: nearly all of it, whole cores and GiB."""
+        if self.cpu is None or self.memory_mib is None:
+            return {}
+        amounts = {
+            "cpu": str(math.floor(self.cpu * POD_SHARE)),
+            "memory": f"{math.floor(self.memory_mib * POD_SHARE / 1024)}Gi",
+        }
+        return amounts | {name: str(number) for name, number in self.fabric.items()}
 
 
 def _aws(
@@ -272,7 +262,7 @@ def too_much_for(name: str, amounts: Mapping[str, float]) -> DeviceRefusal | Non
             words = byte_size(int(most)) if resource == "memory" else f"{most:g}"
             key = ("pod", "resources", resource)
             problem = f"{'.'.join(key)}: more than a machine of the target has ({name}: {words})"
-            filled = machine.pod_resources() if machine.cpu is not None else {}
+            filled = machine.pod_amounts()
             hint = f"{resource}: {filled[resource]}" if resource in filled else "a smaller number"
             return DeviceRefusal((key, MACHINE), problem, hint)
     return None

@@ -186,12 +186,13 @@ def test_queues() -> None:
 
 @pytest.mark.trap(18)
 def test_a_machine_that_nobody_can_see_is_filled_from_the_table() -> None:
-    found = values(chosen("edit-only", {"machine": "p5.48xlarge"}))
+    unlimited = {"quotas": None, "limit_ranges": None}
+    found = values(chosen("edit-only", {"machine": "p5.48xlarge"}, **unlimited))
     assert found["machine"] == "p5.48xlarge"
+    assert (found["pod.resources.cpu"], found["pod.resources.memory"]) == (181, "1798Gi")
     assert found["resources.accelerators"] == "H100:8"
     assert found["pod.resources.vpc.amazonaws.com/efa"] == 32
     assert found["pod.env.NCCL_NET"] == "AWS Libfabric"
-    assert found["pod.resources.cpu"] == 181
 
 
 def test_a_machine_that_is_not_known() -> None:
@@ -326,6 +327,27 @@ def test_machines_that_karpenter_would_make() -> None:
     # Machines that are there go first.
     found = values(chosen("eks", {"image": IMAGE}, node_pools=pools))
     assert found["machine"] == "p5.48xlarge"
+
+
+def test_no_pod_is_larger_than_the_namespace_allows() -> None:
+    """Though machines are: a limit range would refuse it, and a quota hold it up."""
+    limits = answers("edit-only")
+    small = {key: limits[key] for key in ("quotas", "limit_ranges")}
+    found = values(chosen("eks", {"image": IMAGE}, **small))
+    assert (found["pod.resources.cpu"], found["pod.resources.memory"]) == (3, "6Gi")
+    found = values(chosen("eks", {"image": IMAGE, "machine": "cpu"}, **small))
+    assert (found["pod.resources.cpu"], found["pod.resources.memory"]) == (3, "6Gi")
+    found = values(chosen("edit-only", {"machine": "p5.48xlarge"}))
+    assert (found["pod.resources.cpu"], found["pod.resources.memory"]) == (3, "6Gi")
+
+
+def test_machines_that_all_have_a_taint() -> None:
+    nodes = answers("eks")["nodes"]
+    nodes["items"] = [one for one in nodes["items"] if "taints" not in one["spec"]]
+    for node in nodes["items"]:
+        node["spec"]["taints"] = [{"key": "team", "value": "ml", "effect": "NoSchedule"}]
+    choice = chosen("eks", {"image": IMAGE}, nodes=nodes)
+    assert any("every machine has a taint" in note for note in choice.notes)
 
 
 def test_accounts_of_an_administrator_are_used_whoever_asks() -> None:

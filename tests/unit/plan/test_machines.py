@@ -48,8 +48,8 @@ def test_fabric_devices_come_with_the_variables_that_use_them() -> None:
     p4d, p5 = find_machine("p4d.24xlarge"), find_machine("p5.48xlarge")
     assert p4d is not None
     assert p5 is not None
-    assert p4d.pod_resources() == {"cpu": "90", "memory": "1004Gi", EFA: "4"}
-    assert p5.pod_resources() == {"cpu": "181", "memory": "1798Gi", EFA: "32"}
+    assert p4d.pod_amounts() == {"cpu": "90", "memory": "1004Gi", EFA: "4"}
+    assert p5.pod_amounts() == {"cpu": "181", "memory": "1798Gi", EFA: "32"}
     for machine in MACHINES:
         if machine.place == "AWS":
             assert bool(machine.fabric) == (machine.variables == {"NCCL_NET": "AWS Libfabric"})
@@ -63,7 +63,7 @@ def test_a_pod_fits_on_its_machine(machine: object) -> None:
     found = next(one for one in MACHINES if one is machine)
     if found.cpu is None or found.memory_mib is None:
         return
-    pod = found.pod_resources()
+    pod = found.pod_amounts()
     assert 1 <= int(pod["cpu"]) <= found.cpu
     assert int(pod["memory"].removesuffix("Gi")) * 1024 <= found.memory_mib
 
