@@ -81,10 +81,17 @@ class PodScript:
         lost = watch.lost_seconds
         stepped = wait_for("a step", lambda: self._first_step(again), RESTART_SECONDS)
         return {
+            "met": round(self._met_after(struck) - struck, 2),
             "started": round(again - struck, 2),
             "stepped": round(stepped - struck, 2),
             "stolen_until_started": round(lost, 2),
         }
+
+    def _met_after(self, struck: float) -> float:
+        """When the survivors were together again, before they started anything."""
+        records = self.output.parent.glob("generations/*.json")
+        times = [seconds_of(json.loads(one.read_text())["began"]) for one in records]
+        return min(at for at in times if at > struck)
 
     def _started_anew(self, before: dict[int, float]) -> float | None:
         """When the last of the survivors was."""
