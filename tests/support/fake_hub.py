@@ -38,7 +38,7 @@ class FakeHub:
             "HF_HOME": str(cache),
             "HF_HUB_OFFLINE": "0",
             "HF_HUB_DISABLE_XET": "1",
-            "NO_PROXY": "127.0.0.1",
+            "NO_PROXY": str(urlsplit(self.address).hostname),
         }
 
     def answer(self, method: str, where: str, sent: bytes) -> tuple[int, dict[str, str], bytes]:
@@ -103,7 +103,7 @@ def _digest(content: bytes) -> str:
 
 
 @contextmanager
-def fake_hub() -> Iterator[FakeHub]:
+def fake_hub(host: str = "127.0.0.1") -> Iterator[FakeHub]:
     hub = FakeHub()
 
     class Handler(BaseHTTPRequestHandler):
@@ -126,9 +126,9 @@ def fake_hub() -> Iterator[FakeHub]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = ThreadingHTTPServer((host, 0), Handler)
     server.daemon_threads = True
-    hub.address = f"http://127.0.0.1:{server.server_port}"
+    hub.address = f"http://{host}:{server.server_port}"
     thread = Thread(target=server.serve_forever, daemon=True)
     thread.start()
     try:

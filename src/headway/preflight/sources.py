@@ -16,7 +16,7 @@ from headway.data.prepare.sources import readable_files
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
 from headway.preflight.unchecked import Unchecked
 from headway.spec.data_config import SourceConfig, TokenizerConfig, is_elsewhere
-from headway.spec.hub_names import at_words
+from headway.spec.hub_names import SOURCE, at_words, source_reference
 from headway.spec.load import Loaded
 from headway.spec.run_sources import Key, run_sources
 from headway.state.set_files import MIXTURE
@@ -138,7 +138,8 @@ def _file_problems(
     for index, name in enumerate(sources):
         where = str(loaded.located.mark((*key, "sources", index)))
         if is_elsewhere(name):
-            unchecked.add(f"{_dotted(key)}: {name} is opened when the run starts")
+            at = at_words(source_reference(name).revision) if name.startswith(SOURCE) else ""
+            unchecked.add(f"{_dotted(key)}: {name} is opened when the run starts{at}")
             continue
         try:
             files |= dict.fromkeys(readable_files(name, loaded.folder), where)

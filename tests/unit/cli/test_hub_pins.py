@@ -139,6 +139,17 @@ def test_a_revision_that_is_not_there_is_refused(started: Callable[..., Resolved
         started(no_such)
 
 
+def test_check_says_what_floats(headway: Headway, folder: Path) -> None:
+    text = RUN.replace("{from: team/small}", f"{{from: team/small, revision: {OLD}}}")
+    (folder / "run.yaml").write_text(text.replace("tokenizer: team", "tokenizer: other"))
+    said = headway("check")
+    words = "is opened when the run starts, at"
+    assert f"model.from: team/small on the hub {words} commit 1a1a1a1a1a1a\n" in said.out
+    newest = "the newest commit of its default branch, which the run then keeps\n"
+    assert f"hub:team/corpus {words} {newest}" in said.out
+    assert f"tokenizer other/small on the hub {words} {newest}" in said.out
+
+
 # --- on a target
 
 

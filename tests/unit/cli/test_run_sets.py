@@ -22,6 +22,7 @@ from headway.data.tokenizer import load_tokenizer
 from headway.errors import BadInput, NotFound
 from headway.spec.load import load_run
 from headway.state.store import Store
+from support.bert_files import UNMASK, write_bert_file
 from support.fake_s3 import fake_s3
 from support.prepared import documents_of, files_of, folder_in_memory, job_for, run, texts_of
 from support.token_sets import copy_to
@@ -207,6 +208,22 @@ def test_a_masked_model_gets_windows_of_its_length(here: Path) -> None:
 
 
 # --- held out
+
+
+def test_a_masked_model_gets_windows_of_what_bert_files_hold(here: Path) -> None:
+    text = sets(here, {"sources": ["one.txt"], "tokenizer": TRAINED}, objective="masked").train
+    tokenizer = f"{text}/tokenizer"
+    loaded = load_tokenizer(tokenizer, here)
+    documents = [loaded.encode(one, add_special_tokens=False).ids for one in STORIES[:20]]
+    pairs = [(one[:50], one[50:100]) for one in documents]
+    write_bert_file(here / "bert.hdf5", pairs, length=128, vocab=400)
+    source = {"sources": ["bert.hdf5"], "tokenizer": tokenizer, "ids": "input_ids"}
+    with pytest.raises(BadInput, match="tokens are \\[MASK\\]"):
+        sets(here, source, objective="masked")
+    found = sets(here, {**source, "unmask": UNMASK}, objective="masked")
+    manifest = read_manifest(Store(found.train))
+    assert (manifest.layout, manifest.window_tokens) == ("windows", 32)
+    assert manifest.num_documents == len(pairs)
 
 
 def test_hold_out_makes_a_validation_set_of_the_other_documents(here: Path) -> None:
