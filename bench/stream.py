@@ -14,7 +14,7 @@ from pathlib import Path
 from cluster_tool import network
 from headway.clock import seconds_of
 from support.lab import borrowed_lab
-from support.slow_text import SlowText, slow_text
+from support.slow_text import SlowText, prepared_there, slow_text
 from support.waiting import wait_for
 
 PREPARE_SECONDS = float(os.environ.get("PREPARE_SECONDS", "600"))
@@ -43,7 +43,7 @@ def main() -> int:
         )
         began = seconds_of(job["metadata"]["creationTimestamp"])
         first = seconds_of(next(iter(lab.directory().steps()))["time"])
-        (made,) = (lab.shared / "sets").glob("p-*")
+        made = prepared_there(lab)
         units = len(list(made.glob("shards/*.json")))
         manifest = made / "manifest.json"
         assert not manifest.exists(), "it was prepared before the run had its first step"

@@ -15,7 +15,7 @@ from headway.data.tiny_stories import stories
 from headway.state.store import Store
 from support.lab import Lab
 from support.prepared import write_lines
-from support.slow_text import SlowText, slow_text
+from support.slow_text import SlowText, prepared_there, slow_text
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(560)]
@@ -74,7 +74,7 @@ def test_a_run_begins_before_its_text_is_prepared(lab: Lab, text: SlowText) -> N
     text.take(3 * PREPARE_SECONDS, 3)
     launched = lab.headway("run", "--on", "lab", "--nodes", "2")
     assert "workers start, and wait for its first samples" in launched.stderr
-    (made,) = (lab.shared / "sets").glob("p-*")
+    made = prepared_there(lab)
     assert lab.step() >= 1
     num_done = len(list(made.glob("shards/*.json")))
     assert num_done < FILES, "it was prepared before the run had its first step"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from headway.data.tiny_stories import stories
+from support.lab import Lab
 from support.live import RUN_FILE
 from support.prepared import write_lines
 from support.proxies import SlowProxy
@@ -75,3 +76,9 @@ def slow_text(folder: Path, address: str, num_files: int) -> Iterator[SlowText]:
         with SlowProxy(port, 0.0, address) as proxy:
             fast, slow = (credentials(one, address, keys) for one in (port, proxy.port))
             yield SlowText(fast, slow, proxy, num_files)
+
+
+def prepared_there(lab: Lab) -> Path:
+    """The set that pods have prepared, or are preparing, for a run."""
+    (made,) = (path for path in (lab.shared / "sets").glob("p-*") if path.is_dir())
+    return made
