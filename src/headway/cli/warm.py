@@ -45,10 +45,9 @@ def warm_on(loaded: Loaded, run_file: str | None, overrides: list[str], on: str 
     name = f"{run_name(loaded)[:MOST_NAME].rstrip('-')}-warm"
     short = load_run(run_file, [*overrides, f"name={name}", *shortening(resolved)])
     run = TargetRun(name, on, found.target, loaded.folder, bucket_of(short))
-    with suppress(NotFound):  # of a command that was interrupted
-        deletion_on(run).delete()
+    _require_none(run)
     new = launched(short, on, None, extend=False)
-    assert new is not None, "what was there is deleted"
+    assert new is not None, "there was none before"
     try:
         status_when_training(new.cluster, say)
         _wait_for_end(new)
@@ -63,6 +62,16 @@ def warm_on(loaded: Loaded, run_file: str | None, overrides: list[str], on: str 
     end_claim_pods()
     if counted is not None:
         say(f"warm: {compiled_text(counted)}")
+
+
+def _require_none(run: TargetRun) -> None:
+    """It may be one of the user's own."""
+    with suppress(NotFound):
+        deletion_on(run)
+        raise BadInput(
+            f"there is a run {run.name} on {run.on} already, which --warm would have to delete",
+            f"if nobody needs it: headway delete {run.name} --on {run.on}",
+        )
 
 
 def shortening(resolved: Resolved) -> list[str]:

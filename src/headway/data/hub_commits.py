@@ -19,7 +19,7 @@ def hub_commit(kind: Literal["models", "datasets"], name: str, revision: str | N
     if (away := why_hub_is_away()) is not None:
         raise HubNotAsked(away)
     from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RevisionNotFoundError
+    from huggingface_hub.errors import RevisionNotFoundError
 
     api = HfApi()
     ask = api.model_info if kind == "models" else api.dataset_info
@@ -30,9 +30,10 @@ def hub_commit(kind: Literal["models", "datasets"], name: str, revision: str | N
             f"{name} on the hub has no revision {revision}",
             "give a commit, a tag or a branch of it",
         ) from None
-    except (HfHubHTTPError, HFValidationError, OSError) as error:
+    except Exception as error:  # noqa: BLE001 - also from its HTTP library
         # Private, gated or unknown: pods may have a token that this machine does not have.
-        raise HubNotAsked(str(error).strip().splitlines()[0]) from None
+        said = str(error).strip() or type(error).__name__
+        raise HubNotAsked(said.splitlines()[0]) from None
     if found is None:
         raise HubNotAsked("it names no commit")
     return str(found)

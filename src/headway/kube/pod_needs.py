@@ -20,6 +20,9 @@ PLURALS: dict[NamedKind, str] = {
 }
 WORKERS, COORDINATOR = "Job", "ReplicaSet"
 VOLUMES = ("pod", "volumes")
+NO_UID = "00000000-0000-0000-0000-000000000000"
+"""Of an owner that is not made yet."""
+BY_WEBHOOK = "admission webhook"
 NO_DRY_RUN = "does not support dry run"
 """What the API server says if a webhook cannot be asked without consequences."""
 
@@ -39,8 +42,9 @@ class NamedObject:
 
 
 def pod_of(objects: Sequence[Object], kind: str) -> Object:
-    """A Pod as the object of this kind, `WORKERS` or `COORDINATOR`, would make it. For a dry run:
-    its account is left out if the run makes it, for it does not exist yet."""
+    """A Pod as the object of this kind, `WORKERS` or `COORDINATOR`, would make it, with an owner:
+    policies refuse pods that have none. For a dry run: its account is left out if the run makes it,
+    for it does not exist yet."""
     (owner,) = [one for one in objects if one["kind"] == kind]
     template = owner["spec"]["template"]
     made = {one["metadata"]["name"] for one in objects if one["kind"] == "ServiceAccount"}
@@ -55,6 +59,15 @@ def pod_of(objects: Sequence[Object], kind: str) -> Object:
             **template["metadata"],
             "generateName": f"{metadata['name']}-",
             "namespace": metadata["namespace"],
+            "ownerReferences": [
+                {
+                    "apiVersion": owner["apiVersion"],
+                    "kind": kind,
+                    "name": metadata["name"],
+                    "uid": NO_UID,
+                    "controller": True,
+                }
+            ],
         },
         "spec": spec,
     }
@@ -157,7 +170,13 @@ def policy_finding(refused: str, who: str, target: Target) -> Finding:
         if target.security == "baseline":
             fix = f"security: restricted in the target, if nothing needs more; or: {fix}"
         return Finding(words, fix, ("security",) if target.security == "baseline" else ("pod",))
-    return Finding(words, "change what it names in the target, or ask the administrator", ("pod",))
+    return Finding(
+        words,
+        "change what it names in the target, or ask the administrator",
+        ("pod",),
+        # A policy may judge by who creates a pod: that is you here, and a controller in a run.
+        is_fatal=BY_WEBHOOK not in refused,
+    )
 
 
 def namespace_finding(namespace: str) -> Finding:

@@ -168,7 +168,9 @@ class PodKeeper:
 
     def _counted(self, call: ReleasePod, how: str, step: int | None, now: float) -> str | None:
         """Why the run should stop."""
-        if call.never_runs:
+        if (
+            call.never_runs and not step
+        ):  # once it has trained, only this machine is of another kind
             return self._crashes.give_up(how)
         if not self._notes.resolved.is_script:
             return self._crashes.add(call.index, how, step, now)

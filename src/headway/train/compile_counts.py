@@ -48,8 +48,11 @@ class CompileCounts:
         """Built on this node since this worker was started, for CPUs; None: not known."""
         if self._folder is None:
             return None
-        found = Path(self._folder).rglob("*.so")
-        return sum(path.stat().st_mtime >= self._began_at for path in found)
+        try:
+            found = Path(self._folder).rglob("*.so")
+            return sum(path.stat().st_mtime >= self._began_at for path in found)
+        except OSError:  # another worker of this node is building one
+            return None
 
 
 def _graphs() -> dict[str, int]:

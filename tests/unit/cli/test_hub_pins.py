@@ -10,9 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub
 import pytest
 
 from headway.cli.hub_pins import with_hub_commits
+from headway.data import hub_commits
 from headway.data.hub_commits import HubNotAsked
 from headway.errors import BadInput, SpecError
 from headway.spec.hub_names import HubKind
@@ -183,6 +185,21 @@ def test_pods_get_the_commit_that_the_launch_knows(
         said = headway("run", "--on", "lab", "--nodes", "1")
         assert "team/small on the hub is not fixed to a commit (HF_HUB_OFFLINE is set)" in said.err
         assert "hub_commits" not in launched_spec(kube)
+
+
+def test_a_hub_that_breaks_off_is_not_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its library's HTTP client has errors of its own, some without words."""
+
+    class ReadTimeout(Exception):
+        pass
+
+    def model_info(*_: object, **__: object) -> None:
+        raise ReadTimeout
+
+    monkeypatch.setattr(hub_commits, "why_hub_is_away", lambda: None)
+    monkeypatch.setattr(huggingface_hub.HfApi, "model_info", model_info)
+    with pytest.raises(hub_commits.HubNotAsked, match="ReadTimeout"):
+        hub_commits.hub_commit("models", "team/small", None)
 
 
 # --- with the libraries that read from the hub

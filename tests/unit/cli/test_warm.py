@@ -103,6 +103,17 @@ def test_one_that_fails_stays_to_be_looked_at(headway: Headway, kube: FakeKube) 
     assert f"{JOBS}/headway-it-warm" in kube.objects
 
 
+def test_a_run_of_that_name_is_left_alone(headway: Headway, kube: FakeKube, folder: Path) -> None:
+    """It may be one of the user's own."""
+    saved = folder / "claim/runs/it-warm"
+    RunDirectory.create(saved, SystemClock())
+    said = headway("run", "--warm", "--on", "lab", "--set", COMPILES)
+    assert said.exit_code == Exit.BAD_INPUT, said.err
+    assert "there is a run it-warm on lab already" in said.err
+    assert "headway delete it-warm --on lab" in said.err
+    assert saved.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -481,6 +481,19 @@ def test_an_image_that_a_machine_cannot_execute_ends_the_run_at_once(run: KeptRu
     assert "architecture: amd64" in failed["hint"]
 
 
+def test_a_run_that_has_trained_goes_on_when_one_machine_cannot_execute_its_image(
+    run: KeptRun,
+) -> None:
+    """A replacement went to a machine of another architecture."""
+    _, second = run.begin("node1", "node2")
+    run.train(50)
+    run.end_pod(second, 255, "exec /bin/headway: exec format error")
+    run.look(SETTLED)
+    run.look(2 * JOB_SECONDS)
+    assert not run.job["spec"].get("suspend")
+    assert run.events("failed") == []
+
+
 def test_a_failed_run_without_a_failed_pod_notes_what_its_job_says(run: KeptRun) -> None:
     run.begin("node1")
     run.end_job("Failed", "DeadlineExceeded")

@@ -238,7 +238,6 @@ def test_a_dry_run_that_says_nothing_of_policy_is_passed_over(
     [
         'pods "it" is forbidden: maximum cpu usage per Container is 2, but limit is 4',
         'pods "it" is forbidden: no PriorityClass with name urgent was found',
-        'admission webhook "validate.kyverno.svc" denied the request: images of example only',
     ],
 )
 def test_what_else_refuses_pods_is_said_in_its_words(
@@ -247,6 +246,16 @@ def test_what_else_refuses_pods_is_said_in_its_words(
     kube.reviews.refused_pods["worker"] = 403, message
     words = message.removeprefix('pods "it" is forbidden: ')
     assert f"namespace ml refuses the pods of workers: {words}\n" in refused(headway, kube)
+
+
+def test_a_policy_that_may_judge_by_who_creates_a_pod_is_a_warning(
+    headway: Headway, kube: FakeKube
+) -> None:
+    """In a run it is a controller."""
+    message = 'admission webhook "validate.kyverno.svc" denied the request: no bare pods'
+    kube.reviews.refused_pods["worker"] = 403, message
+    said = launched(headway).err
+    assert f"warning: targets.yaml:5:3: namespace ml refuses the pods of workers: {message}" in said
 
 
 def test_a_namespace_that_is_not_there(headway: Headway, kube: FakeKube) -> None:
