@@ -50,13 +50,14 @@ class CompileCache:
         say: Callable[[str], None],
         index: int = 0,
         storage_seconds: float = STORAGE_SECONDS,
+        most_bytes: int = MOST_BYTES,
     ) -> None:
         self.folder = folder / "fetched"
         """For workers that start now."""
         self.num_fetched = 0
         """Files that came from the storage."""
         self._storage, self._key, self._clock, self._say = storage, key, clock, say
-        self._storage_seconds = storage_seconds
+        self._storage_seconds, self._most_bytes = storage_seconds, most_bytes
         self._folder = f"{KIND}/{identity}"
         self._name = f"{self._folder}/archive"
         self._own_folder = folder / "own"
@@ -143,9 +144,14 @@ class CompileCache:
             if stored != self._stored:
                 self._stored, self._known = stored, set(files)  # another node was faster
                 return
-            archive = pack(files.items(), self._key, self._name)
+            archive = pack(files.items(), self._key, self._name, self._most_bytes)
+            if archive is None:  # so what others have kept in years is forgotten
+                files = {name: path for name, path in files.items() if name not in self._known}
+                archive = pack(files.items(), self._key, self._name, self._most_bytes)
             if archive is None:
-                self._say(f"compiled code is too large to be kept: over {MOST_BYTES >> 20} MiB")
+                self._say(
+                    f"compiled code is too large to be kept: over {self._most_bytes >> 20} MiB"
+                )
                 self._known = set(files)
                 return
             self._storage.write(self._name, archive)

@@ -2,8 +2,9 @@
 
 torch's own keys decide what fits a graph; they do not know the processor, the compiler and the C
 library, and a library that was built for another processor ends a worker with SIGILL. So the
-machine has to be the same. Of the run only what decides its graphs: if more were in it, code would
-be compiled again that is there already; if less, code would be fetched that nobody needs.
+machine has to be the same. Of the run only what decides the shapes of its graphs: if more were in
+it, code would be compiled again that is there already; if less, code would be fetched that nobody
+needs.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from headway import __version__
 from headway.launch.hardware import ROOT, cuda_name
 from headway.spec.resolve import Resolved
 
@@ -24,7 +26,7 @@ CPU_FACTS = frozenset(
     {"vendor_id", "flags", "Features", "CPU implementer", "CPU part", "CPU variant", "isa"}
 )
 """In /proc/cpuinfo, of x86, ARM and RISC-V."""
-PACKAGES = ("torch", "triton", "transformers", "headway")
+PACKAGES = ("torch", "triton", "transformers")
 COMPILER_SECONDS = 20.0
 
 
@@ -45,6 +47,7 @@ def machine_facts(root: Path = ROOT) -> dict[str, object]:
         "libc": platform.libc_ver(),
         "compiler": _compiler(),
         "python": platform.python_version(),
+        "headway": __version__,
         "packages": {name: _version(name) for name in PACKAGES},
         "device": cuda_name(root),
         "driver": driver,
@@ -52,10 +55,10 @@ def machine_facts(root: Path = ROOT) -> dict[str, object]:
 
 
 def run_facts(resolved: Resolved) -> dict[str, object]:
+    """Not its model, nor its code: torch knows whether a graph is the same, and other weights of a
+    model, or an edit of a loss, leave the graphs of its blocks as they are."""
     run = resolved.run
     return {
-        "model": run.model.model_dump(mode="json") if run.model is not None else None,
-        "objective": run.objective.model_dump(mode="json"),
         "memory": run.memory.model_dump(mode="json"),
         "precision": run.precision,
         "sequence_length": run.data.sequence_length,
@@ -63,7 +66,6 @@ def run_facts(resolved: Resolved) -> dict[str, object]:
         "threads": resolved.threads,
         "sharded": resolved.sharded,
         "checkpoint_activations": resolved.checkpoint_activations,
-        "code": resolved.code_digest,
     }
 
 

@@ -71,6 +71,8 @@ class WorkerProcess:
 
     was_killed: bool = False
     """Whether this launcher killed it, after the loss of a peer."""
+    has_stepped: bool = False
+    """Whether it was seen to have taken a step, in whichever generation."""
     is_excused: bool = False
     """Whether it is started again however it ended, and its end does not count."""
 

@@ -136,8 +136,8 @@ class NodeRun(Supervisor):
 
     def _on_poll(self) -> None:
         self._print()
-        self._excuse_compiled()
         self._keep_compiled()
+        self._excuse_compiled()
 
     def _on_left(self, domain: FailureDomain) -> None:
         pass  # when all workers have left, the pod is replaced
@@ -179,8 +179,10 @@ class NodeRun(Supervisor):
         if (cache := self._compile_cache) is None:
             return
         workers = [worker for domain in self.workers.domains for worker in domain.workers]
-        num_steps = min((worker.num_steps for worker in workers), default=0)
-        (cache.finish if is_over else cache.look)(num_steps)
+        num_steps = [worker.num_steps for worker in workers]
+        for worker, taken in zip(workers, num_steps, strict=True):
+            worker.has_stepped = worker.has_stepped or taken > 0
+        (cache.finish if is_over else cache.look)(min(num_steps, default=0))
 
     def _excuse_compiled(self) -> None:
         """A worker that dies before its first step, with compiled code of another pod: it is
@@ -192,7 +194,7 @@ class NodeRun(Supervisor):
             if code is None or worker.is_excused or worker.was_killed or self.is_leaving:
                 continue
             has_died = code == Exit.RUN_FAILED or code < 0
-            if has_died and worker.num_steps == 0 and cache.was_used_by(worker.started_at):
+            if has_died and not worker.has_stepped and cache.was_used_by(worker.started_at):
                 worker.is_excused = True
                 cache.discard()
                 self._note_refused(

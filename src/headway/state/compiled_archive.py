@@ -17,7 +17,7 @@ import tarfile
 from collections.abc import Iterable
 from pathlib import Path
 
-MOST_BYTES = 2**29
+MOST_BYTES = 2**27
 """Of an archive: it is read into memory."""
 MAC_BYTES = 32
 PART = r"[A-Za-z0-9_][A-Za-z0-9_.+-]*"

@@ -25,12 +25,15 @@ class FakeClock(Patient):
 class Node:
     """A node, with a folder of its own."""
 
-    def __init__(self, tmp_path: Path, name: str, index: int = 0, key: bytes = KEY) -> None:
+    def __init__(
+        self, tmp_path: Path, name: str, index: int = 0, key: bytes = KEY, most: int = 10**9
+    ) -> None:
         self.clock = FakeClock()
         self.storage = Store(tmp_path / "storage")
         self.said: list[str] = []
         self.cache = CompileCache(
-            self.storage, "0a1b", key, tmp_path / name, self.clock, self.said.append, index
+            *(self.storage, "0a1b", key, tmp_path / name, self.clock, self.said.append, index),
+            most_bytes=most,
         )
 
     def compiles(self, *names: str, age: float = 60.0) -> None:
@@ -109,6 +112,18 @@ def test_nothing_new_is_not_written_again(tmp_path: Path) -> None:
     before = first.storage.path("compiled/0a1b/archive").stat().st_ino
     second.cache.finish(NUM_STEPS)
     assert first.storage.path("compiled/0a1b/archive").stat().st_ino == before
+
+
+def test_an_archive_that_would_be_too_large_begins_anew(tmp_path: Path) -> None:
+    first, second = Node(tmp_path, "first"), Node(tmp_path, "second", most=4000)
+    first.compiles("fxgraph/a", "fxgraph/b", "fxgraph/c")
+    first.looks()
+    second.cache.fetch()
+    second.compiles("fxgraph/new")
+    second.cache.finish(NUM_STEPS)
+    third = Node(tmp_path, "third")
+    third.cache.fetch()
+    assert third.names() == {"fxgraph/new"}
 
 
 def test_of_nodes_that_start_together_one_writes(tmp_path: Path) -> None:

@@ -321,6 +321,27 @@ def test_any_other_error_with_compiled_code_ends_the_run(
         Node(resolved, script, cache=cache).run.run()
 
 
+def test_a_worker_lost_in_a_new_generation_keeps_compiled_code(
+    resolved: Resolved, cache: CompileCache, tmp_path: Path
+) -> None:
+    """It has taken steps before; what it records are those of the newest generation."""
+    seen = tmp_path / "seen"
+    script = f"""
+        case "$HEADWAY_POD" in *.1/0) ;; *) ls "$TORCHINDUCTOR_CACHE_DIR"; exit 0;; esac
+        echo "0 3" > $HEADWAY_STEPS
+        until [ -e {seen} ]; do echo waiting; sleep 0.05; done
+        echo "5 5" > $HEADWAY_STEPS; kill -KILL $$"""
+    node = Node(resolved, script, cache=cache)
+
+    def note(line: str) -> None:
+        if any(one.has_stepped for domain in node.run.workers.domains for one in domain.workers):
+            seen.touch()
+
+    node.act = note
+    assert node.run.run() == Exit.DONE
+    assert "library.so" in node.lines
+
+
 def test_started_again_without_compiled_code_it_fails_once(
     resolved: Resolved, cache: CompileCache
 ) -> None:
