@@ -100,8 +100,9 @@ def prepare_on(
     with TemporaryDirectory(prefix="headway-") as scratch:
         job, tokenizer = _with_own_tokenizer(job, Path(scratch))
         listed = _listed(job, where)
-        # As pods see it: what identifies the set has nothing of this machine.
-        job = replace(job, sources=on_claim, beside=Path(STORAGE))
+        # As pods see it: what identifies the set has nothing of this machine. The code is that of a
+        # model or a loss: `why_not_there` refuses transforms.
+        job = replace(job, sources=on_claim, beside=Path(STORAGE), code=None)
         key = preparation_key(replace(job, into=""), tokenizer, listed.files if listed else None)
         folder = f"{PREPARED_THERE}{key}" if place is None else None
         pods, here = _locations(place or f"sets/{folder}", where)

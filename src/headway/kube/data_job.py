@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 
 from headway.errors import BadInput
 from headway.kube.names import Object, labels, run_object
 from headway.kube.network_policy import network_policy
 from headway.kube.own_image import has_own_image
+from headway.kube.placement import whole_cores
 from headway.kube.pod_overrides import TargetMismatch, require_restricted, with_overrides
 from headway.kube.pods import (
     affinity,
@@ -32,6 +32,7 @@ from headway.kube.pods import (
     variable_from_field,
 )
 from headway.kube.rbac import worker_account
+from headway.kube.reviews import amount
 from headway.kube.worker_job import secret_variable
 from headway.spec.target_file import Target
 
@@ -44,6 +45,9 @@ GRACE_SECONDS = 10
 """A part that ends early has lost at most the shard that it was writing."""
 FAILURES = "batch.kubernetes.io/job-index-failure-count"
 """Annotation of a pod, set by Kubernetes."""
+MOST_BY_DEFAULT = {"cpu": "8", "memory": "32Gi"}
+"""Workers often have a whole machine with accelerators: no other machine would hold such pods, or
+one would be bought for each."""
 MOST_CHARACTERS = 100_000
 """Of a variable: Linux takes 128 KiB."""
 
@@ -157,7 +161,7 @@ def _environment(
         variable("HEADWAY_DATA", preparation.what),
         variable("HEADWAY_DATA_PARTS", str(preparation.parts)),
         variable_from_field("HEADWAY_DATA_FAILURES", f"metadata.annotations['{FAILURES}']"),
-        *([variable("HEADWAY_PROCESSES", str(num_processors(cpu)))] if cpu is not None else []),
+        *([variable("HEADWAY_PROCESSES", str(whole_cores(cpu)))] if cpu is not None else []),
         *(secret_variable(name, target) for name in preparation.secrets),
     ]
 
@@ -165,17 +169,11 @@ def _environment(
 def _resources(target: Target) -> dict[str, str]:
     if target.prepare.resources is not None:
         return target.prepare.resources
-    return {
-        name: target.pod.resources[name]
-        for name in ("cpu", "memory")
-        if name in target.pod.resources
-    }
-
-
-def num_processors(cpu: str) -> int:
-    """`8` is 8, `2500m` is 2, and a part of one is one."""
-    amount = Decimal(cpu[:-1]) / 1000 if cpu.endswith("m") else Decimal(cpu)
-    return max(1, int(amount))
+    found = {}
+    for name, most in MOST_BY_DEFAULT.items():
+        if (given := target.pod.resources.get(name)) is not None:
+            found[name] = given if amount(given) <= amount(most) else most
+    return found
 
 
 def job_name(preparation: Preparation) -> str:

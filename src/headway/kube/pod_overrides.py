@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.errors import BadInput
 from headway.kube.names import BOOTSTRAP, USER_VARIABLES, WHEELS, Component, Object
-from headway.spec.pod_config import ARCHITECTURE, ComponentConfig, PodConfig
+from headway.spec.pod_config import ARCHITECTURE, ComponentConfig, PodConfig, PrepareConfig
 from headway.spec.target_file import Target
 
 RESTRICTED_VOLUMES = frozenset(
@@ -35,6 +35,13 @@ DO_NOT_DISRUPT = {
 }
 UNPRIVILEGED: Object = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 """What restricted pod security asks of every container; the rest is set for the pod."""
+ACCELERATOR_TAINTS = frozenset(
+    {
+        *("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi"),
+        *("aws.amazon.com/neuron", "google.com/tpu"),
+    }
+)
+"""Keys by which clouds and administrators keep other pods off such machines."""
 SIDECAR = {"restartPolicy": "Always"}
 MAY_REPLACE = frozenset(USER_VARIABLES) - {"HOME"}
 """Defaults of Headway's, not settings: a cache may be on a volume that other pods share."""
@@ -85,8 +92,20 @@ def _own_config(target: Target, component: Component) -> tuple[ComponentConfig, 
     if component == "worker":
         return target.pod, "pod"
     if component == "data":
-        return target.prepare, "prepare"
+        return _like_workers(target.prepare, target.pod), "prepare"
     return target.coordinator, "coordinator"
+
+
+def _like_workers(own: PrepareConfig, pod: PodConfig) -> PrepareConfig:
+    """With what the target says of workers alone: the architecture of the image that they share,
+    and tolerations, except of accelerators' machines: these stay free for those who need them."""
+    inherited: dict[str, Any] = {}
+    if own.image is None and own.architecture is None and ARCHITECTURE not in own.node_selector:
+        inherited["architecture"] = pod.architecture or pod.node_selector.get(ARCHITECTURE)
+    if "tolerations" not in own.model_fields_set:
+        devices = ACCELERATOR_TAINTS | {pod.device}
+        inherited["tolerations"] = [one for one in pod.tolerations if one.get("key") not in devices]
+    return own.model_copy(update=inherited)
 
 
 def require_restricted(pod: PodConfig) -> None:

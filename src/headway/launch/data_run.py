@@ -4,10 +4,11 @@ depend on this process, and nothing is asked of them: how far they are is seen i
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+from lightkube.models.core_v1 import Container
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Pod
 
@@ -34,6 +35,9 @@ AWAY_SECONDS = 120.0
 HOPELESS_SECONDS = 20.0
 UNJOINED_SECONDS = 30.0
 """After the end of all pods, time for the manifest to be seen: file systems keep listings."""
+NOT_STARTED_SECONDS = 180.0
+"""Without any pod that runs, after which it is said how to ask for less. Machines that a cluster
+makes for pods take one to three minutes."""
 GONE_SECONDS = 150.0
 LOOKED_AT = 50
 """Pods that are looked at: of more, the others wait for the same."""
@@ -75,6 +79,8 @@ class _Pods:
     num_left: int
     """Parts that are not finished."""
     reasons: Sequence[WaitReason]
+    requests: Mapping[str, str]
+    """Of each pod."""
     have_ended: bool
 
 
@@ -100,10 +106,12 @@ class DataRun:
     def start(self, objects: Sequence[Object]) -> bool:
         """Creates its objects. Returns False if somebody else has done so just before. An ended
         one is replaced: what it has prepared is in the storage."""
-        if self.is_active():
-            return False
-        self.end()
+        there = self.kube.job(run_object(self.name))
         try:
+            if there is not None and there.metadata is not None:
+                if there.metadata.deletionTimestamp is None and end_condition(there) is None:
+                    return False
+                self.end(there.metadata.uid)
             made: Job = self.kube.create(objects[0])
         except Conflict:
             return False
@@ -112,9 +120,10 @@ class DataRun:
             self.kube.apply(one)
         return True
 
-    def end(self) -> bool:
-        """Deletes its objects, and waits until the Job is gone. Returns whether it existed."""
-        was_there = self.kube.delete_job(run_object(self.name))
+    def end(self, uid: str | None = None) -> bool:
+        """Deletes its objects, and waits until the Job is gone. Returns whether it existed. Raises
+        Conflict if it is another than the one with `uid`."""
+        was_there = self.kube.delete_job(run_object(self.name), uid)
         deadline = self.clock.monotonic() + GONE_SECONDS
         while self.kube.job(run_object(self.name)) is not None:
             if self.clock.monotonic() > deadline:
@@ -150,8 +159,8 @@ class DataRun:
     ) -> bool:
         """Returns when the set is complete, or `is_enough`; False if all pods have ended, and the
         set is not. Raises RunFailed with the reason why it never will be."""
-        hopeless, unjoined = Lasting(), Lasting()
-        said, began = "", self.clock.monotonic()
+        hopeless, unjoined, not_started = Lasting(), Lasting(), Lasting()
+        said, began, is_advised = "", self.clock.monotonic(), False
         while True:
             state = self._patiently(look, line)
             if state.failure is not None:
@@ -171,9 +180,22 @@ class DataRun:
             if hopeless.seconds(is_hopeless, now, now) > HOPELESS_SECONDS:
                 self.end()
                 raise RunFailed(f"the preparation cannot start: {pods.reasons[0].words}")
+            waits = pods.num_ready == 0 and bool(pods.reasons)
+            if not_started.seconds(waits, now, now) > NOT_STARTED_SECONDS and not is_advised:
+                is_advised = True
+                line.above(self._advice(pods.requests))
             line.show(f"{state.words}  {pods.num_ready} of {pods.num_left} pods")
             pause = LOOK_SHARE * (now - began)
             self.clock.sleep(min(LOOK_SECONDS, max(FIRST_LOOK_SECONDS, pause)))
+
+    def _advice(self, requests: Mapping[str, str]) -> str:
+        each = ", ".join(f"{name}: {amount}" for name, amount in requests.items())
+        return (
+            f"no pod has started for {NOT_STARTED_SECONDS / 60:.0f} minutes"
+            f"{f'; each asks for {each}' if each else ''}. What they ask for, and which machines "
+            "may take them: prepare: {resources: ..., tolerations: ..., node_selector: ...} of "
+            f"target {self.on}, after headway delete {self.name} --on {self.on}"
+        )
 
     def _look_at_pods(self) -> _Pods:
         """Raises RunFailed if the Job has failed, or is gone."""
@@ -192,7 +214,7 @@ class DataRun:
         done = (job.status.succeeded if job.status else None) or 0
         num_ready = len(pods) - len(waits)
         reasons = pod_waits(self.kube, job, waits, num_ready + done)
-        return _Pods(num_ready, parts - done, reasons, have_ended=ended is not None)
+        return _Pods(num_ready, parts - done, reasons, _requests(job), have_ended=ended is not None)
 
     def _pods(self) -> list[Pod]:
         """Those that run or wait to run."""
@@ -252,9 +274,21 @@ def prepared_folders(kube: KubeClient) -> Iterator[tuple[str, str | None]]:
         yield (job.metadata.labels or {}).get(INSTANCE, ""), found[1] if found else None
 
 
-def _variable(job: Job, name: str) -> str:
+def _containers(job: Job) -> Sequence[Container]:
     pod = job.spec.template.spec if job.spec is not None else None
-    for container in pod.containers if pod is not None else ():
+    return pod.containers if pod is not None else ()
+
+
+def _requests(job: Job) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for container in _containers(job):
+        if container.resources is not None:
+            found |= dict(container.resources.requests or {})
+    return found
+
+
+def _variable(job: Job, name: str) -> str:
+    for container in _containers(job):
         for variable in container.env or ():
             if variable.name == name:
                 return variable.value or ""

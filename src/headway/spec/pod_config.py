@@ -95,7 +95,13 @@ class PrepareConfig(ComponentConfig):
     target. Needed with `coordinator.image`: the workers' image has no Headway then."""
     resources: dict[str, AmountField] | None = None
     """Resources of each pod, as request and as limit. As many processes as `cpu` has tokenise.
-    Left out: `cpu` and `memory` of `pod.resources`."""
+    Left out: `cpu` and `memory` of `pod.resources`, at most 8 and 32Gi."""
+    architecture: Literal["amd64", "arm64"] | None = None
+    """Processor architecture of their machines. Left out: that of `pod`, unless `image` is given.
+    """
+    tolerations: list[dict[str, Any]] = []
+    """Kubernetes tolerations, added to Headway's own. Left out: those of `pod`, except for taints
+    of accelerators (`nvidia.com/gpu`): repeat these if the cluster has no other machines."""
     do_not_disrupt: Flag = False
     """As for workers: what a lost pod had finished is kept, and another takes its place."""
 

@@ -229,6 +229,20 @@ def test_a_run_whose_text_is_there_is_prepared_there(
         assert [*(claim / "text").iterdir()], "what Headway has not made stays"
 
 
+def test_a_run_with_a_model_of_its_own(
+    headway: Headway, kube: FakeKube, claim: Path, folder: Path
+) -> None:
+    """Its code is not needed to prepare text."""
+    (folder / "own").mkdir()
+    (folder / "own/model.py").write_text("")
+    text = f"{RUN.replace('TRAIN', f'{{{SOURCES}}}')}code: {{path: own}}\n"
+    (folder / "run.yaml").write_text(text)
+    with Pods(kube, claim) as pods:
+        said = headway("run", "--on", "lab")
+        assert said.exit_code == 0, said.err
+        assert len(pods.seen) == 2
+
+
 def test_a_set_on_the_claim(headway: Headway, kube: FakeKube, claim: Path, folder: Path) -> None:
     text = RUN.replace("TRAIN", "claim:sets/c4").replace("claim:text/0", "claim:text/1")
     (folder / "run.yaml").write_text(text)

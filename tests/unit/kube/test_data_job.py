@@ -70,6 +70,38 @@ def test_it_gets_processors_and_memory_of_workers_and_no_devices() -> None:
     assert "HEADWAY_PROCESSES" not in variables(target(prepare={"resources": {}}))
 
 
+def test_it_is_no_whole_machine() -> None:
+    """As `target add` writes it for eight GPUs: no machine without them has that much."""
+    gpus = {"resources": {"cpu": "181", "memory": "1798Gi"}}
+    (container,) = pod_of(target(pod=gpus))["containers"]
+    assert container["resources"]["requests"] == {"cpu": "8", "memory": "32Gi"}
+    assert variables(target(pod=gpus))["HEADWAY_PROCESSES"] == "8"
+    small = {"resources": {"cpu": "3500m", "memory": "6000M"}}
+    (container,) = pod_of(target(pod=small))["containers"]
+    assert container["resources"]["requests"] == small["resources"]
+    (container,) = pod_of(target(pod=gpus, prepare={"resources": {"cpu": 64}}))["containers"]
+    assert container["resources"]["requests"] == {"cpu": "64"}
+
+
+def test_it_goes_where_the_image_runs_but_not_to_accelerators() -> None:
+    gpu = {"key": "nvidia.com/gpu", "operator": "Exists"}
+    team = {"key": "team", "operator": "Equal", "value": "us"}
+    placed = {"architecture": "arm64", "tolerations": [gpu, team]}
+    pod = pod_of(target(pod=placed))
+    assert pod["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+    assert team in pod["tolerations"]
+    assert gpu not in pod["tolerations"]
+    selected = {"node_selector": {"kubernetes.io/arch": "arm64", "gpu": "h100"}}
+    assert pod_of(target(pod=selected))["nodeSelector"] == {"kubernetes.io/arch": "arm64"}
+    own = {"architecture": "amd64", "tolerations": [gpu]}
+    pod = pod_of(target(pod=placed, prepare=own))
+    assert pod["nodeSelector"] == {"kubernetes.io/arch": "amd64"}
+    assert gpu in pod["tolerations"]
+    assert team not in pod["tolerations"]
+    assert "nodeSelector" not in pod_of(target(pod=placed, prepare={"image": OTHER}))
+    assert team not in pod_of(target(pod=placed, prepare={"tolerations": []}))["tolerations"]
+
+
 def test_it_talks_to_nobody() -> None:
     pod = pod_of(target())
     assert {one["name"] for one in pod["volumes"]} == {"headway-home", "headway-storage"}

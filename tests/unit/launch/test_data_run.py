@@ -125,6 +125,45 @@ def test_why_pods_wait_is_said_once(kube: FakeKube, run: DataRun) -> None:
     assert words.startswith("no capacity: not enough cpu")
 
 
+def test_pods_that_wait_for_minutes_are_told_how_to_ask_for_less(
+    kube: FakeKube, run: DataRun
+) -> None:
+    wanted = TARGET.model_copy(
+        update={"prepare": TARGET.prepare.model_copy(update={"resources": {"cpu": "8"}})}
+    )
+    run.start(data_objects(Preparation("ab12", 2, WHAT), wanted))
+    lacks = {"type": "PodScheduled", "status": "False", "message": "0/3 nodes: 3 Insufficient cpu."}
+    put_pod(kube, "a", {"phase": "Pending", "conditions": [lacks]})
+    line = Line()
+    watch(run, *([AT_WORK] * 100), DONE, line=line)
+    (_, advice) = line.said
+    assert advice == (
+        "no pod has started for 3 minutes; each asks for cpu: 8. What they ask for, and which "
+        "machines may take them: prepare: {resources: ..., tolerations: ..., node_selector: ...} "
+        "of target lab, after headway delete data-ab12 --on lab"
+    )
+
+
+class Overtaken(KubeClient):
+    """Somebody else replaces the Job just before this one would delete it."""
+
+    def delete_job(self, name: str, uid: str | None = None, version: str | None = None) -> bool:
+        assert super().delete_job(name)
+        self.create(OBJECTS[0] | {"metadata": OBJECTS[0]["metadata"] | {"uid": "of another"}})
+        return super().delete_job(name, uid, version)
+
+
+def test_of_two_launches_at_once_none_deletes_what_the_other_has_made(
+    kube: FakeKube, run: DataRun
+) -> None:
+    kube.job_status = {"conditions": [{"type": "Failed", "status": "True"}]}
+    run.start(OBJECTS)
+    kube.job_status = {}
+    late = DataRun(Overtaken.from_kubeconfig(None, "ml"), run.name, run.on, run.clock)
+    assert not late.start(OBJECTS)
+    assert kube.objects[JOB]["metadata"]["uid"] == "of another"
+
+
 def test_a_refusal_ends_it_with_the_words_of_the_pod(kube: FakeKube, run: DataRun) -> None:
     run.start(OBJECTS)
     failed = PreparationState("", failure="no text in a.jsonl: 3 no column\nhint: column: body")
