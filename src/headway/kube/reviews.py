@@ -100,6 +100,13 @@ def user_rights(target: Target) -> list[Right]:
     return list(dict.fromkeys(rights))
 
 
+def _rights_for_later(target: Target) -> set[Right]:
+    """Without which a run can be launched and watched, but not ended: worth a warning."""
+    ends = {*_rights("batch", "jobs", "delete")}
+    # Where a run makes a Role, that has the right to delete pods, and who makes it needs it.
+    return ends if target.service_account.coordinator is None else {*ends, Right("delete", "pods")}
+
+
 def reaching_rights() -> list[Right]:
     """One of these is enough to reach a pod: to upload to a claim, and to ask a run how it is."""
     return [*_rights("", "pods/portforward", "get"), *_rights("", "pods/proxy", "get")]
@@ -159,7 +166,8 @@ def rights_finding(
             f"target, and once, by an administrator: headway rbac --on {on} | kubectl apply -f -"
         )
     words = f"{who} {', '.join(map(str, missing))} in namespace {namespace}"
-    return Finding(words, fix, ("kube", "namespace"))
+    is_fatal = not _rights_for_later(target).issuperset(missing)
+    return Finding(words, fix, ("kube", "namespace"), is_fatal)
 
 
 def binding_command(missing: Sequence[Right], target: Target, user: str | None) -> str:

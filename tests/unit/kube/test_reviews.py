@@ -110,6 +110,24 @@ def test_missing_rights_are_named_with_the_command_that_gives_them() -> None:
     assert rights_finding([], FIXED_ACCOUNTS, "lab") is None
 
 
+def test_a_right_that_only_ending_a_run_needs_is_worth_a_warning() -> None:
+    ends = [Right("delete", "jobs", "batch"), Right("delete", "pods")]
+    fatal = {
+        (name, len(missing)): found.is_fatal
+        for name, target in (("fixed", FIXED_ACCOUNTS), ("own", OWN_ACCOUNTS))
+        for missing in (ends[:1], ends, [*ends, Right("create", "secrets")])
+        if (found := rights_finding(missing, target, "lab")) is not None
+    }
+    assert fatal == {
+        ("fixed", 1): False,
+        ("fixed", 2): False,
+        ("fixed", 3): True,
+        ("own", 1): False,
+        ("own", 2): True,  # the Role that each run makes has it
+        ("own", 3): True,
+    }
+
+
 def test_who_may_not_create_roles_is_told_of_the_other_way() -> None:
     missing = [Right("create", "roles", "rbac.authorization.k8s.io")]
     found = rights_finding(missing, OWN_ACCOUNTS, "lab", "system:serviceaccount:ci:bot")
