@@ -312,7 +312,7 @@ def test_a_bucket_and_its_region(lab: Lab, bucket: Path) -> None:
         lines = checked(lab)
         assert lines[REGION]["outcome"] == "passed"
         # With the workers' own keys, in their own image.
-        assert "by worker 0 and worker 1 and coordinator" in lines[STORAGE]["evidence"]
+        assert "by coordinator and worker 0 and worker 1" in lines[STORAGE]["evidence"]
     finally:
         for node in lab.cluster.nodes:
             faults.label(node, lab.cluster.api, {REGION_LABEL: None})

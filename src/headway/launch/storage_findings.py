@@ -52,7 +52,7 @@ def storage(seen: TargetEvidence) -> CheckLine:
     rates = [one.num_bytes / one.seconds for one in answers.reads.values() if one.seconds]
     write = f"written at {found.num_bytes / max(found.seconds, 1e-6) / 1e6:,.0f} MB/s"
     slowest = f", read at {min(rates) / 1e6:,.0f} MB/s" if rates else ""
-    by = f" by {' and '.join(answers.reads)}" if answers.reads else ""
+    by = f" by {' and '.join(sorted(answers.reads))}" if answers.reads else ""
     evidence = f"{write} by {answers.writer}{slowest}{by}"
     if not answers.is_removed:
         return warned(STORAGE, f"{evidence}; and could not be removed again", _claim_fix(seen))
@@ -63,7 +63,9 @@ def storage(seen: TargetEvidence) -> CheckLine:
     if claim is not None and len(answers.reads) == 0:
         return not_checked(STORAGE, f"{evidence}; nobody else was there to read it")
     if answers.unread:
-        evidence += f"; {' and '.join(answers.unread)} did not try: the image has no Headway"
+        evidence += (
+            f"; {' and '.join(sorted(answers.unread))} did not try: the image has no Headway"
+        )
     return passed(STORAGE, evidence)
 
 
