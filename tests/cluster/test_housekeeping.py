@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from headway.kube.client import Conflict, KubeClient, RequestRefused
+from support.guide_rights import users_kubeconfig
 from support.lab import Lab
 from support.waiting import wait_for
 
@@ -119,7 +120,12 @@ def test_pods_that_never_start_hold_no_machines(lab: Lab, bucket: Path) -> None:
     lab.headway("stop")
 
 
-def test_what_cannot_be_mounted_is_named(lab: Lab, bucket: Path) -> None:
+def test_what_cannot_be_mounted_is_named(
+    lab: Lab, bucket: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To somebody who may not read Secrets: others are told before the launch."""
+    kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
     volumes = [*lab.target()["pod"]["volumes"], {"name": "x", "secret": {"secretName": "none"}}]
     mounts = [*lab.target()["pod"]["mounts"], {"name": "x", "mountPath": "/x"}]
     lab.change_target({"volumes": volumes, "mounts": mounts})

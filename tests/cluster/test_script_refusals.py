@@ -44,10 +44,12 @@ def test_a_secret_that_is_not_there(lab: Lab) -> None:
     assert "the run needs MY_TOKEN" in refusal(lab, more=secrets)
     lab.change_target(secret="mine")
     said = refusal(lab, more=secrets)
-    assert 'secret "mine" not found' in said
-    assert "hint: kubectl create secret generic mine --from-literal=KEY=VALUE" in said
+    assert f"Secret mine is not in namespace {lab.namespace}" in said
+    create = f"kubectl create secret generic mine -n {lab.namespace} --from-literal=MY_TOKEN=VALUE"
+    assert f"hint: {create}" in said
     lab.make_secret("mine", {"OTHER": "x"})
-    assert "MY_TOKEN" in refusal(lab, more=secrets)
+    assert "Secret mine of namespace" in (said := refusal(lab, more=secrets))
+    assert "has no MY_TOKEN" in said
 
 
 def test_a_program_that_is_not_in_the_image(lab: Lab) -> None:
