@@ -22,7 +22,7 @@ from headway.clock import SystemClock
 from headway.data.prepare.in_parts import put_tokenizer
 from headway.data.prepare.job import PrepareJob, completed, recipe_without_tokens
 from headway.data.prepare.job_text import preparation_key, text_of_job
-from headway.data.prepare.recipe import RECIPE, differences, read_recipe
+from headway.data.prepare.recipe import RECIPE, TokenizerFacts, differences, read_recipe
 from headway.data.prepare.set_tokenizer import companions_digest, load_set_tokenizer
 from headway.data.prepare.sources import (
     FoundSources,
@@ -96,7 +96,7 @@ def prepare_on(
     `until_planned`: returns when tokenizer and recipe are there."""
     if reason := why_not_there(job):
         raise BadInput(f"{name} cannot be prepared on {where.on}: {reason}")
-    on_claim = _on_claim(job, where)
+    on_claim, given = _on_claim(job, where), job
     with TemporaryDirectory(prefix="headway-") as scratch:
         job, tokenizer = _with_own_tokenizer(job, Path(scratch))
         listed = _listed(job, where)
@@ -105,11 +105,11 @@ def prepare_on(
         job = replace(job, sources=on_claim, beside=Path(STORAGE), code=None)
         key = preparation_key(replace(job, into=""), tokenizer, listed.files if listed else None)
         folder = f"{PREPARED_THERE}{key}" if place is None else None
-        pods, here = _locations(place or f"sets/{folder}", where)
+        pods, here = locations(place or f"sets/{folder}", where)
         job = replace(job, into=pods)
         store = Store(here)
         if folder is None:
-            _refuse_another(job, store, listed)
+            _refuse_another(job, store, listed, given)
         number = hashlib.sha256(f"{key} {pods}".encode()).hexdigest()[:12]
         wanted = Preparation(
             number, parts or found.target.prepare.nodes, text_of_job(job), tuple(secrets)
@@ -197,7 +197,7 @@ def path_on_claim(text: str, where: TargetRun) -> str:
         raise BadInput(str(error)) from None
 
 
-def _locations(place: str, where: TargetRun) -> tuple[str, str]:
+def locations(place: str, where: TargetRun) -> tuple[str, str]:
     """Where the set is, as pods see it and from this machine."""
     if "://" in place:
         return place.rstrip("/"), place.rstrip("/")
@@ -265,8 +265,11 @@ def _listed_claim(source: str, where: TargetRun) -> list[SourceFile]:
     ]
 
 
-def _refuse_another(job: PrepareJob, store: Store, listed: FoundSources | None) -> None:
-    """A place that the user names may hold a set that is made of something else."""
+def _refuse_another(
+    job: PrepareJob, store: Store, listed: FoundSources | None, given: PrepareJob
+) -> None:
+    """A place that the user names may hold a set that is made of something else. `given`: as this
+    machine sees it, with its tokenizer."""
     begun = read_recipe(store)
     if begun is None:
         if store.size(MANIFEST) is not None:
@@ -275,10 +278,32 @@ def _refuse_another(job: PrepareJob, store: Store, listed: FoundSources | None) 
     is_compared = listed is not None and not any(CLAIM in one.name for one in listed.files)
     found = listed if is_compared and listed is not None else FoundSources(list(begun.files), [])
     wanted = recipe_without_tokens(completed(job), found).model_copy(
-        update={"tokens": begun.tokens}
+        update={"tokens": _tokens_like(begun.tokens, given)}
     )
     if begun.digest != wanted.digest:
         changes = "\n  ".join(differences(begun, wanted)[:10])
         raise BadInput(
             f"{store.root} holds a different preparation:\n  {changes}", "choose another --into"
         )
+
+
+def _tokens_like(begun: TokenizerFacts, job: PrepareJob) -> TokenizerFacts:
+    """Facts of a set, with the digests of the tokenizer that is wanted now. One that is trained on
+    the text is known by its settings; of one that cannot be loaded here, nothing is known."""
+    load = job.tokenizer.load
+    if load is None:
+        return begun
+    source, layout = job.tokenizer, job.settings.layout
+    with TemporaryDirectory(prefix="headway-") as scratch:
+        folder = Path(scratch)
+        try:
+            facts = load_set_tokenizer(
+                load, job.beside, layout, folder, source.chat_template, source.revision
+            )
+        except HeadwayError as error:
+            warn(f"{error.message}: whether the set has another tokenizer is not known here")
+            return begun
+        digests = {"digest": facts.digest}
+        if begun.chat_digest is not None:
+            digests["chat_digest"] = companions_digest(folder)
+    return begun.model_copy(update=digests)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import xxhash
 
-from headway.errors import BadInput, needs_train
+from headway.errors import BadInput, HeadwayError, needs_train
 from headway.spec.data_config import CLAIM, StreamConfig
 from headway.spec.hub_names import HubReference, at_commit
 from headway.state.set_files import MIXTURE, PREPARED
@@ -38,7 +38,7 @@ class SetsThere(Protocol):
     """The target of a run, where sets can be and be prepared."""
 
     def takes(self, job: PrepareJob) -> bool:
-        """Whether pods can prepare it: no source is on this machine."""
+        """Whether pods are to prepare it: no source is on this machine, and their image can."""
         ...
 
     def prepared(self, job: PrepareJob, name: str, is_streamed: bool) -> str:
@@ -208,6 +208,8 @@ def _prepared(
 
     job = job_of(source, loaded, tokenizer_of, side)
     if there is not None and there.takes(job):
+        if (here := _prepared_here(job, loaded, name)) is not None:
+            return str(here)
         return there.prepared(job, name, is_streamed=False)
     if on_claim := next((one for one in job.sources if one.startswith(CLAIM)), None):
         raise claim_needs_target(on_claim)
@@ -215,6 +217,20 @@ def _prepared(
     if not (into / MANIFEST).is_file():
         prepare_with_progress(replace(job, into=str(into)), name)
     return str(into)
+
+
+def _prepared_here(job: PrepareJob, loaded: Loaded, name: str) -> Path | None:
+    """Where this machine has prepared it before, if it has."""
+    from headway.data.set_format import MANIFEST
+
+    is_on_claim = any(one.startswith(CLAIM) for one in job.sources)
+    if is_on_claim or not any((loaded.folder / PREPARED).glob(f"{name}-*/{MANIFEST}")):
+        return None
+    try:
+        into = _folder_of(job, loaded, name)
+    except HeadwayError:  # pods may reach sources that this machine does not
+        return None
+    return into if (into / MANIFEST).is_file() else None
 
 
 def _folder_of(job: PrepareJob, loaded: Loaded, name: str, suffix: str = "") -> Path:

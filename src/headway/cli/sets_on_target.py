@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from headway.cli.output import say
 from headway.kube.names import STORAGE
+from headway.kube.own_image import has_own_image
+from headway.spec.data_config import CLAIM
 
 if TYPE_CHECKING:
     from lightkube.resources.batch_v1 import Job
@@ -31,6 +33,10 @@ class SetsOnTarget:
     def takes(self, job: PrepareJob) -> bool:
         from headway.cli.data_on_target import why_not_there
 
+        target = self._run.target
+        if has_own_image(target) and target.prepare.image is None:
+            # No pod could, unless one has to.
+            return any(one.startswith(CLAIM) for one in job.sources)
         return why_not_there(job) is None
 
     def prepared(self, job: PrepareJob, name: str, is_streamed: bool) -> str:

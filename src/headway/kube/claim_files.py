@@ -89,11 +89,14 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _found(self, path: str) -> dict[str, dict[str, Any]]:
         target, _, _ = path.partition("/")
-        sizes = json.loads(self.ask("find", path))
-        return {
-            f"{target}/{name}": {"name": f"{target}/{name}", "size": size, "type": "file"}
-            for name, size in sizes.items()
-        }
+        found = json.loads(self.ask("find", path, options="?changed"))
+        entries = {}
+        for name, facts in found.items():
+            # A pod of an older image tells the size alone.
+            size, changed = facts if isinstance(facts, list) else (facts, "")
+            full = f"{target}/{name}"
+            entries[full] = {"name": full, "size": size, "type": "file", "etag": str(changed)}
+        return entries
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
         wanted = self._strip_protocol(path)

@@ -157,12 +157,13 @@ def _environment(
             "name folders or patterns, such as s3://bucket/text/*.jsonl",
         )
     cpu = resources.get("cpu")
+    secrets = dict.fromkeys([*preparation.secrets, *target.prepare.secrets])
     return [
         variable("HEADWAY_DATA", preparation.what),
         variable("HEADWAY_DATA_PARTS", str(preparation.parts)),
         variable_from_field("HEADWAY_DATA_FAILURES", f"metadata.annotations['{FAILURES}']"),
         *([variable("HEADWAY_PROCESSES", str(whole_cores(cpu)))] if cpu is not None else []),
-        *(secret_variable(name, target) for name in preparation.secrets),
+        *(secret_variable(name, target) for name in secrets),
     ]
 
 

@@ -2,7 +2,8 @@
 key.
 
 GET     /files/PATH   a file; a Range gives part of it
-GET     /find/PATH    every file below, as {name: size}
+GET     /find/PATH    every file below, as {name: size}; with `?changed` as {name: [size, time]},
+                      the time of the last change in nanoseconds
 PUT     /files/PATH   a file; with `?create` only if there is none (409)
 DELETE  /files/PATH   it, or everything below
 PUT     /parts/PATH   with `?at=N&upload=ID` a part of a large file, in any order, which appears
@@ -83,12 +84,24 @@ class ServedClaim:
         name = self._require(request)
         if request.method not in ("GET", "HEAD"):
             raise HttpError(405, "this answers GET and HEAD", "GET, HEAD")
+        is_timed = "changed" in request.query
         if (size := self._store.size(name)) is not None and (self._root / name).is_file():
-            return JSON, json.dumps({name: size}).encode()
+            return JSON, json.dumps({name: self._facts(name, size, is_timed)}).encode()
         if not (self._root / name).is_dir():
             raise HttpError(404, f"no folder {name}")
-        facts = self._store.facts(name)
-        return JSON, json.dumps({each: one.size for each, one in facts.items()}).encode()
+        found = {
+            each: self._facts(each, one.size, is_timed)
+            for each, one in self._store.facts(name).items()
+        }
+        return JSON, json.dumps(found).encode()
+
+    def _facts(self, name: str, size: int, is_timed: bool) -> int | list[int]:
+        if not is_timed:
+            return size  # what older versions understand
+        try:
+            return [size, (self._root / name).stat().st_mtime_ns]
+        except FileNotFoundError:
+            return [size, 0]  # removed just now
 
     def _require(self, request: HttpRequest) -> str:
         """The name of a file inside the root, whatever the path is; requires the key."""

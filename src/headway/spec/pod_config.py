@@ -102,6 +102,9 @@ class PrepareConfig(ComponentConfig):
     tolerations: list[dict[str, Any]] = []
     """Kubernetes tolerations, added to Headway's own. Left out: those of `pod`, except for taints
     of accelerators (`nvidia.com/gpu`): repeat these if the cluster has no other machines."""
+    secrets: list[Annotated[str, Field(pattern=VARIABLE_PATTERN)]] = []
+    """Variables that these pods get from `secret` of the target, such as `HF_TOKEN`; with `run
+    --on`, besides those that the run file lists."""
     do_not_disrupt: Flag = False
     """As for workers: what a lost pod had finished is kept, and another takes its place."""
 

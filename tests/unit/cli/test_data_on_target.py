@@ -12,11 +12,21 @@ from typing import Any
 
 import pytest
 
+from headway.cli.run_sets import ready_set
+from headway.cli.sets_on_target import SetsOnTarget
+from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock
 from headway.data.prepare.in_parts import prepare_in_parts
+from headway.data.prepare.job import PrepareJob
 from headway.data.prepare.job_text import job_of_text
+from headway.data.prepare.recipe import Recipe, RecipeSettings
+from headway.data.prepare.set_tokenizer import NO_TOKENIZER
+from headway.data.prepare.sources import SourceFile
 from headway.data.tiny_stories import stories
+from headway.data.tokenizer import TokenizerSource
 from headway.errors import Exit, HeadwayError
+from headway.spec.load import load_run, load_target
+from headway.state.store import Store
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 from support.prepared import files_of, write_lines
@@ -126,6 +136,90 @@ def test_from_the_claim_to_the_claim(
     for name in there:
         if name.startswith(("shards", "tokenizer")) and not name.endswith(".json"):
             assert there[name] == here[name], name
+
+
+def test_another_tokenizer_into_the_same_place(
+    headway: Headway, kube: FakeKube, claim: Path
+) -> None:
+    for name, vocab in (("one", "400"), ("two", "410")):
+        headway("data", "prepare", "claim/text", "--train-vocab", vocab, "--into", name)
+    prepare = ("data", "prepare", "claim:text", "--on", "lab", "--into", "c4", "--tokenizer")
+    with Pods(kube, claim) as pods:
+        assert headway(*prepare, "one/tokenizer").exit_code == 0
+        assert headway(*prepare, "one/tokenizer").exit_code == 0
+        other = headway(*prepare, "two/tokenizer")
+        assert other.exit_code == Exit.BAD_INPUT
+        assert "the tokenizer has changed" in other.err
+        away = headway(*prepare, "team/unreachable")
+        assert "whether the set has another tokenizer is not known here" in away.err
+        assert len(pods.seen) == 1
+
+
+def test_a_dataset_that_has_moved_is_watched_at_the_commit_that_it_began_with(
+    headway: Headway, kube: FakeKube, claim: Path
+) -> None:
+    begun = f"hub:team/corpus?split=train&revision={'0a' * 20}"
+    Recipe(
+        settings=RecipeSettings(train_vocab=400),
+        tokens=NO_TOKENIZER,
+        files=(SourceFile(name=begun, size=0, fingerprint=""),),
+        beside="",
+    ).save(Store(claim / "sets/c4"))
+    kube.job_status = {"conditions": [{"type": "Failed", "status": "True", "message": "it"}]}
+    source = "hub:team/corpus?split=train"
+    said = headway("data", "prepare", source, *PREPARE[3:], "--into", "c4")
+    assert "the preparation failed" in said.err
+    (job,) = [one for path, one in kube.objects.items() if "/jobs/headway-data-" in path]
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    (what,) = [one["value"] for one in container["env"] if one["name"] == "HEADWAY_DATA"]
+    assert json.loads(what)["sources"] == [begun]
+
+
+class Elsewhere:
+    """A target that takes whatever it is given."""
+
+    def takes(self, job: PrepareJob) -> bool:
+        return True
+
+    def prepared(self, job: PrepareJob, name: str, is_streamed: bool) -> str:
+        return "there"
+
+    def located(self, path: str) -> str:
+        return path
+
+
+def test_what_was_prepared_here_is_not_prepared_again(claim: Path, folder: Path) -> None:
+    train = "{sources: [claim/text], tokenizer: {train: {vocab: 400}}}"
+    (folder / "run.yaml").write_text(RUN.replace("TRAIN", train))
+    loaded = load_run(folder / "run.yaml")
+    wanted = loaded.run.data.train
+    assert wanted is not None
+    assert ready_set("train", wanted, loaded, None, there=Elsewhere()) == "there"
+    here = ready_set("train", wanted, loaded, None)
+    assert ready_set("train", wanted, loaded, None, there=Elsewhere()) == here
+    with (claim / "text/0.jsonl").open("a") as file:
+        file.write('{"text": "more"}\n')
+    assert ready_set("train", wanted, loaded, None, there=Elsewhere()) == "there"
+
+
+@pytest.mark.parametrize(
+    ("source", "prepare", "is_taken"),
+    [
+        ("s3://bucket/a.jsonl", "", False),
+        ("s3://bucket/a.jsonl", f"  prepare: {{image: {IMAGE}}}\n", True),
+        ("claim:a.jsonl", "", True),
+    ],
+    ids=["here, as ever", "its own image", "refused with words"],
+)
+def test_workers_in_an_image_without_headway(
+    folder: Path, source: str, prepare: str, is_taken: bool
+) -> None:
+    first = TARGET.partition("  prepare")[0]
+    (folder / "targets.yaml").write_text(f"{first}  coordinator: {{image: {IMAGE}}}\n{prepare}")
+    found = load_target("lab", folder)
+    there = SetsOnTarget(TargetRun("it", "lab", found.target, folder), found, ())
+    job = PrepareJob([source], TokenizerSource("gpt2"), "", folder, RecipeSettings())
+    assert there.takes(job) is is_taken
 
 
 def test_what_pods_refuse_is_said_here(headway: Headway, kube: FakeKube, claim: Path) -> None:

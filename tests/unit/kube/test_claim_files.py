@@ -21,7 +21,7 @@ from headway.kube.claim_files import PIECE_BYTES, ClaimFileExists, register
 from headway.launch.claim_server import ABANDONED_SECONDS, KEY_HEADER, ServedClaim
 from headway.member.protocol.sockets import bound_to
 from headway.state.run_directory import RunDirectory
-from headway.state.store import Store
+from headway.state.store import FileFacts, Store
 from support.clock import Patient
 from support.half_written import write_half
 from support.waiting import wait_for
@@ -98,6 +98,33 @@ def test_files_go_there_and_come_back(store: Store, root: Path) -> None:
     assert store.read_range("it/spec.json", 1, 1) == b"}"
     with pytest.raises(FileNotFoundError):
         store.read("it/none.json")
+
+
+def test_a_file_that_changes_is_known_by_it(store: Store, root: Path) -> None:
+    """Arrays that are made again often have the same size."""
+    store.write("it/a.npy", b"1234")
+    before = store.facts("it")
+    assert store.facts("it") == before
+    (root / "runs/it/a.npy").write_bytes(b"4321")
+    os.utime(root / "runs/it/a.npy", (1, 1))
+    assert store.facts("it")["it/a.npy"].size == 4
+    assert store.facts("it") != before
+    assert store.facts("it/a.npy") == store.facts("it")
+
+
+def test_a_pod_of_an_older_image_tells_sizes_alone(served: Direct, store: Store) -> None:
+    store.write("it/a.npy", b"1234")
+    assert served.asked("/find/runs/it") == (200, b'{"runs/it/a.npy": 4}')
+    ask = Older(served.port)
+    register(lambda _: ask)
+    assert Store("claim://lab/runs").facts("it") == {"it/a.npy": FileFacts(4, "")}
+
+
+class Older(Direct):
+    """Knows no options of /find."""
+
+    def ask(self, path: str, method: str, content: bytes | None, headers: dict[str, str]) -> bytes:
+        return super().ask(path.removesuffix("?changed"), method, content, headers)
 
 
 def test_a_file_is_made_once(store: Store) -> None:

@@ -142,6 +142,16 @@ def test_tokens_of_the_run_reach_it() -> None:
     assert found["HF_TOKEN"] == {"secretKeyRef": {"name": "ours", "key": "HF_TOKEN"}}
 
 
+def test_tokens_that_the_target_names_reach_it() -> None:
+    """`data prepare --on` has no run file, and `pod.env` is for everybody to read."""
+    own = target(secret="ours", prepare={"secrets": ["HF_TOKEN", "KEY"]})
+    found = variables(own, secrets=("HF_TOKEN",))
+    for name in ("HF_TOKEN", "KEY"):
+        assert found[name] == {"secretKeyRef": {"name": "ours", "key": name}}
+    with pytest.raises(TargetMismatch, match="needs KEY, and nothing says which Secret"):
+        pod_of(target(prepare={"secrets": ["KEY"]}))
+
+
 def test_too_many_sources_for_a_variable() -> None:
     what = "x" * (MOST_CHARACTERS + 1)
     with pytest.raises(BadInput, match="more than the 100000"):

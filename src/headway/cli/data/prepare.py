@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -177,7 +178,7 @@ def prepare(
             raise BadInput("--stream-window needs --stream")
         settings = settings.streamed(_window(stream_window))
     job = PrepareJob(
-        sources=_at_commits(sources, into if on is None else None),
+        sources=_at_commits(sources, into) if on is None else sources,
         tokenizer=TokenizerSource(tokenizer, train_vocab, chat_template),
         into=into,
         beside=Path.cwd(),
@@ -210,7 +211,7 @@ def prepare(
     say(f"next: data: {{train: {into}{held_out}}} in the run file")
 
 
-def _at_commits(sources: list[str], into: str | None) -> list[str]:
+def _at_commits(sources: Sequence[str], into: str) -> list[str]:
     """Those on the hub with their commit, as the preparation in `into` has begun with, if any."""
     from headway.data.hub_commits import fixed_source
     from headway.data.prepare.recipe import read_recipe
@@ -218,8 +219,8 @@ def _at_commits(sources: list[str], into: str | None) -> list[str]:
     from headway.state.store import Store
 
     if not any(one.startswith(HUB) for one in sources):
-        return sources
-    begun = read_recipe(Store(into)) if into is not None else None
+        return list(sources)
+    begun = read_recipe(Store(into))
     names = [file.name for file in begun.files] if begun is not None else []
     return [fixed_source(one, names) for one in sources]
 
@@ -238,7 +239,7 @@ def _unmask(text: str) -> UnmaskColumns:
 
 
 def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:
-    from headway.cli.data_on_target import prepare_on
+    from headway.cli.data_on_target import locations, prepare_on
     from headway.cli.run_sets import tokenizer_folder
     from headway.cli.target_run import TargetRun, end_claim_pods
     from headway.data.tokenizer import TokenizerSource
@@ -256,6 +257,8 @@ def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:
     name = job.into.removeprefix(CLAIM)
     place = job.into if ":" in job.into else f"sets/{job.into}"
     try:
+        # With the commits that it has begun with, if it has.
+        job = replace(job, sources=_at_commits(job.sources, locations(place, where)[1]))
         made = prepare_on(job, Path(name).name, place, where, found, nodes)
         held_out = ""
         if job.settings.hold_out is not None:

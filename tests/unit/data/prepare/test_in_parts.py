@@ -71,6 +71,15 @@ def test_whoever_is_last_completes_the_set(whole: PrepareJob, folder: Path) -> N
     assert part(whole, folder / "set", 0, 2) is not None, "nothing is left to do"
 
 
+def test_what_killed_parts_have_begun_is_removed_at_the_end(
+    whole: PrepareJob, folder: Path
+) -> None:
+    part(whole, folder / "set", 0, 2)
+    (folder / "set/shards/.00001-000.tokens.partial-0123456789ab").write_bytes(b"half")
+    part(whole, folder / "set", 1, 2)
+    assert files_of(folder / "set") == files_of(Path(whole.into))
+
+
 def test_in_a_bucket(whole: PrepareJob) -> None:
     with fake_s3():
         for index in range(3):
