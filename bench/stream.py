@@ -49,7 +49,8 @@ def main() -> int:
         assert not manifest.exists(), "it was prepared before the run had its first step"
         print(f"first step after {first - began:.1f} s, {units} units done", file=sys.stderr)
         wait_for("the set", manifest.exists, 3 * PREPARE_SECONDS + 300)
-        prepared = manifest.stat().st_mtime - began
+        prepared, all_units = manifest.stat().st_mtime - began, SlowText.num_units(made)
+        print(f"prepared after {prepared:.1f} s", file=sys.stderr)
         lab.wait_for_step(lab.step() + 3, 120)
         lab.headway("stop", seconds=STOP_SECONDS)
         lab.require_exact()
@@ -63,7 +64,7 @@ def main() -> int:
         "spread": {
             "prepared_seconds": round(prepared, 1),
             "units_at_first_step": units,
-            "units": SlowText.num_units(made),
+            "units": all_units,
             "parts": PARTS,
         },
     }
