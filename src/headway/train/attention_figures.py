@@ -20,7 +20,7 @@ KERNEL = "sdpa"
 ATTENTION_FIGURES = ("attention_entropy", "attention_smallest", "attention_largest")
 SCORES_AT_ONCE = 2**22
 """16 MiB in fp32, and at most six tensors of that size at one moment: 1,024 queries of one head at
-4,096 tokens."""
+4,096 tokens, or all of 64 heads at 256."""
 
 ByBlock = dict[int, torch.Tensor]
 """The figures of each block, still on the device."""
@@ -77,41 +77,54 @@ def attention_figures(
     score that a mask lets through. The arguments are those of transformers' `sdpa`, which takes no
     notice of others either."""
     num_heads, num_queries, width = query.shape[1:]
-    shared_by = num_heads // key.shape[1]
     causal = getattr(module, "is_causal", True) if is_causal is None else is_causal
     scale = width**-0.5 if scaling is None else scaling
-    at_once = max(1, SCORES_AT_ONCE // key.shape[2])
     entropies, counts, smallest, largest = [], [], [], []
     with torch.autocast(query.device.type, enabled=False):
-        for head in range(num_heads):
-            keys = key[0, head // shared_by].float().t()
-            for first in range(0, num_queries, at_once):
-                rows = slice(first, first + at_once)
-                scores = query[0, head, rows].float() @ keys * scale
-                if position_bias is not None:
-                    scores = scores + _rows_of(position_bias, head, rows).float()
-                allowed = torch.ones_like(scores, dtype=torch.bool)
-                if mask is None and causal and num_queries > 1:
-                    allowed = allowed.tril(first)
-                elif mask is not None and mask.dtype == torch.bool:
-                    allowed = allowed & _rows_of(mask, head, rows)
-                elif mask is not None:
-                    added = _rows_of(mask, head, rows)
-                    scores = scores + added.float()
-                    allowed = allowed & (added > torch.finfo(added.dtype).min / 2)
-                smallest.append(scores.masked_fill(~allowed, torch.inf).min())
-                scores = scores.masked_fill(~allowed, -torch.inf)
-                largest.append(scores.max())
-                # A padded query may see nothing at all, and has no weights.
-                sees = allowed.any(-1)
-                entropy = torch.special.entr(scores.softmax(-1)).sum(-1)
-                entropies.append(entropy.masked_fill(~sees, 0).sum())
-                counts.append(sees.sum())
+        for heads, rows in _parts(num_heads, num_queries, key.shape[2]):
+            keys = _keys_of(key[0], heads, num_heads).float()
+            scores = query[0, heads, rows].float() @ keys.transpose(1, 2) * scale
+            if position_bias is not None:
+                scores = scores + _part_of(position_bias, heads, rows).float()
+            allowed = torch.ones_like(scores, dtype=torch.bool)
+            if mask is None and causal and num_queries > 1:
+                allowed = allowed.tril(rows.start)
+            elif mask is not None and mask.dtype == torch.bool:
+                allowed = allowed & _part_of(mask, heads, rows)
+            elif mask is not None:
+                added = _part_of(mask, heads, rows)
+                scores = scores + added.float()
+                allowed = allowed & (added > torch.finfo(added.dtype).min / 2)
+            smallest.append(scores.masked_fill(~allowed, torch.inf).min())
+            scores = scores.masked_fill(~allowed, -torch.inf)
+            largest.append(scores.max())
+            # A padded query may see nothing at all, and has no weights.
+            sees = allowed.any(-1)
+            entropy = torch.special.entr(scores.softmax(-1)).sum(-1)
+            entropies.append(entropy.masked_fill(~sees, 0).sum())
+            counts.append(sees.sum())
     mean = torch.stack(entropies).sum() / torch.stack(counts).sum()
     return torch.stack([mean, torch.stack(smallest).min(), torch.stack(largest).max()])
 
 
-def _rows_of(tensor: torch.Tensor, head: int, rows: slice) -> torch.Tensor:
+def _parts(num_heads: int, num_queries: int, num_keys: int) -> Iterator[tuple[slice, slice]]:
+    """Heads and queries whose scores are computed at once."""
+    queries = min(num_queries, max(1, SCORES_AT_ONCE // num_keys))
+    heads = max(1, SCORES_AT_ONCE // (num_keys * queries))
+    for head in range(0, num_heads, heads):
+        for first in range(0, num_queries, queries):
+            yield slice(head, min(num_heads, head + heads)), slice(first, first + queries)
+
+
+def _keys_of(key: torch.Tensor, heads: slice, num_heads: int) -> torch.Tensor:
+    """Keys of these heads, of which several may share one."""
+    shared_by = num_heads // key.shape[0]
+    own = key[heads.start // shared_by : (heads.stop - 1) // shared_by + 1]
+    first = heads.start % shared_by
+    return own.repeat_interleave(shared_by, 0)[first : first + heads.stop - heads.start]
+
+
+def _part_of(tensor: torch.Tensor, heads: slice, rows: slice) -> torch.Tensor:
     """Of the first sequence; a dimension of one counts for all."""
-    of_head = tensor[0, head if tensor.shape[1] > 1 else 0]
-    return of_head[rows] if of_head.shape[0] > 1 else of_head
+    of_heads = tensor[0, heads] if tensor.shape[1] > 1 else tensor[0]
+    return of_heads[:, rows] if of_heads.shape[1] > 1 else of_heads
