@@ -151,3 +151,20 @@ def test_a_removal_that_fails_blocks_no_launch(storage: Store, clock: TestClock)
     with pytest.raises(ClusterUnreachable):
         list(removed_folders(storage, old, away, clock))
     note_used(storage, CODE, clock, "lab", "wiki")
+
+
+def test_a_set_that_pods_prepare_stays_as_long_as_they_do(storage: Store, clock: TestClock) -> None:
+    """And one that a user has named stays in any case."""
+    there, named = "sets/p-" + "d" * 32, "sets/c4"
+    note_used(storage, there, clock, "lab", "wiki")
+    for name in (there, named):
+        storage.write(f"{name}/recipe.json", b"{}")
+    clock.sleep(2 * KEPT_SECONDS)
+
+    def preparing() -> dict[str, str]:
+        return {"data-ab12": there}
+
+    old, young = unused_folders(storage, preparing, clock)
+    assert there not in names([*old, *young])
+    assert there in pruned(storage, clock)
+    assert storage.names(named)

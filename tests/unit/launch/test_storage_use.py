@@ -66,3 +66,12 @@ def test_a_folder_whose_upload_was_interrupted_is_listed_as_incomplete(storage: 
 
 def test_an_empty_storage_has_nothing(tmp_path: Path) -> None:
     assert stored_folders(Store(tmp_path), {}) == []
+
+
+def test_a_set_that_pods_prepare_is_whole_with_its_manifest(storage: Store) -> None:
+    folder = "p-" + "a" * 32
+    storage.write(f"sets/{folder}/recipe.json", b"{}")
+    for is_whole in (False, True):
+        found = {one.digest: one for one in stored_folders(storage, {})}
+        assert found[folder].is_whole == is_whole
+        storage.write(f"sets/{folder}/manifest.json", b"{}")
