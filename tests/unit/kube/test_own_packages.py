@@ -66,7 +66,7 @@ def test_the_code_of_a_launch_is_that_of_its_plan(folder: Path, tmp_path: Path) 
     plan = target_plan(load_run(None, ["code={path: src}"]), load_target("lab", folder), None)
     (folder / "src" / "later.py").write_text("added later")
     storage = Store(tmp_path / "storage")
-    upload_folders(storage, plan.with_sets([]), "lab")
+    upload_folders(storage, plan.with_sets([], {}), "lab")
     (name,) = folders_to_fetch(plan.resolved).values()
     fetch(storage, name, tmp_path / "pod")
     assert [path.name for path in (tmp_path / "pod").iterdir()] == ["train.py"]

@@ -312,7 +312,7 @@ def test_what_an_override_may_not_ask_for(
 
 
 def test_a_set_that_is_still_being_prepared(render: Render) -> None:
-    with pytest.raises(HeadwayError, match=r"data.train.stream: pods cannot read a set that is"):
+    with pytest.raises(HeadwayError, match=r"a.txt is on this machine: pods cannot read"):
         render("data.train={sources: [a.txt], tokenizer: gpt2, stream: true}", "train_for=10 steps")
 
 
