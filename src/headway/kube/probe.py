@@ -474,7 +474,7 @@ def serve(port: int, tasks: dict[str, Task], alone: Callable[[], Content], serve
     with open(os.environ["HEADWAY_KEY"]) as file:
         key = file.read().strip()
     answering = ProbeServer(port, key, tasks, server).start()
-    print(f"probe: listens on port {port}", flush=True)
+    print(f"probe: listens on port {answering.port}", flush=True)
     deadline = time.monotonic() + ALONE_SECONDS
     while not over.wait(0.5):
         if deadline and (answering.is_asked.is_set() or time.monotonic() > deadline):

@@ -49,19 +49,17 @@ class Asked:
 def started(folder: Path, **variables: str) -> Iterator[tuple[Asked, subprocess.Popen[str]]]:
     """As the workers' image runs it: without this package."""
     (folder / "key").write_text(f"{KEY}\n")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = int(free.getsockname()[1])
     process = subprocess.Popen(
-        [sys.executable, "-I", "-S", probe.__file__, str(port)],
+        [sys.executable, "-I", "-S", probe.__file__, "0"],
         env={"PATH": os.environ["PATH"], "HEADWAY_KEY": str(folder / "key"), **variables},
         stdout=subprocess.PIPE,
         text=True,
     )
     try:
         assert process.stdout is not None
-        assert "listens" in process.stdout.readline()
-        yield Asked(port), process
+        said = process.stdout.readline()
+        assert "listens" in said
+        yield Asked(int(said.split()[-1])), process
     finally:
         process.kill()
         process.wait()
@@ -106,7 +104,7 @@ def test_names_are_resolved_or_not(two: tuple[Asked, Asked]) -> None:
 def test_traffic_is_tried_and_measured(two: tuple[Asked, Asked]) -> None:
     one, other = two
     ports = other("listen", num_ports=3)["ports"]
-    asked = {"host": "127.0.0.1", "seconds": 5.0}
+    asked = {"host": "127.0.0.1", "seconds": 60.0}
     answers = port_answers(one("connect", ports=ports, silent=[], **asked))
     assert [answer.error for answer in answers] == [None] * 3
     sent = parsed(SendAnswer, one("send", host="127.0.0.1", port=ports[0], seconds=0.2))
@@ -131,10 +129,10 @@ def test_a_claim_is_written_by_one_and_read_by_the_other(
 ) -> None:
     one, other = two
     where = {"root": str(tmp_path), "folder": ".headway-check/it"}
-    written = parsed(WriteAnswer, one("claim-write", megabytes=2, seconds=5.0, **where))
+    written = parsed(WriteAnswer, one("claim-write", megabytes=2, seconds=60.0, **where))
     assert written.problem is None
     assert list(written.steps) == ["make a folder", "write", "link", "rename", "append"]
-    read = parsed(ReadAnswer, other("claim-read", sha256=written.sha256, seconds=5.0, **where))
+    read = parsed(ReadAnswer, other("claim-read", sha256=written.sha256, seconds=60.0, **where))
     assert (read.error, read.num_bytes) == (None, written.num_bytes + len("more"))
     created = [
         parsed(CreateAnswer, each("claim-create", who=who, **where))
