@@ -41,7 +41,8 @@ def join_parts(
             if key in sources:
                 raise BadInput(
                     f"shard {shard_name(*key)} is in {sources[key].root} and in {part.root}",
-                    "list each part once",
+                    "list each part once; if an earlier version of Headway has begun some of them, "
+                    "prepare all with one version: they divided the sources otherwise",
                 )
             records[key], sources[key] = record, part
     _refuse_gaps(units, records)

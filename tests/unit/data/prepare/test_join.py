@@ -219,6 +219,9 @@ def test_parts_that_overlap_are_refused(whole: PrepareJob, mine: list[Path], fol
     run_part(replace(whole, into=str(folder / "half"), part=(0, 2)))
     said = refused([folder / "half", *mine[1:]], folder / "set")
     assert f"is in {folder / 'half'} and in {mine[1]}" in said
+    with pytest.raises(BadInput) as caught:
+        join_parts([Store(folder / "half"), *map(Store, mine[1:])], Store(folder / "set"))
+    assert "an earlier version of Headway" in (caught.value.hint or "")
 
 
 def other_settings(job: PrepareJob) -> PrepareJob:
