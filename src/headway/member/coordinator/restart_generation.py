@@ -94,9 +94,7 @@ def _start(state: MembershipState, now: float) -> Generation | None:
     elif len(domains) >= num_certain:
         due = max(last, state.worked_at) + rules.join_seconds
     else:
-        # One that comes after the others have begun costs them a start, and waits as a newcomer.
-        gather_seconds = max(rules.gather_seconds, rules.newcomer_seconds)
-        due = max(first, state.worked_at) + gather_seconds
+        due = max(first, state.worked_at) + rules.gather_seconds
     if state.current.sound and state.current.incarnation < state.incarnation:
         # Those that are at work in it may not have found this coordinator yet.
         due = max(due, first + rules.comeback_seconds)

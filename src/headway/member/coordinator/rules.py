@@ -67,7 +67,7 @@ class Rules:
 
     gather_seconds: float = 10.0
     """Wait for more workers before the first generation, from the first that is ready, if the
-    minimum is. Where workers restart, at least `newcomer_seconds`."""
+    minimum is."""
     join_seconds: float = 1.0
     """Wait from the first worker that wants to join: those that come together are admitted
     together."""

@@ -80,26 +80,6 @@ def test_one_that_was_not_lost_is_waited_for_as_in_the_beginning() -> None:
     assert drive.workers == workers(2, "n0")
 
 
-def test_one_that_is_late_is_waited_for_as_long_as_for_newcomers() -> None:
-    """To start without it, and again when it has come, takes longer."""
-    rules = replace(RULES, newcomer_seconds=20.0)
-    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
-    drive.open(*workers(1, *NODES))
-    drive.wait(0.1)
-    drive.settle()
-    drive.wait(1)
-    drive.close("n1.1/0")
-    drive.wait(0.4)
-    drive.close("n0.1/0")
-    drive.close("n2.1/0")
-    drive.open(*workers(2, "n0"))
-    drive.wait(15)
-    assert drive.workers == []
-    drive.open(*workers(2, "n2"))
-    drive.wait(RULES.join_seconds + 0.1)
-    assert drive.workers == workers(2, "n0", "n2")
-
-
 def test_a_newcomer_waits_until_the_others_have_finished_their_step_and_saved() -> None:
     drive = started()
     number = drive.current.number
