@@ -9,6 +9,7 @@ import re
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -62,25 +63,29 @@ class PodScript:
 
             wait_for("a checkpoint", has_saved, START_SECONDS)
 
-    def processes(self) -> dict[int, float]:
-        """Of all pods that still have power, and when each was started."""
-        uids = [(self.lab.node_of(pod), pod["metadata"]["uid"]) for pod in self.placed()]
+    def processes(self, pods: list[dict[str, Any]]) -> dict[int, float]:
+        """Of these pods, and when each was started."""
+        uids = [(self.lab.node_of(pod), pod["metadata"]["uid"]) for pod in pods]
         return started("", {pid for node, uid in uids for pid in node.pod_pids(uid)})
 
-    def placed(self) -> list[dict[str, object]]:
+    def placed(self) -> list[dict[str, Any]]:
         return [pod for pod in self.lab.pods() if "nodeName" in pod["spec"]]
 
     def lose_a_machine(self) -> dict[str, float]:
-        """Seconds from the loss of its power until the script runs again on all machines that are
-        left, and to its first step after that. The lost one is replaced later."""
-        before = self.processes()
-        assert len(before) == NODES
+        """Seconds from the loss of its power until the script runs again in all pods that are left,
+        and to its first step after that. Those that the machine had, one or two, are replaced
+        later."""
+        assert len(self.processes(self.placed())) == NODES
+        lost_node = self.lab.node_of(away_from_the_coordinator(self.lab))
+        left = [pod for pod in self.placed() if pod["spec"]["nodeName"] != lost_node.name]
+        before = self.processes(left)
         watch, struck = Stopwatch(), time.time()
-        faults.pull_plug(self.lab.node_of(away_from_the_coordinator(self.lab)))
-        again = wait_for("the others", lambda: self._started_anew(before), RESTART_SECONDS)
+        faults.pull_plug(lost_node)
+        again = wait_for("the others", lambda: self._started_anew(left, before), RESTART_SECONDS)
         lost = watch.lost_seconds
         stepped = wait_for("a step", lambda: self._first_step(again), RESTART_SECONDS)
         return {
+            "survivors": len(left),
             "met": round(self._met_after(struck) - struck, 2),
             "started": round(again - struck, 2),
             "stepped": round(stepped - struck, 2),
@@ -93,10 +98,10 @@ class PodScript:
         times = [seconds_of(json.loads(one.read_text())["began"]) for one in records]
         return min(at for at in times if at > struck)
 
-    def _started_anew(self, before: dict[int, float]) -> float | None:
+    def _started_anew(self, left: list[dict[str, Any]], before: dict[int, float]) -> float | None:
         """When the last of the survivors was."""
-        now = self.processes()
-        is_whole = len(now) >= NODES - 1 and not now.keys() & before.keys()
+        now = self.processes(left)
+        is_whole = len(now) == len(before) and not now.keys() & before.keys()
         return max(now.values()) if is_whole else None
 
     def _first_step(self, since: float) -> float | None:
