@@ -20,7 +20,9 @@ from headway.spec.run_file import ModelConfig, ObjectiveConfig
 from headway.train.models import _from_weights
 
 here = Path.cwd()
-resolved = SimpleNamespace(folder=here, run=SimpleNamespace(seed=0))
+resolved = SimpleNamespace(
+    folder=here, run=SimpleNamespace(seed=0), revision_of=lambda model: None
+)
 model = ModelConfig(**{"from": "gpt2"})
 for look in (
     lambda: find_tokenizer("gpt2", here),

@@ -44,7 +44,7 @@ def bert_config() -> BertConfig:
 
 
 def assert_as_transformers_loads_it(folder: Path, kind: Any = AutoModelForCausalLM) -> Any:
-    network = _by_ranges(kind, str(folder), {}, seed=3)
+    network = _by_ranges(kind, str(folder), None, {}, seed=3)
     materialize(network.module, CPU)
     for tensor in (*network.module.parameters(), *network.module.buffers()):
         tensor.data.fill_(77)  # what memory happens to hold
@@ -100,7 +100,7 @@ def test_names_of_older_versions(tmp_path: Path) -> None:
 
 def refused(folder: Path, says: str, kind: Any = AutoModelForCausalLM) -> None:
     with pytest.raises(NotByParts, match=says):
-        _by_ranges(kind, str(folder), {}, seed=3)
+        _by_ranges(kind, str(folder), None, {}, seed=3)
 
 
 def test_what_needs_more_than_reading_is_left_to_transformers(tmp_path: Path) -> None:
