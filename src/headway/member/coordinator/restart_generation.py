@@ -49,9 +49,16 @@ def _awaited(state: MembershipState, now: float, gone: list[WorkerRecord]) -> tu
     nodes of a copy that has lost one of them may be in another copy."""
     free = _free_nodes(state, now)
     back = {parse(node.workers[0]).node for node in free}
-    lost = {parse(worker.name).node for worker in gone} - back
-    num_certain = len(_staying(state)) + len(free)
+    # All of a machine are lost together, and one of them may have been heard a moment later.
+    silent = [worker for worker in state.members() if gone and _is_silent(state, worker, now)]
+    lost = {parse(worker.name).node for worker in (*gone, *silent)} - back
+    staying = _staying(state) - {parse(worker.name).node_start for worker in silent}
+    num_certain = len(staying) + len(free)
     return _num_domains(state, num_certain), _num_domains(state, num_certain + len(lost))
+
+
+def _is_silent(state: MembershipState, worker: WorkerRecord, now: float) -> bool:
+    return now - worker.heard > state.rules.suspected_seconds
 
 
 def _num_domains(state: MembershipState, num_nodes: int) -> int:

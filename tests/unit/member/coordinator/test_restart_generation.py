@@ -67,6 +67,38 @@ def test_one_that_is_lost_for_good_is_waited_for_a_moment_only() -> None:
     assert drive.workers == workers(2, "n0", "n2")
 
 
+def test_pods_of_one_machine_are_lost_together_though_one_was_heard_later() -> None:
+    """Its silence is shorter by up to a heartbeat when the first is found to be lost."""
+    drive = started()
+    drive.quiet.add("n1.1/0")
+    drive.wait(0.9)
+    drive.quiet.add("n2.1/0")
+    drive.wait(RULES.silence_seconds - 0.8)
+    assert drive.workers == []
+    assert "n1.1/0 is lost" in drive.current.reason
+    assert "n2" not in drive.current.reason
+    drive.close("n0.1/0")
+    drive.open(*workers(2, "n0"))
+    drive.wait(RULES.join_seconds + 0.2)
+    assert drive.workers == workers(2, "n0"), "nobody waits for a machine that is gone"
+
+
+def test_one_that_was_silent_for_a_moment_comes_back_with_the_others() -> None:
+    drive = started()
+    drive.quiet.add("n1.1/0")
+    drive.wait(RULES.silence_seconds - 2)
+    drive.quiet.add("n2.1/0")
+    drive.wait(2.1)
+    assert drive.workers == []
+    drive.close("n0.1/0")
+    drive.close("n2.1/0")
+    drive.open(*workers(2, "n0"))
+    drive.wait(RULES.join_seconds / 2)
+    drive.open(*workers(2, "n2"))
+    drive.wait(RULES.join_seconds + 0.2)
+    assert drive.workers == workers(2, "n0", "n2")
+
+
 def test_one_that_was_not_lost_is_waited_for_as_in_the_beginning() -> None:
     drive = started()
     drive.close("n1.1/0")
