@@ -79,7 +79,10 @@ test-target-faults: install ## faults planted on the test cluster, each found by
 	$(TEST) tests/cluster/test_target.py
 
 test-cluster: install ## runs on a Kubernetes made on this machine, as root, or on HEADWAY_TEST_KUBECONFIG
-	$(TEST) tests/cluster -m "cluster and not long"
+	$(TEST) tests/cluster -m "cluster and not long and not journey"
+
+test-journey: install ## the tutorials in examples/ as their readers type them, at small size, on the same Kubernetes
+	$(TEST) tests/cluster -m "journey and not long"
 
 test-cluster-long: install ## cluster tests that mostly wait, or that test the cluster tool itself
 	$(TEST) tests/cluster -m long
@@ -93,7 +96,7 @@ cluster-down: install ## stop and remove it
 test-simulations: install  ## thousands of random histories of the membership, in two processes
 	$(TEST) -n 2 --dist worksteal tests/simulations -m simulation
 
-test: test-unit test-simulations test-local test-chaos test-cluster ## everything CI runs after `check`
+test: test-unit test-simulations test-local test-chaos test-cluster test-journey ## everything CI runs after `check`
 
 kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and on S3
 	$(BENCH).kill_resume

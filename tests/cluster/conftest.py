@@ -98,4 +98,5 @@ def bucket(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
             monkeypatch.setenv(name, value)
         lab.make_secret("bucket", variables)
         lab.change_target(storage={"url": "s3://bucket/team", "secret": "bucket"})
-        yield tmp_path / "s3" / "bucket" / "team"
+        lab.storage = tmp_path / "s3" / "bucket" / "team"
+        yield lab.storage

@@ -43,6 +43,8 @@ class Lab:
         self.folder = folder
         self.shared = cluster.folder / "shared" / namespace
         """The claim's files, on this machine."""
+        self.storage = self.shared
+        """The files of the target's storage: a bucket's, if it is one."""
         parts = cluster.lend(namespace)
         target: dict[str, Any] = {
             "kube": {"namespace": namespace},
