@@ -51,6 +51,8 @@ def test_the_walks(folder: Path) -> None:
         for command in content.strip().splitlines():
             words = shlex.split(command)
             assert words[0] == "headway"
+            if "--on" in words:  # tests/cluster/test_data_on_target.py has such a command
+                continue
             done = headway(*words[1:], folder=folder)
             ran.append((command, done.stdout + done.stderr))
     said = dict(ran)
