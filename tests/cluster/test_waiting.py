@@ -47,11 +47,7 @@ def test_no_machine_has_so_much(lab: Lab) -> None:
 def test_a_quota_that_is_used_up(lab: Lab) -> None:
     # Enough for the run, but somebody else has a part of it. What is left is enough for the pod
     # that serves the claim, and for the coordinator.
-    lab.cluster.api.create(
-        f"/api/v1/namespaces/{lab.namespace}/resourcequotas",
-        {"metadata": {"name": "team"}, "spec": {"hard": {"requests.cpu": "1200m"}}},
-    )
-    lab.hold_cpu("300m")
+    lab.make_quota("team", cpu="1200m", held="300m")
     lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}})
     with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
         command.wait_for("quota team of namespace", SAID_SECONDS)

@@ -82,8 +82,9 @@ class Lab:
         path = f"/api/v1/namespaces/{self.namespace}/secrets"
         self.cluster.api.create(path, {"metadata": {"name": name}, "stringData": values})
 
-    def hold_cpu(self, cpu: str) -> None:
-        """By a pod of somebody else's, which counts against a quota and never runs."""
+    def make_quota(self, name: str, cpu: str, held: str) -> None:
+        """Of which a pod of somebody else's, which never runs, holds a part. The pod comes first: a
+        new quota counts what is there, and one that admission has not seen yet misses a new pod."""
         security = {
             "runAsNonRoot": True,
             "allowPrivilegeEscalation": False,
@@ -93,17 +94,23 @@ class Lab:
         container = {
             "name": "holds",
             "image": self.cluster.image,
-            "resources": {"requests": {"cpu": cpu}},
+            "resources": {"requests": {"cpu": held}},
             "securityContext": security,
         }
         spec = {"nodeSelector": {"nowhere": "true"}, "containers": [container]}
-        path = f"/api/v1/namespaces/{self.namespace}"
-        self.cluster.api.create(f"{path}/pods", {"metadata": {"name": "holds"}, "spec": spec})
+        api, path = self.cluster.api, f"/api/v1/namespaces/{self.namespace}"
+        api.create(f"{path}/pods", {"metadata": {"name": "holds"}, "spec": spec})
+        wait_for(
+            "the scheduler to have seen it",
+            lambda: api.get(f"{path}/pods/holds")["status"].get("conditions"),
+        )
+        quota = {"metadata": {"name": name}, "spec": {"hard": {"requests.cpu": cpu}}}
+        api.create(f"{path}/resourcequotas", quota)
         wait_for(
             "the quota to count it",
-            lambda: any(
-                one.get("status", {}).get("used", {}).get("requests.cpu") == cpu
-                for one in self.cluster.api.items(f"{path}/resourcequotas")
+            lambda: (
+                api.get(f"{path}/resourcequotas/{name}").get("status", {}).get("used", {})
+                == {"requests.cpu": held}
             ),
         )
 
