@@ -22,6 +22,12 @@ VERSIONS = ("v1beta2", "v1beta1")
 MOST = 100
 
 
+def local_queue_paths(namespace: str, queue: str) -> list[str]:
+    """Of a LocalQueue, newest version first: an older Kueue serves only the other."""
+    where = f"namespaces/{namespace}/localqueues/{queue}"
+    return [f"apis/kueue.x-k8s.io/{version}/{where}" for version in VERSIONS]
+
+
 def queue_of(job: Job) -> str | None:
     assert job.metadata is not None
     return (job.metadata.labels or {}).get(QUEUE)

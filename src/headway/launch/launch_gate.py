@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headway.errors import NotFound
 from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient, RequestRefused
-from headway.kube.kueue import VERSIONS
+from headway.kube.kueue import local_queue_paths
 from headway.kube.names import Object
 from headway.kube.pod_needs import (
     COORDINATOR,
@@ -89,7 +89,7 @@ class LaunchGate:
             ("GET", f"api/v1/namespaces/{namespace}/resourcequotas", None),
             ("POST", pods, worker),
             ("POST", pods, coordinator),
-            *([("GET", self._queue_path(VERSIONS[0]), None)] if self._target.queue else ()),
+            *(("GET", path, None) for path in self._queue_paths()[:1]),
         ]
         room = MOST_CALLS - len(asked) - FOR_RIGHTS
         asked += [("GET", one.path_in(namespace), None) for one in named[:room]]
@@ -148,14 +148,14 @@ class LaunchGate:
                 found.append(made)
         return found
 
-    def _queue_path(self, version: str) -> str:
-        where = f"namespaces/{self._kube.namespace}/localqueues/{self._target.queue}"
-        return f"apis/kueue.x-k8s.io/{version}/{where}"
+    def _queue_paths(self) -> list[str]:
+        queue = self._target.queue
+        return [] if queue is None else local_queue_paths(self._kube.namespace, queue)
 
     def _queue(self, answer: _Answer) -> Finding | None:
-        for version in VERSIONS[1:]:
+        for path in self._queue_paths()[1:]:
             if answer.is_missing and self._calls_left:
-                (answer,) = self._ask([("GET", self._queue_path(version), None)])
+                (answer,) = self._ask([("GET", path, None)])
         if answer.content is None and not answer.is_missing:
             return None
         return queue_finding(answer.content, self._target)

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from headway.errors import HeadwayError, NotFound
 from headway.kube.client import Forbidden, KubeClient
-from headway.kube.kueue import VERSIONS
+from headway.kube.kueue import local_queue_paths
 from headway.kube.names import Object
 from headway.kube.pod_needs import (
     COORDINATOR,
@@ -145,10 +145,9 @@ def _refusals(kube: KubeClient, objects: Sequence[Object]) -> dict[str, str | No
 def _queue(kube: KubeClient, target: Target) -> Finding | None:
     if target.queue is None:
         return None
-    for version in VERSIONS:
-        where = f"namespaces/{kube.namespace}/localqueues/{target.queue}"
+    for path in local_queue_paths(kube.namespace, target.queue):
         try:
-            return queue_finding(kube.call("GET", f"apis/kueue.x-k8s.io/{version}/{where}"), target)
+            return queue_finding(kube.call("GET", path), target)
         except NotFound:
             continue
         except Forbidden:

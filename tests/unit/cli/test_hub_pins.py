@@ -20,12 +20,12 @@ from headway.errors import BadInput, SpecError
 from headway.spec.hub_names import HubKind
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
+from support import launchable
 from support.fake_hub import fake_hub
 from support.fake_kube import FakeKube, fake_kube
 from support.hub_commits import TEXTS, two_commits
 from support.in_process import Headway
 from support.token_sets import write_set
-from unit.cli import test_target_render as target_run
 
 RUN = """\
 version: 1
@@ -169,9 +169,9 @@ def test_pods_get_the_commit_that_the_launch_knows(
     """The second launch names no commit, and the hub cannot be asked: that is said."""
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
-    text = target_run.RUN.replace("{type: gpt2}", f"{{from: team/small, revision: {OLD}}}")
+    text = launchable.RUN.replace("{type: gpt2}", f"{{from: team/small, revision: {OLD}}}")
     (folder / "run.yaml").write_text(text)
-    (folder / "targets.yaml").write_text(target_run.TARGET)
+    (folder / "targets.yaml").write_text(launchable.TARGET)
     write_set(folder / "train", [(range(1, 2000), None)])
     with fake_kube(folder) as kube:
         kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}

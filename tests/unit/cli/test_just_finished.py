@@ -18,7 +18,7 @@ from headway.launch.cluster_run import EXIT_SECONDS, ClusterRun
 from support.clock import Patient
 from support.fake_kube import READY, FakeKube, fake_kube
 from support.in_process import Headway
-from unit.cli.test_target_render import RUN, TARGET
+from support.launchable import RUN, TARGET
 
 POD, WORKER = "headway-it-coordinator-x", "headway-it-0-x"
 JOB = "/apis/batch/v1/namespaces/ml/jobs/headway-it"

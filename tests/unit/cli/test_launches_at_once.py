@@ -13,16 +13,13 @@ from headway.kube.names import LAUNCHING, QUEUE
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
+from support.launchable import write_run_and_target
 from support.token_sets import write_set
-from unit.cli.test_target_render import RUN, TARGET
 
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (folder / "run.yaml").write_text(RUN)
-    (folder / "targets.yaml").write_text(TARGET)
-    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    write_run_and_target(folder, monkeypatch)
     write_set(folder / "train", [(range(1, 2000), None)])
     return folder
 

@@ -22,33 +22,15 @@ from support.clock import Patient
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_s3 import FakeS3, fake_s3
 from support.in_process import Headway
+from support.launchable import write_run_and_target
 from support.token_sets import write_set
 
-RUN = """\
-version: 1
-name: it
-model: {type: gpt2}
-data: {train: train, sequence_length: 128}
-batch: {global: 4}
-resources: {accelerators: cpu:1, nodes: 2}
-"""
-IMAGE = "registry.example/headway@sha256:" + "0" * 64
-TARGET = f"""\
-lab:
-  kube: {{context: lab, namespace: ml}}
-  image: {IMAGE}
-  storage: {{claim: shared-fs}}
-  pod: {{resources: {{cpu: 4, memory: 8Gi}}}}
-"""
 CLAIM = "  storage: {claim: shared-fs}\n"
 
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (folder / "run.yaml").write_text(RUN)
-    (folder / "targets.yaml").write_text(TARGET)
-    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    write_run_and_target(folder, monkeypatch)
     return folder
 
 

@@ -17,19 +17,16 @@ from headway.state.run_directory import Journal, RunDirectory
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
+from support.launchable import TARGET, write_run_and_target
 from support.token_sets import write_set
 from unit.cli.test_launches_at_once import before_each_call
-from unit.cli.test_target_render import RUN, TARGET
 
 COMPILES = "memory.compile=true"
 
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (folder / "run.yaml").write_text(RUN)
-    (folder / "targets.yaml").write_text(TARGET)
-    monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    write_run_and_target(folder, monkeypatch)
     write_set(folder / "train", [(range(1, 2000), None)])
     return folder
 
