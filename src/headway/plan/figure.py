@@ -1,0 +1,48 @@
+"""An estimated number with its uncertainty, its reason and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Basis = Literal["counted", "measured", "fitted", "published", "assumed", "given"]
+"""What a number rests on. `counted`: exact arithmetic. `measured`: on the machine at hand.
+`fitted`: to published runs. `published`: copied from a page that is named. `assumed`: a default of
+Headway's, which the user can replace. `given`: by the user."""
+
+_WEAKEST_LAST: Sequence[Basis] = (
+    *("counted", "given", "measured"),
+    *("published", "fitted", "assumed"),
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """`low` and `high` enclose the true value in about nine cases out of ten."""
+
+    value: float
+    low: float
+    high: float
+    basis: Basis
+    reason: str
+    """How it comes about, in one line, with its numbers."""
+
+    @classmethod
+    def exact(cls, value: float, reason: str, basis: Basis = "counted") -> Figure:
+        return cls(value, value, value, basis, reason)
+
+    @classmethod
+    def within(cls, value: float, share: float, basis: Basis, reason: str) -> Figure:
+        """Uncertain by this share, up and down."""
+        return cls(value, value * (1 - share), value * (1 + share), basis, reason)
+
+    def times(self, factor: float, reason: str) -> Figure:
+        assert factor >= 0
+        low, high = self.low * factor, self.high * factor
+        return Figure(self.value * factor, low, high, self.basis, reason)
+
+
+def weakest(figures: Sequence[Figure]) -> Basis:
+    """What a number that is made of these rests on."""
+    return max((figure.basis for figure in figures), key=_WEAKEST_LAST.index)
