@@ -10,9 +10,10 @@ from pathlib import Path
 
 from headway.data.formats.open_files import split_suffix
 from headway.data.formats.readers import ARCHIVES, SUPPORTED
+from headway.data.formats.web_files import is_web
 from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, first_records
-from headway.data.prepare.sources import readable_files
+from headway.data.prepare.sources import readable_files, require_web_source
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
 from headway.preflight.unchecked import Unchecked
 from headway.spec.data_config import SourceConfig, TokenizerConfig, is_elsewhere
@@ -138,6 +139,12 @@ def _file_problems(
     for index, name in enumerate(sources):
         where = str(loaded.located.mark((*key, "sources", index)))
         if is_elsewhere(name):
+            if is_web(name):
+                try:
+                    require_web_source(name)
+                except BadInput as error:
+                    yield SpecError(error.message, where, error.hint)
+                    continue
             at = at_words(source_reference(name).revision) if name.startswith(SOURCE) else ""
             unchecked.add(f"{_dotted(key)}: {name} is opened when the run starts{at}")
             continue

@@ -30,6 +30,7 @@ from headway.state.store import Store
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 from support.prepared import files_of, write_lines
+from support.web_server import web_server
 
 IMAGE = "registry.example/headway@sha256:" + "0" * 64
 TARGET = f"""\
@@ -135,6 +136,25 @@ def test_from_the_claim_to_the_claim(
     assert {name for name in there if name.startswith("shards")}
     for name in there:
         if name.startswith(("shards", "tokenizer")) and not name.endswith(".json"):
+            assert there[name] == here[name], name
+
+
+def test_from_a_web_server(headway: Headway, kube: FakeKube, claim: Path, folder: Path) -> None:
+    """Pods read it, in ranges of their own, and nothing of it comes here."""
+    with web_server() as web, Pods(kube, claim) as pods:
+        text = (claim / "text/0.jsonl").read_bytes()
+        web.files["/0.jsonl"] = text
+        what = ("data", "prepare", web.address("/0.jsonl"), "--train-vocab", "400")
+        said = headway(*what, "--on", "lab", "--into", "c4")
+        assert said.exit_code == 0, said.err
+        assert len(pods.seen) == 1
+        assert headway(*what, "--into", "here").exit_code == 0
+        web.files["/0.jsonl"] = text[: len(text) // 2]
+        other = headway(*what, "--on", "lab", "--into", "c4")
+        assert other.exit_code == Exit.BAD_INPUT, "it has changed"
+    there, here = files_of(claim / "sets/c4"), files_of(folder / "here")
+    for name in here:
+        if name.startswith("shards") and not name.endswith(".json"):
             assert there[name] == here[name], name
 
 

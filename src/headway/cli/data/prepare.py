@@ -21,8 +21,8 @@ def prepare(
     sources: Annotated[
         list[str],
         typer.Argument(
-            help="Files, folders, globs, s3:// or gs:// addresses, hub:NAME?split=train; with --on "
-            "also claim:PATH."
+            help="Files, folders, globs, s3://, gs:// or https:// addresses, hub:NAME?split=train; "
+            "with --on also claim:PATH."
         ),
     ],
     into: Annotated[

@@ -1,4 +1,4 @@
-"""Opens sources: on this machine or in an object store, plain or compressed.
+"""Opens sources: on this machine, in an object store or on a web server, plain or compressed.
 
 A failing disk or store is not bad input: its errors become a HeadwayError here, which ends the
 preparation; the next attempt resumes it. Errors in the content itself stay as the decompressors
@@ -15,15 +15,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from headway.data.formats.web_files import WebFile, is_web, web_path
 from headway.errors import HeadwayError
-from headway.state.store import Store
+from headway.state.store import BUFFER_BYTES, Store
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
 
 
 def split_suffix(name: str) -> tuple[str, str]:
     """`a.jsonl.gz` is (".jsonl", ".gz"), `a.txt` is (".txt", ""); in lower case."""
-    path = Path(name.lower())
+    path = Path((web_path(name) if is_web(name) else name).lower())
     if path.suffix in COMPRESSIONS:
         return Path(path.stem).suffix, path.suffix
     return path.suffix, ""
@@ -33,7 +34,10 @@ def open_raw(name: str, beside: Path, anonymous: bool) -> BinaryIO:
     """A seekable stream of the bytes as stored."""
     location = name if "://" in name else beside / name
     try:
-        stream = Store(location, anonymous=anonymous).reading()
+        if is_web(name):
+            stream = cast(BinaryIO, io.BufferedReader(WebFile(name), BUFFER_BYTES))
+        else:
+            stream = Store(location, anonymous=anonymous).reading()
     except OSError as error:
         raise failure(name, error) from error
     return cast(BinaryIO, io.BufferedReader(_Guarded(stream, name), io.DEFAULT_BUFFER_SIZE))

@@ -8,16 +8,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import BinaryIO
 
 import xxhash
 from pydantic import BaseModel, ConfigDict
 
 from headway.data.formats.chunks import Problem
-from headway.data.formats.open_files import failure
+from headway.data.formats.open_files import failure, open_raw
 from headway.data.formats.readers import SUPPORTED, is_readable
+from headway.data.formats.web_files import is_web, require_plain, web_facts
 from headway.data.retry import is_final
 from headway.errors import BadInput, HeadwayError, NotFound
-from headway.state.store import Store
+from headway.state.store import NUM_REQUESTS, Store, in_parallel
 
 HUB = "hub:"
 WHOLE_BYTES = 2**26
@@ -64,8 +66,11 @@ def find_sources(sources: Sequence[str], beside: Path, anonymous: bool = False) 
     files: list[SourceFile] = []
     problems: list[Problem] = []
     seen: set[str] = set()
+    on_web = [source for source in sources if is_web(source)]
+    web = dict(zip(on_web, in_parallel(_web_file, on_web, NUM_REQUESTS), strict=True))
     for source in sources:
-        for file in _files_of(source, beside, anonymous):
+        files_of = [web[source]] if source in web else _files_of(source, beside, anonymous)
+        for file in files_of:
             if isinstance(file, Problem):
                 problems.append(file)
                 continue
@@ -113,6 +118,32 @@ def _local_file(path: Path, beside: Path) -> SourceFile | Problem:
         return SourceFile(name=name, size=path.stat().st_size, fingerprint=fingerprint(path))
     except OSError as error:
         raise failure(name, error) from error
+
+
+def require_web_source(source: str) -> None:
+    """Raises BadInput for an address that cannot be read, whatever its server says."""
+    require_plain(source)
+    if not is_readable(source):
+        raise _unsupported(source)
+
+
+def _web_file(source: str) -> SourceFile:
+    require_web_source(source)
+    try:
+        facts = web_facts(source)
+        if not facts.tag:
+            with open_raw(source, Path(), anonymous=True) as file:
+                tag = _digest(file, facts.size)
+                return SourceFile(name=source, size=facts.size, fingerprint=tag)
+    except FileNotFoundError as error:
+        raise NotFound(f"nothing found at {source}: {error}", "check the address") from error
+    except OSError as error:
+        kind = SourcesRefused if is_final(error) else SourcesAway
+        raise kind(
+            f"{source} cannot be read: {error}",
+            "check the address; what needs a login: download it, or use s3://, gs:// or hub:",
+        ) from error
+    return SourceFile(name=source, size=facts.size, fingerprint=facts.tag)
 
 
 def _remote_files(source: str, anonymous: bool) -> Iterator[SourceFile]:
@@ -210,14 +241,17 @@ def _name(source: str, beside: Path) -> str:
 
 
 def fingerprint(path: Path) -> str:
-    digest = xxhash.xxh3_64()
     with path.open("rb") as file:
-        size = path.stat().st_size
-        if size <= WHOLE_BYTES:
-            while data := file.read(2**20):
-                digest.update(data)
-        else:
-            for number in range(SAMPLES):
-                file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
-                digest.update(file.read(SAMPLE_BYTES))
+        return _digest(file, path.stat().st_size)
+
+
+def _digest(file: BinaryIO, size: int) -> str:
+    digest = xxhash.xxh3_64()
+    if size <= WHOLE_BYTES:
+        while data := file.read(2**20):
+            digest.update(data)
+    else:
+        for number in range(SAMPLES):
+            file.seek((size - SAMPLE_BYTES) * number // (SAMPLES - 1))
+            digest.update(file.read(SAMPLE_BYTES))
     return digest.hexdigest()
