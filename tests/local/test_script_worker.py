@@ -196,7 +196,9 @@ until((out / "end").exists)
         assert run.codes() == [Exit.DONE]
 
 
-def test_a_node_that_joins_does_not_disturb_the_last_save(tmp_path: Path) -> None:
+def test_a_node_that_joins_at_the_end_neither_disturbs_the_last_save_nor_begins_again(
+    tmp_path: Path,
+) -> None:
     """The script does not listen for SIGTERM, which would end it."""
     script = """
 if rank == "0":
@@ -204,10 +206,10 @@ if rank == "0":
     until((out / "saved").exists)
     note("result", world)
 else:
-    note("done")
+    note(f"done-{rank}")
 """
-    with ScriptRun(tmp_path, script, nodes=2) as run:
-        run.wait_for("saves", "done")
+    with ScriptRun(tmp_path, script, nodes=2, ranks=2) as run:
+        run.wait_for("saves", "done-1", "done-2", "done-3")
         wait_until_done = run.workers[1, 0]
         run.start(2)
         run.wait("the change", lambda: "generation 2" in run.coordinator.log.read_text())
@@ -216,9 +218,14 @@ else:
             time.sleep(0.05)
             assert wait_until_done.code is None, run.words()
         (run.output / "saved").touch()
-        run.wait("the ends", lambda: None not in (run.workers[0, 0].code, run.workers[1, 0].code))
-        assert [run.workers[node, 0].code for node in (0, 1)] == [Exit.DONE] * 2
-        assert run.read("result") == "2"
+        assert run.codes() == [Exit.DONE] * 6
+        assert run.read("result") == "4"
+        assert [one["event"] for one in run.events("started", "finished")] == [
+            "started",
+            "finished",
+        ]
+        assert read_status(run.directory, time.time()).state == "finished"
+        assert "nothing is left to do" in run.workers[2, 1].log.read_text()
 
 
 def test_ranks_of_a_node_that_leaves_exit_when_the_slowest_has_saved(tmp_path: Path) -> None:

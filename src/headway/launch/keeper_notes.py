@@ -15,6 +15,9 @@ from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.run_directory import Journal, RunDirectory
 
+LAUNCHED_SECONDS, LAUNCHED_PAUSE_SECONDS = 60.0, 2.0
+"""For the store to take that the run was launched, and between two attempts."""
+
 
 class KeeperNotes:
     def __init__(
@@ -27,6 +30,7 @@ class KeeperNotes:
         self.directory = directory
         self.resolved = resolved
         self.say = say
+        self._clock = clock
         self.journal = Journal(directory.launcher, clock)
         self._away = ""
         """Why the API server did not answer, once that was said."""
@@ -48,8 +52,23 @@ class KeeperNotes:
             mode=resolved.mode,
             cluster=cluster,
         )
-        self.flush()
+        self._send_launched()
         return generation
+
+    def _send_launched(self) -> None:
+        """Before workers begin: a script whose first worker does not read of this launch takes the
+        end of the one before for its own."""
+        deadline, said = self._clock.monotonic() + LAUNCHED_SECONDS, False
+        while True:
+            try:
+                return self.directory.launcher.flush()
+            except OSError as error:
+                if self._clock.monotonic() + LAUNCHED_PAUSE_SECONDS > deadline:
+                    return self.say(f"the launch is not in the store yet: {error}")
+                if not said:
+                    said = True
+                    self.say(f"the launch is to be in the store before workers begin: {error}")
+            self._clock.sleep(LAUNCHED_PAUSE_SECONDS)
 
     def lost(self, node: int, pod: str, how: str) -> None:
         for local_rank in range(self.resolved.ranks_per_node):

@@ -82,6 +82,13 @@ def is_untried(first: int, begun: Iterable[int], cut_short: Collection[int]) -> 
     return all(number in cut_short for number in begun if number >= first)
 
 
+def has_finished(first: int, finished: Iterable[int]) -> bool:
+    """Whether the script has finished since the launch: a node that comes now has nothing to do. By
+    generations, not by times: the clock of a machine may be ahead, and a launch on purpose runs the
+    script again. `first`: generation of the launch; `finished`: those in which it has."""
+    return any(number >= first for number in finished)
+
+
 def failed_code(exit_code: int, age_seconds: float, is_untried: bool, words: str) -> int:
     """Exit code of the worker to blame for a script that has failed by itself; negative: the signal
     by which it ends itself, so that the kernel's count of out-of-memory kills still explains it.

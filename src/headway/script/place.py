@@ -32,6 +32,8 @@ class Master(msgspec.Struct, frozen=True):
     """Generations of the run before this one."""
     is_untried: bool
     """Whether no start since the launch has worked, failed or lost a member."""
+    has_finished: bool = False
+    """Whether the script has finished since the launch: there is nothing to start."""
 
 
 class Place(msgspec.Struct, frozen=True):

@@ -8,14 +8,15 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Thread
 
+import msgspec
+
 from headway.clock import Clock
 from headway.errors import Exit
-from headway.script.ending import is_untried
+from headway.script.ending import has_finished, is_untried
 from headway.script.heartbeat import READ_SECONDS, HeartbeatFile, ScriptHeartbeat, StepRecords
 from headway.script.place import Place
 from headway.state.generations import begin_generation, generations
 from headway.state.run_directory import Journal, RunDirectory, send_logs
-from headway.state.status import newest_event
 from headway.train.outages import outage_is_loss, outage_restarts
 from headway.train.steps_file import StepsFile
 
@@ -31,6 +32,16 @@ LAST_SEND_SECONDS = 10.0
 """For that of a run that was stopped, or whose members change as planned."""
 LOST_SEND_SECONDS = 1.0
 """The same where the next generation waits for this worker's successor."""
+
+
+class ScriptHistory(msgspec.Struct, frozen=True):
+    """What the run directory tells of the script before a generation."""
+
+    num_generations: int
+    is_untried: bool
+    """Since the launch, as in `ending`."""
+    has_finished: bool
+    """Since the launch, as in `ending`."""
 
 
 class RunRecord:
@@ -61,23 +72,36 @@ class RunRecord:
         self._is_sent = False
         """Whether the last upload had all events."""
 
-    def begin(self) -> tuple[int, bool]:
-        """Called by rank 0. The number of generations before, and whether none of this launch has
-        shown anything of the script (`ending.is_untried`)."""
+    def begin(self) -> ScriptHistory:
+        """Called by rank 0. Records that the generation begins, unless the script has finished."""
         with outage_restarts(self._directory, True), outage_is_loss():
-            begun = [one.generation for one in generations(self._directory)]
-            history = self._directory.history()
-            begin_generation(
-                self._directory,
-                self._generation,
-                0,  # a script may begin anywhere
-                self._place.num_workers,
-                self._clock.now(),
-            )
-        launched = newest_event(history, "launched")
-        first = launched["generation"] if launched is not None else 0
-        cut_short = {one["generation"] for one in history if one["event"] == "cut_short"}
-        return len(begun), is_untried(first, begun, cut_short)
+            history = self._read_history()
+            if not history.has_finished:
+                begin_generation(
+                    self._directory,
+                    self._generation,
+                    0,  # a script may begin anywhere
+                    self._place.num_workers,
+                    self._clock.now(),
+                )
+        return history
+
+    def _read_history(self) -> ScriptHistory:
+        begun = [one.generation for one in generations(self._directory)]
+        # Of a launcher on this machine also what has not reached the store yet.
+        events = [*self._directory.history(), *self._directory.here().launcher.read()[0]]
+
+        def of(name: str) -> set[int]:
+            """Events of earlier versions may lack it."""
+            named = (one for one in events if one["event"] == name)
+            return {one["generation"] for one in named if "generation" in one}
+
+        first = max(of("launched"), default=0)
+        return ScriptHistory(
+            num_generations=len(begun),
+            is_untried=is_untried(first, begun, of("cut_short")),
+            has_finished=has_finished(first, of("finished")),
+        )
 
     def started(self, device: str) -> None:
         """The script runs. Its launcher takes the time from when the file is there."""
@@ -144,14 +168,13 @@ class RunRecord:
             self._journal.note("cut_short", generation=self._generation)
             self._send_last(LAST_SEND_SECONDS)
             return
-        if code in (Exit.DONE, Exit.STOPPED):
-            event = "finished" if code == Exit.DONE else "stopped"
-            facts = {"ended": how} if event == "stopped" and how else {}
-            self._journal.note(event, step=self._records.step or 0, **facts)
+        step = self._records.step or 0
         match code:
             case Exit.DONE:
+                self._journal.note("finished", generation=self._generation, step=step)
                 self._send_last(FINISHED_SEND_SECONDS)
             case Exit.STOPPED:
+                self._journal.note("stopped", step=step, **({"ended": how} if how else {}))
                 self._send_last(LAST_SEND_SECONDS)
             case _:
                 self._send_last(LOST_SEND_SECONDS)

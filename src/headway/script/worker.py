@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -133,6 +134,10 @@ class ScriptWorker:
     def run(self) -> int:
         """The exit code; negative: the signal that ended the script."""
         self._take_place()
+        if self._master.has_finished:
+            self._say("the script has finished before this node came: nothing is left to do")
+            self._part()
+            return Exit.DONE
         self._start()
         while (exit_code := self._child.poll()) is None:
             self._look()
@@ -158,13 +163,19 @@ class ScriptWorker:
 
     def _lead(self) -> Master:
         """Tells the others where to find this worker."""
-        restarts, is_untried = self._record.begin()
-        address = os.environ["HEADWAY_ADDRESS"]
-        master = Master(address, free_port(), restarts, is_untried)
+        before = self._record.begin()
+        master = Master(
+            address=os.environ["HEADWAY_ADDRESS"],
+            port=free_port(),
+            restarts=before.num_generations,
+            is_untried=before.is_untried,
+            has_finished=before.has_finished,
+        )
         try:
             self._keys.set("master", msgspec.json.encode(master))
         except SessionError as error:
-            if self._state(self._session.view) is GenerationState.SOUND:
+            is_sound = self._state(self._session.view) is GenerationState.SOUND
+            if is_sound and not before.has_finished:
                 self._record.end(Exit.GENERATION_OVER, is_cut_short=True)
             raise self._not_met(error) from error
         return master
@@ -211,6 +222,14 @@ class ScriptWorker:
 
     def _look(self) -> None:
         """Waits for a moment, and passes on requests to end."""
+        self._look_at_session()
+        grace = grace_seconds(self._is_asked, self._state_that_counts())
+        if grace is not None:
+            now = self._clock.monotonic()
+            self._asked_to_end_at = now if self._asked_to_end_at is None else self._asked_to_end_at
+            self._child.end(grace)
+
+    def _look_at_session(self) -> None:
         view = self._session.view
         if self._state(view) is GenerationState.CURRENT:
             with suppress(Late):
@@ -225,10 +244,6 @@ class ScriptWorker:
             self._cut_off_at = None
         elif self._cut_off_at is None:
             self._cut_off_at = now
-        grace = grace_seconds(self._is_asked, self._state_that_counts())
-        if grace is not None:
-            self._asked_to_end_at = now if self._asked_to_end_at is None else self._asked_to_end_at
-            self._child.end(grace)
 
     @property
     def _is_asked(self) -> bool:
@@ -321,15 +336,21 @@ class ScriptWorker:
             code = self._wait_for_all() if exit_code == 0 else self._failed(exit_code)
         self._record.end(code, how, code == Exit.GENERATION_OVER and self._is_cut_short())
         if code == Exit.DONE:
-            everyone = range(self._place.num_workers)
-            self._meet(Meeting(self._keys, "heard", everyone, self._place.rank), GOODBYE_SECONDS)
-            self._session.goodbye("done")
+            self._part()
         elif code == Exit.STOPPED:
             self._session.goodbye("asked to end")
         elif code == Exit.GENERATION_OVER:
             log_exit_reason(restarting(self._session.view.generation))
             self._session.goodbye("ends with its generation")
         return code  # else without a goodbye: the launcher is to hear of it first
+
+    def _part(self) -> None:
+        """The run is done. Nobody goes before all have heard it: the goodbye of one would be the
+        loss of a member to another."""
+        everyone = range(self._place.num_workers)
+        meeting = Meeting(self._keys, "heard", everyone, self._place.rank)
+        self._meet(meeting, GOODBYE_SECONDS, self._look_at_session)
+        self._session.goodbye("done")
 
     def _is_cut_short(self) -> bool:
         asked_at = self._asked_to_end_at or self._clock.monotonic()
@@ -348,7 +369,7 @@ class ScriptWorker:
         name = "stopped" if is_stop else f"ended-{self._place.node}"
         began = self._asked_to_end_at or self._clock.monotonic()
         left = began + MEET_SECONDS - self._clock.monotonic()
-        self._meet(Meeting(self._keys, name, ranks, self._place.rank), left)
+        self._meet(Meeting(self._keys, name, ranks, self._place.rank), left, self._look)
         return code
 
     def _wait_for_all(self) -> int:
@@ -373,13 +394,13 @@ class ScriptWorker:
                 who = ", ".join(map(str, meeting.missing[:8])) or "others"
                 self._say(f"exited with 0 {now - ended_at:.0f} s ago, waiting for rank {who}")
 
-    def _meet(self, meeting: Meeting, seconds: float) -> None:
+    def _meet(self, meeting: Meeting, seconds: float, look: Callable[[], None]) -> None:
         deadline = self._clock.monotonic() + seconds
         with suppress(Denied, GenerationOver):
             while self._clock.monotonic() < deadline and not self._is_cut_off:
                 if meeting.is_complete(LOOK_SECONDS * 5):
                     return
-                self._look()
+                look()
 
     def _failed(self, exit_code: int) -> int:
         """The script has failed here. If a member is lost, that explains it. Else one of those that

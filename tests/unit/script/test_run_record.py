@@ -1,4 +1,5 @@
-"""That a run has finished reaches its store, even one that does not answer for a while."""
+"""That a run has finished reaches its store, even one that does not answer for a while, and is read
+by those who come later."""
 
 from __future__ import annotations
 
@@ -8,11 +9,19 @@ from typing import Any
 
 import pytest
 
+from headway.clock import stamp
 from headway.errors import Exit
 from headway.script.place import Place
-from headway.script.run_record import FINISHED_SEND_SECONDS, SEND_SECONDS, RunRecord
+from headway.script.run_record import (
+    FINISHED_SEND_SECONDS,
+    SEND_SECONDS,
+    RunRecord,
+    ScriptHistory,
+)
+from headway.state.generations import begin_generation, generations
 from headway.state.run_directory import RunDirectory
 from support.fake_fork_server import ToldClock
+from support.fake_s3 import fake_s3
 
 
 class Unreliable:
@@ -54,9 +63,13 @@ def log(clock: ToldClock) -> Unreliable:
 def record(tmp_path: Path, clock: ToldClock, log: Unreliable) -> RunRecord:
     directory = RunDirectory.create(tmp_path / "it", clock)
     directory.events = log  # type: ignore[assignment]
+    return leader(directory, clock, 1)
+
+
+def leader(directory: RunDirectory, clock: ToldClock, generation: int) -> RunRecord:
     place = Place(rank=0, num_workers=1, local_rank=0, ranks_per_node=1)
-    environment = {"HEADWAY_RANK": "0", "HEADWAY_STEPS": str(tmp_path / "steps")}
-    return RunRecord(directory, clock, 1, place, environment)
+    environment = {"HEADWAY_RANK": "0", "HEADWAY_STEPS": str(directory.local / "steps")}
+    return RunRecord(directory, clock, generation, place, environment)
 
 
 def names(log: Unreliable) -> list[str]:
@@ -107,3 +120,64 @@ def test_how_the_script_took_the_request_to_stop_is_recorded(
         "stopped",
         "did not end within 110 s after SIGTERM: killed",
     )
+
+
+# A node that comes when the script has finished
+
+
+def begun(tmp_path: Path, generation: int, *events: tuple[str, float, int | None]) -> ScriptHistory:
+    """What rank 0 of a generation reads: events, each with its time and generation."""
+    clock = ToldClock()
+    directory = RunDirectory.create(tmp_path / "it", clock)
+    began = clock.now()
+    for name, seconds, number in events:
+        facts = {} if number is None else {"generation": number}
+        log = directory.launcher if name == "launched" else directory.events
+        log.append({"time": stamp(began + seconds), "event": name, **facts})
+        if name == "started":
+            assert number is not None
+            begin_generation(directory, number, 0, 1, began + seconds)
+    return leader(directory, clock, generation).begin()
+
+
+def recorded(tmp_path: Path) -> list[int]:
+    return [one.generation for one in generations(RunDirectory.open(tmp_path / "it"))]
+
+
+def test_a_start_after_the_script_has_finished_has_nothing_to_do_and_is_not_recorded(
+    tmp_path: Path,
+) -> None:
+    before = begun(tmp_path, 5, ("launched", 0, 1), ("started", 1, 3), ("finished", 9, 3))
+    assert before.has_finished
+    assert recorded(tmp_path) == [3]
+
+
+def test_a_finished_script_that_is_launched_again_runs_again(tmp_path: Path) -> None:
+    first = [("launched", 0, 1), ("started", 1, 1), ("finished", 9, 1)]
+    before = begun(tmp_path, 2, *first, ("launched", 20, 2))
+    assert not before.has_finished
+    assert recorded(tmp_path) == [1, 2]
+
+
+def test_a_machine_whose_clock_is_ahead_does_not_finish_the_next_launch(tmp_path: Path) -> None:
+    first = [("launched", 0, 1), ("started", 1, 1), ("finished", 3600, 1)]
+    assert not begun(tmp_path, 2, *first, ("launched", 20, 2)).has_finished
+
+
+def test_an_end_that_an_earlier_version_has_noted_is_none_of_this_launch(tmp_path: Path) -> None:
+    first = [("launched", 0, 1), ("started", 1, 1), ("finished", 9, None)]
+    assert not begun(tmp_path, 2, *first, ("launched", 20, 2)).has_finished
+
+
+def test_a_launch_that_has_not_reached_the_bucket_yet_is_known_on_its_machine(
+    clock: ToldClock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fake_s3():
+        directory = RunDirectory.create("s3://bucket/it", clock)
+        directory.launcher.append({"time": stamp(0), "event": "launched", "generation": 1})
+        directory.events.append({"time": stamp(1), "event": "finished", "generation": 1})
+        directory.launcher.flush()
+        directory.events.flush()
+        directory.launcher.append({"time": stamp(2), "event": "launched", "generation": 2})
+        assert not leader(directory, clock, 2).begin().has_finished
