@@ -4,8 +4,10 @@ and `headway target check` ask the same questions and judge the answers with the
 
 from __future__ import annotations
 
+import hashlib
 import math
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -172,35 +174,33 @@ def rights_finding(
 
 def binding_command(missing: Sequence[Right], target: Target, user: str | None) -> str:
     """A command that gives all missing rights to a user: what Kubernetes has for users of a
-    namespace, or where that is not enough, a Role with these alone."""
+    namespace, or where that is not enough, a Role with these alone. It can be given again, and
+    takes nothing from other users: each has objects of another name."""
     namespace = target.kube.namespace
-    subject = _subject(user)
+    subject = shlex.quote(_subject(user))
     if any(right.group == KUEUE or right.resource == "jobs/status" for right in missing):
         verbs = ",".join(dict.fromkeys(right.verb for right in missing))
         resources = ",".join(dict.fromkeys(_dotted(right) for right in missing))
-        return (
-            f"kubectl create role headway-user -n {namespace} --verb={verbs} "
-            f"--resource={resources} && kubectl create rolebinding headway-user -n {namespace} "
-            f"--role=headway-user {subject}"
+        name = _name_for(user, f"{verbs} {resources}")
+        role = _applied(f"role {name} -n {namespace} --verb={verbs} --resource={resources}")
+        return f"{role} && " + _applied(
+            f"rolebinding {name} -n {namespace} --role={name} {subject}"
         )
     role = "edit" if target.service_account.coordinator is not None else "admin"
-    return f"kubectl create rolebinding headway-user -n {namespace} --clusterrole={role} {subject}"
+    name = _name_for(user, role)
+    return _applied(f"rolebinding {name} -n {namespace} --clusterrole={role} {subject}")
 
 
-def role_of(missing: Sequence[Right], namespace: str) -> Object:
-    """A Role with exactly these rights."""
-    verbs: dict[tuple[str, str], list[str]] = {}
-    for right in missing:
-        verbs.setdefault((right.group, right.resource), []).append(right.verb)
-    return {
-        "apiVersion": f"{RBAC}/v1",
-        "kind": "Role",
-        "metadata": {"name": "headway-user", "namespace": namespace},
-        "rules": [
-            {"apiGroups": [group], "resources": [resource], "verbs": needed}
-            for (group, resource), needed in verbs.items()
-        ],
-    }
+def _applied(what: str) -> str:
+    """Made, also if it is there."""
+    return f"kubectl create {what} --dry-run=client -o yaml | kubectl apply -f -"
+
+
+def _name_for(user: str | None, rights: str) -> str:
+    """Names of users have characters that those of objects cannot have."""
+    if user is None:
+        return "headway-user-NAME"
+    return f"headway-user-{hashlib.sha256(f'{user} {rights}'.encode()).hexdigest()[:8]}"
 
 
 def _rights(group: str, resource: str, *verbs: str) -> list[Right]:

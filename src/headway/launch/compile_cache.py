@@ -133,32 +133,32 @@ class CompileCache:
         return content
 
     def _save(self, are_workers_over: bool = False) -> None:
+        try:
+            self._write_new(are_workers_over)
+        except OSError as error:
+            self._say(f"compiled code cannot be kept: {error}")
+
+    def _write_new(self, are_workers_over: bool) -> None:
         files = cached_files(self.folder)
         if files.keys() <= self._known:
             return
         if not are_workers_over and self._is_being_written(list(files.values())):
             self._look_at = self._clock.monotonic() + SETTLED_SECONDS
             return
-        try:
-            stored = self._stored_mac()
-            if stored != self._stored:
-                self._stored, self._known = stored, set(files)  # another node was faster
-                return
-            archive = pack(files.items(), self._key, self._name, self._most_bytes)
-            if archive is None:  # so what others have kept in years is forgotten
-                files = {name: path for name, path in files.items() if name not in self._known}
-                archive = pack(files.items(), self._key, self._name, self._most_bytes)
-            if archive is None:
-                self._say(
-                    f"compiled code is too large to be kept: over {self._most_bytes >> 20} MiB"
-                )
-                self._known = set(files)
-                return
-            self._storage.write(self._name, archive)
-            self._note_used()
-        except OSError as error:
-            self._say(f"compiled code cannot be kept: {error}")
+        stored = self._stored_mac()
+        if stored != self._stored:
+            self._stored, self._known = stored, set(files)  # another node was faster
             return
+        archive = pack(files.items(), self._key, self._name, self._most_bytes)
+        if archive is None:  # so what others have kept in years is forgotten
+            files = {name: path for name, path in files.items() if name not in self._known}
+            archive = pack(files.items(), self._key, self._name, self._most_bytes)
+        if archive is None:
+            self._say(f"compiled code is too large to be kept: over {self._most_bytes >> 20} MiB")
+            self._known = set(files)
+            return
+        self._storage.write(self._name, archive)
+        self._note_used()
         self._stored, self._known = archive[:MAC_BYTES], set(files)
         self._say(f"kept compiled code for later starts: {len(files)} files")
 

@@ -6,8 +6,10 @@ it was with the new target in it, nothing is written.
 
 from __future__ import annotations
 
+import fcntl
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -121,18 +123,31 @@ def with_target(text: str, name: str, block: str, file: Path) -> str:
 
 
 def append_target(file: Path, name: str, block: str) -> None:
-    """Whole, or not at all."""
-    text = file.read_text("utf-8") if file.is_file() else ""
-    joined = with_target(text, name, block, file)
+    """Whole, or not at all; of two at the same time one after the other."""
     place = file.resolve()  # of a link, what it points to
     place.parent.mkdir(parents=True, exist_ok=True)
-    with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as beside:
-        try:
-            beside.write(joined)
-            beside.flush()
-            os.fsync(beside.fileno())
-            os.chmod(beside.name, place.stat().st_mode & 0o777 if place.exists() else 0o644)
-            os.replace(beside.name, place)
-        except BaseException:
-            os.unlink(beside.name)
-            raise
+    with _alone(place.parent):
+        text = file.read_text("utf-8") if file.is_file() else ""
+        joined = with_target(text, name, block, file)
+        with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as beside:
+            try:
+                beside.write(joined)
+                beside.flush()
+                os.fsync(beside.fileno())
+                os.chmod(beside.name, place.stat().st_mode & 0o777 if place.exists() else 0o644)
+                os.replace(beside.name, place)
+            except BaseException:
+                os.unlink(beside.name)
+                raise
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """The folder is locked, not the file: that is replaced. Others have it for milliseconds."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # NFS locks only what is open for writing
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -50,7 +50,8 @@ def pack(
 ) -> bytes | None:
     """The archive; None if it would be too large. A file that is gone meanwhile is left out."""
     packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=tarfile.USTAR_FORMAT) as tar:
+    # Names of kernels are those of all that was fused: USTAR has room for 100 characters of them.
+    with tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as tar:
         for name, path in files:
             try:
                 content = path.read_bytes()

@@ -15,12 +15,12 @@ from headway.kube.reviews import (
     access_review,
     amount,
     amount_text,
+    binding_command,
     is_complete,
     not_shown,
     quota_finding,
     quota_gaps,
     rights_finding,
-    role_of,
     user_rights,
     version_finding,
 )
@@ -104,8 +104,8 @@ def test_missing_rights_are_named_with_the_command_that_gives_them() -> None:
     assert found is not None
     assert found.words == "jane is not allowed to create jobs.batch in namespace ml"
     assert found.fix == (
-        "an administrator gives these rights: kubectl create rolebinding headway-user -n ml "
-        "--clusterrole=edit --user=jane"
+        "an administrator gives these rights: kubectl create rolebinding headway-user-45922753 -n "
+        "ml --clusterrole=edit --user=jane --dry-run=client -o yaml | kubectl apply -f -"
     )
     assert rights_finding([], FIXED_ACCOUNTS, "lab") is None
 
@@ -132,7 +132,8 @@ def test_who_may_not_create_roles_is_told_of_the_other_way() -> None:
     missing = [Right("create", "roles", "rbac.authorization.k8s.io")]
     found = rights_finding(missing, OWN_ACCOUNTS, "lab", "system:serviceaccount:ci:bot")
     assert found is not None
-    assert "--clusterrole=admin --serviceaccount=ci:bot; or without them: " in found.fix
+    assert "--clusterrole=admin --serviceaccount=ci:bot --dry-run=client" in found.fix
+    assert "kubectl apply -f -; or without them: " in found.fix
     assert found.fix.endswith("headway rbac --on lab | kubectl apply -f -")
 
 
@@ -143,14 +144,28 @@ def test_rights_that_no_usual_role_has_get_a_role_of_their_own() -> None:
     ]
     found = rights_finding(missing, FIXED_ACCOUNTS, "lab", "jane")
     assert found is not None
-    assert (
-        "kubectl create role headway-user -n ml --verb=list,patch "
-        "--resource=workloads.kueue.x-k8s.io,replicasets.apps/scale && "
-    ) in found.fix
-    assert role_of(missing, "ml")["rules"] == [
-        rule("kueue.x-k8s.io", ["workloads"], ["list"]),
-        rule("apps", ["replicasets/scale"], ["patch"]),
-    ]
+    name = re.findall(r"kubectl create role (\S+) ", found.fix)[0]
+    assert found.fix.partition(": ")[2] == (
+        f"kubectl create role {name} -n ml --verb=list,patch "
+        "--resource=workloads.kueue.x-k8s.io,replicasets.apps/scale --dry-run=client -o yaml | "
+        f"kubectl apply -f - && kubectl create rolebinding {name} -n ml --role={name} --user=jane "
+        "--dry-run=client -o yaml | kubectl apply -f -"
+    )
+
+
+def test_the_command_takes_nothing_from_other_users() -> None:
+    """Whoever has been given rights before keeps them, whatever they were."""
+    names: set[str] = set()
+    for user in ("jane", "joe", "arn:aws:iam::1:user/jane", "system:serviceaccount:ci:bot"):
+        for resource in ("jobs", "workloads"):
+            group = "batch" if resource == "jobs" else "kueue.x-k8s.io"
+            command = binding_command([Right("list", resource, group)], FIXED_ACCOUNTS, user)
+            names |= set(re.findall(r"create rolebinding (\S+) ", command))
+            assert "apply -f -" in command, "it may be there already"
+    assert len(names) == 8
+    assert all(re.fullmatch("[a-z0-9-]{1,63}", name) for name in names)
+    spaced = binding_command([Right("list", "jobs", "batch")], FIXED_ACCOUNTS, "Jane Doe #1")
+    assert "'--user=Jane Doe #1'" in spaced
 
 
 @pytest.mark.parametrize(

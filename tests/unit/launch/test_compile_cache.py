@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from threading import Event
 
@@ -192,6 +193,22 @@ def test_storage_that_is_away(tmp_path: Path) -> None:
     node.looks()
     assert len(node.said) == 1
     assert node.said[0].startswith("compiled code cannot be kept: ")
+
+
+class Vanishing(type(Path())):  # type: ignore[misc]
+    """A folder that is removed while it is listed."""
+
+    def rglob(self, pattern: str) -> Iterator[Path]:
+        raise FileNotFoundError(f"no {self}/{pattern} any more")
+
+
+def test_a_cache_folder_that_is_cleared_meanwhile(tmp_path: Path) -> None:
+    node = Node(tmp_path, "node")
+    node.compiles("fxgraph/a")
+    node.cache.folder = Vanishing(node.cache.folder)
+    node.cache._save()
+    assert len(node.said) == 1
+    assert node.said[0].startswith("compiled code cannot be kept: no ")
 
 
 class Silent(Store):

@@ -217,8 +217,9 @@ def test_a_right_that_is_missing_is_granted_by_what_is_pasted() -> None:
     found = line(look(good(), missing=[Right("create", "jobs", "batch")]), YOUR_RIGHTS)
     assert found.outcome == "failed"
     assert found.evidence == "me is not allowed to create jobs.batch in namespace ml"
-    assert "kubectl create rolebinding headway-user -n ml --clusterrole=admin --user=me" in str(
-        found.fix
+    assert (
+        "-n ml --clusterrole=admin --user=me --dry-run=client -o yaml | kubectl apply -f -"
+        in str(found.fix)
     )
 
 

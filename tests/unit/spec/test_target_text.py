@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 
@@ -47,6 +49,21 @@ def test_comments_of_others_stay(tmp_path: Path) -> None:
     append_target(file, "new", block())
     assert file.read_text() == f"{OLD}\n{block()}"
     assert list(read_targets(file.read_text(), "it").root) == ["old", "new"]
+    assert os.listdir(tmp_path) == ["targets.yaml"]
+
+
+def test_of_two_at_the_same_time_none_is_lost(tmp_path: Path) -> None:
+    file = tmp_path / "targets.yaml"
+    names = [f"lab-{number}" for number in range(12)]
+    together = Barrier(len(names))
+
+    def add(name: str) -> None:
+        together.wait(60)
+        append_target(file, name, block(name))
+
+    with ThreadPoolExecutor(len(names)) as threads:
+        list(threads.map(add, names))
+    assert set(read_targets(file.read_text(), "it").root) == set(names)
     assert os.listdir(tmp_path) == ["targets.yaml"]
 
 

@@ -111,7 +111,7 @@ def test_a_changed_bit_or_a_torn_end_is_noticed(
 @settings(max_examples=60, deadline=None)
 @given(
     files=st.dictionaries(
-        st.from_regex(NAME, fullmatch=True).filter(lambda name: len(name) < 80),
+        st.from_regex(NAME, fullmatch=True).filter(lambda name: len(name) < 250),
         st.binary(max_size=2000),
         max_size=6,
     )
@@ -127,6 +127,14 @@ def test_any_files(files: dict[str, bytes], tmp_path_factory: pytest.TempPathFac
     kept = cached_files(here)
     unpack(archive_of(here), KEY, NAMED, folder / "there")
     assert read_back(folder / "there") == {name: files[name] for name in kept}
+
+
+def test_long_names(tmp_path: Path) -> None:
+    """Those of kernels list all that was fused, in folders with digests as names."""
+    kernel = f"{'0a' * 32}/{'1b' * 32}/triton_poi_fused_{'_add_mul_native_layer_norm' * 7}.cubin"
+    here = written(tmp_path / "here", {kernel: b"code", f"x/{'n' * 250}": b"more"})
+    unpack(archive_of(here), KEY, NAMED, tmp_path / "there")
+    assert read_back(tmp_path / "there") == {kernel: b"code", f"x/{'n' * 250}": b"more"}
 
 
 @pytest.mark.parametrize("name", ["../out", "/etc/out", "a/../../out", ".hidden", "a//b", "a/."])
