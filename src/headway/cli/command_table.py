@@ -50,6 +50,13 @@ COMMANDS = [
     ),
     CommandEntry(
         TRAIN,
+        "plan",
+        "Say whether a run fits, how long it takes, what it costs and what to change.",
+        "plan.command:plan",
+        ("headway plan llama2-70b --on H100:8 --nodes 8", "headway plan --on lab --explain"),
+    ),
+    CommandEntry(
+        TRAIN,
         "run",
         "Train from a run file, here or on a target.",
         "run:run",

@@ -28,6 +28,10 @@ def presets(incomplete: str) -> list[str]:
     return [name for name in names if name.startswith(incomplete)]
 
 
+def runs_and_presets(incomplete: str) -> list[str]:
+    return [*local_runs(incomplete), *(name for name in presets(incomplete) if name != "script")]
+
+
 def run_file_keys(incomplete: str) -> list[str]:
     """For --set: `optimizer.lr=`."""
     schema = json.loads(

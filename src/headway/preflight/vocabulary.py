@@ -35,7 +35,7 @@ def vocabulary_of(loaded: Loaded) -> Vocabulary | None:
             return Vocabulary(tokenizer.train.vocab, is_exact=False)
         if tokenizer is not None and tokenizer.from_ is not None:
             folder = loaded.folder / Path(tokenizer.from_).expanduser()
-            return Vocabulary(_of_folder(folder), is_exact=True)
+            return Vocabulary(vocabulary_of_folder(folder), is_exact=True)
     return None
 
 
@@ -45,7 +45,7 @@ def vocabulary_size(loaded: Loaded) -> int | None:
     return None if found is None else found.size
 
 
-def _of_folder(folder: Path) -> int:
+def vocabulary_of_folder(folder: Path) -> int:
     """One more than the largest id: ids may have gaps, and embeddings are indexed by id."""
     content = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     vocabulary = content["model"]["vocab"]

@@ -69,6 +69,12 @@ def test_presets(complete: Complete) -> None:
     assert complete("headway init gpt2-s") == ["gpt2-small"]
 
 
+def test_plan_takes_a_run_or_a_preset(folder: Path, complete: Complete) -> None:
+    make_run(folder / "runs", "gpt2-mine")
+    assert complete("headway plan gpt2-m") == ["gpt2-mine", "gpt2-medium"]
+    assert complete("headway plan scr") == []
+
+
 def test_keys_for_set(complete: Complete) -> None:
     assert complete("headway run --set optimizer.l") == ["optimizer.lr="]
     assert "data.train.tokenizer.train.vocab=" in complete("headway check --set data.tr")

@@ -21,6 +21,7 @@ SURFACE = {
     "headway": ["--version", "--install-completion", "--show-completion"],
     "init": ["PRESET", "FOLDER", "--list"],
     "check": ["RUN_FILE", "--on", "--set", "--code", "--json"],
+    "plan": ["RUN", "--on", "--nodes", "--device", "--set", "--explain", "--json"],
     "run": [
         "RUN_FILE",
         "--nodes",

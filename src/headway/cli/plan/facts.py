@@ -1,0 +1,64 @@
+"""A plan as data, under names that stay."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from headway.cli.plan.model_shape import UnknownShape
+
+if TYPE_CHECKING:
+    from headway.cli.plan.estimate import Answer, FleetPlan, PlanSection, RunPlan
+    from headway.plan.figure import Figure
+
+VERSION = 1
+
+
+def plan_facts(plan: RunPlan) -> dict[str, Any]:
+    unknown = plan.workload if isinstance(plan.workload, UnknownShape) else None
+    return {
+        "version": VERSION,
+        "run": plan.asked.title,
+        "place": plan.asked.place.words,
+        "model": section_facts(plan.model),
+        "unknown": None if unknown is None else {"problem": unknown.problem, "hint": unknown.hint},
+        "notes": list(plan.notes),
+        "plans": [fleet_facts(one) for one in plan.fleets],
+    }
+
+
+def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
+    fleet, layout = plan.fleet, plan.layout
+    return {
+        "accelerators": f"{fleet.device.name if fleet.device else 'cpu'}:{fleet.devices_per_node}",
+        "nodes": fleet.nodes,
+        "devices": fleet.num_devices,
+        "spot": fleet.is_spot,
+        "layout": None
+        if layout is None
+        else {
+            "shard_devices": layout.shard_devices,
+            "checkpoint_activations": layout.recomputes,
+            "offload": layout.offloads,
+        },
+        "fits": answer_facts(plan.fits),
+        **{section.key: section_facts(section) for section in plan.sections},
+        "notes": list(plan.notes),
+    }
+
+
+def answer_facts(answer: Answer) -> dict[str, str]:
+    return {"verdict": answer.verdict, "words": answer.words}
+
+
+def section_facts(section: PlanSection) -> dict[str, Any]:
+    return {entry.key: figure_facts(entry.figure) for entry in section.entries}
+
+
+def figure_facts(figure: Figure) -> dict[str, Any]:
+    return {
+        "value": figure.value,
+        "low": figure.low,
+        "high": figure.high,
+        "basis": figure.basis,
+        "reason": figure.reason,
+    }

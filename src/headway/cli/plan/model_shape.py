@@ -1,0 +1,171 @@
+"""Configs of the models that a run file names, from files of this machine; and why a model cannot
+be planned if none of them has its shape."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import HeadwayError, SpecError
+from headway.plan.model_size import COUNTED
+from headway.plan.workload import Workload, workload_of
+from headway.preflight.vocabulary import vocabulary_size
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded
+    from headway.spec.run_file import ModelConfig
+
+PUBLISHED = {
+    "gpt2": "gpt2-small",
+    "openai-community/gpt2": "gpt2-small",
+    "gpt2-medium": "gpt2-medium",
+    "openai-community/gpt2-medium": "gpt2-medium",
+    "gpt2-large": "gpt2-large",
+    "openai-community/gpt2-large": "gpt2-large",
+    "gpt2-xl": "gpt2-xl",
+    "openai-community/gpt2-xl": "gpt2-xl",
+    "distilgpt2": "distilgpt2",
+    "distilbert/distilgpt2": "distilgpt2",
+    "bert-base-uncased": "bert-base",
+    "google-bert/bert-base-uncased": "bert-base",
+    "bert-large-uncased": "bert-large",
+    "google-bert/bert-large-uncased": "bert-large",
+    "meta-llama/Llama-2-7b-hf": "llama2-7b",
+    "meta-llama/Llama-2-13b-hf": "llama2-13b",
+    "meta-llama/Llama-2-70b-hf": "llama2-70b",
+    "meta-llama/Meta-Llama-3-8B": "llama3-8b",
+}
+"""Models of the hub whose shape and number of tokens are those of a preset. Some of them ask for
+an account before they show their config."""
+
+
+@dataclass(frozen=True)
+class UnknownShape:
+    """A run of which only devices, hours and prices can be planned."""
+
+    problem: str
+    hint: str
+
+
+def read_workload(loaded: Loaded) -> Workload | UnknownShape:
+    """Raises if the run file lacks what every run needs."""
+    run = loaded.run
+    if run.command is not None:
+        return UnknownShape(
+            f"a script of your own ({' '.join(run.command[:3])}): only it knows its model",
+            "headway run starts it; what it takes in a few minutes is what it will take in a month",
+        )
+    for key in ("model", "batch"):
+        if getattr(run, key) is None:
+            raise SpecError(f"the run file has no {key}", str(loaded.located.mark(())))
+    assert run.model is not None
+    saved = _saved_config(run.model, loaded.folder)
+    teacher = run.objective.teacher
+    taught = _saved_config(teacher, loaded.folder) if teacher is not None else None
+    vocabulary = vocabulary_size(loaded) or _hub_vocabulary(loaded)
+    found = workload_of(run, vocabulary, saved, taught)
+    if found is None:
+        return _why(run.model, saved)
+    if teacher is not None and found.teacher is None:
+        problem = _why(teacher, taught)
+        return UnknownShape(f"objective.teacher: {problem.problem}", problem.hint)
+    return found
+
+
+def _why(model: ModelConfig, saved: Mapping[str, Any] | None) -> UnknownShape:
+    if model.call is not None:
+        return UnknownShape(
+            f"model.call: {model.call} is a function of yours: only it knows its model",
+            "for an estimate, plan a model of about its shape: --set 'model={type: llama, config: "
+            "{hidden_size: 2048, num_hidden_layers: 16}}'",
+        )
+    if model.from_ is not None and saved is None:
+        return UnknownShape(
+            f"model.from: the shape of {model.from_} is not on this machine",
+            f"to fetch its config alone: hf download {model.from_} config.json",
+        )
+    type = model.type or (saved or {}).get("model_type")
+    if type not in COUNTED:
+        return UnknownShape(
+            f"model.type: Headway does not count models of type {type}",
+            f"it counts {', '.join(COUNTED)}; for an estimate, plan one of about its shape",
+        )
+    if "vocab_size" not in {**(saved or {}), **model.config}:
+        return UnknownShape(
+            "model.config: its vocab_size is that of the tokenizer, which is not on this machine",
+            "to give it: --set model.config.vocab_size=32000",
+        )
+    return UnknownShape(
+        f"model.config: it has a part that Headway does not count in models of type {type}",
+        "for an estimate, leave that part out: --set model.config.KEY=VALUE",
+    )
+
+
+def _saved_config(model: ModelConfig, folder: Path) -> dict[str, Any] | None:
+    """Of `model.from`: a folder, a run of this folder, or a model in the cache of the hub."""
+    if model.from_ is None:
+        return None
+    with suppress(OSError, ValueError):
+        return _mapping((folder / model.from_ / "config.json").read_text("utf-8"))
+    if "@" in model.from_:
+        return _config_of_run(model.from_, folder)
+    with suppress(OSError, ValueError):
+        return _mapping(_in_hub_cache(model.from_, model.revision, "config.json").read_text())
+    return _published_config(model.from_)
+
+
+def _published_config(name: str) -> dict[str, Any] | None:
+    from headway.spec.load import load_run
+
+    if name not in PUBLISHED:
+        return None
+    model = load_run(PUBLISHED[name]).run.model
+    assert model is not None
+    return {"model_type": model.type, **model.config}
+
+
+def _config_of_run(reference: str, folder: Path) -> dict[str, Any] | None:
+    from headway.state.find_run import find_run, split_step
+    from headway.state.run_directory import MODEL
+
+    with suppress(HeadwayError, OSError, ValueError):
+        directory = find_run(split_step(reference)[0], folder)
+        return _mapping(directory.store.read(f"{MODEL}/config.json").decode())
+    return None
+
+
+def _hub_vocabulary(loaded: Loaded) -> int | None:
+    """Of a tokenizer in the cache of the hub."""
+    train = loaded.run.data.train
+    first = next(iter(train.mixture.values())) if train and train.mixture else train
+    tokenizer = (first and first.tokenizer) or (train and train.tokenizer) or None
+    if tokenizer is None or tokenizer.from_ is None:
+        return None
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        from headway.preflight.vocabulary import vocabulary_of_folder
+
+        file = _in_hub_cache(tokenizer.from_, tokenizer.revision, "tokenizer.json")
+        return vocabulary_of_folder(file.parent)
+    published = _published_config(tokenizer.from_)
+    return None if published is None else int(published["vocab_size"])
+
+
+def _in_hub_cache(name: str, revision: str | None, file: str) -> Path:
+    """Where huggingface_hub keeps it. The hub itself is not asked: a plan takes a second."""
+    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
+    cache = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
+    folder = cache / f"models--{name.replace('/', '--')}"
+    commit = revision or "main"
+    with suppress(OSError):
+        commit = (folder / "refs" / commit).read_text().strip()
+    return folder / "snapshots" / commit / file
+
+
+def _mapping(text: str) -> dict[str, Any] | None:
+    found = json.loads(text)
+    return found if isinstance(found, dict) else None
