@@ -228,6 +228,28 @@ else:
         assert "nothing is left to do" in run.workers[2, 1].log.read_text()
 
 
+def test_a_machine_that_dies_before_it_has_noted_the_end_leaves_a_run_that_has_finished(
+    tmp_path: Path,
+) -> None:
+    with ScriptRun(tmp_path, "until((out / 'end').exists)\n", nodes=3) as run:
+        events = Path(run.directory.location, "events.jsonl")
+        run.wait("its start", lambda: run.events("started"))
+        events.rename(tmp_path / "kept")
+        events.mkdir()  # nothing can be written
+        (run.output / "end").touch()
+        logs = [worker.log for worker in run.workers.values()]
+        done = "exited with 0 on all ranks"
+        run.wait("the others", lambda: all(done in log.read_text() for log in logs))
+        leader = next(one for one in run.workers.values() if "rank 0 of 3" in one.log.read_text())
+        leader.signal(signal.SIGSTOP)
+        events.rmdir()
+        (tmp_path / "kept").rename(events)
+        leader.signal(signal.SIGKILL)
+        assert sorted(run.codes()) == [-signal.SIGKILL, Exit.DONE, Exit.DONE]
+        assert len(run.events("finished")) == 1
+        assert read_status(run.directory, time.time()).state == "finished"
+
+
 def test_ranks_of_a_node_that_leaves_exit_when_the_slowest_has_saved(tmp_path: Path) -> None:
     """Their launcher kills what is left of a node soon after its first exit."""
     script = """

@@ -11,7 +11,7 @@ from threading import Thread
 import msgspec
 
 from headway.clock import Clock
-from headway.errors import Exit
+from headway.errors import Exit, HeadwayError
 from headway.script.ending import has_finished, is_untried
 from headway.script.heartbeat import READ_SECONDS, HeartbeatFile, ScriptHeartbeat, StepRecords
 from headway.script.place import Place
@@ -171,13 +171,28 @@ class RunRecord:
         step = self._records.step or 0
         match code:
             case Exit.DONE:
-                self._journal.note("finished", generation=self._generation, step=step)
-                self._send_last(FINISHED_SEND_SECONDS)
+                self._finished(step)
             case Exit.STOPPED:
                 self._journal.note("stopped", step=step, **({"ended": how} if how else {}))
                 self._send_last(LAST_SEND_SECONDS)
             case _:
                 self._send_last(LOST_SEND_SECONDS)
+
+    def end_for_leader(self) -> None:
+        """All are done, and rank 0, which writes that down, is gone before all had heard that it
+        did. One of the others is enough: the first of the second node."""
+        if self._place.rank != self._place.ranks_per_node:
+            return
+        step = 0
+        with suppress(OSError, HeadwayError):  # what cannot be read is not there
+            if self._read_history().has_finished:
+                return
+            step = (self._directory.metrics.last() or {}).get("step", 0)
+        self._finished(step)
+
+    def _finished(self, step: int) -> None:
+        self._journal.note("finished", generation=self._generation, step=step)
+        self._send_last(FINISHED_SEND_SECONDS)
 
     def _send_last(self, seconds: float) -> None:
         """Again and again, if that fails."""

@@ -349,7 +349,8 @@ class ScriptWorker:
         loss of a member to another."""
         everyone = range(self._place.num_workers)
         meeting = Meeting(self._keys, "heard", everyone, self._place.rank)
-        self._meet(meeting, GOODBYE_SECONDS, self._look_at_session)
+        if not self._meet(meeting, GOODBYE_SECONDS, self._look_at_session):
+            self._record.end_for_leader()
         self._session.goodbye("done")
 
     def _is_cut_short(self) -> bool:
@@ -384,6 +385,7 @@ class ScriptWorker:
             except SessionError:  # its generation is over
                 is_complete = False
             if is_complete:
+                self._say("exited with 0 on all ranks")
                 return Exit.DONE
             self._look()
             if (code := self._asked_code()) is not None:
@@ -394,13 +396,15 @@ class ScriptWorker:
                 who = ", ".join(map(str, meeting.missing[:8])) or "others"
                 self._say(f"exited with 0 {now - ended_at:.0f} s ago, waiting for rank {who}")
 
-    def _meet(self, meeting: Meeting, seconds: float, look: Callable[[], None]) -> None:
+    def _meet(self, meeting: Meeting, seconds: float, look: Callable[[], None]) -> bool:
+        """Whether all came."""
         deadline = self._clock.monotonic() + seconds
         with suppress(Denied, GenerationOver):
             while self._clock.monotonic() < deadline and not self._is_cut_off:
                 if meeting.is_complete(LOOK_SECONDS * 5):
-                    return
+                    return True
                 look()
+        return False
 
     def _failed(self, exit_code: int) -> int:
         """The script has failed here. If a member is lost, that explains it. Else one of those that

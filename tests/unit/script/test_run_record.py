@@ -181,3 +181,37 @@ def test_a_launch_that_has_not_reached_the_bucket_yet_is_known_on_its_machine(
         directory.events.flush()
         directory.launcher.append({"time": stamp(2), "event": "launched", "generation": 2})
         assert not leader(directory, clock, 2).begin().has_finished
+
+
+# Rank 0 is gone before all had heard that it has noted the end
+
+
+def heirs(tmp_path: Path, *events: str) -> tuple[list[RunRecord], RunDirectory]:
+    """All ranks but the first, two of each of three nodes."""
+    clock = ToldClock()
+    directory = RunDirectory.create(tmp_path / "it", clock)
+    directory.launcher.append({"time": stamp(0), "event": "launched", "generation": 1})
+    directory.metrics.append({"step": 70, "generation": 1})
+    for event in events:
+        directory.events.append({"time": stamp(1), "event": event, "generation": 1})
+    records = []
+    for rank in range(1, 6):
+        place = Place(rank=rank, num_workers=6, local_rank=rank % 2, ranks_per_node=2)
+        environment = {"HEADWAY_RANK": str(rank), "HEADWAY_STEPS": str(tmp_path / str(rank))}
+        records.append(RunRecord(directory, clock, 1, place, environment))
+    return records, directory
+
+
+def test_one_of_the_others_notes_it_with_the_newest_step(tmp_path: Path) -> None:
+    records, directory = heirs(tmp_path)
+    for record in records:
+        record.end_for_leader()
+    (event,) = directory.events.read()[0]
+    assert (event["event"], event["generation"], event["step"]) == ("finished", 1, 70)
+
+
+def test_nobody_notes_what_rank_0_has_noted(tmp_path: Path) -> None:
+    records, directory = heirs(tmp_path, "finished")
+    for record in records:
+        record.end_for_leader()
+    assert len(directory.events.read()[0]) == 1
