@@ -57,6 +57,8 @@ def check(
 
     loaded = load_run(run_file, set_)
     found, facts = examined(loaded, is_here=on is None, code=code)
+    if "checkpoints" in facts and loaded.run.checkpoint.every == "auto":
+        facts["checkpoints"] |= _auto_interval_facts(loaded, on)
     if json_:
         problems = [_problem_facts(problem) for problem in found.problems]
         print_json({**facts, "problems": problems, "unchecked": found.unchecked})
@@ -90,6 +92,33 @@ def examined(loaded: Loaded, is_here: bool, code: bool) -> tuple[Preflight, dict
     if code and not found.problems:
         facts["code"] = _check_code(loaded)
     return found, facts
+
+
+def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
+    """Nothing where the devices cannot run it, which `require_devices` says, or in a preset."""
+    from headway.cli.target_render import resolved_for
+    from headway.errors import HeadwayError
+    from headway.launch.hardware import this_machine
+    from headway.plan.checkpoint_every import auto_interval
+    from headway.preflight.vocabulary import vocabulary_size
+    from headway.spec.load import load_target
+    from headway.spec.quantities import Interval
+    from headway.spec.resolve import resolve
+
+    parameters = parameters_of(loaded.run, vocabulary_size(loaded))
+    interruptions = None
+    try:
+        if on is not None:
+            found = load_target(on, loaded.folder)
+            resolved, interruptions = resolved_for(loaded, found), found.target.interruptions
+        else:
+            sets: dict[str, Any] = {"train_set": "", "validation_sets": {}}
+            resolved = resolve(loaded, this_machine(), nodes=1, parameters=parameters, **sets)
+    except HeadwayError:
+        return {}
+    chosen = auto_interval(resolved, parameters, interruptions)
+    interval = Interval(round(chosen.seconds), "seconds")
+    return {"auto": str(interval), "auto_because": chosen.figure.reason}
 
 
 def require_devices(loaded: Loaded, on: str | None) -> None:
@@ -181,7 +210,7 @@ def _checkpoint_facts(run: RunFile, parameters: int | None) -> dict[str, Any]:
         kept = kept if steps is None else min(kept, steps)
     size = parameters and parameters * CHECKPOINT_BYTES
     return {
-        "every": run.checkpoint.every.written(),
+        "every": "auto" if run.checkpoint.every == "auto" else run.checkpoint.every.written(),
         "keep_every": keep.every and keep.every.written(),
         "milestones": milestones,
         "kept": kept,
@@ -229,6 +258,8 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
     if unit == "tokens" and steps is not None:
         words["train_for"] += f" = {steps} steps"
     words["checkpoints"] = _checkpoints_in_words(**facts["checkpoints"])
+    if (because := facts["checkpoints"].get("auto_because")) is not None:
+        words["save_interval"] = because
     optimizer = facts["optimizer"]
     words["optimizer"] = f"{optimizer['type']}, lr {optimizer['lr']:g}, {optimizer['schedule']}"
     return words
@@ -241,10 +272,14 @@ def _checkpoints_in_words(
     kept: int | None,
     bytes_of_each: int | None,
     bytes: int | None,
+    auto: str | None = None,
+    auto_because: str | None = None,
 ) -> str:
     from headway.memory_limits import byte_size
 
     words = f"every {_interval_in_words(every)}"
+    if every == "auto":
+        words = f"every {auto} (auto)" if auto is not None else "auto"
     if kept is not None:
         words += f"; at most {kept} are kept" if kept > 1 else "; 1 is kept"
     if milestones:

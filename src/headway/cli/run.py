@@ -120,6 +120,7 @@ def train_here(
     from headway.errors import Exit, Stopped
     from headway.launch.hardware import this_machine
     from headway.launch.packages import python_here
+    from headway.plan.checkpoint_every import with_checkpoint_interval
     from headway.preflight.preflight import preflight
     from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import require_whole_copies, resolve, run_directory
@@ -157,6 +158,8 @@ def train_here(
             train_set=sets.train,
             validation_sets=sets.validation,
         )
+        resolved = with_checkpoint_interval(resolved, parameters)
+        say_auto_interval(resolved)
         code = code_now()
         resolved = resolved.model_copy(
             update={
@@ -170,6 +173,11 @@ def train_here(
         note_code(location, code)
         note_started_on(loaded.folder, resolved.name, None)
         return location, _train(resolved, directory)
+
+
+def say_auto_interval(resolved: Resolved) -> None:
+    if resolved.checkpoint_every is not None:
+        say(f"checkpoints every {resolved.checkpoint_every} (auto: headway check says why)")
 
 
 def nodes_left_by_scale(directory: RunDirectory) -> int | None:

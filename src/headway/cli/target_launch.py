@@ -19,6 +19,7 @@ from headway.cli.hub_pins import spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import warn_of_run_file
+from headway.cli.run import say_auto_interval
 from headway.cli.run_packages import packages_of
 from headway.cli.target_render import TargetPlan, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
@@ -100,6 +101,7 @@ def _launch(
     )
     if not is_left:
         return None
+    say_auto_interval(plan.resolved)
     upload_folders(storage, plan, on)
     note_code(run.location, plan.code)
     if keeps_compiled(plan.resolved, run.target):

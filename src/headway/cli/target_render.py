@@ -91,10 +91,15 @@ def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Obj
 
 def require_fit_on(loaded: Loaded, found: LoadedTarget) -> None:
     """Raises if the run does not fit on the target. Reads no folders, and asks no cluster."""
+    resolved_for(loaded, found)
+
+
+def resolved_for(loaded: Loaded, found: LoadedTarget, nodes: int | None = None) -> Resolved:
+    """The run as it would be on the target, without digests. Raises as `require_fit_on` does."""
     with errors_located(found):
         layout = StorageLayout.of(loaded.run, found.target)
     folders = local_folders(loaded, lambda path: path.is_dir())
-    _plan(loaded, found, None, layout, folders, {})
+    return _plan(loaded, found, nodes, layout, folders, {}).resolved
 
 
 def target_plan(loaded: Loaded, found: LoadedTarget, nodes: int | None) -> TargetPlan:

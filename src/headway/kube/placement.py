@@ -15,6 +15,7 @@ from headway.errors import BadInput, SpecError
 from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import Key, LocalFolder, StorageLayout, in_pods, set_locations
 from headway.member.protocol.messages import MAX_WORKERS
+from headway.plan.checkpoint_every import with_checkpoint_interval
 from headway.spec.load import Loaded
 from headway.spec.resolve import Hardware, Resolved, require_whole_copies, resolve
 from headway.spec.run_file import ResourcesConfig, RunFile
@@ -60,6 +61,7 @@ def resolve_on_target(
         # There is a coordinator in any case, and with it even one node can be scaled.
         live = run.model_copy(update={"elastic": "live"})
         resolved = resolved.model_copy(update={"run": live})
+    resolved = with_checkpoint_interval(resolved, parameters, target.interruptions)
     if resolved.num_workers > MAX_WORKERS:
         raise BadInput(
             f"{nodes} nodes of {resolved.ranks_per_node} are {resolved.num_workers} workers; a run "

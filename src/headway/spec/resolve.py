@@ -15,8 +15,9 @@ from headway.spec.data_config import DataSetConfig
 from headway.spec.hub_names import model_reference
 from headway.spec.load import Loaded
 from headway.spec.located_yaml import PRESET
-from headway.spec.run_file import ModelConfig, RunFile
+from headway.spec.run_file import CheckpointConfig, ModelConfig, RunFile
 from headway.spec.section import Section
+from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
 
 LARGE_MODEL_PARAMETERS = 10**9
 """From here on `auto` shards over the node and recomputes activations: fp32 weights, gradients and
@@ -87,6 +88,8 @@ class Resolved(Section):
     """Whether a copy of the model is sharded over the ranks of a node, or of several."""
     checkpoint_activations: bool
     """Whether blocks are recomputed in the backward pass."""
+    checkpoint_every: SteppedIntervalField | None = None
+    """Interval of checkpoints, if the run file leaves it to Headway (`auto`)."""
     code_digest: str | None = None
     """Digest of the files of `code.path`, as they were at the launch."""
     packages: str | None = None
@@ -102,6 +105,14 @@ class Resolved(Section):
         named = model_reference(model)
         commits = self.hub_commits or {}
         return model.revision if named is None else commits.get(named.id, model.revision)
+
+    @property
+    def save_every(self) -> SteppedInterval:
+        """Interval of checkpoints: as the run file says, or as it was decided for it."""
+        every = self.run.checkpoint.every
+        default = CheckpointConfig().every
+        assert default != "auto"
+        return (self.checkpoint_every or default) if every == "auto" else every
 
     @property
     def is_script(self) -> bool:

@@ -39,7 +39,11 @@ from headway.spec.section import (
     exactly_one,
     later,
 )
-from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
+from headway.spec.stepped_interval import (
+    AutoIntervalField,
+    SteppedInterval,
+    SteppedIntervalField,
+)
 
 
 class ModelConfig(Section):
@@ -218,9 +222,10 @@ class KeepConfig(Section):
 class CheckpointConfig(Section):
     """When checkpoints are saved. One is always saved at the end and on Ctrl-C."""
 
-    every: SteppedIntervalField = SteppedInterval((), Interval(600, "seconds"))
+    every: AutoIntervalField = SteppedInterval((), Interval(600, "seconds"))
     """Steps or time between two checkpoints; a list is one interval after the other:
-    `[10 steps until 100, 10min]`."""
+    `[10 steps until 100, 10min]`. `auto`: the time that loses least, from the cost of a save and
+    how often nodes are interrupted; decided at each start."""
     keep: KeepConfig = KeepConfig()
     """Retention of checkpoints."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import PlainSerializer, PlainValidator, WithJsonSchema
 
@@ -122,6 +122,32 @@ SteppedIntervalField = Annotated[
             "items": {"type": "string"},
             "description": "steps or time; or a list of intervals, all but the last with an end",
             "examples": ["500 steps", "10min", ["10 steps until 100", "1k steps"]],
+        }
+    ),
+]
+
+
+def parse_or_auto(value: Any) -> SteppedInterval | Literal["auto"]:
+    if value == "auto":
+        return "auto"
+    return SteppedInterval.parse(value)
+
+
+def _written(interval: SteppedInterval | Literal["auto"]) -> str | list[str]:
+    return "auto" if interval == "auto" else interval.written()
+
+
+AutoIntervalField = Annotated[
+    SteppedInterval | Literal["auto"],
+    PlainValidator(parse_or_auto),
+    PlainSerializer(_written),
+    WithJsonSchema(
+        {
+            "type": ["string", "array"],
+            "items": {"type": "string"},
+            "description": "steps or time; or a list of intervals, all but the last with an end; "
+            "or auto",
+            "examples": ["500 steps", "10min", ["10 steps until 100", "1k steps"], "auto"],
         }
     ),
 ]

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from headway.spec.interruption_rate import InterruptionsConfig
 from headway.spec.pod_config import (
     IMAGE_PATTERN,
     CoordinatorConfig,
@@ -224,6 +225,8 @@ class Target(Section):
     labels of one entry; `[]`: no label is needed."""
     prices: dict[str, float] = {}
     """Dollars per device hour, by device."""
+    interruptions: InterruptionsConfig = InterruptionsConfig()
+    """How often nodes are interrupted: `{spot: 20% per hour, on_demand: 0.5% per day}`."""
     spot_label: dict[str, str] = {}
     """Label of spot machines, as in `{karpenter.sh/capacity-type: spot}`."""
     pod: PodConfig = PodConfig()

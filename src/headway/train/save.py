@@ -19,8 +19,9 @@ import torch
 from headway import __version__
 from headway.clock import Clock, stamp
 from headway.errors import RunFailed
-from headway.spec.run_file import CheckpointConfig, KeepConfig
+from headway.spec.run_file import KeepConfig
 from headway.spec.run_identity import identity_digest
+from headway.spec.stepped_interval import SteppedInterval
 from headway.state.checkpoints import (
     ARITHMETIC,
     SAMPLE,
@@ -57,9 +58,12 @@ LAST_ATTEMPTS = 6
 class SaveSchedule:
     """When the next save is due. Only the leader asks; the step tells the others."""
 
-    def __init__(self, checkpoint: CheckpointConfig, clock: Clock) -> None:
-        self.every = checkpoint.every
-        self.milestones = checkpoint.keep.every
+    def __init__(
+        self, every: SteppedInterval, milestones: SteppedInterval | None, clock: Clock
+    ) -> None:
+        """`milestones`: of checkpoints that are kept for good."""
+        self.every = every
+        self.milestones = milestones
         self.clock = clock
         self.saved()
 

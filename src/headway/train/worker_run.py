@@ -128,7 +128,7 @@ def open_run(
         sampler=sampler,
         meter=ThroughputMeter(resolved, built.size, placement, clock),
         saver=CheckpointSaver(directory, journal, clock, evaluator.sample),
-        save_schedule=SaveSchedule(resolved.run.checkpoint, clock),
+        save_schedule=SaveSchedule(resolved.save_every, resolved.run.checkpoint.keep.every, clock),
         recorder=Recorder(directory, resolved, _ledger_facts(training), clock),
         worker_log=WorkerLog(training.total_steps, resolved.tokens_per_step, clock),
         steps_file=StepsFile(steps_file),

@@ -279,6 +279,21 @@ def test_check_counts_the_checkpoints_that_stay_and_their_bytes(headway: Headway
     assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
 
 
+def test_check_shows_the_checkpoint_interval_that_auto_stands_for(
+    headway: Headway, folder: Path
+) -> None:
+    (folder / "run.yaml").write_text(RUN_FILE)
+    auto = ("--set", "checkpoint.every=auto", "--set", "model.config.vocab_size=1000")
+    said = headway("check", *auto)
+    assert said.exit_code == 0
+    assert "every 47min (auto); " in said.out
+    assert "save interval     a save holds training for " in said.out
+    facts = json.loads(headway("check", "--json", *auto).out)["checkpoints"]
+    assert (facts["every"], facts["auto"]) == ("auto", "47min")
+    assert "Daly 2006" in facts["auto_because"]
+    assert "checkpoints       auto; " in headway("check", "gpt2-small", *auto).out
+
+
 def test_check_as_data(headway: Headway, folder: Path) -> None:
     (folder / "run.yaml").write_text(RUN_FILE)
     facts = json.loads(headway("check", "--json").out)

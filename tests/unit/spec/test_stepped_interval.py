@@ -84,3 +84,13 @@ def test_what_is_wrong_is_said(written: object, problem: str) -> None:
 def test_milestones_are_counted_in_steps() -> None:
     with pytest.raises(ValidationError, match="must be in steps here"):
         KeepConfig.model_validate({"every": ["10 steps until 100", "10min"]})
+
+
+def test_auto_is_left_to_headway_and_kept_as_written() -> None:
+    config = CheckpointConfig.model_validate({"every": "auto"})
+    assert config.every == "auto"
+    assert config.model_dump(mode="json")["every"] == "auto"
+    with pytest.raises(ValidationError, match="'automatic' is not a number with a unit"):
+        CheckpointConfig.model_validate({"every": "automatic"})
+    with pytest.raises(ValidationError, match="'auto' is not a number with a unit"):
+        KeepConfig.model_validate({"every": "auto"})

@@ -13,7 +13,7 @@ import torch
 
 from headway.clock import SystemClock
 from headway.errors import PeerLost, RunFailed
-from headway.spec.run_file import CheckpointConfig
+from headway.spec.stepped_interval import SteppedInterval
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.generations import begin_generation
 from headway.state.run_directory import RunDirectory
@@ -80,10 +80,8 @@ def test_each_save_that_is_due_happens_once_wherever_a_run_resumes(
     busy_steps: int, saved: list[int]
 ) -> None:
     """One that is due while another is written comes right after it."""
-    config = CheckpointConfig.model_validate(
-        {"every": "20 steps", "keep": {"every": ["2 steps until 8", "20 steps"]}}
-    )
-    schedule = SaveSchedule(config, Patient())
+    milestones = SteppedInterval.parse(["2 steps until 8", "20 steps"])
+    schedule = SaveSchedule(SteppedInterval.parse("20 steps"), milestones, Patient())
     found, free_at = [], 0
     for step in range(3, 50):  # resumed from step 2
         if schedule.due(step) and step >= free_at:
