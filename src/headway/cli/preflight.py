@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib.util
 from typing import TYPE_CHECKING
 
-from headway.cli.output import hint, warn
+from headway.cli.output import hint, say, warn
 from headway.errors import BadInput, needs_train
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
+    from headway.spec.resolve import Resolved
     from headway.spec.run_file import RunFile
 
 
@@ -17,6 +18,11 @@ def warn_of_run_file(loaded: Loaded) -> None:
     _warn_of_later_keys(loaded)
     _warn_of_long_warmup(loaded)
     _warn_of_shell(loaded)
+
+
+def say_auto_interval(resolved: Resolved) -> None:
+    if resolved.checkpoint_every is not None:
+        say(f"checkpoints every {resolved.checkpoint_every} (auto: headway check says why)")
 
 
 def require_trainable_here(loaded: Loaded) -> None:

@@ -111,7 +111,12 @@ def train_here(
     from headway.cli.code_changes import note_code
     from headway.cli.device_check import require_devices_here
     from headway.cli.hub_pins import spec_before, with_hub_commits
-    from headway.cli.preflight import parameters_of, require_trainable_here, warn_of_run_file
+    from headway.cli.preflight import (
+        parameters_of,
+        require_trainable_here,
+        say_auto_interval,
+        warn_of_run_file,
+    )
     from headway.cli.restart_check import is_left_to_train
     from headway.cli.run_packages import packages_of
     from headway.cli.run_sets import trainable_sets
@@ -173,11 +178,6 @@ def train_here(
         note_code(location, code)
         note_started_on(loaded.folder, resolved.name, None)
         return location, _train(resolved, directory)
-
-
-def say_auto_interval(resolved: Resolved) -> None:
-    if resolved.checkpoint_every is not None:
-        say(f"checkpoints every {resolved.checkpoint_every} (auto: headway check says why)")
 
 
 def nodes_left_by_scale(directory: RunDirectory) -> int | None:

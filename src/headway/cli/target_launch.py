@@ -18,8 +18,7 @@ from headway.cli.code_changes import note_code
 from headway.cli.hub_pins import spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
 from headway.cli.output import hint, say, warn
-from headway.cli.preflight import warn_of_run_file
-from headway.cli.run import say_auto_interval
+from headway.cli.preflight import say_auto_interval, warn_of_run_file
 from headway.cli.run_packages import packages_of
 from headway.cli.target_render import TargetPlan, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
