@@ -188,6 +188,9 @@ cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one
 bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memory of status
 	NODES=$${NODES:-5000} $(BENCH).kwok
 
+fit-time: install    ## efficiencies of plan, fitted to half of the published throughputs; the other half predicted; 3 minutes
+	$(BENCH).fit_time
+
 bench-loop: install  ## tokens/s against a bare PyTorch loop
 	$(BENCH).loop
 

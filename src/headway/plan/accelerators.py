@@ -39,6 +39,8 @@ class Device:
     """Peak bandwidth of the board's memory."""
     link_bytes_per_second: float
     """Between the devices of a machine, one direction, sum over the links of a device."""
+    chip: str
+    """The GPU itself: how much of a peak is reached is a matter of it."""
 
 
 _TERA, _GIGA = 1e12, 1e9
@@ -52,11 +54,12 @@ def _device(
     torch_gib: float,
     memory: float,
     link: float,
+    chip: str,
 ) -> Device:
     """Peaks in TFLOP/s, memory and link in GB/s."""
     bf16_flops = None if bf16 is None else bf16 * _TERA
     speeds = (torch_gib, memory * _GIGA, link * _GIGA)
-    return Device(name, memory_gib, bf16_flops, fp16 * _TERA, *speeds)
+    return Device(name, memory_gib, bf16_flops, fp16 * _TERA, *speeds, chip)
 
 
 # What torch sees of an A10G, L4, H100-PCIe and H200 was not found: it is the least share that any
@@ -65,26 +68,26 @@ def _device(
 # bench/published/devices.toml, which a test compares.
 # fmt: off
 DEVICES: tuple[Device, ...] = (
-    #       name                GiB   bf16    fp16   torch  GB/s link
-    _device("V100-16GB",       16.0,   None,  125.0,  15.75,  900, 150),  # SXM2
-    _device("V100-32GB",       32.0,   None,  125.0,  31.74,  900, 150),  # SXM2
-    _device("V100-PCIe-16GB",  16.0,   None,  112.0,  15.75,  897,  16),  # PCIe
-    _device("V100-PCIe-32GB",  32.0,   None,  112.0,  31.74,  897,  16),  # PCIe
-    _device("T4",              15.0,   None,   65.0,  14.56,  320,  16),
-    _device("A10G",            22.5,   70.0,   70.0,  21.83,  600,  31),  # an A10: 125
-    _device("L4",              22.5,  121.0,  121.0,  21.83,  300,  31),  # 242 sparse
-    _device("L40S",            45.0,  362.0,  362.0,  44.42,  864,  31),  # 733 sparse
-    _device("A100-40GB",       40.0,  312.0,  312.0,  39.39, 1555, 300),  # 624 sparse
-    _device("A100-80GB",       80.0,  312.0,  312.0,  79.14, 2039, 300),  # 624 sparse
-    _device("H100",            80.0,  989.4,  989.4,  79.11, 3350, 450),  # SXM5
-    _device("H100-PCIe",       80.0,  756.0,  756.0,  78.78, 2000,  63),  # PCIe
-    _device("H200",           141.0,  989.4,  989.4, 138.80, 4800, 450),  # SXM: an H100
-    _device("B200",           180.0, 2250.0, 2250.0, 178.35, 8000, 900),  # of an HGX
+    #       name                GiB   bf16    fp16   torch  GB/s link  chip
+    _device("V100-16GB",       16.0,   None,  125.0,  15.75,  900, 150, "GV100"),  # SXM2
+    _device("V100-32GB",       32.0,   None,  125.0,  31.74,  900, 150, "GV100"),  # SXM2
+    _device("V100-PCIe-16GB",  16.0,   None,  112.0,  15.75,  897,  16, "GV100"),  # PCIe
+    _device("V100-PCIe-32GB",  32.0,   None,  112.0,  31.74,  897,  16, "GV100"),  # PCIe
+    _device("T4",              15.0,   None,   65.0,  14.56,  320,  16, "TU104"),
+    _device("A10G",            22.5,   70.0,   70.0,  21.83,  600,  31, "GA102"),  # an A10: 125
+    _device("L4",              22.5,  121.0,  121.0,  21.83,  300,  31, "AD104"),  # 242 sparse
+    _device("L40S",            45.0,  362.0,  362.0,  44.42,  864,  31, "AD102"),  # 733 sparse
+    _device("A100-40GB",       40.0,  312.0,  312.0,  39.39, 1555, 300, "GA100"),  # 624 sparse
+    _device("A100-80GB",       80.0,  312.0,  312.0,  79.14, 2039, 300, "GA100"),  # 624 sparse
+    _device("H100",            80.0,  989.4,  989.4,  79.11, 3350, 450, "GH100"),  # SXM5
+    _device("H100-PCIe",       80.0,  756.0,  756.0,  78.78, 2000,  63, "GH100"),  # PCIe
+    _device("H200",           141.0,  989.4,  989.4, 138.80, 4800, 450, "GH100"),  # SXM: an H100
+    _device("B200",           180.0, 2250.0, 2250.0, 178.35, 8000, 900, "GB100"),  # of an HGX
 )
 
 # Headway has no code for these: `find_device` does not find them.
 WITHOUT_PATH: tuple[Device, ...] = (
-    _device("MI300X",         192.0, 1307.4, 1307.4, 189.07, 5300, 448),  # OAM
+    _device("MI300X",         192.0, 1307.4, 1307.4, 189.07, 5300, 448, "CDNA3"),  # OAM
 )
 # fmt: on
 

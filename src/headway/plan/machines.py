@@ -47,6 +47,9 @@ class Machine:
     """Resources of network devices that skip the kernel, and their number."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """What makes NCCL use them, and fail if it cannot: else it falls back to TCP silently."""
+    network_gbit: float | None = None
+    """Network of the whole machine, Gbit/s in one direction, as its provider states it. None: not
+    known."""
     not_filled: str = ""
     """What its network needs besides, which a target cannot say by itself."""
 
@@ -66,12 +69,15 @@ class Machine:
 
 
 def _aws(
-    name: str, device: str, number: int, cpu_milli: int, memory_mib: int, efa: int = 0
+    name: str, device: str, number: int, cpu_milli: int, memory_mib: int, gbit: float, efa: int = 0
 ) -> Machine:
     fabric = {EFA: efa} if efa else {}
     # The name of AWS' plugin for NCCL: with it, NCCL ends if the image lacks the plugin.
     variables = {"NCCL_NET": "AWS Libfabric"} if efa else {}
-    return Machine(name, "AWS", device, number, cpu_milli / 1000, memory_mib, fabric, variables)
+    return Machine(
+        *(name, "AWS", device, number, cpu_milli / 1000, memory_mib, fabric, variables),
+        network_gbit=gbit,
+    )
 
 
 def _gke(
@@ -100,43 +106,43 @@ _RDMA = "GPUDirect RDMA (networks, libraries of the host)"
 # an image without it would not train.
 # fmt: off
 MACHINES: tuple[Machine, ...] = (
-    _aws("p4d.24xlarge",      "A100-40GB", 8,  95690, 1082712, efa=4),
-    _aws("p4de.24xlarge",     "A100-80GB", 8,  95690, 1082712, efa=4),
-    _aws("p5.4xlarge",        "H100",      1,  15890,  240830),
-    _aws("p5.48xlarge",       "H100",      8, 191450, 1938410, efa=32),
-    _aws("p5e.48xlarge",      "H200",      8, 191450, 1938410, efa=32),
-    _aws("p5en.48xlarge",     "H200",      8, 191450, 1937332, efa=16),
-    _aws("p6-b200.48xlarge",  "B200",      8, 191450, 1937332, efa=8),
-    _aws("p3dn.24xlarge",     "V100-32GB", 8,  95690,  718987),
-    _aws("g4dn.xlarge",       "T4",        1,   3920,   14481),
-    _aws("g4dn.2xlarge",      "T4",        1,   7910,   29636),
-    _aws("g4dn.4xlarge",      "T4",        1,  15890,   59946),
-    _aws("g4dn.12xlarge",     "T4",        4,  47810,  178933),
-    _aws("g4dn.metal",        "T4",        8,  95690,  355262),
-    _aws("g5.xlarge",         "A10G",      1,   3920,   14162),
-    _aws("g5.2xlarge",        "A10G",      1,   7910,   29317),
-    _aws("g5.4xlarge",        "A10G",      1,  15890,   57691),
-    _aws("g5.8xlarge",        "A10G",      1,  31850,  118312),
-    _aws("g5.12xlarge",       "A10G",      4,  47810,  173400),
-    _aws("g5.16xlarge",       "A10G",      1,  63770,  239554),
-    _aws("g5.24xlarge",       "A10G",      4,  95690,  355262),
-    _aws("g5.48xlarge",       "A10G",      8, 191450,  723299),
-    _aws("g6.xlarge",         "L4",        1,   3920,   14162),
-    _aws("g6.2xlarge",        "L4",        1,   7910,   29317),
-    _aws("g6.4xlarge",        "L4",        1,  15890,   57691),
-    _aws("g6.8xlarge",        "L4",        1,  31850,  118312),
-    _aws("g6.12xlarge",       "L4",        4,  47810,  178933),
-    _aws("g6.16xlarge",       "L4",        1,  63770,  234021),
-    _aws("g6.24xlarge",       "L4",        4,  95690,  355262),
-    _aws("g6.48xlarge",       "L4",        8, 191450,  718987),
-    _aws("g6e.xlarge",        "L40S",      1,   3920,   29317),
-    _aws("g6e.2xlarge",       "L40S",      1,   7910,   59627),
-    _aws("g6e.4xlarge",       "L40S",      1,  15890,  118312),
-    _aws("g6e.8xlarge",       "L40S",      1,  31850,  239554),
-    _aws("g6e.12xlarge",      "L40S",      4,  47810,  360157),
-    _aws("g6e.16xlarge",      "L40S",      1,  63770,  476504),
-    _aws("g6e.24xlarge",      "L40S",      4,  95690,  721682),
-    _aws("g6e.48xlarge",      "L40S",      8, 191450, 1449132, efa=4),
+    _aws("p4d.24xlarge",      "A100-40GB", 8,  95690, 1082712,   400, efa=4),
+    _aws("p4de.24xlarge",     "A100-80GB", 8,  95690, 1082712,   400, efa=4),
+    _aws("p5.4xlarge",        "H100",      1,  15890,  240830,   100),
+    _aws("p5.48xlarge",       "H100",      8, 191450, 1938410,  3200, efa=32),
+    _aws("p5e.48xlarge",      "H200",      8, 191450, 1938410,  3200, efa=32),
+    _aws("p5en.48xlarge",     "H200",      8, 191450, 1937332,  3200, efa=16),
+    _aws("p6-b200.48xlarge",  "B200",      8, 191450, 1937332,  3200, efa=8),
+    _aws("p3dn.24xlarge",     "V100-32GB", 8,  95690,  718987,   100),
+    _aws("g4dn.xlarge",       "T4",        1,   3920,   14481,     5),
+    _aws("g4dn.2xlarge",      "T4",        1,   7910,   29636,    10),
+    _aws("g4dn.4xlarge",      "T4",        1,  15890,   59946,    20),
+    _aws("g4dn.12xlarge",     "T4",        4,  47810,  178933,    50),
+    _aws("g4dn.metal",        "T4",        8,  95690,  355262,   100),
+    _aws("g5.xlarge",         "A10G",      1,   3920,   14162,   2.5),
+    _aws("g5.2xlarge",        "A10G",      1,   7910,   29317,     5),
+    _aws("g5.4xlarge",        "A10G",      1,  15890,   57691,    10),
+    _aws("g5.8xlarge",        "A10G",      1,  31850,  118312,    25),
+    _aws("g5.12xlarge",       "A10G",      4,  47810,  173400,    40),
+    _aws("g5.16xlarge",       "A10G",      1,  63770,  239554,    25),
+    _aws("g5.24xlarge",       "A10G",      4,  95690,  355262,    50),
+    _aws("g5.48xlarge",       "A10G",      8, 191450,  723299,   100),
+    _aws("g6.xlarge",         "L4",        1,   3920,   14162,   2.5),
+    _aws("g6.2xlarge",        "L4",        1,   7910,   29317,     5),
+    _aws("g6.4xlarge",        "L4",        1,  15890,   57691,    10),
+    _aws("g6.8xlarge",        "L4",        1,  31850,  118312,    25),
+    _aws("g6.12xlarge",       "L4",        4,  47810,  178933,    40),
+    _aws("g6.16xlarge",       "L4",        1,  63770,  234021,    25),
+    _aws("g6.24xlarge",       "L4",        4,  95690,  355262,    50),
+    _aws("g6.48xlarge",       "L4",        8, 191450,  718987,   100),
+    _aws("g6e.xlarge",        "L40S",      1,   3920,   29317,   2.5),
+    _aws("g6e.2xlarge",       "L40S",      1,   7910,   59627,     5),
+    _aws("g6e.4xlarge",       "L40S",      1,  15890,  118312,    20),
+    _aws("g6e.8xlarge",       "L40S",      1,  31850,  239554,    25),
+    _aws("g6e.12xlarge",      "L40S",      4,  47810,  360157,   100),
+    _aws("g6e.16xlarge",      "L40S",      1,  63770,  476504,    35),
+    _aws("g6e.24xlarge",      "L40S",      4,  95690,  721682,   200),
+    _aws("g6e.48xlarge",      "L40S",      8, 191450, 1449132,   400, efa=4),
     _gke("a2-highgpu-1g",     "A100-40GB", 1,  12,   85),
     _gke("a2-highgpu-2g",     "A100-40GB", 2,  24,  170),
     _gke("a2-highgpu-4g",     "A100-40GB", 4,  48,  340),

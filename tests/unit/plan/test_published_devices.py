@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headway.plan.accelerators import DEVICES, WITHOUT_PATH, find_device
+from headway.plan.machines import find_machine
 from support.published_rows import FOLDER
 
 
@@ -84,8 +85,11 @@ def test_every_device_of_the_table_but_one_board_has_a_specification() -> None:
 def test_a_machine_has_a_known_device_and_a_network(row: dict[str, Any]) -> None:
     assert find_device(row["device"]) is not None
     assert row["num_gpus"] in (1, 4, 8)
-    assert row["network_gbit_per_second"] > 0
     assert row["source"]
+    machine = find_machine(row["name"])
+    assert machine is not None
+    assert (machine.device, machine.num_devices) == (row["device"], row["num_gpus"])
+    assert machine.network_gbit == row["network_gbit_per_second"] > 0
 
 
 @pytest.mark.parametrize("row", PRICES, ids=lambda row: f"{row['provider']}-{row['offer']}")
