@@ -15,7 +15,7 @@ from headway.state.rewinds import Record, apply_rewinds
 
 CAUSES = (
     *("start", "import", "build", "load", "redone"),
-    *("skipped", "changes", "data", "evaluation", "saving"),
+    *("skipped", "changes", "preparation", "data", "evaluation", "saving"),
 )
 
 NO_SIGNS = ("tries_again", "coordinator_lost", "scaled")
@@ -31,8 +31,8 @@ class Goodput:
     """Time from each launch to the last record before the next."""
     learning_seconds: float
     lost_seconds: dict[str, float]
-    """Lost time by cause: start, import, build, load, redone, skipped, changes (of members), data,
-    evaluation, saving, other."""
+    """Lost time by cause: start, import, build, load, redone, skipped, changes (of members),
+    preparation (of data), data, evaluation, saving, other."""
     down_seconds: float
     """Time between the end of one start and the next launch."""
 
@@ -50,8 +50,10 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
     lost["redone"] = sum(s["seconds"] for s in done) - sum(s["seconds"] for s in kept)
     lost["skipped"] = sum(s["seconds"] for s in kept if s.get("skipped"))
     learned = [step for step in kept if not step.get("skipped")]
-    lost["data"] = sum(step["data_seconds"] for step in learned)
-    learning = sum(step["seconds"] for step in learned) - lost["data"]
+    lost["preparation"] = sum(step.get("unprepared_seconds", 0.0) for step in learned)
+    waited = sum(step["data_seconds"] for step in learned)
+    lost["data"] = waited - lost["preparation"]
+    learning = sum(step["seconds"] for step in learned) - waited
     launched = None
     for event in events:
         match event["event"]:
@@ -61,6 +63,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
                 parts = event["seconds"]
                 for cause in ("import", "build", "load"):
                     lost[cause] += parts[cause]
+                lost["preparation"] += parts.get("preparation", 0.0)
                 if launched is not None:
                     took = seconds_of(event["time"]) - launched
                     lost["start"] += max(0.0, took - sum(parts.values()))

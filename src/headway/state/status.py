@@ -25,7 +25,8 @@ SCRIPT_LIFE_SECONDS = 600.0 + SIGN_OF_LIFE_SECONDS
 SHOWN_CHANGES = 8
 STEP_KEYS = (
     *("step", "generation", "writer", "rewind", "time"),
-    *("seconds", "data_seconds", "skipped", "loss", "tokens_per_second", "lr", "grad_norm"),
+    *("seconds", "data_seconds", "unprepared_seconds", "skipped"),
+    *("loss", "tokens_per_second", "lr", "grad_norm"),
 )
 """Keys of a step's record that the status needs: a long run has millions of records."""
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}

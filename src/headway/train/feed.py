@@ -6,6 +6,7 @@ thread. That changes when they are made, never what they are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -148,6 +149,8 @@ class Feed:
         self._log = log
         self.sequence_length = sequence_length
         self.clock = clock
+        self._prepared_at = -math.inf
+        began = clock.monotonic()
         self._wait_for(1)
         require_fit(self.set, objective, sequence_length)
         self.global_batch = global_batch
@@ -161,6 +164,9 @@ class Feed:
         self.masking = _masking(self.set, masking)
         self.waited_seconds = 0.0
         """Seconds that training has waited for batches since the feed was opened."""
+        self.unprepared_seconds = self._unprepared_since(began)
+        """Seconds that it has waited for samples which were not prepared yet. Those until the first
+        one was are the only ones that are not in `waited_seconds`."""
         self._prefetcher = Prefetcher()
         self._prefetched: PrefetchedStep | None = None
 
@@ -193,6 +199,7 @@ class Feed:
         began = self.clock.monotonic()
         rows = self._read_step(step, share) if is_earlier else self._take_prefetched(step, share)
         self.waited_seconds += self.clock.monotonic() - began
+        self.unprepared_seconds += self._unprepared_since(began)
         if not is_earlier:
             self.prefetch(step + 1, share)
         yield from self._micro_batches(rows, share, step)
@@ -242,16 +249,24 @@ class Feed:
         """Waits for the positions before `end`, which may not be prepared yet; the log says so."""
         if not isinstance(self.set, GrowingSet):
             return
-        growing, said = self.set, self.clock.monotonic()
+        growing, said, has_waited = self.set, self.clock.monotonic(), False
 
         def show() -> None:
-            nonlocal said
+            nonlocal said, has_waited
+            has_waited = True
             if self.clock.monotonic() - said >= SAY_SECONDS:
                 said = self.clock.monotonic()
                 done, units = growing.progress
                 self._log(f"waiting for data: {done} of {units} units of the sources are prepared")
 
         growing.wait_for(end, self.sequence_length, show)
+        if has_waited:
+            self._prepared_at = self.clock.monotonic()
+
+    def _unprepared_since(self, began: float) -> float:
+        """Of a wait that has just ended: the part until its samples were prepared. What remains is
+        reading them."""
+        return max(0.0, self._prepared_at - began)
 
     def _read_fixed(self, num_rows: int, share: MicroBatchShare) -> PreparedRows:
         first, count = _rows(share, num_rows, self.micro)

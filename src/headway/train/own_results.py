@@ -21,7 +21,7 @@ RECORDED = frozenset(
     {
         *("step", "set", "time", "tokens", "targets", "generation", "rewind", "skipped"),
         *("loss", "perplexity", "lr", "grad_norm"),
-        *("seconds", "data_seconds", "tokens_per_second", "mfu"),
+        *("seconds", "data_seconds", "unprepared_seconds", "tokens_per_second", "mfu"),
     }
 )
 """Names in metrics.jsonl and evaluations.jsonl that mean something else."""

@@ -28,6 +28,7 @@ class ThroughputMeter:
         self.device = find_device(self.device_name)
         self.started = 0.0
         self.waited = 0.0
+        self.unprepared = 0.0
 
     def no_mfu_because(self) -> str | None:
         if self.flops is None:
@@ -44,6 +45,7 @@ class ThroughputMeter:
     def start(self, feed: Feed) -> None:
         self.started = self.clock.monotonic()
         self.waited = feed.waited_seconds
+        self.unprepared = feed.unprepared_seconds
 
     def finish(self, feed: Feed) -> dict[str, float]:
         """Figures of the step since `start`."""
@@ -54,5 +56,7 @@ class ThroughputMeter:
             "data_seconds": round(feed.waited_seconds - self.waited, 6),
             "tokens_per_second": round(speed, 1),
         }
+        if feed.unprepared_seconds > self.unprepared:
+            figures["unprepared_seconds"] = round(feed.unprepared_seconds - self.unprepared, 6)
         share = self.mfu(speed)
         return figures if share is None else {**figures, "mfu": round(share, 4)}

@@ -136,8 +136,15 @@ def open_run(
         clock=clock,
         watchdog=Watchdog(clock, on_hang),
         compile_counts=CompileCounts(resolved, worker_number, journal, clock),
-        start_seconds={"import": import_seconds, "build": clock.monotonic() - began},
+        start_seconds=_start_seconds(import_seconds, clock.monotonic() - began, training),
     )
+
+
+def _start_seconds(importing: float, building: float, training: Training) -> dict[str, float]:
+    """A reader of a set that is still being prepared waits for its first samples."""
+    unprepared = training.feed.unprepared_seconds
+    seconds = {"import": importing, "build": max(0.0, building - unprepared)}
+    return seconds | ({"preparation": unprepared} if unprepared else {})
 
 
 def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:

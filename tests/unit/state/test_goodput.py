@@ -71,6 +71,7 @@ def test_lost_time_by_cause() -> None:
         "redone": 2 + 3,  # the first attempts at steps 3 and 4
         "skipped": 2,
         "changes": 0.5,  # a member was lost
+        "preparation": 0,
         "data": 0.5 + 0.5 + 0.25,
         "evaluation": 3,
         "saving": 1,  # the writing goes on beside training and is not lost
@@ -86,6 +87,20 @@ def test_it_adds_up() -> None:
     assert found is not None
     assert found.learning_seconds + sum(found.lost_seconds.values()) == found.total_seconds
     assert all(seconds >= 0 for seconds in found.lost_seconds.values())
+
+
+def test_data_that_is_not_prepared_yet_is_a_cause_of_its_own() -> None:
+    waits = {"import": 1, "build": 2, "load": 0, "preparation": 30}
+    events = [event(0, "launched"), event(40, "started", seconds=waits)]
+    steps = [step(52, 1, 12, 10, unprepared_seconds=9), step(54, 2, 2, 0.5)]
+    found = goodput(events, steps)
+    assert found is not None
+    assert found.lost_seconds["preparation"] == 30 + 9
+    assert found.lost_seconds["data"] == 1 + 0.5
+    assert found.lost_seconds["build"] == 2
+    assert found.lost_seconds["start"] == 40 - 33
+    assert found.learning_seconds == 14 - 10.5
+    assert found.learning_seconds + sum(found.lost_seconds.values()) == found.total_seconds
 
 
 def test_a_night_in_between_is_not_the_runs_own_time() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.clock import SystemClock
+from headway.data.reading.growing_set import GrowingSet
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.set_format import SpecialIds
+from headway.data.tiny_stories import stories
 from headway.errors import BadInput
 from headway.plan.batch_division import MicroBatchShare, divide
 from headway.state.store import Store
 from headway.train import feed as feeding
 from headway.train.batches import IGNORED, Batch
 from headway.train.feed import Feed
+from support.clock import Patient
 from support.fake_s3 import fake_s3
+from support.prepared import job_for, run, write_lines
 from support.stolen_time import Stopwatch
 from support.token_sets import copy_to, write_set
 from support.waiting import wait_for
@@ -317,4 +321,44 @@ def test_a_step_taken_again_does_not_wait_for_the_data_of_the_next(folder: Path)
     assert len(list(feed.step(2, WHOLE))) == WHOLE.num_passes
     assert watch.seconds < 10
     samples.there.set()
+    feed.close()
+
+
+def growing(tmp_path: Path, clock: Patient) -> tuple[GrowingSet, Callable[[int], None]]:
+    """A set of which nothing is prepared yet, and what prepares so many of its shards."""
+    lines = [{"text": one} for one in stories(12_000, 4)]
+    write_lines(tmp_path / "text.jsonl", lines)
+    small = {"unit_bytes": 350, "block_tokens": 64, "window_blocks": 4}
+    run(job_for(["text.jsonl"], tmp_path / "set", 400, in_sequence=True, **small))
+    records = sorted((tmp_path / "set" / "shards").glob("*.json"))
+    contents = {path: path.read_bytes() for path in records}
+    for path in (*records, tmp_path / "set" / "manifest.json"):
+        path.unlink()
+
+    def prepare(count: int) -> None:
+        for path in records[:count]:
+            path.write_bytes(contents[path])
+
+    found = GrowingSet.open(Store(tmp_path / "set"), ReadOptions(clock=clock))
+    assert found is not None
+    return found, prepare
+
+
+def test_waiting_for_what_is_not_prepared_is_told_from_reading(tmp_path: Path) -> None:
+    def meanwhile() -> None:
+        if clock.passed >= 30:
+            prepare(1000 if clock.passed >= 100 else 8)
+
+    clock = Patient(meanwhile)
+    found, prepare = growing(tmp_path, clock)
+    feed = feed_of(found, clock=clock)
+    assert feed.unprepared_seconds == clock.passed >= 30, "until there was a first sample"
+    assert feed.waited_seconds == 0
+    first, began = feed.unprepared_seconds, clock.passed
+    far = found.num_samples(LENGTH) // BATCH + 3
+    assert len(list(feed.step(far, WHOLE))) == WHOLE.count
+    assert feed.waited_seconds == feed.unprepared_seconds - first == clock.passed - began > 0
+    before = feed.unprepared_seconds
+    list(feed.step(0, WHOLE))
+    assert feed.unprepared_seconds == before, "that was there"
     feed.close()
