@@ -157,7 +157,9 @@ class FakeKube:
         path = f"{path}/{content['metadata']['name']}"
         if path in self.objects:
             return self._status(409, f"{path} already exists")
-        return 201, json.dumps(self._patched(path, content)).encode()
+        made = self._patched(path, content)
+        made["metadata"].setdefault("creationTimestamp", "2026-11-17T00:00:00Z")
+        return 201, json.dumps(made).encode()
 
     def _changed(self, path: str, patch: Object) -> tuple[int, bytes]:
         """Refused if the patch is for another object or version than the one that is there."""

@@ -84,6 +84,10 @@ class Forbidden(RequestRefused):
     """The user has no right to it."""
 
 
+class NotLoggedIn(RequestRefused):
+    """The API server does not know the user."""
+
+
 class PodForbidden(RequestRefused):
     """The user may use neither port-forward nor proxy."""
 
@@ -467,7 +471,7 @@ def _refusal(what: str, status: Status, may: str) -> HeadwayError:
     if status.code == 410:
         return StaleVersion(f"{what}: {message}")
     if status.code == 401:
-        return RequestRefused(
+        return NotLoggedIn(
             f"{what}: you are not logged in to the cluster",
             "log in again, and check with: kubectl get pods",
         )

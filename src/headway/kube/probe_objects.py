@@ -1,8 +1,9 @@
 """Objects of a check of a target: those of a run with two nodes, as `headway run` would make them,
 whose pods run a probe. Pure.
 
-The Job of the two workers owns all else and has a deadline: if the client is killed, nothing is
-left a few minutes later.
+The Job of the two workers owns all else and has a deadline. That does not count while a queue holds
+the Job, so it has an owner of its own, a Job without pods that only ends: if the client is killed,
+nothing is left a few minutes later.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from headway.kube.names import (
     BOOTSTRAP_FOLDER,
     COMPONENT,
     HTTP_PORT,
+    PRIORITY,
+    QUEUE,
     STORAGE,
     Object,
     run_object,
@@ -91,6 +94,36 @@ def probe_objects(resolved: Resolved, target: Target, key: str, seconds: float) 
         if one["kind"] == "ReplicaSet":
             _make_coordinator(one["spec"]["template"]["spec"])
     return [owner, config_map, *others]
+
+
+def timer_of(job: Object) -> Object:
+    """A Job that makes no pods, needs no queue, and is deleted after the same time as `job`."""
+    metadata, spec = job["metadata"], job["spec"]
+    labels = {key: one for key, one in metadata["labels"].items() if key not in (QUEUE, PRIORITY)}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {**metadata, "name": timer_name(metadata["name"]), "labels": labels},
+        "spec": {
+            "parallelism": 0,
+            "completions": 1,
+            "activeDeadlineSeconds": spec["activeDeadlineSeconds"],
+            "ttlSecondsAfterFinished": 0,
+            "template": spec["template"],
+        },
+    }
+
+
+def timer_name(job: str) -> str:
+    return f"{job}-timer"
+
+
+def ended_by(job: Object, timer: Object, uid: str) -> Object:
+    """The same Job, deleted with its timer, which got `uid` when it was created. Not as its
+    controller: Kueue puts no Job into a queue that another Job controls."""
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "uid": uid}
+    owner = {**reference, "name": timer["metadata"]["name"]}
+    return job | {"metadata": job["metadata"] | {"ownerReferences": [owner]}}
 
 
 def claim_folder(name: str) -> str:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from urllib.parse import urlencode
 
 from headway.clock import Clock
 from headway.errors import BadInput, NotFound
@@ -16,12 +15,10 @@ from headway.kube.names import MANAGED_BY, Object
 from headway.kube.pod_needs import namespace_finding
 from headway.kube.rbac import RBAC
 from headway.kube.reviews import ACCESS, SELF, Right, access_review, is_allowed
+from headway.launch.api_answers import listed, who_asks
 
 AT_A_TIME = 4
 LOOK_SECONDS = 20.0
-PAGE = 500
-MOST_PAGES = 40
-"""Of 500 objects. A cluster with more pods is not counted out: free devices are then not said."""
 CORE, KUEUE = "api/v1", "apis/kueue.x-k8s.io"
 ASKED: Mapping[str, tuple[str, ...]] = {
     "version": ("version",),
@@ -46,7 +43,8 @@ ASKED: Mapping[str, tuple[str, ...]] = {
         KUEUE + "/v1beta1/namespaces/{namespace}/localqueues?",
     ),
 }
-"""Paths; those that end in `?` or `&` are lists."""
+"""Paths; those that end in `?` or `&` are lists. A cluster with too many pods for the time is not
+counted out: free devices are then not said."""
 RIGHTS: Mapping[str, Right] = {
     f"{one.verb} {one.resource}": one
     for one in (
@@ -91,9 +89,8 @@ def _version(kube: KubeClient) -> Object | None:
 
 def _who(kube: KubeClient) -> Object | None:
     """An expired login is said at once; that the API is not there (before 1.28) is not."""
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     with suppress(NotFound, Forbidden):
-        return kube.call("POST", SELF, review)
+        return kube.call("POST", SELF, who_asks())
     return None
 
 
@@ -110,27 +107,11 @@ def _asked(kube: KubeClient, name: str, clock: Clock, until: float) -> Object | 
         try:
             if not path.endswith(("?", "&")):
                 return kube.call("GET", path)
-            return _listed(kube, path, clock, until)
+            return listed(kube, path, clock, until)
         except NotFound:
             if name == "namespace":
                 finding = namespace_finding(kube.namespace)
                 raise BadInput(finding.words, finding.fix) from None
         except (RequestRefused, ClusterUnreachable):
             continue
-    return None
-
-
-def _listed(kube: KubeClient, path: str, clock: Clock, until: float) -> Object | None:
-    """All pages; None if there are too many, or they take too long."""
-    items: list[Object] = []
-    asked = {"limit": str(PAGE)}
-    for _ in range(MOST_PAGES):
-        found = kube.call("GET", f"{path}{urlencode(asked)}")
-        items += found.get("items") or ()
-        token = found.get("metadata", {}).get("continue")
-        if not token:
-            return {"items": items}
-        if clock.monotonic() > until:
-            return None
-        asked["continue"] = token
     return None

@@ -142,6 +142,8 @@ def machines(seen: TargetEvidence) -> CheckLine:
         return failed(MACHINES, f"no worker started: {seen.waits('worker')}", _capacity_fix(seen))
     on = sorted({one.machine for one in workers})
     number = "" if fitting is None else f"; {len(fitting)} machines fit"
+    if seen.look.are_nodes_too_many:
+        number = "; there are too many machines to be looked at one by one"
     if len(workers) == 1:
         return warned(
             MACHINES,

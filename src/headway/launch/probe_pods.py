@@ -27,7 +27,7 @@ from headway.kube.names import (
 )
 from headway.kube.pod_status import WaitReason, describe_pod_exit, is_ready, pod_name
 from headway.kube.probe import ALONE, KEY_HEADER
-from headway.kube.probe_objects import NUM_WORKERS
+from headway.kube.probe_objects import NUM_WORKERS, ended_by, timer_name, timer_of
 from headway.launch.pod_waits import pod_waits
 
 LOOK_SECONDS = 0.5
@@ -94,8 +94,11 @@ class ProbePods:
     def start(self) -> None:
         """Raises HeadwayError if one of the objects is refused; those before it are then there."""
         atexit.register(self.end)
+        timer = timer_of(self._objects[0])
+        made: Job = self._kube.create(timer)
+        assert made.metadata is not None
         began = self._clock.now()
-        job: Job = self._kube.create(self._objects[0])
+        job: Job = self._kube.create(ended_by(self._objects[0], timer, str(made.metadata.uid)))
         assert job.metadata is not None
         assert job.metadata.creationTimestamp is not None
         # The server's clock is given in whole seconds.
@@ -107,8 +110,15 @@ class ProbePods:
     def end(self) -> None:
         """With all that the Job owns. It would end by itself, too, some minutes later."""
         atexit.unregister(self.end)
-        with suppress(HeadwayError):
-            self._kube.delete_job(run_object(self._run))
+        job = run_object(self._run)
+        try:
+            self._kube.delete_job(job)
+            self._kube.delete_job(timer_name(job))
+        except HeadwayError as error:
+            self._say(
+                f"warning: Job {job} of this check cannot be deleted: "
+                f"{error.message}; its pods end by themselves in some minutes"
+            )
 
     def wait(self, seconds: float) -> ProbeStart:
         """Until all run; until those that do not never will; or until the time is over."""
@@ -117,7 +127,7 @@ class ProbePods:
         while True:
             start = ProbeStart()
             for component in COMPONENTS:
-                self._look(component, start, began, ready_after)
+                self._try_to_look(component, start, began, ready_after)
             waits = [(one, why) for one, found in start.waits.items() for why in found]
             if not waits:
                 return start
@@ -135,6 +145,17 @@ class ProbePods:
             if now - began > seconds:
                 return start
             self._clock.sleep(LOOK_SECONDS)
+
+    def _try_to_look(
+        self, component: Component, start: ProbeStart, began: float, ready_after: dict[str, float]
+    ) -> None:
+        """An API server that does not answer may soon; one that refuses does so again."""
+        try:
+            self._look(component, start, began, ready_after)
+        except HeadwayError as error:
+            is_hopeless = not isinstance(error, ClusterUnreachable)
+            words = f"its pods cannot be looked at: {error.message}"
+            start.waits[component] = [WaitReason(words, 1, is_hopeless)]
 
     def _look(
         self, component: Component, start: ProbeStart, began: float, ready_after: dict[str, float]

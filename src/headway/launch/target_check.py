@@ -39,7 +39,7 @@ def checked_target(
     objects = probe_objects(resolved, target, key, longest_seconds)
     say(f"asking the API server about namespace {kube.namespace}")
     try:
-        look = look_at(kube, target, name, objects)
+        look = look_at(kube, target, name, objects, clock)
     except HeadwayError as error:
         others = [
             not_checked(one, "the cluster was not asked") for one in NAMES_IN_ORDER if one != LOGIN

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from headway.kube.check_lines import CheckLine
+from headway.kube.check_lines import NAMES_IN_ORDER, CheckLine, failed
 from headway.launch.api_findings import coordinator_rights, login, policy, quota, your_rights
 from headway.launch.pod_findings import (
     clocks,
@@ -25,4 +25,16 @@ LINES = (
 
 
 def findings(seen: TargetEvidence) -> list[CheckLine]:
-    return [line(seen) for line in LINES]
+    return [
+        _unanswered(name, seen) if name in seen.look.failures else line(seen)
+        for name, line in zip(NAMES_IN_ORDER, LINES, strict=True)
+    ]
+
+
+def _unanswered(name: str, seen: TargetEvidence) -> CheckLine:
+    return failed(
+        name,
+        f"the API server was asked, and failed: {seen.look.failures[name]}",
+        f"headway target check {seen.name} once more; if it fails again: kubectl get --raw "
+        "'/readyz?verbose'",
+    )

@@ -1,28 +1,34 @@
 """What the API server says of a target before any pod is made: login, rights, quota, policy, queue,
-machines, and what pods name. What may not be asked is None."""
+machines, and what pods name. What may not be asked is None; what was asked and not answered is a
+failure of the line that it is for, and all else is asked all the same."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
-from headway.errors import HeadwayError, NotFound
-from headway.kube.client import Forbidden, KubeClient
-from headway.kube.kueue import local_queue_paths
-from headway.kube.names import Object
-from headway.kube.pod_needs import (
-    COORDINATOR,
-    WORKERS,
-    NamedObject,
-    content_finding,
-    missing_finding,
-    named_objects,
-    pod_of,
-    queue_finding,
+from headway.clock import Clock
+from headway.kube.check_lines import (
+    COORDINATOR_RIGHTS,
+    IMAGE,
+    LOGIN,
+    MACHINES,
+    POLICY,
+    QUOTA,
+    STORAGE,
+    YOUR_RIGHTS,
 )
+from headway.kube.client import (
+    ClusterUnreachable,
+    Forbidden,
+    KubeClient,
+    NotLoggedIn,
+    RequestRefused,
+)
+from headway.kube.names import Object
+from headway.kube.pod_needs import COORDINATOR, WORKERS, NamedObject, named_objects
 from headway.kube.reviews import (
     SELF,
     Finding,
@@ -32,13 +38,26 @@ from headway.kube.reviews import (
     user_name,
     user_rights,
 )
+from headway.launch.api_answers import (
+    Answer,
+    asked,
+    dry_run,
+    found_name,
+    found_queue,
+    listed,
+    pod_refusal,
+    queue_answer,
+    who_asks,
+)
 from headway.launch.asked_rights import refused
 from headway.spec.target_file import Target
 
+NODES_SECONDS = 20.0
+"""For all pages of machines."""
+LINES = {"ServiceAccount": COORDINATOR_RIGHTS, "PersistentVolumeClaim": STORAGE}
+"""By the kind of what pods name; of others, IMAGE."""
+
 Found = TypeVar("Found")
-NO_RIGHT = re.compile(r"cannot \w+ resource")
-"""The API server's words for a right that is missing; policies and quotas refuse in others."""
-WHICH_POD = re.compile(r'^.*?pods "[^"]*" is forbidden: ')
 
 
 @dataclass(frozen=True)
@@ -58,6 +77,10 @@ class TargetLook:
     """What is wrong with claims, Secrets and accounts that the target names."""
     claim: Object | None
     """The target's PersistentVolumeClaim."""
+    are_nodes_too_many: bool = False
+    """They were not listed to the end."""
+    failures: dict[str, str] = field(default_factory=dict)
+    """By line: what the API server did not answer, and why."""
 
     @property
     def is_hopeless(self) -> bool:
@@ -66,100 +89,116 @@ class TargetLook:
         return is_refused or any(one.is_fatal for one in self.named)
 
 
-def look_at(kube: KubeClient, target: Target, on: str, objects: Sequence[Object]) -> TargetLook:
-    """Raises HeadwayError if the API server does not answer, or does not know the user. `objects`:
-    that are about to be made; `on`: name of the target."""
+def look_at(
+    kube: KubeClient, target: Target, on: str, objects: Sequence[Object], clock: Clock
+) -> TargetLook:
+    """Raises HeadwayError if the API server does not answer at all, or does not know the user.
+    `objects`: that are about to be made; `on`: name of the target."""
     version = kube.call("GET", "version")
-    namespace = f"api/v1/namespaces/{kube.namespace}"
-    claim = target.storage.claim if target.storage is not None else None
-    with ThreadPoolExecutor(4) as threads:
-        user = threads.submit(_user, kube)
-        missing = threads.submit(_missing, kube, target)
-        quotas = threads.submit(_items, kube, f"{namespace}/resourcequotas")
-        nodes = threads.submit(_items, kube, "api/v1/nodes?limit=500")
-        refusals = threads.submit(_refusals, kube, objects)
-        queue = threads.submit(_queue, kube, target)
-        volume = threads.submit(
-            _allowed, lambda: kube.call("GET", f"{namespace}/persistentvolumeclaims/{claim}")
-        )
-        named = threads.map(
-            lambda one: _named(kube, one, target, on), named_objects(objects, target)
-        )
+    return _Look(kube, target, on, objects, clock).all(version)
+
+
+class _Look:
+    def __init__(
+        self, kube: KubeClient, target: Target, on: str, objects: Sequence[Object], clock: Clock
+    ) -> None:
+        self._kube = kube
+        self._target = target
+        self._on = on
+        self._objects = objects
+        self._clock = clock
+        self._failures: dict[str, str] = {}
+
+    def all(self, version: Object) -> TargetLook:
+        quotas_path = f"api/v1/namespaces/{self._kube.namespace}/resourcequotas"
+        wanted = named_objects(self._objects, self._target)
+        with ThreadPoolExecutor(4) as threads:
+            user = threads.submit(self._ask, LOGIN, "POST", SELF, who_asks())
+            missing = threads.submit(self._tried, YOUR_RIGHTS, self._missing)
+            quotas = threads.submit(self._ask, QUOTA, "GET", quotas_path)
+            nodes = threads.submit(self._tried, MACHINES, self._nodes)
+            refusals = threads.submit(self._refusals)
+            queue = threads.submit(self._queue)
+            answers = list(threads.map(self._name, wanted))
+        found_nodes = nodes.result()
         return TargetLook(
             version=version,
-            user=user.result(),
-            missing=missing.result(),
-            quotas=quotas.result(),
-            nodes=nodes.result(),
+            user=user_name(user.result().content or {}),
+            missing=missing.result() or [],
+            quotas=_items(quotas.result().content),
+            nodes=_items(found_nodes),
             refusals=refusals.result(),
             queue=queue.result(),
-            named=[finding for finding in named if finding is not None],
-            claim=volume.result() if claim is not None else None,
+            named=[
+                finding
+                for one, answer in zip(wanted, answers, strict=True)
+                if (finding := found_name(one, answer, self._target, self._on)) is not None
+            ],
+            claim=self._claim(wanted, answers),
+            are_nodes_too_many=found_nodes is not None and "items" not in found_nodes,
+            failures=self._failures,
         )
 
+    def _ask(self, line: str, method: str, path: str, sent: Object | None = None) -> Answer:
+        answer = asked(self._kube, (method, path, sent))
+        if answer.failure is not None:
+            self._failures.setdefault(line, answer.failure)
+        return answer
 
-def _user(kube: KubeClient) -> str | None:
-    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
-    return user_name(_allowed(lambda: kube.call("POST", SELF, review)) or {})
-
-
-def _missing(kube: KubeClient, target: Target) -> list[Right]:
-    """Of two ways to reach a pod, one is enough."""
-    ways = reaching_rights()
-    wanted = [*user_rights(target), *ways]
-    found = refused(kube, [access_review(right, kube.namespace) for right in wanted])
-    missing = [wanted[index] for index in found]
-    if not all(way in missing for way in ways):
-        missing = [right for right in missing if right not in ways]
-    return missing
-
-
-def _allowed(asked: Callable[[], Found]) -> Found | None:
-    """None if it may not be asked, or is not there."""
-    try:
-        return asked()
-    except (Forbidden, NotFound):
+    def _tried(self, line: str, look: Callable[[], Found]) -> Found | None:
+        """None if it is not answered."""
+        try:
+            return look()
+        except NotLoggedIn:
+            raise
+        except (ClusterUnreachable, RequestRefused) as error:
+            self._failures.setdefault(line, error.message)
         return None
 
+    def _missing(self) -> list[Right]:
+        """Of two ways to reach a pod, one is enough."""
+        ways = reaching_rights()
+        wanted = [*user_rights(self._target), *ways]
+        found = refused(self._kube, [access_review(one, self._kube.namespace) for one in wanted])
+        missing = [wanted[index] for index in found]
+        if not all(way in missing for way in ways):
+            missing = [right for right in missing if right not in ways]
+        return missing
 
-def _items(kube: KubeClient, path: str) -> list[Object] | None:
-    found = _allowed(lambda: kube.call("GET", path))
-    return None if found is None else list(found["items"])
-
-
-def _refusals(kube: KubeClient, objects: Sequence[Object]) -> dict[str, str | None] | None:
-    """By dry runs: a Job whose pods are refused is not."""
-    path = f"api/v1/namespaces/{kube.namespace}/pods?dryRun=All"
-    found: dict[str, str | None] = {}
-    for component, kind in (("worker", WORKERS), ("coordinator", COORDINATOR)):
+    def _nodes(self) -> Object | None:
+        """None if they may not be listed; empty: there are too many."""
+        until = self._clock.monotonic() + NODES_SECONDS
         try:
-            kube.call("POST", path, pod_of(objects, kind))
-            found[component] = None
-        except HeadwayError as error:
-            if NO_RIGHT.search(error.message):
-                return None
-            found[component] = WHICH_POD.sub("", error.message)
-    return found
-
-
-def _queue(kube: KubeClient, target: Target) -> Finding | None:
-    if target.queue is None:
-        return None
-    for path in local_queue_paths(kube.namespace, target.queue):
-        try:
-            return queue_finding(kube.call("GET", path), target)
-        except NotFound:
-            continue
+            return listed(self._kube, "api/v1/nodes?", self._clock, until) or {}
         except Forbidden:
             return None
-    return queue_finding(None, target)
 
+    def _refusals(self) -> dict[str, str | None] | None:
+        found: dict[str, str | None] = {}
+        for component, kind in (("worker", WORKERS), ("coordinator", COORDINATOR)):
+            answer = self._ask(POLICY, *dry_run(self._kube.namespace, self._objects, kind))
+            if answer.content is None and answer.refusal is None:
+                return None
+            found[component] = pod_refusal(answer)
+        return found
 
-def _named(kube: KubeClient, one: NamedObject, target: Target, on: str) -> Finding | None:
-    try:
-        content = kube.call("GET", one.path_in(kube.namespace))
-    except NotFound:
-        return missing_finding(one, target, on)
-    except Forbidden:
+    def _queue(self) -> Finding | None:
+        answer = queue_answer(
+            self._target, self._kube.namespace, lambda path: self._ask(POLICY, "GET", path)
+        )
+        return found_queue(answer, self._target)
+
+    def _name(self, one: NamedObject) -> Answer:
+        return self._ask(LINES.get(one.kind, IMAGE), "GET", one.path_in(self._kube.namespace))
+
+    def _claim(self, named: Sequence[NamedObject], answers: Sequence[Answer]) -> Object | None:
+        claim = self._target.storage.claim if self._target.storage is not None else None
+        for one, answer in zip(named, answers, strict=True):
+            if one.kind == "PersistentVolumeClaim" and one.name == claim:
+                return answer.content
         return None
-    return content_finding(one, content, target)
+
+
+def _items(content: Object | None) -> list[Object] | None:
+    found = None if content is None else content.get("items")
+    return None if found is None else list(found)

@@ -12,7 +12,8 @@ import pytest
 import yaml
 
 from headway.errors import Exit
-from headway.launch.cluster_look import ASKED, PAGE
+from headway.launch.api_answers import PAGE
+from headway.launch.cluster_look import ASKED
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 
