@@ -66,12 +66,11 @@ def rates_of(resolved: Resolved, interruptions: InterruptionsConfig | None) -> N
 
 def save_cost_of(resolved: Resolved, parameters: int, *, on_pods: bool) -> SaveCost:
     """The workers of the first domain write a checkpoint together."""
-    writers = resolved.domain_ranks
-    if resolved.copy_nodes == 0:
-        writers = resolved.num_workers
+    is_one_copy = resolved.copy_nodes == 0
     return save_cost(
         parameters,
-        writers=writers,
+        writers=resolved.num_workers if is_one_copy else resolved.domain_ranks,
+        nodes=resolved.nodes if is_one_copy else resolved.copy_nodes or 1,
         on_gpu=resolved.device != "cpu",
         is_remote=on_pods or "://" in resolved.run_directory,
     )

@@ -60,9 +60,11 @@ class SaveCost:
         return Figure(figure.value, figure.low, figure.high, "assumed", reason)
 
 
-def save_cost(parameters: int, *, writers: int, on_gpu: bool, is_remote: bool) -> SaveCost:
-    """`writers`: workers that write it together, those of the first copy of the model.
-    `is_remote`: whether runs are kept elsewhere than on a disk of the machine."""
+def save_cost(
+    parameters: int, *, writers: int, nodes: int = 1, on_gpu: bool, is_remote: bool
+) -> SaveCost:
+    """`writers`: workers that write it together, those of the first copy of the model; `nodes`: on
+    so many nodes. `is_remote`: whether runs are kept elsewhere than on a disk of the machine."""
     num_bytes = parameters * CHECKPOINT_BYTES
     share = num_bytes / writers
     size = f"{num_bytes / 1e9:.3g} GB" + (f" by {writers} workers" if writers > 1 else "")
@@ -75,11 +77,15 @@ def save_cost(parameters: int, *, writers: int, on_gpu: bool, is_remote: bool) -
     )
     speed = REMOTE_WRITE if is_remote else LOCAL_WRITE
     write = combined(
-        lambda speed: num_bytes / speed,
+        lambda speed: num_bytes / speed / nodes,
         {"speed": speed},
-        f"{num_bytes / 1e9:.3g} GB: {speed.reason}",
+        f"{num_bytes / 1e9:.3g} GB by {_nodes(nodes)}: {speed.reason}",
     )
     return SaveCost(num_bytes, held, write)
+
+
+def _nodes(count: int) -> str:
+    return f"{count} node{'s' if count > 1 else ''}"
 
 
 def young_interval(save_seconds: float, mean_seconds: float) -> float:

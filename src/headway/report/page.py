@@ -10,6 +10,8 @@ from typing import Any
 
 import yaml
 
+from headway.memory_limits import byte_size
+from headway.plan.outcome import OutcomeRow, RowUnit
 from headway.report.interruptions import Interruption
 from headway.report.run_data import METRICS, RunData, differing_settings
 from headway.state.ledger import Verdict
@@ -22,9 +24,21 @@ KINDS = {
     "change": "changing members",
     "down": "not running",
 }
-NUMBERS = {"step", "seconds", "last step", "tokens", "loss", "held-out", "goodput", "hours"}
+NUMBERS = {
+    "planned",
+    "measured",
+    "ratio",
+    "step",
+    "seconds",
+    "last step",
+    "tokens",
+    "loss",
+    "held-out",
+    "goodput",
+    "hours",
+}
 """Columns aligned to the right."""
-WIDE = {"cause", "ledger", "prompt", "continuation"}
+WIDE = {"cause", "why", "ledger", "prompt", "continuation"}
 """Columns that are broken into lines."""
 
 
@@ -201,6 +215,10 @@ def _details(run: RunData, is_one_of_several: bool) -> list[str]:
         )
         table = _table(("step", "prompt", "continuation"), texts)
         parts += [f"<h2>{name}{'S' if not name else 's'}amples</h2>", table]
+    if run.planned:
+        outcome = map(_outcome_cells, run.planned)
+        table = _table(("", "planned", "measured", "ratio", "why"), outcome)
+        parts += [f"<h2>{name}{'P' if not name else 'p'}lanned and measured</h2>", table]
     if run.interruptions:
         rows = (
             (str(one.step), KINDS[one.kind], escape(one.cause), f"{one.seconds:.1f}")
@@ -223,6 +241,33 @@ def _details(run: RunData, is_one_of_several: bool) -> list[str]:
         *parts,
         f"<details><summary>{name}run file, resolved</summary><pre>{escape(text)}</pre></details>",
     ]
+
+
+def _outcome_cells(row: OutcomeRow) -> Sequence[str]:
+    planned = row.planned
+    return (
+        escape(row.what),
+        "" if planned is None else _outcome_value(planned.value, row.unit),
+        "" if row.measured is None else _outcome_value(row.measured, row.unit),
+        "" if row.ratio is None else f"{row.ratio:.2f}",
+        escape(row.why),
+    )
+
+
+def _outcome_value(value: float, unit: RowUnit) -> str:
+    match unit:
+        case "seconds":
+            return _seconds(value) if value >= 10 else f"{value:.3g} s"
+        case "share":
+            return f"{value:.1%}"
+        case "bytes":
+            return byte_size(int(value))
+        case "usd":
+            return f"${value:,.2f}"
+        case "count":
+            return f"{value:,.3g}"
+        case "per_second":
+            return f"{value:,.0f}"
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from headway.clock import seconds_of
+from headway.plan.outcome import OutcomeRow, outcome_rows
 from headway.report.interruptions import Interruption, interruptions
+from headway.report.planned import kept_plan, measured_so_far
 from headway.report.series import Series, thinned
 from headway.state.ledger import Verdict, verify_ledger
 from headway.state.rewinds import Record, apply_rewinds
@@ -49,6 +51,8 @@ class RunData:
     versions: dict[str, str]
     settings: dict[str, Any]
     """The resolved run file."""
+    planned: list[OutcomeRow]
+    """What was planned at its newest start beside what was measured; empty without a plan."""
 
     @property
     def is_script(self) -> bool:
@@ -86,7 +90,13 @@ def run_data(directory: RunDirectory, now: float) -> RunData:
         end=end,
         versions=started[-1].get("versions", {}) if started else {},
         settings=resolved.run.model_dump(mode="json", by_alias=True, exclude_none=True),
+        planned=_planned(directory),
     )
+
+
+def _planned(directory: RunDirectory) -> list[OutcomeRow]:
+    plan = kept_plan(directory)
+    return [] if plan is None else outcome_rows(plan, measured_so_far(directory))
 
 
 def ledger_verdict(directory: RunDirectory) -> Verdict | None:

@@ -147,3 +147,6 @@ def test_the_cost_of_a_save() -> None:
     gpus = save_cost(70 * 10**9, writers=64, on_gpu=True, is_remote=True)
     assert gpus.held_seconds.value == pytest.approx(70e9 * 12 / 64 / 10e9)
     assert gpus.held_seconds.basis == "assumed"
+    wide = save_cost(70 * 10**9, writers=64, nodes=8, on_gpu=True, is_remote=True)
+    assert wide.write_seconds.value == pytest.approx(70e9 * 12 / 8 / 1e9)
+    assert wide.load_seconds.value == wide.write_seconds.value

@@ -7,6 +7,8 @@ import random
 import re
 from pathlib import Path
 
+from headway.plan.figure import Figure
+from headway.plan.outcome import PLAN, PlanRecord
 from headway.report.interruptions import interruptions
 from headway.report.page import page
 from headway.report.run_data import MOST_SAMPLED, ledger_verdict, run_data
@@ -99,6 +101,19 @@ def test_one_run(headway: Headway, folder: Path) -> None:
     assert set(charts) == {"loss", "lr", "grad_norm", "tokens_per_second", "members"}
     assert [one["label"] for one in charts["loss"]["series"]] == ["Loss", "held-out"]
     assert len(charts["loss"]["series"][0]["x"]) == run.step == 600
+
+
+def test_what_was_planned_beside_what_was_measured(headway: Headway, folder: Path) -> None:
+    run = ten_interruptions(folder)
+    assert "lanned and measured" not in page_of(headway, folder, "spot"), "an earlier version's"
+    slow = Figure(2.0, 1.9, 2.1, "fitted", "half of <the> peak")
+    record = PlanRecord("2026-11-18T00:00:00Z", "cpu:1", {"step_seconds": slow})
+    run.directory.store.write(PLAN, record.as_text().encode())
+    page = page_of(headway, folder, "spot")
+    assert "<h2>Planned and measured</h2>" in page
+    assert '<td>a step</td><td class="number">2 s</td><td class="number">1 s</td>' in page
+    assert "below what was planned (fitted): half of &lt;the&gt; peak" in page
+    assert "<td>goodput</td>" in page
 
 
 def test_activations_by_block(headway: Headway, folder: Path) -> None:

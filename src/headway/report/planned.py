@@ -1,0 +1,60 @@
+"""What a run has measured so far, for a comparison with the plan that it was started with."""
+
+from __future__ import annotations
+
+import statistics
+
+from headway.clock import seconds_of
+from headway.plan.outcome import PLAN, Measured, PlanRecord
+from headway.report.interruptions import interruptions
+from headway.state.goodput import goodput
+from headway.state.rewinds import apply_rewinds
+from headway.state.run_directory import RunDirectory
+from headway.state.status import newest_event
+
+WARMUP_STEPS = 3
+"""Steps after a start that compile, fill caches and allocate."""
+STARTING = ("start", "import", "build", "load")
+
+
+def kept_plan(directory: RunDirectory) -> PlanRecord | None:
+    """None for a run of an earlier version, or if a later one wrote it."""
+    try:
+        return PlanRecord.from_text(directory.store.read(PLAN))
+    except FileNotFoundError:
+        return None
+
+
+def measured_so_far(directory: RunDirectory, usd: float | None = None) -> Measured:
+    """`usd`: money spent, if prices are known. Reads the run's logs."""
+    resolved = directory.read_spec()
+    events, taken = directory.history(), directory.metrics.read()[0]
+    steps = apply_rewinds(taken)
+    started = newest_event(events, "started")
+    since = seconds_of(started["time"]) if started else 0.0
+    recent = [step["seconds"] for step in steps if seconds_of(step["time"]) >= since]
+    settled = recent[WARMUP_STEPS:] or recent
+    found = goodput(events, taken)
+    lost = found.lost_seconds if found is not None else {}
+    starting = sum(lost.get(cause, 0.0) for cause in STARTING)
+    total = found.total_seconds if found is not None else 0.0
+    # Changes that were planned, and replacements that join, are none.
+    losses = [
+        one
+        for one in interruptions(events, taken)
+        if one.kind == "restart" or (one.kind == "change" and " is lost" in one.cause)
+    ]
+    return Measured(
+        steps=len(steps),
+        total_steps=started["total_steps"] if started else None,
+        tokens_per_step=resolved.tokens_per_step,
+        step_seconds=statistics.median(settled) if settled else None,
+        goodput=found.ratio if found is not None else None,
+        goodput_after_start=found.learning_seconds / (total - starting)
+        if found is not None and total > starting
+        else None,
+        lost_seconds=lost,
+        spent_seconds=total,
+        interruptions=len(losses),
+        usd=usd,
+    )
