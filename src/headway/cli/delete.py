@@ -156,7 +156,7 @@ def deletion_on(run: TargetRun) -> Deletion:
         )
     if job is None and not _may_be_saved(run):
         raise NotFound(f"there is no run {run.name} on {run.on}", f"headway list --on {run.on}")
-    return Deletion(f"run {run.name} on {run.on} {ALL_SAVED}", functools.partial(_delete_on, run))
+    return Deletion(f"run {run.name} on {run.on} {ALL_SAVED}", functools.partial(delete_on, run))
 
 
 def _may_be_saved(run: TargetRun) -> bool:
@@ -170,7 +170,7 @@ def _may_be_saved(run: TargetRun) -> bool:
         return True
 
 
-def _delete_on(run: TargetRun) -> None:
+def delete_on(run: TargetRun) -> None:
     from headway.cli.target_run import note_started_on
     from headway.errors import HeadwayError, NotFound, RunFailed
 

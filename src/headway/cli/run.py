@@ -52,7 +52,7 @@ def run(
         typer.Option(
             "--warm",
             help="With --on: only fill the cache of compiled code, by ten steps of a copy of the "
-            "run that is deleted again.",
+            "run that is deleted again. With --nodes: for a run of so many.",
         ),
     ] = False,
 ) -> None:
@@ -76,7 +76,7 @@ def run(
     if warm:
         from headway.cli.warm import warm_on
 
-        warm_on(loaded, run_file, set_ or [], on)
+        warm_on(loaded, run_file, set_ or [], on, nodes, extend)
         return
     if on is not None:
         from headway.cli.target_launch import launch_on

@@ -300,7 +300,7 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
         status = status_when_training(run.cluster, say)
         is_stopped = status.get("state") != "running" and _is_suspended(run)
         if is_stopped:
-            _raise_failure(run)
+            raise_failure(run)
     except KeyboardInterrupt:
         say(f"no longer waiting; run {run.name} continues on {run.on}")
         hint("headway status", "headway stop")
@@ -333,7 +333,7 @@ def _is_suspended(run: TargetRun) -> bool:
     return job is not None and run.cluster.job_status(job).state == "suspended"
 
 
-def _raise_failure(run: TargetRun) -> None:
+def raise_failure(run: TargetRun) -> None:
     """If the keeper has given the run up. It suspends the Job and ends; what it noted is in the
     storage."""
     from headway.state.status import read_status

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from headway.cli.delete import deletion_on
+from headway.cli.delete import delete_on, deletion_on
 from headway.cli.output import compiled_text, hint, say
-from headway.cli.target_launch import launched
+from headway.cli.target_launch import launched, raise_failure
 from headway.cli.target_render import target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods
 from headway.errors import BadInput, NotFound, RunFailed
@@ -31,7 +31,19 @@ MOST_NAME = 35
 """Characters of the run's name that are left for this one."""
 
 
-def warm_on(loaded: Loaded, run_file: str | None, overrides: list[str], on: str | None) -> None:
+def warm_on(
+    loaded: Loaded,
+    run_file: str | None,
+    overrides: list[str],
+    on: str | None,
+    nodes: int | None,
+    extend: bool,
+) -> None:
+    """`nodes`: of the run that is to find its code compiled."""
+    if extend:
+        raise BadInput(
+            "--extend does nothing with --warm: ten steps compile what a run of any length needs"
+        )
     if on is None:
         raise BadInput(
             "--warm needs --on: on this machine torch keeps what it compiled in a folder of its own"
@@ -41,27 +53,44 @@ def warm_on(loaded: Loaded, run_file: str | None, overrides: list[str], on: str 
     found = load_target(on, loaded.folder)
     if found.target.compile_cache == "off":
         raise BadInput(f"{found.mark(('compile_cache',))}: it is off, so nothing would be kept")
-    resolved = target_plan(loaded, found, None).resolved
+    resolved = target_plan(loaded, found, nodes).resolved
     name = f"{run_name(loaded)[:MOST_NAME].rstrip('-')}-warm"
     short = load_run(run_file, [*overrides, f"name={name}", *shortening(resolved)])
     run = TargetRun(name, on, found.target, loaded.folder, bucket_of(short))
     _require_none(run)
     new = launched(short, on, None, extend=False)
     assert new is not None, "there was none before"
+    wait_and_delete(new)
+
+
+def wait_and_delete(run: TargetRun) -> None:
     try:
-        status_when_training(new.cluster, say)
-        _wait_for_end(new)
+        status_when_training(run.cluster, say)
+        _wait_for_end(run)
     except KeyboardInterrupt:
-        say(f"no longer waiting; run {name} continues on {on}")
-        hint(f"when it has finished: headway delete {name} --on {on}")
+        say(f"no longer waiting; run {run.name} continues on {run.on}")
+        hint(f"when it has finished: headway delete {run.name} --on {run.on}")
         raise typer.Exit(130) from None
     except RunFailed as error:
-        raise RunFailed(error.message, error.hint or f"headway logs {name} --on {on}") from None
-    counted = newest_event(new.directory().history(), "compiled")
-    deletion_on(new).delete()
+        left = _left(run)
+        raise RunFailed(error.message, error.hint or left) from None
+    counted = newest_event(run.directory().history(), "compiled")
+    deletion_on(run).delete()
     end_claim_pods()
     if counted is not None:
         say(f"warm: {compiled_text(counted)}")
+
+
+def _left(run: TargetRun) -> str:
+    """What is left of one that failed. One that has ended stays, for its logs; one that has not
+    would wait for machines, or hold them, and is deleted."""
+    job = run.cluster.job()
+    if job is None or not run.cluster.job_status(job).is_under_way:
+        logs, delete = (f"headway {one} {run.name} --on {run.on}" for one in ("logs", "delete"))
+        return f"{logs}; then {delete}"
+    delete_on(run)
+    end_claim_pods()
+    return f"run {run.name} is deleted; nothing was compiled"
 
 
 def _require_none(run: TargetRun) -> None:
@@ -102,6 +131,7 @@ def _wait_for_end(run: TargetRun) -> None:
         if status.state == "finished":
             return
         if status.state in ("failed", "suspended"):
+            raise_failure(run)
             raise RunFailed(f"run {run.name} has ended on {run.on}: {status.why or status.state}")
         if clock.monotonic() > deadline:
             raise RunFailed(f"run {run.name} has not ended on {run.on} for {END_SECONDS:.0f} s")

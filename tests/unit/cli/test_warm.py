@@ -8,13 +8,16 @@ from pathlib import Path
 import pytest
 
 from headway.cli.target_render import target_plan
-from headway.cli.warm import shortening
+from headway.cli.target_run import TargetRun
+from headway.cli.warm import shortening, wait_and_delete
 from headway.clock import SystemClock
-from headway.errors import Exit
+from headway.errors import Exit, RunFailed
+from headway.kube.names import labels
 from headway.launch.compile_identity import run_facts
 from headway.spec.load import load_run, load_target
 from headway.state.run_directory import Journal, RunDirectory
-from support.fake_kube import FakeKube, fake_kube
+from support.clock import Hurried
+from support.fake_kube import PODS, FakeKube, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
 from support.launchable import TARGET, write_run_and_target
@@ -96,8 +99,37 @@ def test_one_that_fails_stays_to_be_looked_at(headway: Headway, kube: FakeKube) 
     kube.job_status = {"conditions": [failed]}
     said = headway("run", "--warm", "--on", "lab", "--set", COMPILES)
     assert said.exit_code == Exit.RUN_FAILED
-    assert "hint: headway logs it-warm --on lab" in said.err
+    assert "hint: headway logs it-warm --on lab; then headway delete it-warm --on lab" in said.err
     assert f"{JOBS}/headway-it-warm" in kube.objects
+
+
+def test_one_that_does_not_start_is_deleted(kube: FakeKube, folder: Path) -> None:
+    """It would wait for its image for ever, and be in the way of the next try."""
+    kube.job("it-warm")
+    waiting = {"reason": "ErrImagePull", "message": "no such image"}
+    metadata = {"name": "it-0", "labels": labels("it-warm", "worker"), "uid": "1"}
+    container = {"name": "worker", "image": "it", "imageID": "", "ready": False}
+    container |= {"restartCount": 0, "state": {"waiting": waiting}}
+    status = {"phase": "Pending", "containerStatuses": [container]}
+    kube.put(f"{PODS}/it-0", {"metadata": metadata, "status": status, "spec": {"containers": []}})
+    saved = RunDirectory.create(folder / "runs/it-warm", SystemClock())
+    target = load_target("lab", folder).target
+    run = TargetRun("it-warm", "lab", target, folder, str(folder / "runs"))
+    run.cluster.clock = Hurried()
+    with pytest.raises(RunFailed, match="the image cannot be pulled") as raised:
+        wait_and_delete(run)
+    assert raised.value.hint == "run it-warm is deleted; nothing was compiled"
+    assert kube.objects == {}
+    assert not Path(saved.location).exists()
+
+
+def test_the_copy_is_of_the_run_with_so_many_nodes(headway: Headway, kube: FakeKube) -> None:
+    """As many as it has hold one copy of the model."""
+    kube.job_status = {"conditions": [{"type": "Failed", "status": "True", "message": "it fails"}]}
+    shared = ("--set", COMPILES, "--set", "shard=all", "--nodes", "3")
+    said = headway("run", "--warm", "--on", "lab", *shared)
+    assert said.exit_code == Exit.RUN_FAILED, said.err
+    assert kube.objects[f"{JOBS}/headway-it-warm"]["spec"]["completions"] == 3
 
 
 def test_a_run_of_that_name_is_left_alone(headway: Headway, kube: FakeKube, folder: Path) -> None:
@@ -116,6 +148,7 @@ def test_a_run_of_that_name_is_left_alone(headway: Headway, kube: FakeKube, fold
     [
         (["--warm", "--set", COMPILES], "--warm needs --on"),
         (["--warm", "--on", "lab"], "--warm has nothing to do: memory.compile is off"),
+        (["--warm", "--on", "lab", "--extend"], "--extend does nothing with --warm"),
     ],
 )
 def test_refused(headway: Headway, folder: Path, arguments: list[str], words: str) -> None:
