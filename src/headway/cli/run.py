@@ -111,6 +111,7 @@ def train_here(
     from headway.cli.code_changes import note_code
     from headway.cli.device_check import require_devices_here
     from headway.cli.hub_pins import spec_before, with_hub_commits
+    from headway.cli.launch_plan import note_plan
     from headway.cli.preflight import (
         parameters_of,
         require_trainable_here,
@@ -176,6 +177,7 @@ def train_here(
         )
         directory = RunDirectory.create(location, SystemClock())
         note_code(location, code)
+        note_plan(loaded, location, nodes)
         note_started_on(loaded.folder, resolved.name, None)
         return location, _train(resolved, directory)
 

@@ -17,6 +17,7 @@ from headway import __version__
 from headway.cli.code_changes import note_code
 from headway.cli.hub_pins import spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
+from headway.cli.launch_plan import note_plan
 from headway.cli.output import hint, say, warn
 from headway.cli.preflight import say_auto_interval, warn_of_run_file
 from headway.cli.run_packages import packages_of
@@ -103,6 +104,7 @@ def _launch(
     say_auto_interval(plan.resolved)
     upload_folders(storage, plan, on)
     note_code(run.location, plan.code)
+    note_plan(loaded, run.location, plan.resolved.nodes, on)
     if keeps_compiled(plan.resolved, run.target):
         _make_compiled_secret(run)
     there.let_go()

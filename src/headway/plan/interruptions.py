@@ -371,7 +371,7 @@ def _lost(
     interruptions = with_losses / mean
     found["restart"] = interruptions * restart
     found["redone"] = max(0.0, with_losses - most - found["restart"])
-    if place.trains_with_fewer:
+    if place.trains_with_fewer and place.on_pods:  # here it is back with the others
         # The replacement joins as planned: all save, and restart together.
         found["restart"] += interruptions * (join + held + write + load + gpu)
     return found

@@ -2,6 +2,7 @@
 
     run.json            format version, name, creation time, what it was forked from
     spec.json           the resolved run
+    plan.json           what was planned at the newest start, if anything could be
     generations/        000001.json, ...: each start, and the step it began at
     launcher.jsonl      events of the launcher: launched, failed, stopped
     events.jsonl        events of training: started, evaluated, saved, skipped, ...

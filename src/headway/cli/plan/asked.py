@@ -69,9 +69,9 @@ def read_asked(
     if on is not None and ":" in on:
         return Asked(loaded, _place_of_shape(loaded.run, on, wanted, device), directory)
     if on is not None:
-        loaded, place = _place_of_target(loaded, on, wanted, device)
+        loaded, place = place_of_target(loaded, on, wanted, device)
         return Asked(loaded, place, directory)
-    return Asked(loaded, _place_of_run(loaded, wanted, device), directory)
+    return Asked(loaded, place_of_run(loaded, wanted, device), directory)
 
 
 def _found(
@@ -122,7 +122,7 @@ def _place_of_shape(
     return PlannedPlace(str(wanted), fleets)
 
 
-def _place_of_target(
+def place_of_target(
     loaded: Loaded, on: str, nodes: NodeRange | None, device: str | None
 ) -> tuple[Loaded, PlannedPlace]:
     from headway.kube.placement import amount_in_bytes
@@ -158,7 +158,7 @@ def _place_of_target(
     return replace(loaded, run=run), place
 
 
-def _place_of_run(loaded: Loaded, nodes: NodeRange | None, device: str | None) -> PlannedPlace:
+def place_of_run(loaded: Loaded, nodes: NodeRange | None, device: str | None) -> PlannedPlace:
     """The devices that the run file names, else those of this machine."""
     from headway.launch.hardware import this_machine
 

@@ -1,0 +1,50 @@
+"""The plan of a start, kept in the run directory: `headway plan RUN` and the report compare it with
+what was measured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from headway.cli.output import warn
+from headway.clock import SystemClock, stamp
+from headway.errors import HeadwayError
+from headway.plan.outcome import PLAN, PlanRecord
+from headway.spec.quantities import NodeRange
+from headway.state.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from headway.spec.load import Loaded
+
+
+def note_plan(loaded: Loaded, location: str, nodes: int, on: str | None = None) -> None:
+    """Before a start of the run at `location`. `on`: its target; None: this machine. A plan that
+    cannot be made or kept stops no run."""
+    record = planned(loaded, nodes, on)
+    if record is None:
+        return
+    try:
+        RunDirectory(location).store.write(PLAN, record.as_text().encode())
+    except OSError as error:
+        warn(f"the plan of this start is not kept: {error}")
+
+
+def planned(loaded: Loaded, nodes: int, on: str | None) -> PlanRecord | None:
+    """None if nothing can be planned: a script, or a model that only its own code knows."""
+    from headway.cli.plan.asked import Asked, place_of_run, place_of_target
+    from headway.cli.plan.estimate import plan_of
+
+    number = NodeRange(nodes, nodes)
+    try:
+        if on is None:
+            place = place_of_run(loaded, number, None)
+        else:
+            loaded, place = place_of_target(loaded, on, number, None)
+        found = plan_of(Asked(loaded, place))
+    except HeadwayError:
+        return None
+    first = found.fleets[0]
+    sections = (found.model, *first.sections)
+    figures = {entry.key: entry.figure for section in sections for entry in section.entries}
+    if not figures:
+        return None
+    return PlanRecord(stamp(SystemClock().now()), f"{first.fleet} ({place.words})", figures)
