@@ -17,6 +17,7 @@ from headway.clock import SystemClock, stamp
 from headway.kube.client import KubeClient
 from headway.kube.kinds import KindTerms
 from headway.kube.names import CONTROLLER_UIDS, FINALIZER, GATE, INDEX, SUSPECT, labels
+from headway.kube.node_rates import NodeRates
 from headway.launch import keeper as keeper_module
 from headway.launch import pod_watch as watch_module
 from headway.launch.scarcity import ScarcityRules
@@ -114,7 +115,7 @@ class KeptRun:
         kube.job("it", startTime="2026-11-16T09:00:00Z")
         kube.coordinator("it")
 
-    def new_keeper(self, kinds: Sequence[KindTerms] = ()) -> Any:
+    def new_keeper(self, kinds: Sequence[KindTerms] = (), rates: NodeRates | None = None) -> Any:
         return self.code.keeper.Keeper(
             KubeClient.from_kubeconfig(None, "ml"),
             self.resolved,
@@ -123,6 +124,7 @@ class KeptRun:
             spot_label=SPOT,
             scarcity=SCARCITY,
             kinds=kinds,
+            rates=rates,
             clock=self.clock,
             say=self.said.append,
         )
@@ -266,6 +268,8 @@ class KeptRun:
             self.sync()
             self.keeper.look(self.coordinator)
             self.keeper.pods.calls.wait()
+            if self.keeper.job.money is not None:
+                self.keeper.job.money.settle()
             self.clock.passed += keeper_module.LOOK_SECONDS
             if not self.is_kept or self.clock.passed > end:
                 return

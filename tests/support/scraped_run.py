@@ -11,6 +11,7 @@ from prometheus_client.samples import Sample
 from headway.clock import Clock, SystemClock, stamp
 from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.spent_money import FILE, Account, NodeRate, PodTime
 
 
 def scraped_run(folder: Path, clock: Clock | None = None, *, name: str = "wiki") -> RunDirectory:
@@ -31,6 +32,10 @@ def scraped_run(folder: Path, clock: Clock | None = None, *, name: str = "wiki")
         launcher.note("lost", node=1, local_rank=local_rank, how="no longer answers (it-1-a)")
     launcher.note("replaced", node=1, pod="it-1-b", seconds=18.0)
     launcher.note("coordinator_lost", how="signal 9")
+    account, now = Account(keeper=1), clock.now()
+    pod = PodTime("it-0-a", now - 3600, None)
+    account.look([pod], lambda name: NodeRate("cpu:2", "on_demand", 0.4), "launch", now)
+    directory.store.write(FILE, account.text(None).encode())
     return directory
 
 

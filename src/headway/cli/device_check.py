@@ -20,6 +20,7 @@ from headway.plan.device_refusals import (
 )
 from headway.plan.machines import other_machine, too_much_for
 from headway.plan.memory_need import least_size
+from headway.plan.prices import unknown_price
 from headway.plan.unsupported_accelerators import family_of_resource
 from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.located_yaml import PRESET
@@ -68,6 +69,7 @@ def require_supported_on(loaded: Loaded, found: LoadedTarget) -> None:
             (("pod", "device"),), f"{problem}, and Headway does not run on them", ON_CPU
         )
         _refuse(refusal, loaded, found)
+    _refuse(unknown_price(found.target.prices, found.target.accelerators), loaded, found)
     if found.target.machine is not None:
         _refuse(other_machine(run, found.target.machine), loaded, found)
         _refuse(too_much_for(found.target.machine, _amounts(found.target)), loaded, found)

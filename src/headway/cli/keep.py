@@ -13,10 +13,11 @@ def keep() -> None:
     """Supervise a run on Kubernetes (used in the coordinator's pod of headway run --on).
 
     Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_KEY and, for what a target may leave
-    out, HEADWAY_SPOT_LABEL, HEADWAY_SCARCITY and HEADWAY_KINDS."""
+    out, HEADWAY_SPOT_LABEL, HEADWAY_SCARCITY, HEADWAY_KINDS and HEADWAY_PRICES."""
     from headway.clock import SystemClock, stamp
     from headway.kube.client import KubeClient
     from headway.kube.kinds import parse_kinds
+    from headway.kube.node_rates import NodeRates
     from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
     from headway.launch.scarcity import ScarcityRules
@@ -28,6 +29,7 @@ def keep() -> None:
     assert resolved is not None, "HEADWAY_SPEC is in the pod"
     label, _, value = os.environ.get("HEADWAY_SPOT_LABEL", "").partition("=")
     scarcity = os.environ.get("HEADWAY_SCARCITY")
+    prices = os.environ.get("HEADWAY_PRICES")
     keeper = Keeper(
         KubeClient.in_cluster(),
         resolved,
@@ -36,6 +38,7 @@ def keep() -> None:
         spot_label=(label, value) if label else None,
         scarcity=ScarcityRules.parse(scarcity) if scarcity else None,
         kinds=parse_kinds(os.environ.get("HEADWAY_KINDS")),
+        rates=NodeRates.parse(prices) if prices else None,
         clock=clock,
         say=lambda text: say(f"{stamp(clock.now())} {text}"),
     )

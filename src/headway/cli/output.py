@@ -11,6 +11,7 @@ from headway.cli.terminal import has_colour, labelled
 
 if TYPE_CHECKING:
     from headway.state.goodput import Goodput
+    from headway.state.spent_money import Spending
 
 
 def say(text: str = "") -> None:
@@ -93,3 +94,14 @@ def goodput_text(found: Goodput) -> str:
     )
     total = short_time(found.total_seconds)
     return f"{found.ratio:.1%} of {total}" + (f"; the rest went to {worst}" if worst else "")
+
+
+def spending_text(found: Spending) -> str:
+    """Money that a run has cost, and what its nodes cost now."""
+    from headway.spec.price_config import dollars
+
+    budget = f" of {dollars(found.budget_usd)}" if found.budget_usd is not None else ""
+    rate = f", at {dollars(found.usd_per_hour)} an hour now" if found.usd_per_hour else ""
+    is_unsure = any(one.capacity == "unknown" for one in found.rates)
+    most = " (at most: machines whose label cannot be read count as on demand)" * is_unsure
+    return f"{dollars(found.usd)}{budget}{rate}{most}"

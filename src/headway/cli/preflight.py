@@ -25,6 +25,16 @@ def say_auto_interval(resolved: Resolved) -> None:
         say(f"checkpoints every {resolved.checkpoint_every} (auto: headway check says why)")
 
 
+def warn_of_budget(loaded: Loaded) -> None:
+    """On this machine nobody pays by the hour, and nothing keeps a budget."""
+    from headway.spec.located_yaml import PRESET
+
+    for name in sorted(loaded.run.budget.model_fields_set):
+        mark = loaded.located.mark(("budget", name))
+        if getattr(loaded.run.budget, name) is not None and not mark.file.endswith(PRESET):
+            warn(f"{mark}: budget.{name} is kept on a target; here the run does not stop at it")
+
+
 def require_trainable_here(loaded: Loaded) -> None:
     """Raises if this machine lacks packages that the run needs. What a script imports is known to
     itself alone."""

@@ -116,6 +116,7 @@ def train_here(
         parameters_of,
         require_trainable_here,
         say_auto_interval,
+        warn_of_budget,
         warn_of_run_file,
     )
     from headway.cli.restart_check import is_left_to_train
@@ -135,6 +136,7 @@ def train_here(
 
     require_trainable_here(loaded)
     warn_of_run_file(loaded)
+    warn_of_budget(loaded)
     location = location or run_directory(loaded)
 
     def code_now() -> CodeFolder | None:

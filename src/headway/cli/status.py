@@ -16,6 +16,7 @@ from headway.cli.output import (
     short_count,
     short_loss,
     short_time,
+    spending_text,
 )
 from headway.errors import NotFound
 
@@ -146,16 +147,18 @@ def _state_of(found: RunStatus, on_cluster: ClusterRunStatus) -> State:
 
 def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:
     """Lines for a run whose newest start ended because its budget was used up."""
+    from headway.spec.price_config import dollars
+
     last = [event for event in events if event["event"] in ("launched", "budget")][-1:]
-    return [
-        (
-            "budget",
-            f"{event['spent_hours']:g} of {event['hours']:g} hours are used up, and a resumed run "
-            f"stops again: raise budget.hours, then headway run --on {on}",
-        )
-        for event in last
-        if event["event"] == "budget"
-    ]
+    if not last or last[0]["event"] != "budget":
+        return []
+    (event,) = last
+    key = "budget.hours"
+    used = f"{event.get('spent_hours', 0):g} of {event.get('hours', 0):g} hours"
+    if "spent_usd" in event:
+        key, used = "budget.usd", f"{dollars(event['spent_usd'])} of {dollars(event['usd'])}"
+    words = f"{used} are used up, and a resumed run stops again: raise {key}, then headway run"
+    return [("budget", f"{words} --on {on}")]
 
 
 def _lines(
@@ -197,6 +200,8 @@ def _lines(
         lines.append(("compile", compiled_text(found.compiled)))
     if found.goodput is not None:
         lines.append(("goodput", goodput_text(found.goodput)))
+    if found.spending is not None:
+        lines.append(("spent", spending_text(found.spending)))
     lines.append(("folder", found.folder))
     if found.is_script:
         from headway.state.run_directory import OUTPUT

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 from lightkube.models.batch_v1 import JobCondition
 from lightkube.models.core_v1 import (
@@ -304,6 +305,24 @@ def ran_seconds(pod: Pod) -> float:
     if ended is None or ended.startedAt is None or ended.finishedAt is None:
         return 0.0
     return (ended.finishedAt - ended.startedAt).total_seconds()
+
+
+def placed_time(pod: Pod) -> datetime | None:
+    """When the scheduler gave it its machine."""
+    assert pod.metadata is not None
+    for condition in (pod.status.conditions if pod.status else None) or ():
+        if condition.type == "PodScheduled" and condition.status == "True":
+            return condition.lastTransitionTime or pod.metadata.creationTimestamp
+    return pod.metadata.creationTimestamp
+
+
+def end_time(pod: Pod) -> datetime | None:
+    """When the last of its containers ended, if it has ended and its machine said so."""
+    if pod.status is None or pod.status.phase not in ("Succeeded", "Failed"):
+        return None
+    ends = [one.state.terminated for one in _containers(pod.status) if one.state is not None]
+    times = [end.finishedAt for end in ends if end is not None and end.finishedAt is not None]
+    return max(times, default=None)
 
 
 def was_killed(pod: Pod) -> bool:

@@ -64,6 +64,8 @@ class RunFacts:
     """Some node's pods keep failing, and the run makes no step in between."""
     spent_seconds: float | None
     """Time used, if it was read at this look and there is a budget."""
+    spent_usd: float | None = None
+    """Money spent, if that is counted and known."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ class NoteScaling:
 
 @dataclass(frozen=True)
 class NoteBudget:
-    spent_seconds: float
+    """One of them is used up."""
+
+    spent_seconds: float | None = None
+    spent_usd: float | None = None
 
 
 @dataclass(frozen=True)
@@ -130,6 +135,7 @@ class JobTracker:
     """Remembers what earlier looks saw."""
 
     budget_seconds: float | None
+    budget_usd: float | None = None
     nodes: int | None = None
     launch: str | None = None
     """The newest that was noted."""
@@ -163,10 +169,15 @@ class JobTracker:
     def _to_stop(self, facts: RunFacts) -> list[JobDecision]:
         if facts.is_hopeless:
             return [StopRun()]
-        spent = facts.spent_seconds
-        if spent is None or self.budget_seconds is None or spent < self.budget_seconds:
-            return []
-        return [NoteBudget(spent), StopRun()]
+        if _is_used_up(facts.spent_usd, self.budget_usd):
+            return [NoteBudget(spent_usd=facts.spent_usd), StopRun()]
+        if _is_used_up(facts.spent_seconds, self.budget_seconds):
+            return [NoteBudget(facts.spent_seconds), StopRun()]
+        return []
+
+
+def _is_used_up(spent: float | None, budget: float | None) -> bool:
+    return spent is not None and budget is not None and spent >= budget
 
 
 def job_facts(job: Job) -> JobFacts:

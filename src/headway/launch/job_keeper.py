@@ -16,10 +16,12 @@ from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.kinds import KindTerms
 from headway.kube.kueue import mend_job, stop_job
 from headway.kube.names import coordinator_object, run_object
+from headway.kube.node_rates import NodeRates
 from headway.launch.job_decisions import (
     EndKeeper,
     EndSuspicions,
     JobDecision,
+    JobFacts,
     JobTracker,
     MendJob,
     NoteBudget,
@@ -33,6 +35,8 @@ from headway.launch.job_decisions import (
 )
 from headway.launch.keeper_notes import KeeperNotes
 from headway.launch.kept_objects import keep_failed
+from headway.launch.money_keeper import MoneyKeeper
+from headway.launch.pod_decisions import PodFacts
 from headway.launch.pod_keeper import PodKeeper
 from headway.launch.scarcity import (
     GiveBack,
@@ -67,16 +71,23 @@ class JobKeeper:
         *,
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
+        rates: NodeRates | None = None,
         clock: Clock,
     ) -> None:
         """`scarcity`: None if pods are never given back. `kinds`: of accelerators, if the run may
-        have one of several."""
+        have one of several. `rates`: what nodes cost, if the target says so."""
         self._kube = kube
         self._notes = notes
         self._pods = pods
         self._clock = clock
-        hours = notes.resolved.run.budget.hours
-        self._tracker = JobTracker(None if hours is None else 3600 * hours)
+        budget = notes.resolved.run.budget
+        hours = budget.hours
+        self._tracker = JobTracker(None if hours is None else 3600 * hours, budget.usd)
+        self.money = (
+            MoneyKeeper(kube, rates, budget.usd, notes.directory.store, clock, notes.say)
+            if rates is not None
+            else None
+        )
         self._scarcity = (
             ScarcityTracker(scarcity, fewest_nodes(notes.resolved), [one.name for one in kinds])
             if scarcity is not None
@@ -179,13 +190,22 @@ class JobKeeper:
         self.is_idle = facts is None or facts.is_suspended or facts.has_ended
         is_hopeless = self._pods.is_hopeless
         is_running = facts is not None and not facts.is_suspended and not is_hopeless
+        pods = self._pods.watch.pods()
         return RunFacts(
             job=facts,
-            pods=self._pods.watch.pods(),
+            pods=pods,
             has_markers=self._pods.has_markers,
             is_hopeless=is_hopeless,
             spent_seconds=self._spent_seconds() if is_running else None,
+            spent_usd=self._spent_usd(facts, pods),
         )
+
+    def _spent_usd(self, job: JobFacts | None, pods: Sequence[PodFacts] | None) -> float | None:
+        if self.money is None or job is None:
+            return None
+        # Before the first launch is noted, the pods may be those of an earlier one.
+        spending = self.money.look(pods, job.accelerators, self._tracker.launch)
+        return None if spending is None else spending.usd
 
     def _of_scarcity(self, facts: RunFacts) -> list[ScarcityDecision]:
         if self._scarcity is None or facts.job is None or facts.pods is None:
@@ -215,8 +235,8 @@ class JobKeeper:
             case NoteScaling(before, nodes):
                 notes.note("scaled", nodes=nodes, before=before)
                 self._pods.replacements.scale(nodes)
-            case NoteBudget(spent_seconds):
-                notes.budget(spent_seconds)
+            case NoteBudget(spent_seconds, spent_usd):
+                notes.budget(spent_seconds, spent_usd)
             case StopRun():
                 assert job is not None
                 stop_job(self._kube, job)
@@ -234,10 +254,16 @@ class JobKeeper:
                         notes.failed(node, last_words, why)
             case EndKeeper():
                 notes.flush()
+                self.finish()
                 if self._is_over():
                     self._scale_coordinator(0)
                     if not self._is_over():  # resumed meanwhile, and its call came before ours
                         self._scale_coordinator(1)
+
+    def finish(self) -> None:
+        """Records what is only known here."""
+        if self.money is not None:
+            self.money.save()
 
     def _scale_coordinator(self, replicas: int) -> None:
         with suppress(NotFound):  # deleted with the run, and so will be this pod

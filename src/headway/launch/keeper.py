@@ -23,6 +23,7 @@ from headway.kube.client import KubeClient
 from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.kinds import KindTerms
 from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object
+from headway.kube.node_rates import NodeRates
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.job_keeper import JobKeeper
 from headway.launch.keeper_notes import KeeperNotes
@@ -50,12 +51,13 @@ class Keeper:
         spot_label: tuple[str, str] | None,
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
+        rates: NodeRates | None = None,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
         """`spot_label`: label of machines on which the minimum of nodes must not run. `scarcity`:
         None if pods are never given back. `kinds`: of accelerators, if the run may have one of
-        several."""
+        several. `rates`: what nodes cost, if the target says so."""
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
@@ -64,7 +66,7 @@ class Keeper:
         self.notes = KeeperNotes(directory, resolved, clock, say)
         self.pods = PodKeeper(kube, self.notes, spot_label, clock)
         self.job = JobKeeper(
-            kube, self.notes, self.pods, scarcity=scarcity, kinds=kinds, clock=clock
+            kube, self.notes, self.pods, scarcity=scarcity, kinds=kinds, rates=rates, clock=clock
         )
         self._key = key
 
@@ -99,6 +101,7 @@ class Keeper:
             self.pods.watch.start()
             stack.callback(self.pods.watch.stop)
             stack.callback(self.notes.flush)
+            stack.callback(self.job.finish)
             while not self.is_stopping:
                 self.look(coordinator)
                 self.clock.sleep(LOOK_SECONDS)

@@ -11,6 +11,7 @@ from headway.clock import Clock
 from headway.errors import HeadwayError
 from headway.kube.client import ClusterUnreachable
 from headway.launch.worker_exit import failed_facts
+from headway.spec.price_config import dollars
 from headway.spec.resolve import Resolved
 from headway.state.generations import next_generation
 from headway.state.run_directory import Journal, RunDirectory
@@ -74,10 +75,18 @@ class KeeperNotes:
         for local_rank in range(self.resolved.ranks_per_node):
             self.note("lost", node=node, local_rank=local_rank, how=f"{how} ({pod})")
 
-    def budget(self, spent_seconds: float) -> None:
-        hours = self.resolved.run.budget.hours
-        self.say(f"the budget of {hours:g} hours is used up: the run saves and stops")
-        self.note("budget", hours=hours, spent_hours=round(spent_seconds / 3600, 3))
+    def budget(self, spent_seconds: float | None, spent_usd: float | None) -> None:
+        """Either is used up."""
+        budget = self.resolved.run.budget
+        if spent_usd is not None:
+            assert budget.usd is not None
+            used = f"{dollars(budget.usd)} is used up ({dollars(spent_usd)})"
+            self.note("budget", usd=budget.usd, spent_usd=round(spent_usd, 4))
+        else:
+            assert spent_seconds is not None
+            used = f"{budget.hours:g} hours is used up"
+            self.note("budget", hours=budget.hours, spent_hours=round(spent_seconds / 3600, 3))
+        self.say(f"the budget of {used}: the run saves and stops")
 
     def failed(self, node: int, last_words: str | None, why: str) -> None:
         """Once: a keeper before this one, or a worker, may have noted it."""

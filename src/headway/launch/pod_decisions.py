@@ -84,6 +84,10 @@ class PodFacts:
     """Ended from outside, not for its memory or disk: with its machine, most likely."""
     never_runs: bool = False
     """Failed because its image cannot be executed: so would the next one."""
+    placed_at: float | None = None
+    """When it got its machine, in seconds since 1970."""
+    ended_at: float | None = None
+    """When it ended, if it has and somebody noted it."""
 
 
 @dataclass(frozen=True)

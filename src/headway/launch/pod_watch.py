@@ -14,9 +14,11 @@ from headway.kube.client import ClusterUnreachable, KubeClient, StaleVersion
 from headway.kube.names import FINALIZER, GATE, INDEX, SUSPECT_UNTIL, labels
 from headway.kube.pod_status import (
     describe_pod_exit,
+    end_time,
     exit_code,
     is_own_error,
     is_unreachable,
+    placed_time,
     ran_seconds,
     termination_message,
     was_killed,
@@ -137,6 +139,8 @@ def pod_facts(pod: Pod) -> PodFacts:
         ran_seconds=ran_seconds(pod),
         was_killed=has_failed and was_killed(pod),
         never_runs=has_failed and wrong_architecture(pod) is not None,
+        placed_at=_seconds(placed_time(pod)) if spec.nodeName is not None else None,
+        ended_at=_seconds(ended) if (ended := end_time(pod)) is not None else None,
     )
 
 

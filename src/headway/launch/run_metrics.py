@@ -72,6 +72,10 @@ def _numbers(
         members = 0
     return {
         "step": ("Newest committed step.", status.step),
+        "spent_usd": (
+            "Dollars that its nodes have cost.",
+            status.spending.usd if status.spending is not None else None,
+        ),
         "steps_planned": ("Steps of the whole run.", status.total_steps),
         "loss": ("Training loss of the newest step.", status.loss),
         "learning_rate": ("Learning rate of the newest step.", status.lr),

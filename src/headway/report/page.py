@@ -14,6 +14,7 @@ from headway.memory_limits import byte_size
 from headway.plan.outcome import OutcomeRow, RowUnit
 from headway.report.interruptions import Interruption
 from headway.report.run_data import METRICS, RunData, differing_settings
+from headway.spec.price_config import dollars
 from headway.state.ledger import Verdict
 
 SHORT_SECONDS = 7200
@@ -24,18 +25,14 @@ KINDS = {
     "change": "changing members",
     "down": "not running",
 }
+CAPACITIES = {
+    "on_demand": "on demand",
+    "spot": "spot",
+    "unknown": "not known, counted as on demand",
+}
 NUMBERS = {
-    "planned",
-    "measured",
-    "ratio",
-    "step",
-    "seconds",
-    "last step",
-    "tokens",
-    "loss",
-    "held-out",
-    "goodput",
-    "hours",
+    *("step", "seconds", "last step", "tokens", "loss", "held-out", "goodput", "hours", "spent"),
+    *("planned", "measured", "ratio", "dollars an hour", "pods", "hours of all pods", "dollars"),
 }
 """Columns aligned to the right."""
 WIDE = {"cause", "why", "ledger", "prompt", "continuation"}
@@ -135,8 +132,21 @@ def _chart_place(chart: dict[str, Any]) -> str:
 
 
 def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
-    names = ("run", "state", "last step", "loss", "held-out", "hours", "goodput", "ledger")
-    return _table(names, map(_summary_cells, runs, ledgers))
+    names = ["run", "state", "last step", "loss", "held-out", "hours", "goodput", "ledger"]
+    rows = [[*_summary_cells(run, ledger)] for run, ledger in zip(runs, ledgers, strict=True)]
+    if any(run.status.spending is not None for run in runs):
+        names.insert(-1, "spent")
+        for row, run in zip(rows, runs, strict=True):
+            row.insert(-1, _spent(run))
+    return _table(names, rows)
+
+
+def _spent(run: RunData) -> str:
+    spending = run.status.spending
+    if spending is None:
+        return ""
+    budget = f" of {dollars(spending.budget_usd)}" if spending.budget_usd is not None else ""
+    return f"{dollars(spending.usd)}{budget}"
 
 
 def _summary_cells(run: RunData, ledger: Verdict | None) -> Sequence[str]:
@@ -232,6 +242,23 @@ def _details(run: RunData, is_one_of_several: bool) -> list[str]:
         parts += [
             f"<h2>{name}{'T' if not name else 't'}ime lost, by cause</h2>",
             _table(("cause", "seconds"), cells),
+        ]
+    if run.status.spending is not None:
+        costs = (
+            (
+                escape(rate.node),
+                CAPACITIES[rate.capacity],
+                f"{rate.usd_per_hour:,.2f}",
+                f"{rate.nodes:,}",
+                f"{rate.hours:,.2f}",
+                f"{rate.usd:,.2f}",
+            )
+            for rate in run.status.spending.rates
+        )
+        columns = ("node", "machine", "dollars an hour", "pods", "hours of all pods", "dollars")
+        parts += [
+            f"<h2>{name}{'M' if not name else 'm'}oney, by the target's prices</h2>",
+            _table(columns, costs),
         ]
     if run.versions:
         versions = ", ".join(f"{key} {value}" for key, value in run.versions.items())

@@ -328,8 +328,9 @@ class ResourcesConfig(Section):
 class BudgetConfig(Section):
     """Limits at which the run saves a checkpoint and stops."""
 
-    usd: float | None = Field(default=None, gt=0, json_schema_extra={"not_yet": True})
-    """Dollars."""
+    usd: float | None = Field(default=None, gt=0)
+    """On a target with `prices` for the run's nodes: dollars that its nodes cost, over all
+    restarts."""
     hours: float | None = Field(default=None, gt=0)
     """On a target: hours of wall-clock time over all restarts."""
 

@@ -24,6 +24,7 @@ from headway.spec.pod_config import (
     PodConfig,
     PrepareConfig,
 )
+from headway.spec.price_config import PricesField
 from headway.spec.quantities import Interval, IntervalField
 from headway.spec.run_file import BudgetConfig, ResourcesConfig, RunFile
 from headway.spec.section import (
@@ -223,8 +224,11 @@ class Target(Section):
     """Labels of the machines that have a kind of accelerator, in place of those that Headway knows:
     `{H100: [{example.com/gpu: h100}, {example.com/gpu: h100-nvl}]}`. A machine has to have all
     labels of one entry; `[]`: no label is needed."""
-    prices: dict[str, float] = {}
-    """Dollars per device hour, by device."""
+    prices: PricesField = {}
+    """What you pay: dollars per device hour by kind, `{H100: {on_demand: 4, spot: 2}}` or
+    `{H100: 4}`. A name alone, such as A100, is for all boards of that name, `gpu` for all
+    accelerators without a price of their own. `cpu`: per hour of a node without accelerators.
+    `storage`: per GB and month. `budget.usd` and the money spent in `headway status` need it."""
     interruptions: InterruptionsConfig = InterruptionsConfig()
     """How often nodes are interrupted: `{spot: 20% per hour, on_demand: 0.5% per day}`."""
     spot_label: dict[str, str] = {}

@@ -14,6 +14,7 @@ from headway.state.goodput import spent_seconds as time_spent
 from headway.state.record_log import RememberedLog
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
+from headway.state.spent_money import Spending, read_spending
 from headway.state.time_left import seconds_left
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost", "waiting"]
@@ -83,6 +84,8 @@ class RunStatus:
     is_script: bool = False
     """Whether it runs a command of the user's: steps are those of its heartbeat, if it writes
     one."""
+    spending: Spending | None = None
+    """What it has cost; None: it runs on no target, or that has no prices."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,7 +95,9 @@ class RunStatus:
         """From the JSON of another process."""
         changes = [MembershipChange(**change) for change in known["changes"]]
         counted = Goodput(**known["goodput"]) if known["goodput"] is not None else None
-        return cls(**{**known, "changes": changes, "goodput": counted})
+        spent = known.get("spending")
+        spending = Spending.from_json(spent) if spent is not None else None
+        return cls(**{**known, "changes": changes, "goodput": counted, "spending": spending})
 
 
 def watched(directory: RunDirectory, more_keys: Sequence[str] = ()) -> RunDirectory:
@@ -143,6 +148,7 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         grad_norm=last.get("grad_norm") if last else None,
         compiled=newest_event(events, "compiled"),
         is_script=_is_script(events),
+        spending=read_spending(directory.store),
     )
 
 

@@ -458,6 +458,20 @@ def test_a_pod_with_a_device_of_another_maker(headway: Headway, folder: Path) ->
             "targets.yaml:5:29: pod.resources.memory: more than a machine of the target has "
             "(g5.xlarge: 15.2 GiB)\nhint: memory: 13Gi",
         ),
+        (
+            "",
+            "  prices: {cpu: 0.4, H10O: 4}\n",
+            "targets.yaml:6:22: prices.H10O: H10O is not a device that Headway knows\n"
+            "hint: did you mean H100?",
+        ),
+        (
+            "resources: {accelerators: T4:4}\nprecision: fp16\nbudget: {usd: 500}\n",
+            "  prices: {A10G: 4}\n",
+            "targets.yaml:6:3: lab.prices: there is no price of T4, and budget.usd is $500.00: "
+            "nothing says what the run has cost\nhint: in the target: prices: {T4: {on_demand: "
+            "DOLLARS, spot: DOLLARS}}, per device hour; stated on public pages: $0.98 at AWS "
+            "(g4dn.12xlarge, us-east-1, 2026-07-20); or remove budget.usd",
+        ),
     ],
 )
 def test_a_run_for_another_machine_than_the_targets(

@@ -18,6 +18,7 @@ from headway.launch.cluster_run import ASK_AGAIN_SECONDS, ClusterRun
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.spent_money import Account, NodeRate, PodTime
 from support.clock import Patient
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_s3 import FakeS3, fake_s3
@@ -337,6 +338,30 @@ def test_a_run_that_has_used_up_its_hours_says_so(
         "budget.hours, then headway run --on lab\n"
     )
     assert (why in said) == (state == "stopped")
+
+
+def test_money_is_shown_with_the_budget(headway: Headway, kube: FakeKube, folder: Path) -> None:
+    directory = ended(folder / "claim" / "runs" / "it")
+    journal = Journal(directory.launcher, SystemClock())
+    journal.note("budget", usd=20.0, spent_usd=20.0083)
+    journal.note("stopped")
+    account = Account(keeper=1)
+    rate = NodeRate("H100:8", "unknown", 32.0)
+    pod = PodTime("it-0-aaaaa", 1_800_000_000.0, 1_800_002_251.0, has_ended=True)
+    account.look([pod], lambda name: rate, "launch", 1_800_003_000.0)
+    directory.store.write("spent.json", account.text(20.0).encode())
+    said = headway("status", "--on", "lab").out
+    assert (
+        "budget      $20.01 of $20.00 are used up, and a resumed run stops again: raise "
+        "budget.usd, then headway run --on lab\n"
+    ) in said
+    assert (
+        "spent       $20.01 of $20.00 (at most: machines whose label cannot be read count as on "
+        "demand)\n"
+    ) in said
+    spending = shown(headway, "--on", "lab")["spending"]
+    assert (round(spending["usd"], 4), spending["budget_usd"]) == (20.0089, 20.0)
+    assert spending["rates"][0]["hours"] == pytest.approx(2251 / 3600)
 
 
 # --- logs

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from headway.errors import HeadwayError, SpecError
+from headway.kube.node_rates import NodeRates
 from headway.kube.placement import whole_cores
+from headway.spec.price_config import PriceConfig
 from headway.spec.resolve import Resolved
 
 Render = Callable[..., list[dict[str, Any]]]
@@ -115,6 +117,7 @@ def test_the_target_gives_defaults_and_the_run_file_overrides_them(
     edit(folder / "run.yaml", "resources: {accelerators: cpu:1, nodes: 2}\n", "")
     with (folder / "targets.yaml").open("a") as targets:
         targets.write("  resources: {accelerators: cpu:4, nodes: 3}\n  budget: {usd: 5}\n")
+        targets.write("  prices: {cpu: 0.4}\n")
     found = placed(render())
     assert (found.nodes, found.ranks_per_node, found.run.budget.usd) == (3, 4, 5)
     found = placed(render("resources.accelerators=cpu:2", "budget.hours=1"))
@@ -336,3 +339,36 @@ def test_other_devices_need_no_right_to_lock_memory(
 ) -> None:
     edit(folder / "targets.yaml", RESOURCES, f"resources: {{cpu: 4, memory: 8Gi, {name}: 1}}")
     render()
+
+
+def rates_of(objects: list[dict[str, Any]]) -> NodeRates | None:
+    """As the coordinator gets them."""
+    (made,) = (one for one in objects if one["kind"] == "ReplicaSet")
+    environment = made["spec"]["template"]["spec"]["containers"][0]["env"]
+    found = [one["value"] for one in environment if one["name"] == "HEADWAY_PRICES"]
+    return NodeRates.parse(found[0]) if found else None
+
+
+def test_the_coordinator_knows_what_nodes_cost(render: Render, folder: Path) -> None:
+    assert rates_of(render()) is None
+    with (folder / "targets.yaml").open("a") as targets:
+        targets.write(
+            "  prices: {H100: {on_demand: 4, spot: 2}, A100: 3, cpu: 0.4}\n"
+            "  spot_label: {spot: yes}\n"
+        )
+    assert rates_of(render()) == NodeRates(
+        {"cpu:1": PriceConfig(on_demand=0.4)}, None, ("spot", "yes")
+    )
+    two = rates_of(render("resources.accelerators=[H100:8, A100-80:8]", "resources.spot=all"))
+    assert two is not None
+    assert two.kinds == {
+        "H100:8": PriceConfig(on_demand=32.0, spot=16.0),
+        "A100-80:8": PriceConfig(on_demand=24.0),
+    }
+    assert two.on_demand_below == 0
+    above = rates_of(render("resources.nodes=2..4", "resources.spot=above_min"))
+    assert above is not None
+    assert above.on_demand_below == 2
+    assert rates_of(render("resources.accelerators=L4:1")) is None, "it has no price"
+    with pytest.raises(SpecError, match=r"there is no price of L4, and budget.usd is \$5.00"):
+        render("resources.accelerators=L4:1", "budget.usd=5")

@@ -66,6 +66,14 @@ def test_a_run_is_stopped_when_its_budget_is_used_up(tracker: JobTracker) -> Non
     assert JobTracker(budget_seconds=None).look(replace(RUN, spent_seconds=1e9)) == []
 
 
+def test_a_run_is_stopped_when_its_money_is_spent() -> None:
+    tracker = JobTracker(budget_seconds=None, budget_usd=50.0)
+    assert tracker.look(replace(RUN, spent_usd=49.99)) == []
+    assert tracker.look(replace(RUN, spent_usd=50.0)) == [NoteBudget(spent_usd=50.0), StopRun()]
+    assert JobTracker(budget_seconds=None).look(replace(RUN, spent_usd=1e9)) == []
+    assert tracker.look(replace(RUN, job=SUSPENDED, spent_usd=51.0)) == [], "it stops already"
+
+
 def test_a_stopped_run_ends_the_coordinator_after_its_last_pod(tracker: JobTracker) -> None:
     stopped = replace(RUN, job=SUSPENDED)
     assert tracker.look(stopped) == []

@@ -238,7 +238,7 @@ DEFECTS: list[tuple[Callable[[KeptRun], None], Defect]] = [
         Defect(
             "the budget is not heeded",
             "job_decisions",
-            "return [NoteBudget(spent), StopRun()]",
+            "return [NoteBudget(facts.spent_seconds), StopRun()]",
             "return []",
         ),
     ),

@@ -13,6 +13,7 @@ from headway.report.interruptions import interruptions
 from headway.report.page import page
 from headway.report.run_data import MOST_SAMPLED, ledger_verdict, run_data
 from headway.report.series import MOST_POINTS, thinned
+from headway.state.spent_money import Account, NodeRate, PodTime
 from support.in_process import Headway
 from support.interrupted_run import START, InterruptedRun, ten_interruptions
 
@@ -67,6 +68,23 @@ def test_samples_from_the_first_to_the_last(tmp_path: Path) -> None:
     assert (len(steps), steps[0], steps[-1]) == (MOST_SAMPLED, 1, 100)
     text = page([found], [ledger_verdict(run.directory)])
     assert '<td class="wide">The &lt;b&gt;</td><td class="wide">100 &amp; more</td>' in text
+
+
+def test_what_a_run_has_cost(tmp_path: Path) -> None:
+    run = InterruptedRun(tmp_path, "paid", 10)
+    run.launch()
+    run.train(10)
+    assert "spent" not in page([run_data(run.directory, START)], [None])
+    account = Account(keeper=1)
+    pods = [PodTime(f"it-{number}-s", START, START + 1800, True) for number in range(3)]
+    account.look(pods, lambda name: NodeRate("H100:8", "spot", 12.0), "launch", START + 1800)
+    run.directory.store.write("spent.json", account.text(20.0).encode())
+    text = page([run_data(run.directory, START)], [None])
+    assert '<th class="number">spent</th>' in text
+    assert "$18.00 of $20.00" in text
+    cells = ("H100:8", "spot", "12.00", "3", "1.50", "18.00")
+    assert "Money, by the target's prices" in text
+    assert all(f">{cell}</td>" in text for cell in cells)
 
 
 def test_spikes_survive_thinning() -> None:

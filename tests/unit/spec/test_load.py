@@ -388,7 +388,7 @@ cloud:
 def test_targets(folder: Path) -> None:
     Path("targets.yaml").write_text(TARGETS)
     targets = load_targets(folder)
-    assert targets["lab"].prices == {"H100": 2.1}
+    assert targets["lab"].prices["H100"].on_demand == 2.1
     assert targets["cloud"].storage is not None
     assert targets["cloud"].storage.url == "s3://bucket/prefix"
 

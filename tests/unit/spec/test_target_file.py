@@ -144,3 +144,29 @@ def test_the_schema_takes_what_we_take() -> None:
     pod = TargetFile.model_json_schema()["$defs"]["PodConfig"]["properties"]
     assert amount.items() <= pod["resources"]["additionalProperties"].items()
     assert amount.items() <= pod["shared_memory"].items()
+
+
+@pytest.mark.parametrize(
+    ("prices", "says"),
+    [
+        ("{H100: x}", "2:12: lab.prices.H100: input should be a valid number"),
+        ("{H100: true}", "2:12: lab.prices.H100: input should be a valid number"),
+        ("{H100: -1}", "2:12: lab.prices.H100: input should be greater than 0 (found -1)"),
+        ("{H100: {spot: 2}}", "2:12: lab.prices.H100 has no key 'on_demand'"),
+        ("{H100: {on_demand: 4, sport: 2}}", "did you mean spot?"),
+        ("{storage: {on_demand: 1, spot: 2}}", "`storage` has one price"),
+    ],
+)
+def test_prices_are_checked_with_their_line(tmp_path: Path, prices: str, says: str) -> None:
+    (tmp_path / "targets.yaml").write_text(f"lab:\n  prices: {prices}\n")
+    with pytest.raises(SpecError) as raised:
+        load_target("lab", tmp_path)
+    assert says in str(raised.value)
+
+
+def test_a_plain_price_is_that_on_demand(tmp_path: Path) -> None:
+    text = "lab:\n  prices: {H100: {on_demand: 4, spot: 2}, L4: 0.80, cpu: 1, storage: 0.02}\n"
+    (tmp_path / "targets.yaml").write_text(text)
+    found = load_target("lab", tmp_path).target.prices
+    assert (found["H100"].on_demand, found["H100"].spot) == (4, 2)
+    assert (found["L4"].on_demand, found["L4"].spot) == (0.8, None)
