@@ -140,6 +140,9 @@ bench-lean: install  ## memory of each of 4 ranks while a model of 1.35B paramet
 bench-activations: install ## cost of activation statistics every 100 steps
 	$(BENCH).activations
 
+bench-memory: install ## memory that plan predicts against what torch allocates, in real steps
+	$(BENCH).memory
+
 bench-data: install  ## speed of data prepare against bare tokenizers and datasets.map, and its memory
 	$(BENCH).data
 

@@ -1,0 +1,486 @@
+"""Memory that a device needs: in a step, while the model is built, while it is saved.
+
+A step is a few moments at which memory can be highest; at each of them what is alive is counted
+part by part. On CPUs the counts are compared with torch's own (`make bench-memory`); what GPUs need
+beside them is fitted to published runs or assumed, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from headway.memory_limits import byte_size
+from headway.plan.accelerators import Precision
+from headway.plan.batch_division import num_micro_batches, share_of
+from headway.plan.figure import Figure, weakest
+from headway.plan.fleet import Fleet
+from headway.plan.saved_activations import (
+    NUMBER_BYTES,
+    KeptBytes,
+    LayerShape,
+    kept_bytes,
+    layer_shape,
+)
+from headway.plan.workload import Layout, Workload
+
+Verdict = Literal["fits", "may not fit", "does not fit"]
+Bytes = Mapping[str, int]
+"""By the name of a part."""
+
+COUNT_SHARE = 0.03
+"""Uncertainty of a count on CPUs: the worst of `make bench-memory` was off by less."""
+SMALL_SHARE = 0.005
+SAVE_BUFFER_BYTES = 2 * 2**26
+"""Of pinned memory of the host, through which a device's state is copied."""
+WORKER_HOST_BYTES = 2**30
+"""Memory of the host that a worker on a GPU needs beside its data: torch with CUDA, assumed."""
+
+
+@dataclass(frozen=True)
+class GpuOverhead:
+    """What a GPU needs beyond the tensors that are counted."""
+
+    allocator_low: float
+    allocator: float
+    allocator_high: float
+    """Memory that torch's allocator holds and cannot use, as a share of what it gives out."""
+    outside_low: int
+    outside: int
+    outside_high: int
+    """CUDA's context, cuBLAS' and NCCL's buffers: the device has them, torch does not count
+    them."""
+
+
+# Reserved over counted bytes of the published runs that may be fitted to; see
+# docs/concepts/plan-accuracy.md. What is outside of torch is assumed: nobody prints it.
+GPU_OVERHEAD = GpuOverhead(0.0, 0.06, 0.16, 2**29, 2**30, 3 * 2**29)
+
+
+@dataclass(frozen=True)
+class StateBytes:
+    """Bytes per parameter that a device, or a group of them, holds for a whole step."""
+
+    weights: int = 4
+    gradients: int = 4
+    optimizer: int = 8
+    reduce: int = 4
+    """Of a gradient while it is reduce-scattered."""
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """One device's step, in the numbers that its memory depends on."""
+
+    model: LayerShape
+    parameters: int
+    kept: KeptBytes
+    number: int
+    """Bytes of an activation, and of a weight that is computed with."""
+    tokens: int
+    """Of a micro-batch."""
+    shards: int
+    recomputes: bool
+    has_gradients: bool
+    """Whether there are gradients before the backward pass that is looked at: of an earlier
+    micro-batch, or zeros in buckets."""
+    on_gpu: bool
+    offloads: bool = False
+    teacher_parameters: int = 0
+    uses_lamb: bool = False
+    state: StateBytes = StateBytes()
+    logits_bytes: int = 12
+    """Per token and vocabulary entry, where the loss is differentiated: the log-softmax that was
+    kept, and two gradients."""
+
+    @property
+    def root_parameters(self) -> int:
+        """Of what is in no layer."""
+        return self.parameters - self.model.layers * self.model.layer_parameters
+
+    @property
+    def is_sharded(self) -> bool:
+        return self.shards > 1
+
+
+@dataclass(frozen=True)
+class MemoryEstimate:
+    """Memory of one device of a run, and of its node's host."""
+
+    parts: Mapping[str, Figure]
+    """What is alive when a step needs most; they add up to `step`."""
+    moment: str
+    """When that is."""
+    step: Figure
+    building: Figure
+    saving: Figure
+    """Of the device, while the weights are made, and while the state is copied to be saved."""
+    host: Figure
+    """Memory of a node's host that all its workers need for saving, building and offloading; on
+    the CPU, all that they need."""
+    room: Figure | None
+    """Memory that a worker can use; None: not known."""
+
+    @property
+    def peak(self) -> Figure:
+        return max((self.step, self.building, self.saving), key=lambda figure: figure.value)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """None: nothing is known to compare with."""
+        if self.room is None:
+            return None
+        if max(self.step.high, self.building.high, self.saving.high) <= self.room.low:
+            return "fits"
+        return "does not fit" if self.peak.low > self.room.high else "may not fit"
+
+
+def memory_of(workload: Workload, fleet: Fleet, layout: Layout) -> MemoryEstimate:
+    """For the device that needs most: the first one."""
+    shape = step_shape(workload, fleet, layout)
+    moment, counted = highest_moment(shape)
+    parts = _with_overhead(counted, shape, fleet, is_exact=not workload.compiles)
+    step = _sum(parts, f"{moment}: the sum of {len(parts)} parts")
+    state = sum(_state(shape).values())
+    building = state + 4 * largest_part(shape)
+    built = _scaled(_whole(building, "state, and one part of the model as it is made"), shape)
+    copied = state + sum(_gradients(shape).values())
+    if not shape.on_gpu:
+        copied += _saved_bytes(shape, fleet)  # the copy that is written is in the same memory
+    saved = _scaled(_whole(copied, "state, gradients and what is copied of it to be saved"), shape)
+    return MemoryEstimate(
+        parts, moment, step, built, saved, _host(shape, fleet, step, saved), _room(fleet)
+    )
+
+
+def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
+    model = layer_shape(workload.model)
+    on_gpu = fleet.device is not None
+    batches = num_micro_batches(workload.global_batch, workload.micro)
+    shards = min(layout.shard_devices, fleet.num_devices)
+    workers = fleet.num_devices - fleet.num_devices % shards
+    passes = share_of(batches, workers, shards, 0).num_passes
+    is_bucketed = shards == 1 and fleet.num_devices > 1
+    teacher = workload.teacher
+    return StepShape(
+        model=model,
+        parameters=workload.model.size.parameters,
+        kept=kept_bytes(model, workload.sequence_length, workload.precision, fleet.device),
+        number=NUMBER_BYTES[workload.precision],
+        tokens=workload.micro * workload.sequence_length,
+        shards=shards,
+        recomputes=layout.recomputes or layout.offloads,
+        offloads=layout.offloads,
+        has_gradients=passes > 1 or is_bucketed,
+        on_gpu=on_gpu,
+        teacher_parameters=teacher.size.parameters if teacher else 0,
+        uses_lamb=workload.optimizer == "lamb",
+        logits_bytes=12 if teacher is None else _distilled_logits_bytes(workload.precision),
+    )
+
+
+def highest_moment(shape: StepShape) -> tuple[str, Bytes]:
+    """When a step needs most, and what is alive then."""
+    moments = {
+        "when the loss is differentiated": _at_loss(shape),
+        "in the backward pass of the output head": _at_head(shape),
+        "in the backward pass of the last layer": _at_layer(shape, done=0),
+        "in the backward pass of the first layer": _at_layer(shape, done=shape.model.layers - 1),
+        "at the end of the backward pass": _at_end(shape),
+        "when the optimizer updates the weights": _at_update(shape),
+    }
+    name = max(moments, key=lambda moment: sum(moments[moment].values()))
+    return name, {part: size for part, size in moments[name].items() if size}
+
+
+def largest_part(shape: StepShape) -> int:
+    """Parameters of the largest tensor: a table of tokens, or a matrix of a layer."""
+    return max(shape.model.table_parameters, shape.model.hidden * shape.model.inner)
+
+
+def _state(shape: StepShape) -> dict[str, int]:
+    """What is there from the first step to the last, apart from gradients."""
+    teacher = _share(4 * shape.teacher_parameters, shape.shards)
+    return {
+        "weights": _share(shape.state.weights * shape.parameters, shape.shards),
+        "optimizer": _share(shape.state.optimizer * shape.parameters, shape.shards),
+        "teacher": teacher,
+    }
+
+
+def _gradients(shape: StepShape, parameters: int | None = None) -> dict[str, int]:
+    number = shape.parameters if parameters is None else parameters
+    return {"gradients": _share(shape.state.gradients * number, shape.shards)}
+
+
+def _in_passes(shape: StepShape) -> dict[str, int]:
+    """Beside the state, from the first forward pass to the last backward pass."""
+    is_copied = shape.number != shape.state.weights and not shape.is_sharded
+    gathered = shape.number * shape.root_parameters if shape.is_sharded else 0
+    return {
+        **_state(shape),
+        "weight copies": shape.number * shape.parameters if is_copied else 0,
+        # Sharding keeps what is in no layer gathered until the end of the backward pass.
+        "gathered weights": gathered,
+    }
+
+
+def _kept_in_layers(shape: StepShape, layers: int) -> int:
+    """Activations of so many layers whose backward pass is still to come."""
+    if shape.offloads:
+        return 2 * shape.tokens * shape.kept.block_input  # one is copied while another is used
+    each = shape.kept.block_input if shape.recomputes else shape.kept.layer
+    return layers * shape.tokens * each
+
+
+def _at_loss(shape: StepShape) -> Bytes:
+    model, tokens = shape.model, shape.tokens
+    return {
+        **_in_passes(shape),
+        **_gradients(shape, None if shape.has_gradients else 0),
+        "activations": _kept_in_layers(shape, model.layers) + tokens * shape.kept.ends,
+        "logits": tokens * shape.logits_bytes * model.vocabulary,
+    }
+
+
+def _at_head(shape: StepShape) -> Bytes:
+    """The gradient of the logits and that of the head's weights are alive."""
+    model, number, tokens = shape.model, shape.number, shape.tokens
+    return {
+        **_in_passes(shape),
+        **_gradients(shape, None if shape.has_gradients else 0),
+        "activations": _kept_in_layers(shape, model.layers) + tokens * shape.kept.ends,
+        "logits": tokens * number * model.vocabulary,
+        "gradients of a micro-batch": _gradient_of_table(shape),
+    }
+
+
+def _gradient_of_table(shape: StepShape) -> int:
+    """Of the head, while it is waiting: for the table of tokens if they are tied, for the rest of
+    its unit if it is sharded; otherwise while it is added to those in fp32."""
+    model, number = shape.model, shape.number
+    waits = model.is_tied or shape.is_sharded
+    added = 0 if waits or number == shape.state.gradients else shape.state.gradients
+    return (number + added) * model.table_parameters
+
+
+def _at_layer(shape: StepShape, done: int) -> Bytes:
+    """The backward pass of a layer, after that of `done` others."""
+    model, number, tokens = shape.model, shape.number, shape.tokens
+    left = model.layers - done
+    activations = _kept_in_layers(shape, left)
+    if shape.recomputes:
+        activations += tokens * shape.kept.layer
+    # Gradients of the layer's own activations: of its output, and of the widest part inside.
+    flowing = tokens * number * (2 * model.hidden + 3 * model.inner)
+    layer, waiting = model.layer_parameters, _waiting_of_root(shape)
+    ready = done * layer + (0 if waiting else model.table_parameters)
+    parts = {
+        **_in_passes(shape),
+        **_gradients(shape, None if shape.has_gradients else ready),
+        "activations": activations,
+        "gradients of activations": flowing,
+        "gradients of a micro-batch": waiting + number * layer,
+    }
+    if not shape.is_sharded:
+        return parts
+    # The layer's weights are gathered, and the next ones' on their way; its gradients are copied to
+    # be reduced while those of the layer before it may still be on the way.
+    parts["gathered weights"] += 2 * number * layer
+    parts["reduced gradients"] = 0
+    reduced = _reduced(shape, layer)
+    if reduced > flowing + number * layer + tokens * shape.kept.layer:
+        # Then all of the layer's activations are gone.
+        parts["activations"] = _kept_in_layers(shape, left - 1)
+        parts["gathered weights"] -= number * layer
+        parts["gradients of activations"] = 0
+        parts["gradients of a micro-batch"] = waiting
+        parts["reduced gradients"] = reduced
+    return parts
+
+
+def _waiting_of_root(shape: StepShape) -> int:
+    """Gradients of the output head that wait for the end of the backward pass."""
+    waits = shape.model.is_tied or shape.is_sharded
+    return shape.number * shape.model.table_parameters if waits else 0
+
+
+def _reduced(shape: StepShape, parameters: int) -> int:
+    """Buffers of a reduce-scatter. gloo makes a copy of what it is given."""
+    whole = shape.state.reduce * parameters
+    return whole * (1 if shape.on_gpu else 2) + _share(whole, shape.shards)
+
+
+def _at_end(shape: StepShape) -> Bytes:
+    """All gradients are there, and those of the table of tokens are added up."""
+    model, number = shape.model, shape.number
+    table = model.table_parameters
+    if shape.is_sharded:
+        ready = shape.parameters - shape.root_parameters
+        return {
+            **_in_passes(shape),
+            **_gradients(shape, None if shape.has_gradients else ready),
+            "reduced gradients": _reduced(shape, shape.root_parameters),
+        }
+    # Tied: that of the head, that of the table, and their sum. Then it is added in fp32.
+    flowing = number * (3 if model.is_tied else 1) * table
+    if number != shape.state.gradients and not model.is_tied:
+        flowing += shape.state.gradients * table
+    ready = shape.parameters - (0 if shape.has_gradients else table)
+    return {
+        **_in_passes(shape),
+        **_gradients(shape, ready),
+        "gradients of a micro-batch": flowing,
+    }
+
+
+def _at_update(shape: StepShape) -> Bytes:
+    # LAMB: both corrected averages, the root, the denominator and the update of one tensor.
+    temporary = 5 * 4 * _share(largest_part(shape), shape.shards) if shape.uses_lamb else 0
+    return {**_state(shape), **_gradients(shape), "optimizer's temporaries": temporary}
+
+
+def _distilled_logits_bytes(precision: Precision) -> int:
+    """Kept of the student's: two log-softmaxes and the teacher's probabilities; and gradients."""
+    return 24 if precision == "fp32" else 26
+
+
+def _saved_bytes(shape: StepShape, fleet: Fleet) -> int:
+    """Copied by one worker of the first copy's ranks: they divide it."""
+    writers = shape.shards if shape.is_sharded else fleet.devices_per_node
+    return _share(12 * shape.parameters, writers if shape.on_gpu or shape.is_sharded else 1)
+
+
+def _host(shape: StepShape, fleet: Fleet, step: Figure, saved: Figure) -> Figure:
+    workers = fleet.devices_per_node
+    if not shape.on_gpu:
+        each = max(step, saved, key=lambda figure: figure.value)
+        return each.times(workers, f"{workers} x what a worker needs")
+    offloaded = 0
+    if shape.offloads:
+        piece = shape.tokens * shape.kept.block_input
+        offloaded = (1 << (piece - 1).bit_length()) * shape.model.layers
+    each_bytes = (
+        _saved_bytes(shape, fleet)
+        + SAVE_BUFFER_BYTES
+        + 4 * largest_part(shape)
+        + offloaded
+        + WORKER_HOST_BYTES
+    )
+    return Figure.within(
+        each_bytes * workers,
+        0.15,
+        "assumed",
+        f"{workers} x {byte_size(each_bytes)}: a copy of the state to be saved, a part of the "
+        "model as it is made, what is offloaded, and torch itself",
+    )
+
+
+def _with_overhead(
+    counted: Bytes, shape: StepShape, fleet: Fleet, *, is_exact: bool
+) -> dict[str, Figure]:
+    parts = {name: _part(name, size, shape, is_exact) for name, size in counted.items()}
+    total, gpu = sum(counted.values()), GPU_OVERHEAD
+    parts["small tensors"] = Figure(
+        total * SMALL_SHARE,
+        0,
+        total * 4 * SMALL_SHARE,
+        "assumed",
+        "token ids, angles of positions, sums of norms: not counted one by one",
+    )
+    if not shape.on_gpu:
+        return parts
+    parts["allocator"] = Figure(
+        total * gpu.allocator,
+        total * gpu.allocator_low,
+        total * gpu.allocator_high,
+        "fitted",
+        f"{gpu.allocator:.0%} of {byte_size(total)} that torch's allocator holds and cannot use",
+    )
+    nccl = 1 if fleet.num_devices > 1 else 0.5
+    parts["outside of torch"] = Figure(
+        gpu.outside * nccl,
+        gpu.outside_low * nccl,
+        gpu.outside_high * nccl,
+        "assumed",
+        "CUDA's context, buffers of cuBLAS and NCCL",
+    )
+    return parts
+
+
+_EXACT = frozenset({"weights", "gradients", "optimizer", "teacher", "weight copies"})
+_REASONS: Mapping[str, str] = {
+    "weights": "{weights} bytes a parameter{shards}",
+    "gradients": "{gradients} bytes a parameter that has its gradient{shards}",
+    "optimizer": "{optimizer} bytes a parameter: two averages{shards}",
+    "weight copies": "{number} bytes a parameter: what is computed with",
+    "gathered weights": "layers and ends that are whole on this device for a time",
+    "reduced gradients": "a layer's gradients while they are reduce-scattered",
+    "activations": "{tokens} tokens x {layers} layers x {kept} bytes, and the ends",
+    "logits": "{tokens} tokens x {vocabulary} entries, log-softmax and gradients",
+    "teacher": "4 bytes a parameter{shards}",
+    "gradients of a micro-batch": "before they are added to those in fp32",
+    "gradients of activations": "inside one layer",
+    "optimizer's temporaries": "five tensors of the largest one's size",
+}
+
+
+def _part(name: str, size: int, shape: StepShape, is_exact: bool) -> Figure:
+    kept = shape.kept.block_input if shape.recomputes else shape.kept.layer
+    reason = _REASONS[name].format(
+        weights=shape.state.weights,
+        gradients=shape.state.gradients,
+        optimizer=shape.state.optimizer,
+        number=shape.number,
+        shards=f", over {shape.shards} devices" if shape.is_sharded else "",
+        tokens=shape.tokens,
+        layers=shape.model.layers,
+        kept=kept,
+        vocabulary=shape.model.vocabulary,
+    )
+    if name in _EXACT:
+        return Figure.exact(size, reason)
+    if not is_exact and name in ("activations", "logits"):
+        # A compiler keeps less, and how much it does not say.
+        return Figure(size, size * 0.6, size * (1 + COUNT_SHARE), "assumed", reason)
+    return Figure.within(size, COUNT_SHARE, "counted", reason)
+
+
+def _sum(parts: Mapping[str, Figure], reason: str) -> Figure:
+    value, low, high = (
+        sum(getattr(figure, key) for figure in parts.values()) for key in ("value", "low", "high")
+    )
+    large = [figure for figure in parts.values() if figure.value > SMALL_SHARE * value]
+    return Figure(value, low, high, weakest(large), reason)
+
+
+def _whole(size: int, reason: str) -> Figure:
+    return Figure.within(size, COUNT_SHARE, "counted", reason)
+
+
+def _scaled(figure: Figure, shape: StepShape) -> Figure:
+    """With what a GPU needs beside it; large tensors alone leave the allocator no gaps."""
+    if not shape.on_gpu:
+        return figure
+    gpu = GPU_OVERHEAD
+    return Figure(
+        figure.value + gpu.outside,
+        figure.low + gpu.outside_low,
+        figure.high + gpu.outside_high,
+        "assumed",
+        figure.reason,
+    )
+
+
+def _room(fleet: Fleet) -> Figure | None:
+    if fleet.memory_bytes is not None:
+        return Figure.exact(fleet.memory_bytes, "memory that a worker may use", "given")
+    if fleet.device is None:
+        return None
+    name, seen = fleet.device.name, fleet.device.torch_gib
+    return Figure.exact(seen * 2**30, f"what torch sees of the {name}: {seen:g} GiB", "published")
+
+
+def _share(size: int, shards: int) -> int:
+    return -(-size // shards)
