@@ -219,6 +219,18 @@ def _prepared(
     return str(into)
 
 
+def prepared_here(loaded: Loaded) -> str | None:
+    """Location of the training set, if it is prepared already and this machine has or reaches it.
+    Mixtures are not looked for."""
+    train = loaded.run.data.train
+    if train is None or train.mixture is not None or train.stream:
+        return None
+    if train.path is not None:
+        return None if train.path.startswith(CLAIM) else located(train.path, loaded.folder, None)
+    here = _prepared_here(job_of(train, loaded, tokenizer_of=None), loaded, "train")
+    return None if here is None else str(here)
+
+
 def _prepared_here(job: PrepareJob, loaded: Loaded, name: str) -> Path | None:
     """Where this machine has prepared it before, if it has."""
     from headway.data.set_format import MANIFEST

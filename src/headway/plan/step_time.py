@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +25,7 @@ from headway.plan.workload import Layout, Workload
 GBIT = 1e9 / 8
 LAMB_TOUCHES = 24
 """Headway's LAMB works tensor by tensor, with temporaries for each."""
-LEAST_MEASURED_SPREAD = 0.03
+LEAST_MEASURED_SPREAD = 0.05
 """Steps of one minute resemble each other more than those of a month do."""
 
 
@@ -88,13 +89,17 @@ def measured_step_time(
 ) -> StepTime:
     """Of steps that were run, after those that warm up. `where`: the machine, for the reason."""
     assert seconds, "no step was measured"
-    middle = statistics.median(seconds)
-    figure = Figure(
-        middle,
-        min(*seconds, middle * (1 - LEAST_MEASURED_SPREAD)),
-        max(*seconds, middle * (1 + LEAST_MEASURED_SPREAD)),
+    # Without the fastest and slowest tenth: something else on the machine had a part in those.
+    cut = len(seconds) // 10
+    kept = sorted(seconds)[cut : len(seconds) - cut]
+    mean = statistics.mean(kept)
+    error = statistics.stdev(kept) / math.sqrt(len(kept)) / mean if len(kept) > 1 else 0.0
+    number_of = f"{len(seconds)} steps" if len(seconds) > 1 else "one step"
+    figure = Figure.within(
+        mean,
+        min(0.9, max(LEAST_MEASURED_SPREAD, 2 * error)),
         "measured",
-        f"median of {len(seconds)} steps, {min(seconds):.3g} to {max(seconds):.3g} s, on {where}",
+        f"mean of {number_of}, {min(seconds):.3g} to {max(seconds):.3g} s, on {where}",
     )
     number = _passes(workload, fleet, layout).number
     return _step_time(

@@ -1,0 +1,181 @@
+"""Steps of the real thing, run on this machine and timed, in place of an estimate."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from headway.clock import SystemClock
+from headway.errors import BadInput, RunFailed
+from headway.plan.step_time import StepTime, measured_step_time
+
+if TYPE_CHECKING:
+    from headway.plan.fleet import Fleet
+    from headway.plan.workload import Layout, Workload
+    from headway.spec.load import Loaded
+    from headway.spec.resolve import Resolved
+    from headway.spec.run_file import RunFile
+
+STEADY_SECONDS = 10.0
+"""For which short steps are measured: a burst of something else weighs less."""
+MEASURE_SECONDS = 180.0
+"""Of steps, after which no further one is begun."""
+LIMIT_SECONDS = 290.0
+"""Of everything: imports, building, steps."""
+NEVER = 10**6
+"""Steps until something that is not measured is due."""
+
+
+class StartedSteps(Protocol):
+    def __call__(
+        self, folder: Path, resolved: Resolved, environment: Mapping[str, str]
+    ) -> list[float]:
+        """Seconds of each step that was measured."""
+        ...
+
+
+def measured_here(
+    loaded: Loaded,
+    workload: Workload,
+    fleet: Fleet,
+    layout: Layout,
+    run_steps: StartedSteps | None = None,
+) -> StepTime:
+    """Runs five steps of the run or more, after two that warm up, in the workers that it would have
+    on this machine, and gives their time. Of the training set if it is prepared, else of random
+    tokens. Works in a temporary folder: the run directory, prepared sets and trackers are left
+    alone. Takes the time of imports and of seven steps, of which it measures at least ten seconds;
+    ends after five minutes with an error that says so. Raises BadInput if this machine has other
+    devices than `fleet`."""
+    from headway.cli.device_check import require_devices_here
+    from headway.cli.preflight import require_train_extra
+    from headway.cli.run_sets import prepared_here
+    from headway.launch.hardware import this_machine
+    from headway.spec.resolve import resolve
+    from headway.state.run_directory import RunDirectory
+
+    require_train_extra("headway plan --measure")
+    machine = this_machine()
+    _require_this_machine(fleet, machine.cuda_devices)
+    train_set = prepared_here(loaded)
+    with tempfile.TemporaryDirectory(prefix="headway-measure-") as temporary:
+        folder = Path(temporary)
+        data = train_set or _random_set(folder / "random", workload, loaded.run)
+        short = _steps_only(loaded, data)
+        require_devices_here(short, machine, fleet.nodes)
+        resolved = resolve(
+            *(short, machine),
+            nodes=fleet.nodes,
+            parameters=workload.model.size.parameters,
+            train_set=data,
+            validation_sets={},
+        ).model_copy(update={"run_directory": str(folder / "run")})
+        RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+        seconds = (run_steps or _steps_of_workers)(folder, resolved, _environment(resolved))
+    where = f"this machine, with {'its training set' if train_set else 'random tokens'}"
+    return measured_step_time(workload, fleet, layout, seconds, where)
+
+
+def _require_this_machine(fleet: Fleet, cuda_devices: int) -> None:
+    has = f"{cuda_devices} GPU{'s' if cuda_devices > 1 else ''}" if cuda_devices else "no GPU"
+    if fleet.device is None and not cuda_devices:
+        return
+    if fleet.device is not None and fleet.num_devices <= cuda_devices:
+        return
+    raise BadInput(
+        f"--measure runs steps on this machine, which has {has}, and the plan is for {fleet}",
+        "leave out --on and --nodes, or run it on such a machine",
+    )
+
+
+def _steps_only(loaded: Loaded, train_set: str) -> Loaded:
+    """The run with nothing but steps."""
+    from headway.spec.data_config import DataSetConfig
+    from headway.spec.quantities import Interval, Length
+    from headway.spec.run_file import EvaluationConfig, WatchConfig
+    from headway.spec.stepped_interval import SteppedInterval
+
+    run, never = loaded.run, Interval(NEVER, "steps")
+    data = run.data.model_copy(update={"train": DataSetConfig(path=train_set), "validation": {}})
+    run = run.model_copy(
+        update={
+            "data": data,
+            "train_for": Length(NEVER, "steps"),
+            "evaluation": EvaluationConfig(every=never),
+            "checkpoint": run.checkpoint.model_copy(update={"every": SteppedInterval((), never)}),
+            "watch": WatchConfig(),
+            "track": [],
+            "storage": "runs",
+        }
+    )
+    return replace(loaded, run=run)
+
+
+def _random_set(folder: Path, workload: Workload, run: RunFile) -> str:
+    from headway.data.random_set import write_random_set
+
+    write_random_set(
+        folder,
+        vocab_size=workload.model.config["vocab_size"],
+        num_sequences=2 * workload.global_batch,
+        sequence_length=workload.sequence_length,
+        is_windowed=run.objective.type == "masked",
+    )
+    return str(folder)
+
+
+def _environment(resolved: Resolved) -> dict[str, str]:
+    """As `headway run` gives it to workers here."""
+    from headway.launch.local_run import LOOPBACK
+    from headway.launch.supervise import DEFAULTS, NCCL_DEFAULTS, allocator_defaults
+
+    return {**DEFAULTS, **NCCL_DEFAULTS, **LOOPBACK, **allocator_defaults(resolved.device)}
+
+
+def _steps_of_workers(
+    folder: Path, resolved: Resolved, environment: Mapping[str, str]
+) -> list[float]:
+    from headway.prove.judge import ProofFailed
+    from headway.prove.program import Program
+
+    job = {
+        "run": resolved.run_directory,
+        "store": str(folder / "store"),
+        "least_seconds": STEADY_SECONDS,
+        "most_seconds": MEASURE_SECONDS,
+    }
+    path = folder / "job.json"
+    path.write_text(json.dumps(job))
+    program = Program(folder, SystemClock(), LIMIT_SECONDS)
+    try:
+        (found,) = program.ranks(
+            "headway.train.measure_steps",
+            resolved.num_workers,
+            str(path),
+            environment=environment,
+        )
+    except ProofFailed as error:
+        raise RunFailed(_words(str(error)), _instead(resolved)) from None
+    seconds: list[float] = found["seconds"]
+    return seconds
+
+
+def _words(failure: str) -> str:
+    """Of what a worker said, the last line is the cause; its log is gone with the folder."""
+    if "took too long" in failure or "not reached in time" in failure:
+        return f"no step was measured within {LIMIT_SECONDS / 60:.0f} minutes"
+    return f"the steps to measure could not be run: {failure.splitlines()[-1].strip()}"
+
+
+def _instead(resolved: Resolved) -> str:
+    fewer = max(resolved.micro, resolved.global_batch // 8)
+    if fewer < resolved.global_batch:
+        return (
+            f"measure a smaller batch, whose steps take as much less: "
+            f"--set batch.global={fewer} --measure"
+        )
+    return "plan without --measure, or measure on a faster machine"

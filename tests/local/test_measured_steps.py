@@ -1,0 +1,69 @@
+"""Steps of a run, timed for `headway plan --measure`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from headway.cli.plan.measurement import measured_here
+from headway.cli.plan.model_shape import UnknownShape, read_workload
+from headway.clock import SystemClock
+from headway.errors import RunFailed
+from headway.plan.fleet import Fleet
+from headway.plan.workload import Layout
+from headway.spec.load import load_run
+from headway.state.run_directory import RunDirectory
+from headway.train import measure_steps
+from support.live import RUN_FILE
+from support.workers import resolved_run
+
+pytestmark = pytest.mark.local
+
+
+@pytest.mark.parametrize(("most_seconds", "num_steps"), [(1000.0, 5), (0.0, 1)])
+def test_five_steps_of_a_real_run_after_two_and_fewer_if_there_is_no_time(
+    tmp_path: Path, stream: dict[str, Path], most_seconds: float, num_steps: int
+) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    resolved = resolved_run(tmp_path, stream, overrides=["batch.global=2"])
+    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    job = {
+        "run": resolved.run_directory,
+        "store": "",
+        "least_seconds": 0.0,
+        "most_seconds": most_seconds,
+    }
+    seconds = measure_steps.measure(job, rank=0)
+    assert len(seconds) == num_steps
+    assert min(seconds) > 0
+    taken = len(list(RunDirectory(resolved.run_directory).steps()))
+    assert taken == (7 if num_steps == 5 else 1)
+
+
+SHARDED = [
+    "shard=node",
+    "resources.accelerators=cpu:2",
+    "data.sequence_length=32",
+    "batch.global=4",
+]
+
+
+@pytest.mark.long("starts two workers that import torch and measures them for ten seconds")
+def test_workers_of_a_sharded_preset_are_measured_together(tmp_path: Path) -> None:
+    loaded = load_run("tiny", SHARDED)
+    workload = read_workload(loaded)
+    assert not isinstance(workload, UnknownShape)
+    found = measured_here(loaded, workload, Fleet(None, 2, 1), Layout(2, recomputes=False))
+    assert found.seconds.value > 0
+    assert found.seconds.basis == "measured"
+    assert "with random tokens" in found.seconds.reason
+
+
+@pytest.mark.long("starts a worker that imports torch")
+def test_a_model_that_cannot_be_built_is_said_with_its_cause(tmp_path: Path) -> None:
+    loaded = load_run("tiny", ["batch.global=4", "model.config.activation_function=none-such"])
+    workload = read_workload(loaded)
+    assert not isinstance(workload, UnknownShape)
+    with pytest.raises(RunFailed, match="the steps to measure could not be run"):
+        measured_here(loaded, workload, Fleet(None, 1, 1), Layout(1, recomputes=False))
