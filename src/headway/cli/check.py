@@ -65,6 +65,8 @@ def check(
     found.raise_problems()
     if not json_:
         rows = [*in_words(facts).items(), *(("not_checked", note) for note in found.unchecked)]
+        if (line := _plan_line(loaded, on)) is not None:
+            rows.append(("plan", line))
         for key, value in rows:
             print(f"{key.replace('_', ' '):<18}{value}")
     require_devices(loaded, on)
@@ -130,6 +132,12 @@ def require_devices(loaded: Loaded, on: str | None) -> None:
         require_fit_on(loaded, load_target(on, loaded.folder))
     elif not loaded.is_preset:
         _require_here(loaded, list(load_targets(loaded.folder)))
+
+
+def _plan_line(loaded: Loaded, on: str | None) -> str | None:
+    from headway.cli.plan.gate import plan_line
+
+    return None if loaded.is_preset and on is None else plan_line(loaded, on)
 
 
 def _problem_facts(problem: SpecError) -> dict[str, Any]:

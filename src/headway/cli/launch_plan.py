@@ -7,9 +7,7 @@ from typing import TYPE_CHECKING
 
 from headway.cli.output import warn
 from headway.clock import SystemClock, stamp
-from headway.errors import HeadwayError
 from headway.plan.outcome import PLAN, PlanRecord
-from headway.spec.quantities import NodeRange
 from headway.state.run_directory import RunDirectory
 
 if TYPE_CHECKING:
@@ -30,19 +28,12 @@ def note_plan(loaded: Loaded, location: str, nodes: int, on: str | None = None) 
 
 def planned(loaded: Loaded, nodes: int, on: str | None) -> PlanRecord | None:
     """None if nothing can be planned: a script, or a model that only its own code knows."""
-    from headway.cli.plan.asked import Asked, place_of_run, place_of_target
-    from headway.cli.plan.estimate import plan_of
+    from headway.cli.plan.gate import plan_for
 
-    number = NodeRange(nodes, nodes)
-    try:
-        if on is None:
-            place = place_of_run(loaded, number, None)
-        else:
-            loaded, place = place_of_target(loaded, on, number, None)
-        found = plan_of(Asked(loaded, place))
-    except HeadwayError:
+    found = plan_for(loaded, on, nodes)
+    if found is None:
         return None
-    first = found.fleets[0]
+    first, place = found.fleets[0], found.asked.place
     sections = (found.model, *first.sections)
     figures = {entry.key: entry.figure for section in sections for entry in section.entries}
     if not figures:

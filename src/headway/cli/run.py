@@ -55,6 +55,13 @@ def run(
             "run that is deleted again. With --nodes: for a run of so many.",
         ),
     ] = False,
+    anyway: Annotated[
+        bool,
+        typer.Option(
+            "--anyway",
+            help="Start even if headway plan says that it does not fit or costs too much.",
+        ),
+    ] = False,
 ) -> None:
     """Train from a run file, here or on a target. The same command resumes the run.
 
@@ -81,9 +88,9 @@ def run(
     if on is not None:
         from headway.cli.target_launch import launch_on
 
-        launch_on(loaded, on, nodes, extend)
+        launch_on(loaded, on, nodes, extend, anyway)
         return
-    start(loaded, nodes, extend)
+    start(loaded, nodes, extend, anyway=anyway)
 
 
 def start(
@@ -92,9 +99,10 @@ def start(
     extend: bool,
     location: str | None = None,
     else_nodes: int = 1,
+    anyway: bool = True,
 ) -> None:
     """Exits with the run's exit code."""
-    _, code = train_here(loaded, nodes, extend, location, else_nodes)
+    _, code = train_here(loaded, nodes, extend, location, else_nodes, anyway)
     raise typer.Exit(int(code))
 
 
@@ -104,14 +112,17 @@ def train_here(
     extend: bool,
     location: str | None = None,
     else_nodes: int = 1,
+    anyway: bool = True,
 ) -> tuple[str, Exit]:
     """Prepares, resolves and trains. Returns the run directory and DONE or STOPPED. `location` is
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
-    that of the last `headway scale`, else `else_nodes`."""
+    that of the last `headway scale`, else `else_nodes`. `anyway`: also what does not fit by its
+    plan."""
     from headway.cli.code_changes import note_code
     from headway.cli.device_check import require_devices_here
     from headway.cli.hub_pins import spec_before, with_hub_commits
     from headway.cli.launch_plan import note_plan
+    from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import (
         parameters_of,
         require_trainable_here,
@@ -150,6 +161,8 @@ def train_here(
     preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)
     require_devices_here(loaded, this_machine(), nodes)
+    # A run that has begun did fit.
+    require_planned(loaded, None, nodes, anyway or RunDirectory.exists(location))
     parameters = parameters_of(loaded.run, vocabulary_size(loaded))
     loaded = with_hub_commits(loaded, lambda: spec_before(location))
     packages = packages_of(loaded, python_here, location)

@@ -19,6 +19,7 @@ from headway.cli.hub_pins import spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
 from headway.cli.launch_plan import note_plan
 from headway.cli.output import hint, say, warn
+from headway.cli.plan.gate import require_planned
 from headway.cli.preflight import say_auto_interval, warn_of_run_file
 from headway.cli.run_packages import packages_of
 from headway.cli.target_render import TargetPlan, target_plan
@@ -54,21 +55,24 @@ if TYPE_CHECKING:
     from headway.spec.resolve import Resolved
 
 
-def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> None:
-    if (run := launched(loaded, on, nodes, extend)) is not None:
+def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool, anyway: bool) -> None:
+    if (run := launched(loaded, on, nodes, extend, anyway)) is not None:
         wait_until_training(run)
 
 
-def launched(loaded: Loaded, on: str, nodes: int | None, extend: bool) -> TargetRun | None:
-    """Its objects are created. None if it has already finished."""
+def launched(
+    loaded: Loaded, on: str, nodes: int | None, extend: bool, anyway: bool = True
+) -> TargetRun | None:
+    """Its objects are created. None if it has already finished. `anyway`: also what does not fit by
+    its plan."""
     with TemporaryDirectory(prefix="headway-") as scratch:
-        run = _launch(loaded, on, nodes, extend, Path(scratch))
+        run = _launch(loaded, on, nodes, extend, Path(scratch), anyway)
     end_claim_pods()
     return run
 
 
 def _launch(
-    loaded: Loaded, on: str, nodes: int | None, extend: bool, scratch: Path
+    loaded: Loaded, on: str, nodes: int | None, extend: bool, scratch: Path, anyway: bool
 ) -> TargetRun | None:
     """None if it has already finished."""
     from headway.cli.restart_check import is_left_to_train
@@ -83,6 +87,7 @@ def _launch(
     preflight(loaded, is_here=False).raise_problems()
     plan = target_plan(loaded, found, nodes)
     plan.warn()
+    require_planned(loaded, on, nodes, anyway)
     require_room_for(run, plan, found, is_new=job is None)
     loaded = with_hub_commits(loaded, lambda: _launched_before(run), on)
     plan = replace(plan, loaded=loaded)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from headway.state.run_directory import RunDirectory
 
 HERE = "this machine"
+GBIT = 1e9 / 8
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,10 @@ class PlannedPlace:
     """Each choice of accelerators at the least and the largest number of nodes; the first is what
     the run gets first."""
     target: LoadedTarget | None = None
+    is_here: bool = False
+    """Nodes are processes of this machine."""
+    is_substituted: bool = False
+    """The run asks for no accelerators, and would not get those that are planned."""
     notes: tuple[str, ...] = ()
     """What the user should know before they run it as planned."""
 
@@ -41,6 +46,9 @@ class Asked:
     place: PlannedPlace
     directory: RunDirectory | None = None
     """Of a run that exists."""
+
+    def with_run(self, run: RunFile) -> Asked:
+        return replace(self, loaded=replace(self.loaded, run=run))
 
     @property
     def run(self) -> RunFile:
@@ -64,18 +72,26 @@ def read_asked(
     device: str | None,
 ) -> Asked:
     """`reference`: a run file, a folder with one, a preset, or a run."""
-    loaded, directory = _found(reference, overrides)
-    wanted = _nodes(nodes)
+    loaded, directory = _found(reference, overrides, on)
+    if directory is not None and on is None and nodes is None:
+        nodes = str(directory.read_spec().nodes)
+    loaded, place = place_for(loaded, on, nodes, device)
+    return Asked(loaded, place, directory)
+
+
+def place_for(
+    loaded: Loaded, on: str | None, nodes: str | None, device: str | None
+) -> tuple[Loaded, PlannedPlace]:
+    """With the run as it is there."""
     if on is not None and ":" in on:
-        return Asked(loaded, _place_of_shape(loaded.run, on, wanted, device), directory)
+        return loaded, _place_of_shape(loaded.run, on, nodes, device)
     if on is not None:
-        loaded, place = place_of_target(loaded, on, wanted, device)
-        return Asked(loaded, place, directory)
-    return Asked(loaded, place_of_run(loaded, wanted, device), directory)
+        return _place_of_target(loaded, on, nodes, device)
+    return loaded, _place_of_run(loaded, nodes, device)
 
 
 def _found(
-    reference: str | None, overrides: list[str] | None
+    reference: str | None, overrides: list[str] | None, on: str | None
 ) -> tuple[Loaded, RunDirectory | None]:
     from headway.spec.load import Loaded, changed_run, load_run
     from headway.spec.located_yaml import Located
@@ -85,10 +101,11 @@ def _found(
     except NotFound as error:
         if reference is None or "=" in reference:
             raise
-        from headway.state.find_run import find_run  # with libraries of stores, in 0.1 s
+        from headway.cli.target_run import directory_of  # with libraries of stores, in 0.1 s
 
+        target = on if on is not None and ":" not in on else None
         try:
-            directory = find_run(reference, Path.cwd())
+            directory = directory_of(reference, target, Path.cwd())
         except NotFound:
             error.message = f"{reference} is no run file, preset or run"
             error.hint = "presets: headway init --list; runs: headway list"
@@ -98,32 +115,33 @@ def _found(
     return Loaded(run, Path(resolved.folder), Located({})), directory
 
 
-def _nodes(text: str | None) -> NodeRange | None:
-    if text is None:
-        return None
+def numbers_of_nodes(text: str | None, otherwise: NodeRange) -> tuple[int, ...]:
+    """`8`; `2..4`: the least and the most; `2,4,8`."""
     try:
-        return NodeRange.parse(text)
+        ranges = [NodeRange.parse(part) for part in text.split(",")] if text else [otherwise]
     except ValueError as error:
-        raise BadInput(f"--nodes: {error}", "--nodes 8, or a range: --nodes 2..4") from None
+        hint = "--nodes 8, a range: --nodes 2..4, or several: --nodes 2,4,8"
+        raise BadInput(f"--nodes: {error}", hint) from None
+    return tuple(sorted({end for one in ranges for end in (one.minimum, one.maximum)}))
 
 
-def shape_of(text: str) -> Accelerators:
+def shape_of(text: str, option: str = "--on") -> Accelerators:
     try:
         return Accelerators.parse(text)
     except ValueError as error:
-        raise BadInput(f"--on {text}: {error}", "for example --on H100:8") from None
+        raise BadInput(f"{option} {text}: {error}", f"for example {option} H100:8") from None
 
 
 def _place_of_shape(
-    run: RunFile, shape: str, nodes: NodeRange | None, device: str | None
+    run: RunFile, shape: str, nodes: str | None, device: str | None
 ) -> PlannedPlace:
     wanted = shape_of(shape)
-    fleets = tuple(fleets_of(run, wanted, nodes or run.resources.nodes, device))
-    return PlannedPlace(str(wanted), fleets)
+    numbers = numbers_of_nodes(nodes, run.resources.nodes)
+    return PlannedPlace(str(wanted), tuple(fleets_of(run, wanted, numbers, device)))
 
 
-def place_of_target(
-    loaded: Loaded, on: str, nodes: NodeRange | None, device: str | None
+def _place_of_target(
+    loaded: Loaded, on: str, nodes: str | None, device: str | None
 ) -> tuple[Loaded, PlannedPlace]:
     from headway.kube.placement import amount_in_bytes
     from headway.spec.load import load_target
@@ -149,52 +167,59 @@ def place_of_target(
     fleets = fleets_of(
         run,
         wanted or Accelerators("cpu", 1),
-        nodes or run.resources.nodes,
+        numbers_of_nodes(nodes, run.resources.nodes),
         device,
         cpu_bytes=amount_in_bytes(memory) if memory is not None else None,
+        network=machine.network_gbit * GBIT if machine and machine.network_gbit else None,
     )
     words = f"target {on}" + (f" ({machine.name})" if machine is not None else "")
-    place = PlannedPlace(words, tuple(fleets), found, tuple(notes))
+    place = PlannedPlace(
+        words, tuple(fleets), found, is_substituted=bool(notes), notes=tuple(notes)
+    )
     return replace(loaded, run=run), place
 
 
-def place_of_run(loaded: Loaded, nodes: NodeRange | None, device: str | None) -> PlannedPlace:
+def _place_of_run(loaded: Loaded, nodes: str | None, device: str | None) -> PlannedPlace:
     """The devices that the run file names, else those of this machine."""
     from headway.launch.hardware import this_machine
 
     run, machine = loaded.run, this_machine()
     wanted = run.resources.accelerators
     if wanted is not None and not wanted.is_cpu:
-        fleets = fleets_of(run, wanted, nodes or run.resources.nodes, device)
+        fleets = fleets_of(run, wanted, numbers_of_nodes(nodes, run.resources.nodes), device)
         return PlannedPlace(f"{wanted}, as the run file asks", tuple(fleets))
-    number = nodes or NodeRange(1, 1)
+    numbers = numbers_of_nodes(nodes, NodeRange(1, 1))
     if wanted is None and machine.cuda_devices:
         name = machine.device_name or "gpu"
         wanted = Accelerators(name, machine.cuda_devices)
-        return PlannedPlace(HERE, tuple(fleets_of(run, wanted, number, device)))
+        fleets = fleets_of(run, wanted, numbers, device)
+        return PlannedPlace(HERE, tuple(fleets), is_here=True)
     wanted = wanted or Accelerators("cpu", 1)
     # Nodes here are processes of one machine: they share its memory.
-    shared = machine.memory_bytes // number.maximum if machine.memory_bytes else None
-    return PlannedPlace(HERE, tuple(fleets_of(run, wanted, number, device, cpu_bytes=shared)))
+    shared = machine.memory_bytes // numbers[-1] if machine.memory_bytes else None
+    fleets = fleets_of(run, wanted, numbers, device, cpu_bytes=shared)
+    return PlannedPlace(HERE, tuple(fleets), is_here=True)
 
 
 def fleets_of(
     run: RunFile,
     wanted: Accelerators,
-    nodes: NodeRange,
+    numbers: Sequence[int],
     description: str | None,
     cpu_bytes: int | None = None,
+    network: float | None = None,
 ) -> Iterator[Fleet]:
-    """Each choice of accelerators at the least and the largest number of nodes. `cpu_bytes`: memory
-    of a node without accelerators."""
+    """Each choice of accelerators at each number of nodes. `cpu_bytes`: memory of a node without
+    accelerators. `network`: bytes a second between nodes."""
     for one in wanted.choices:
         device = None if one.is_cpu else device_of(one.kind, description)
-        for number in sorted({nodes.minimum, nodes.maximum}):
-            spot = run.resources.spot
+        for number in numbers:
+            spot, least = run.resources.spot, min(numbers[0], run.resources.nodes.minimum)
             yield Fleet(
                 device=device,
                 devices_per_node=one.count,
                 nodes=number,
                 memory_bytes=cpu_bytes // one.count if one.is_cpu and cpu_bytes else None,
-                is_spot=spot == "all" or (spot == "above_min" and number > nodes.minimum),
+                network_bytes_per_second=network,
+                is_spot=spot == "all" or (spot == "above_min" and number > least),
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,6 +13,7 @@ from headway.cli.completion import runs_and_presets
 from headway.cli.options import JsonOption, SetOption
 
 if TYPE_CHECKING:
+    from headway.cli.plan.asked import Asked
     from headway.cli.plan.estimate import RunPlan
     from headway.cli.terminal import Line
 
@@ -48,6 +50,27 @@ def plan(
         ),
     ] = None,
     set_: SetOption = None,
+    compare: Annotated[
+        str | None,
+        typer.Option(
+            "--compare",
+            metavar="SHAPES",
+            help="Compare devices, H100:8,A100-80:8, at each of --nodes 2,4,8; auto: those for "
+            "rent that the run fits on.",
+        ),
+    ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="With --compare: write a page with a plot."),
+    ] = None,
+    diff: Annotated[
+        str | None,
+        typer.Option(
+            "--diff",
+            metavar="OTHER",
+            help="Say what another run file, preset or run changes, on the same devices.",
+        ),
+    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say how each figure comes about, and what it rests on."),
@@ -64,8 +87,27 @@ def plan(
     from headway.cli.plan.explanation import explanation
     from headway.cli.plan.facts import plan_facts
     from headway.cli.plan.screen import screen
+    from headway.errors import BadInput
 
-    found = plan_of(read_asked(run, set_, on, nodes, device))
+    if compare is not None:
+        _compare(read_asked(run, set_, on, None, device), compare, nodes, device, html, json_)
+        return
+    if html is not None:
+        raise BadInput("--html needs --compare", "--compare auto --html plan.html")
+    asked = read_asked(run, set_, on, nodes, device)
+    if asked.directory is not None and set_ is None and nodes is None and diff is None:
+        _show_outcome(asked, json_)
+        return
+    found = plan_of(asked)
+    if diff is not None:
+        from headway.cli.plan.difference import difference_facts, difference_screen
+
+        other = plan_of(read_asked(diff, set_, on, nodes, device))
+        if json_:
+            print_json(difference_facts(found, other))
+        else:
+            print_lines(difference_screen(found, other))
+        return
     if json_:
         print_json(plan_facts(found))
     else:
@@ -73,6 +115,44 @@ def plan(
         if explain:
             print_lines(explanation(found))
     _require_good(found)
+
+
+def _show_outcome(asked: Asked, json_: bool) -> None:
+    """Of a run that exists: what was planned, beside what it has measured."""
+    from headway.cli.output import print_json
+    from headway.cli.plan.outcome_screen import outcome_facts, outcome_screen
+    from headway.plan.outcome import outcome_rows
+    from headway.report.planned import kept_plan, measured_so_far
+
+    assert asked.directory is not None
+    record, measured = kept_plan(asked.directory), measured_so_far(asked.directory)
+    found = (asked.title, record, measured, outcome_rows(record, measured))
+    if json_:
+        print_json(outcome_facts(*found))
+    else:
+        print_lines(outcome_screen(*found))
+
+
+def _compare(
+    asked: Asked, shapes: str, nodes: str | None, device: str | None, html: Path | None, json_: bool
+) -> None:
+    from headway.cli.output import print_json, say
+    from headway.cli.plan.comparison import compared, comparison_screen
+    from headway.cli.plan.facts import comparison_facts
+    from headway.errors import CheckFailed
+
+    found = compared(asked, shapes, nodes, device)
+    if html is not None:
+        from headway.cli.plan.page import comparison_page
+
+        html.write_text(comparison_page(found), "utf-8")
+        say(f"wrote {html}")
+    if json_:
+        print_json(comparison_facts(found))
+    else:
+        print_lines(comparison_screen(found))
+    if not found.good:
+        raise CheckFailed(f"{asked.title} fits on none of them", "--compare auto finds some")
 
 
 def print_lines(lines: Iterable[Line]) -> None:
@@ -88,5 +168,6 @@ def _require_good(found: RunPlan) -> None:
     from headway.errors import CheckFailed
 
     refused = [one for one in found.fleets if one.is_refused]
-    if refused:
-        raise CheckFailed(f"{found.asked.title} does not fit on {refused[0].fleet}")
+    for one in refused:
+        what = "does not fit on" if one.fits.verdict == "no" else "is over its budget on"
+        raise CheckFailed(f"{found.asked.title} {what} {one.fleet}")

@@ -56,7 +56,9 @@ def _described(kind: str, description: str) -> Device:
         )
     device = replace(base, name=kind if find_device(kind) is None else base.name)
     if "memory" in given:
-        device = replace(device, memory_gib=_number(description, given["memory"], _MEMORY) / 2**30)
+        gib = _number(description, given["memory"], _MEMORY) / 2**30
+        seen = gib * base.torch_gib / base.memory_gib
+        device = replace(device, memory_gib=gib, torch_gib=seen)
     if "bf16" in given:
         device = replace(device, bf16_flops=_number(description, given["bf16"], _PEAKS))
     if "fp16" in given or "bf16" in given:

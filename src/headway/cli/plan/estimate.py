@@ -3,39 +3,43 @@ order in which people ask."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from headway.cli.output import short_count
-from headway.cli.plan.figure_text import PlanEntry, shown
+from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
+from headway.cli.plan.goodput_section import run_time
 from headway.cli.plan.model_shape import UnknownShape, read_workload
+from headway.cli.plan.time_section import time_section
+from headway.errors import BadInput
 from headway.memory_limits import byte_size
 from headway.plan.batch_division import num_micro_batches, share_of
 from headway.plan.figure import Figure
 from headway.plan.memory_need import state_bytes
+from headway.plan.step_time import StepTime, step_time
 from headway.plan.workload import Layout, Workload
 from headway.spec.resolve import LARGE_MODEL_PARAMETERS, copies_problem, whole_copies
 
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.plan.fleet import Fleet
-    from headway.spec.run_file import RunFile
+    from headway.spec.run_file import BudgetConfig, RunFile
 
 Verdict = Literal["yes", "maybe", "no", "unknown"]
 """Of a question whose answer should be yes."""
+WORSE: tuple[Verdict, ...] = ("yes", "unknown", "maybe", "no")
+NOT_MEASURED = (
+    "how fast a CPU is, only a measurement says: headway plan --measure runs a few steps here"
+)
+EPOCHS = (
+    "how many steps an epoch has, only the data says: give train_for in tokens or steps for a time "
+    "and a cost"
+)
 
 
 @dataclass(frozen=True)
-class PlanSection:
-    """Figures that belong together."""
-
-    key: str
-    title: str
-    entries: tuple[PlanEntry, ...]
-
-
-@dataclass(frozen=True)
-class Answer:
+class PlanAnswer:
     """To one of the questions that a plan is asked for."""
 
     verdict: Verdict
@@ -43,19 +47,58 @@ class Answer:
 
 
 @dataclass(frozen=True)
+class PlanChange:
+    """Something that helps."""
+
+    options: str
+    """What to add to the command."""
+    effect: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.options}: {self.effect}"
+
+
+@dataclass(frozen=True)
 class FleetPlan:
     """The plan on one fleet."""
 
     fleet: Fleet
-    fits: Answer
-    sections: tuple[PlanSection, ...] = ()
+    fits: PlanAnswer
+    budget: PlanAnswer | None = None
+    """None: it has none."""
     layout: Layout | None = None
+    peak: Figure | None = None
+    """Most bytes that a device holds."""
+    room: Figure | None = None
+    """Bytes that it has for them."""
+    step: Figure | None = None
+    """Seconds of a step."""
+    seconds: Figure | None = None
+    """From the launch to the end."""
+    usd: Figure | None = None
+    """In all."""
+    sections: tuple[PlanSection, ...] = ()
+    changes: tuple[PlanChange, ...] = ()
+    """Nearest first."""
     notes: tuple[str, ...] = ()
     """What to know, and what to change."""
 
     @property
+    def change_words(self) -> tuple[str, ...]:
+        """What to change, nearest first."""
+        return tuple(change.words for change in self.changes)
+
+    @property
     def is_refused(self) -> bool:
-        return self.fits.verdict == "no"
+        answers = (self.fits, self.budget)
+        return any(answer is not None and answer.verdict == "no" for answer in answers)
+
+    @property
+    def device_hours(self) -> float | None:
+        if self.seconds is None:
+            return None
+        return self.seconds.value / 3600 * self.fleet.num_devices
 
 
 @dataclass(frozen=True)
@@ -71,13 +114,17 @@ class RunPlan:
         return self.asked.place.notes
 
 
-def plan_of(asked: Asked) -> RunPlan:
+def plan_of(asked: Asked, measured: Mapping[Fleet, StepTime] | None = None) -> RunPlan:
+    """`measured`: steps that were run, in place of the estimate."""
     workload = read_workload(asked.loaded)
     if isinstance(workload, UnknownShape):
-        unknown = Answer("unknown", workload.problem)
+        unknown = PlanAnswer("unknown", workload.problem)
         fleets = tuple(FleetPlan(fleet, unknown) for fleet in asked.place.fleets)
         return RunPlan(asked, workload, PlanSection("model", "Model", ()), fleets)
-    fleets = tuple(fleet_plan(asked.run, workload, fleet) for fleet in asked.place.fleets)
+    fleets = tuple(
+        fleet_plan(asked, workload, fleet, (measured or {}).get(fleet))
+        for fleet in asked.place.fleets
+    )
     return RunPlan(asked, workload, model_section(workload), fleets)
 
 
@@ -103,7 +150,7 @@ def model_section(workload: Workload) -> PlanSection:
                 f"{size.num_layers} layers x {size.attention_width} wide x {length} tokens",
             ),
             "flops",
-            "forward and backward, nothing recomputed",
+            "forward and backward",
         ),
         PlanEntry(
             "tokens_per_step",
@@ -117,26 +164,75 @@ def model_section(workload: Workload) -> PlanSection:
         total = workload.steps * workload.tokens_per_step
         by = f"{workload.steps:,} steps x {workload.tokens_per_step:,} tokens"
         entries += [
-            PlanEntry("steps", "steps", Figure.exact(workload.steps, "train_for"), "count"),
+            PlanEntry("steps", "steps", Figure.exact(workload.steps, "train_for"), "number"),
             PlanEntry("tokens", "tokens in all", Figure.exact(total, by), "count"),
         ]
     return PlanSection("model", "Model", tuple(entries))
 
 
-def fleet_plan(run: RunFile, workload: Workload, fleet: Fleet) -> FleetPlan:
+def fleet_plan(
+    asked: Asked, workload: Workload, fleet: Fleet, measured: StepTime | None = None
+) -> FleetPlan:
+    run = asked.run
     if fleet.device is not None and workload.precision == "bf16" and not fleet.device.bf16_flops:
         words = f"the {fleet.device.name} has no bf16 units: --set precision=fp16"
-        return FleetPlan(fleet, Answer("no", words))
+        return FleetPlan(fleet, PlanAnswer("no", words))
     if problem := copies_problem(run, fleet.nodes):
         words = f"{problem}: --nodes {whole_copies(run, fleet.nodes)}, or --set shard=all"
-        return FleetPlan(fleet, Answer("no", words))
-    layout = _layout(run, workload, fleet)
-    plan = FleetPlan(fleet, Answer("unknown", ""), layout=layout)
+        return FleetPlan(fleet, PlanAnswer("no", words))
+    layout = layout_of(run, workload, fleet)
+    plan = FleetPlan(fleet, PlanAnswer("unknown", ""), layout=layout)
     plan = _with_memory(plan, workload)
-    return replace(plan, notes=tuple(_notes(workload, fleet, layout)))
+    plan = _with_time(plan, asked, workload, measured)
+    notes = (*_notes(workload, fleet, layout), *plan.notes)
+    return replace(plan, notes=notes)
 
 
-def _layout(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
+def _with_time(
+    plan: FleetPlan, asked: Asked, workload: Workload, measured: StepTime | None
+) -> FleetPlan:
+    assert plan.layout is not None
+    try:
+        step = measured or step_time(workload, plan.fleet, plan.layout)
+    except BadInput as error:
+        note = error.message + (f": {error.hint}" if error.hint else "")
+        return replace(plan, notes=(*plan.notes, note))
+    if step is None:
+        return replace(plan, notes=(*plan.notes, NOT_MEASURED))
+    layout = plan.layout
+    plan = replace(
+        plan,
+        step=step.seconds,
+        sections=(*plan.sections, time_section(step)),
+        notes=(*plan.notes, *(note for note in step.notes if "micro-batches" not in note)),
+    )
+    time = run_time(asked, workload, plan.fleet, layout, step.seconds)
+    if time is None:
+        return replace(plan, notes=(*plan.notes, EPOCHS))
+    changes = () if time.change is None else (PlanChange(*time.change),)
+    sections = (*plan.sections, time.section)
+    budget = _budget(asked.run.budget, time.seconds, None)
+    return replace(plan, seconds=time.seconds, sections=sections, changes=changes, budget=budget)
+
+
+def _budget(budget: BudgetConfig, seconds: Figure, usd: Figure | None) -> PlanAnswer | None:
+    """The worse of both answers."""
+    answers = []
+    if budget.hours is not None:
+        limit = Figure.exact(budget.hours * 3600, "")
+        words = f"{ranged(seconds, 'seconds')}, and budget.hours is {budget.hours:g}"
+        answers.append(PlanAnswer(_within(seconds, limit.value), words))
+    if budget.usd is not None and usd is not None:
+        words = f"{ranged(usd, 'usd')}, and budget.usd is {money(budget.usd)}"
+        answers.append(PlanAnswer(_within(usd, budget.usd), words))
+    return max(answers, key=lambda answer: WORSE.index(answer.verdict), default=None)
+
+
+def _within(figure: Figure, limit: float) -> Verdict:
+    return "no" if figure.value > limit else "maybe" if figure.high > limit else "yes"
+
+
+def layout_of(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
     is_large = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
     unit, ranks = run.shard.unit, fleet.devices_per_node
     devices = 1
@@ -157,25 +253,24 @@ def _with_memory(plan: FleetPlan, workload: Workload) -> FleetPlan:
     state = Figure.exact(
         needed, f"{size.parameters:,} parameters of 16 or 18 bytes over {shards} devices"
     )
-    entries = [PlanEntry("state", "state", state, "bytes", "weights, gradients, optimizer")]
-    room = room_bytes(plan.fleet)
-    section = PlanSection("memory", "Memory of each device", tuple(entries))
+    entry = PlanEntry("state_bytes", "state", state, "bytes", "weights, gradients, optimizer")
+    room = _room_bytes(plan.fleet)
+    section = PlanSection("memory", "Memory of a device", (entry,))
+    words = f"{byte_size(needed)} of state on each device"
     if room is None:
-        fits = Answer("unknown", f"{byte_size(needed)} of state; the memory there is not known")
+        fits = PlanAnswer("unknown", f"{words}; the memory there is not known")
     elif needed > room:
-        words = f"{byte_size(needed)} of state alone on each device, which has {byte_size(room)}"
-        fits = Answer("no", words)
+        fits = PlanAnswer("no", f"{words}, which has {byte_size(room)}")
     else:
-        words = f"{byte_size(needed)} of state on each device, which has {byte_size(room)}"
-        fits = Answer("maybe", f"{words}; activations are not counted yet")
+        fits = PlanAnswer("maybe", f"{words}, which has {byte_size(room)}; activations not counted")
     return replace(plan, fits=fits, sections=(*plan.sections, section))
 
 
-def room_bytes(fleet: Fleet) -> float | None:
+def _room_bytes(fleet: Fleet) -> float | None:
     """Memory of a device, or of a worker on the CPU."""
     if fleet.memory_bytes is not None:
         return fleet.memory_bytes
-    return None if fleet.device is None else fleet.device.memory_gib * 2**30
+    return None if fleet.device is None else fleet.device.torch_gib * 2**30
 
 
 def _notes(workload: Workload, fleet: Fleet, layout: Layout) -> list[str]:

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 from headway.cli.plan.model_shape import UnknownShape
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import Answer, FleetPlan, PlanSection, RunPlan
+    from headway.cli.plan.comparison import ComparedPlans
+    from headway.cli.plan.estimate import FleetPlan, PlanAnswer, RunPlan
+    from headway.cli.plan.figure_text import PlanSection
     from headway.plan.figure import Figure
 
 VERSION = 1
@@ -26,6 +28,16 @@ def plan_facts(plan: RunPlan) -> dict[str, Any]:
     }
 
 
+def comparison_facts(found: ComparedPlans) -> dict[str, Any]:
+    """The same, with the places of the cheapest and the fastest plan among them."""
+    plans = found.plan.fleets
+    places = {
+        name: None if one is None else plans.index(one)
+        for name, one in (("cheapest", found.cheapest), ("fastest", found.fastest))
+    }
+    return {**plan_facts(found.plan), **places}
+
+
 def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
     fleet, layout = plan.fleet, plan.layout
     return {
@@ -41,12 +53,14 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
             "offload": layout.offloads,
         },
         "fits": answer_facts(plan.fits),
+        "budget": plan.budget and answer_facts(plan.budget),
         **{section.key: section_facts(section) for section in plan.sections},
+        "changes": [{"options": one.options, "effect": one.effect} for one in plan.changes],
         "notes": list(plan.notes),
     }
 
 
-def answer_facts(answer: Answer) -> dict[str, str]:
+def answer_facts(answer: PlanAnswer) -> dict[str, str]:
     return {"verdict": answer.verdict, "words": answer.words}
 
 

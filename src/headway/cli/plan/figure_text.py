@@ -1,4 +1,5 @@
-"""Figures of a plan for people: three digits, and the range if there is one in the same unit."""
+"""Figures of a plan with their names, and for people: three digits, and the range in the same
+unit."""
 
 from __future__ import annotations
 
@@ -8,7 +9,8 @@ from typing import Literal
 from headway.cli.output import short_count
 from headway.plan.figure import Figure
 
-Unit = Literal["bytes", "seconds", "usd", "share", "count", "flops", "per_second"]
+Unit = Literal["bytes", "seconds", "usd", "share", "count", "number", "flops"]
+"""`count`: as 6.74B; `number`: as 476,838."""
 UNIT_SECONDS = (("days", 86400.0, 172800.0), ("hours", 3600.0, 7200.0), ("min", 60.0, 120.0))
 """Unit of a time, its seconds, and from how many seconds on it is used."""
 
@@ -23,25 +25,40 @@ class PlanEntry:
     unit: Unit
     remark: str = ""
     """Beside the figure on the screen."""
+    is_detail: bool = False
+    """Not on the screen, only in explanations and as data."""
+
+
+@dataclass(frozen=True)
+class PlanSection:
+    """Figures that belong together."""
+
+    key: str
+    title: str
+    entries: tuple[PlanEntry, ...]
+    words: str = ""
+    """A line below them on the screen."""
 
 
 def shown(value: float, unit: Unit) -> str:
     return _in_unit_of(value, value, unit)
 
 
-def ranged(figure: Figure, unit: Unit) -> str:
-    """`142 days (121 to 168)`."""
-    value = shown(figure.value, unit)
-    low = _in_unit_of(figure.low, figure.value, unit, is_bare=True)
-    high = _in_unit_of(figure.high, figure.value, unit, is_bare=True)
-    bare = _in_unit_of(figure.value, figure.value, unit, is_bare=True)
+def ranged(figure: Figure, unit: Unit, like: float | None = None) -> str:
+    """`142 days (121 to 168)`. `like`: a number in whose unit it is shown."""
+    like = figure.value if like is None else like
+    value = _in_unit_of(figure.value, like, unit)
+    low = _in_unit_of(figure.low, like, unit, is_bare=True)
+    high = _in_unit_of(figure.high, like, unit, is_bare=True)
+    bare = _in_unit_of(figure.value, like, unit, is_bare=True)
     return value if low == high == bare else f"{value} ({low} to {high})"
 
 
 def _in_unit_of(value: float, like: float, unit: Unit, is_bare: bool = False) -> str:
     match unit:
         case "bytes":
-            num_bytes, name = (2**30, "GiB") if like >= 2**30 else (2**20, "MiB")
+            sizes = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"))
+            num_bytes, name = next((one for one in sizes if like >= one[0]), sizes[-1])
             return _with(f"{value / num_bytes:.1f}", name, is_bare)
         case "seconds":
             for name, factor, least in UNIT_SECONDS:
@@ -56,9 +73,14 @@ def _in_unit_of(value: float, like: float, unit: Unit, is_bare: bool = False) ->
             percent = f"{100 * value:.1f}" if like > 0.9 else f"{100 * value:.0f}"
             return _with(percent, "%", is_bare)
         case "flops":
-            return f"{value:.3g}"
-        case "count" | "per_second":
+            for name, factor in (("TFLOP", 1e12), ("GFLOP", 1e9)):
+                if like >= factor:
+                    return _with(three_digits(value / factor), name, is_bare)
+            return _with(three_digits(value / 1e6), "MFLOP", is_bare)
+        case "count":
             return short_count(value)
+        case "number":
+            return f"{value:,.0f}" if float(like).is_integer() else three_digits(value)
 
 
 def _with(number: str, unit: str, is_bare: bool) -> str:
@@ -69,11 +91,15 @@ def three_digits(value: float) -> str:
     """142; 14.2; 1.42; 1,420."""
     if value >= 100:
         return f"{value:,.0f}"
-    return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    if value >= 1 or value == 0:
+        return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:.2g}"
 
 
 def money(usd: float) -> str:
-    """$0.42; $38.20; $872,000: three digits, and cents where they are among them."""
+    """$0.0042; $38.20; $872,000: three digits, and cents where they are among them."""
+    if 0 < usd < 0.095:
+        return f"${usd:.2g}"
     if usd < 1000:
         return f"${usd:,.2f}" if usd < 100 else f"${usd:,.0f}"
     rounded = float(f"{usd:.3g}")

@@ -6,34 +6,65 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from headway.cli.plan.figure_text import PlanEntry, ranged
+from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.model_shape import UnknownShape
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import Answer, FleetPlan, PlanSection, RunPlan
+    from headway.cli.plan.estimate import FleetPlan, PlanAnswer, RunPlan
     from headway.cli.terminal import Line, Piece, Style
 
 COLUMNS = 80
-LABEL = 18
-VALUE = 24
+MOST_CHANGES = 4
+LABEL = 20
+VALUE = 28
 COLOURS: dict[str, Style] = {"yes": "green", "maybe": "yellow", "no": "red", "unknown": "yellow"}
+BUDGET = {
+    "yes": "within budget",
+    "maybe": "budget is close",
+    "no": "over budget",
+    "unknown": "budget",
+}
 FITS = {"yes": "fits", "maybe": "may not fit", "no": "does not fit", "unknown": "not known"}
 
 
 def screen(plan: RunPlan) -> Iterator[Line]:
-    first, *others = plan.fleets
+    first = plan.fleets[0]
     yield [(f"{plan.asked.title} on {place_words(plan, first)}", "bold")]
     yield []
     yield from _answer(FITS[first.fits.verdict], first.fits)
-    for other in others:
-        if other.fits.verdict != first.fits.verdict:
-            yield from _answer(FITS[other.fits.verdict], other.fits, f"{other.fleet}: ")
     if isinstance(plan.workload, UnknownShape):
         yield from _wrapped("to plan it", plan.workload.hint)
+    yield from _time_and_money(plan)
+    for change in first.changes[:MOST_CHANGES]:
+        label = "so that it fits" if first.is_refused else "to improve"
+        yield from _wrapped(label, change.words, "cyan")
     for note in (*plan.notes, *first.notes):
         yield from _wrapped("note", note, "yellow")
     for section in (plan.model, *first.sections):
         yield from _section(section)
+
+
+def _time_and_money(plan: RunPlan) -> Iterator[Line]:
+    first, *others = plan.fleets
+    if first.seconds is not None:
+        yield from _wrapped("takes", ranged(first.seconds, "seconds"))
+    if first.usd is not None:
+        yield from _wrapped("costs", ranged(first.usd, "usd"))
+    if first.budget is not None:
+        yield from _wrapped(BUDGET[first.budget.verdict], first.budget.words, _colour(first.budget))
+    for other in others:
+        found = [_fit_words(other)]
+        found += [shown(other.seconds.value, "seconds")] if other.seconds else []
+        found += [money(other.usd.value)] if other.usd else []
+        yield from _wrapped("or", f"{other.fleet}: {', '.join(found)}", _colour(other.fits))
+
+
+def _fit_words(one: FleetPlan) -> str:
+    return FITS[one.fits.verdict] if one.fits.verdict != "unknown" else "memory not known"
+
+
+def _colour(answer: PlanAnswer) -> Style:
+    return COLOURS[answer.verdict] if answer.verdict != "yes" else ""
 
 
 def place_words(plan: RunPlan, first: FleetPlan) -> str:
@@ -44,20 +75,24 @@ def place_words(plan: RunPlan, first: FleetPlan) -> str:
     return words if place.target is None and "," not in place.words else f"{words}, {place.words}"
 
 
-def _answer(word: str, answer: Answer, where: str = "") -> Iterator[Line]:
-    yield from _wrapped(word, f"{where}{answer.words}", COLOURS[answer.verdict])
+def _answer(word: str, answer: PlanAnswer) -> Iterator[Line]:
+    yield from _wrapped(word, answer.words, COLOURS[answer.verdict])
 
 
 def _section(section: PlanSection) -> Iterator[Line]:
     if section.entries:
         yield []
         yield [(section.title, "bold")]
+        most = max(one.figure.value for one in section.entries)
         for entry in section.entries:
-            yield _entry_line(entry)
+            if not entry.is_detail:
+                yield _entry_line(entry, most if section.key == "memory" else None)
+        for line in textwrap.wrap(section.words, COLUMNS - 2, break_on_hyphens=False):
+            yield [(f"  {line}", "dim")]
 
 
-def _entry_line(entry: PlanEntry) -> Line:
-    value = ranged(entry.figure, entry.unit)
+def _entry_line(entry: PlanEntry, like: float | None) -> Line:
+    value = ranged(entry.figure, entry.unit, like)
     pieces: list[Piece] = [(f"  {entry.label:<{LABEL - 2}}", ""), (value, "")]
     if entry.remark and LABEL + max(len(value), VALUE) + 2 + len(entry.remark) <= COLUMNS:
         pieces += [(" " * max(2, VALUE - len(value) + 2), ""), (entry.remark, "dim")]

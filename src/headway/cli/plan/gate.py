@@ -1,0 +1,72 @@
+"""What `headway run` refuses and `headway check` says because of the plan."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from headway.errors import CheckFailed, HeadwayError
+
+if TYPE_CHECKING:
+    from headway.cli.plan.estimate import FleetPlan, RunPlan
+    from headway.spec.load import Loaded
+
+ANYWAY = "to run it all the same: --anyway"
+
+
+def require_planned(loaded: Loaded, on: str | None, nodes: int | None, anyway: bool) -> None:
+    """Raises if the run does not fit or breaks its budget wherever it may land, unless `anyway`;
+    warns if only some of those places do. What cannot be planned has the benefit of the doubt."""
+    from headway.cli.output import hint, warn
+
+    plan = plan_for(loaded, on, nodes)
+    if plan is None:
+        return
+    refused = [one for one in plan.fleets if one.is_refused]
+    for one in refused:
+        change = "; ".join([*one.change_words[:1], ANYWAY])
+        if len(refused) == len(plan.fleets) and not anyway:
+            raise CheckFailed(refusal_words(plan, one), change)
+        warn(refusal_words(plan, one))
+        hint(*one.change_words[:1])
+
+
+def plan_for(loaded: Loaded, on: str | None, nodes: int | None) -> RunPlan | None:
+    """None if nothing can be said about it."""
+    from headway.cli.plan.asked import Asked, place_for
+    from headway.cli.plan.estimate import plan_of
+
+    if loaded.run.command is not None:
+        return None
+    # What is wrong with a target or a device is refused elsewhere, with its position.
+    with suppress(HeadwayError):
+        changed, place = place_for(loaded, on, None if nodes is None else str(nodes), None)
+        if place.is_substituted:
+            return None
+        return plan_of(Asked(changed, replace(place, notes=())))
+    return None
+
+
+def refusal_words(plan: RunPlan, one: FleetPlan) -> str:
+    if one.fits.verdict == "no":
+        return f"{plan.asked.title} does not fit on {one.fleet}: {one.fits.words}"
+    assert one.budget is not None
+    return f"{plan.asked.title} is over its budget on {one.fleet}: {one.budget.words}"
+
+
+def plan_line(loaded: Loaded, on: str | None) -> str | None:
+    """The answers of a plan in one line, for `headway check`."""
+    from headway.cli.plan.figure_text import ranged
+    from headway.cli.plan.screen import BUDGET, FITS
+
+    plan = plan_for(loaded, on, None)
+    if plan is None or plan.fleets[0].fits.verdict == "unknown":
+        return None
+    one = plan.fleets[0]
+    parts = [f"{FITS[one.fits.verdict]} on {one.fleet}: {one.fits.words}"]
+    parts += [ranged(one.seconds, "seconds")] if one.seconds else []
+    parts += [ranged(one.usd, "usd")] if one.usd else []
+    if one.budget is not None and one.budget.verdict != "yes":
+        parts.append(BUDGET[one.budget.verdict])
+    return "; ".join(parts)
