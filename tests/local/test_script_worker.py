@@ -228,6 +228,40 @@ else:
         assert "nothing is left to do" in run.workers[2, 1].log.read_text()
 
 
+def test_a_node_that_leaves_in_the_last_save_is_not_waited_for(tmp_path: Path) -> None:
+    """Nor does it matter that another rank was done: it begins again with the others."""
+    script = """
+if rank == "0":
+    note("saves")
+    time.sleep(1000)
+else:
+    note("done")
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("saves", "done")
+        run.wait("the others", lambda: "exited with 0" in run.workers[1, 0].log.read_text())
+        run.signal(signal.SIGTERM, 0)
+        assert run.codes() == [Exit.STOPPED, Exit.GENERATION_OVER]
+
+
+def test_a_node_that_is_done_and_is_to_leave_waits_for_the_others(tmp_path: Path) -> None:
+    script = """
+if rank == "0":
+    note("done")
+else:
+    note("works")
+    until((out / "end").exists)
+"""
+    with ScriptRun(tmp_path, script, nodes=2) as run:
+        run.wait_for("done", "works")
+        run.wait("its end", lambda: "exited with 0" in run.workers[0, 0].log.read_text())
+        run.signal(signal.SIGTERM, 0)
+        run.wait("the change", lambda: "generation 2" in run.coordinator.log.read_text())
+        (run.output / "end").touch()
+        assert run.codes() == [Exit.DONE] * 2
+        assert read_status(run.directory, time.time()).state == "finished"
+
+
 def test_a_machine_that_dies_before_it_has_noted_the_end_leaves_a_run_that_has_finished(
     tmp_path: Path,
 ) -> None:

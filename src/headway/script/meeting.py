@@ -42,13 +42,6 @@ class Meeting:
         return f"{self._name}/{rank}"
 
 
-def is_finishing(keys: SessionKeys) -> bool:
-    """Whether a rank's script had ended with 0 when the first of the ranks heard of a planned
-    change: all of them wait for the others then, or none does."""
-    is_some_done = not keys.missing(["some_done"])
-    return keys.compare_set("finishing", b"", b"1" if is_some_done else b"0") == b"1"
-
-
 class Failure(msgspec.Struct, frozen=True):
     """Of one rank's script."""
 

@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 
 import msgspec
@@ -33,8 +34,9 @@ from headway.script.ending import (
     grace_seconds,
     is_cut_short,
 )
+from headway.script.finishing import Finishing
 from headway.script.last_words import last_traceback
-from headway.script.meeting import Failure, Failures, Meeting, is_finishing
+from headway.script.meeting import Failure, Failures, Meeting
 from headway.script.place import (
     Master,
     Place,
@@ -60,12 +62,12 @@ LEAVE_SECONDS = 2.0
 tells nobody if nobody stays."""
 MEET_SECONDS = GRACE_SECONDS + 5.0
 """For all to end, from when they were asked to. Pods have 120 s."""
-FINISH_SECONDS = 600.0
-"""For a script to be done, once one of its ranks is, before a planned change ends it. The
-coordinator waits for 900 s."""
 GOODBYE_SECONDS = FINISHED_SEND_SECONDS + 30.0
 """For the others to have heard that all are done: rank 0 tells them when it has written that down.
 Launchers kill those that still run 10 s after the first has exited."""
+STAY_SECONDS = 90.0
+"""For a node whose scripts are done and that is asked to leave, while it waits for the others. Pods
+have 120 s."""
 CUT_OFF_SECONDS = 10.0
 """Without a connection, after which nobody is waited for."""
 FOLLOW_SECONDS = 30.0
@@ -126,10 +128,6 @@ class ScriptWorker:
         self._ended_because = ""
         self._asked_to_end_at: float | None = None
         """When its script was first asked to end."""
-        self._planned_at: float | None = None
-        """When it heard of a planned change of members."""
-        self._is_finishing = False
-        """Whether a rank's script had ended with 0 by then, as all ranks see it."""
 
     def run(self) -> int:
         """The exit code; negative: the signal that ended the script."""
@@ -156,6 +154,7 @@ class ScriptWorker:
             ranks_per_node=self._resolved.ranks_per_node,
         )
         self._keys = SessionKeys(self._session, self._generation.number, "script/")
+        self._finishing = Finishing(self._keys, self._clock)
         self._record = RunRecord(
             self._directory, self._clock, self._generation.number, self._place, os.environ
         )
@@ -266,17 +265,11 @@ class ScriptWorker:
         return GenerationState.SOUND if is_over else GenerationState.CURRENT
 
     def _state_that_counts(self) -> GenerationState:
-        """A planned change waits for a script that is about to be done: one that saves its result
-        on rank 0 would lose it, and train its last part again."""
-        state, now = self._state(self._session.view), self._clock.monotonic()
+        """A planned change waits for a script that is about to be done."""
+        state = self._state(self._session.view)
         if state is not GenerationState.SOUND or self._stop.asked or self._stop.leave_asked:
             return state
-        if self._planned_at is None:
-            self._planned_at = now
-            with suppress(SessionError):
-                self._is_finishing = is_finishing(self._keys)
-        waits = self._is_finishing and now - self._planned_at < FINISH_SECONDS
-        return GenerationState.CURRENT if waits else state
+        return GenerationState.CURRENT if self._finishing.is_waited_for() else state
 
     def _is_over(self, view: View) -> bool:
         return self._state(view) is not GenerationState.CURRENT
@@ -365,6 +358,7 @@ class ScriptWorker:
         code = ended_code(self._is_asked or self._stop.leave_asked, state)
         if code is None or state is GenerationState.LOST:
             return code
+        self._finishing.give_up()
         is_stop = self._stop.asked
         ranks = range(self._place.num_workers) if is_stop else self._place.node_ranks
         name = "stopped" if is_stop else f"ended-{self._place.node}"
@@ -376,10 +370,9 @@ class ScriptWorker:
     def _wait_for_all(self) -> int:
         """The script has ended with 0 here. Rank 0's may save for minutes after the others."""
         meeting = Meeting(self._keys, "done", range(self._place.num_workers), self._place.rank)
-        ended_at = said_at = self._clock.monotonic()
+        ended_at, said_at = self._clock.monotonic(), -inf
         while True:
-            with suppress(SessionError):
-                self._keys.set("some_done", b"1")
+            self._finishing.done()
             try:
                 is_complete = meeting.is_complete(LOOK_SECONDS * 5)
             except SessionError:  # its generation is over
@@ -388,13 +381,23 @@ class ScriptWorker:
                 self._say("exited with 0 on all ranks")
                 return Exit.DONE
             self._look()
-            if (code := self._asked_code()) is not None:
+            if not self._may_stay() and (code := self._asked_code()) is not None:
                 return code
             now = self._clock.monotonic()
             if now - said_at >= SAY_SECONDS:
                 said_at = now
-                who = ", ".join(map(str, meeting.missing[:8])) or "others"
-                self._say(f"exited with 0 {now - ended_at:.0f} s ago, waiting for rank {who}")
+                missing = ", ".join(map(str, meeting.missing[:8]))
+                who = f"rank {missing}" if missing else "the other ranks"
+                ago = f" {now - ended_at:.0f} s ago" if now - ended_at > SAY_SECONDS else ""
+                self._say(f"exited with 0{ago}, waiting for {who}")
+
+    def _may_stay(self) -> bool:
+        """Whether it was asked to leave, and the others may be done before it has to."""
+        if self._leave_at is None or self._stop.asked or self._is_cut_off:
+            return False
+        is_late = self._clock.monotonic() - self._leave_at > STAY_SECONDS
+        is_lost = self._state(self._session.view) is GenerationState.LOST
+        return not (is_late or is_lost or self._finishing.is_given_up())
 
     def _meet(self, meeting: Meeting, seconds: float, look: Callable[[], None]) -> bool:
         """Whether all came."""

@@ -1,50 +1,14 @@
-"""Whose failure is counted, when several ranks fail; what all ranks decide alike."""
+"""Whose failure is counted, when several ranks fail."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import permutations
 from typing import cast
 
 from headway.member.worker.session_keys import SessionKeys
 from headway.script.ending import Blame
-from headway.script.meeting import Failure, Failures, is_finishing
-
-
-class FakeKeys:
-    """Those of a generation."""
-
-    def __init__(self) -> None:
-        self.known: dict[str, bytes] = {}
-        self.counts: dict[str, int] = {}
-
-    def missing(self, names: Sequence[str], seconds: float = 0.0) -> list[str]:
-        return [name for name in names if name not in self.known]
-
-    def get(self, name: str, seconds: float) -> bytes:
-        return self.known[name]
-
-    def compare_set(self, name: str, expected: bytes, wanted: bytes) -> bytes:
-        if self.known.get(name, b"") == expected:
-            self.known[name] = wanted
-        return self.known[name]
-
-    def add(self, name: str, number: int) -> int:
-        self.counts[name] = self.counts.get(name, 0) + number
-        return self.counts[name]
-
-
-def test_whether_a_planned_change_waits_is_decided_once_for_all_ranks() -> None:
-    """Else some would end, and the others wait for them for ten minutes."""
-    keys = FakeKeys()
-    given = cast(SessionKeys, keys)
-    assert not is_finishing(given), "the first to hear of the change"
-    keys.known["some_done"] = b"1"
-    assert not is_finishing(given), "another one, a moment later"
-    keys = FakeKeys()
-    given = cast(SessionKeys, keys)
-    keys.known["some_done"] = b"1"
-    assert [is_finishing(given), is_finishing(given)] == [True, True]
+from headway.script.meeting import Failure, Failures
+from support.fake_keys import FakeKeys
 
 
 def blamed(*added: Failure) -> int:
