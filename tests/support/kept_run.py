@@ -17,7 +17,7 @@ from headway.clock import SystemClock, stamp
 from headway.kube.client import KubeClient
 from headway.kube.kinds import KindTerms
 from headway.kube.names import CONTROLLER_UIDS, FINALIZER, GATE, INDEX, SUSPECT, labels
-from headway.kube.node_rates import NodeRates
+from headway.kube.node_prices import NodePrices
 from headway.launch import keeper as keeper_module
 from headway.launch import pod_watch as watch_module
 from headway.launch.scarcity import ScarcityRules
@@ -115,7 +115,7 @@ class KeptRun:
         kube.job("it", startTime="2026-11-16T09:00:00Z")
         kube.coordinator("it")
 
-    def new_keeper(self, kinds: Sequence[KindTerms] = (), rates: NodeRates | None = None) -> Any:
+    def new_keeper(self, kinds: Sequence[KindTerms] = (), rates: NodePrices | None = None) -> Any:
         return self.code.keeper.Keeper(
             KubeClient.from_kubeconfig(None, "ml"),
             self.resolved,

@@ -17,7 +17,7 @@ def keep() -> None:
     from headway.clock import SystemClock, stamp
     from headway.kube.client import KubeClient
     from headway.kube.kinds import parse_kinds
-    from headway.kube.node_rates import NodeRates
+    from headway.kube.node_prices import NodePrices
     from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
     from headway.launch.scarcity import ScarcityRules
@@ -38,7 +38,7 @@ def keep() -> None:
         spot_label=(label, value) if label else None,
         scarcity=ScarcityRules.parse(scarcity) if scarcity else None,
         kinds=parse_kinds(os.environ.get("HEADWAY_KINDS")),
-        rates=NodeRates.parse(prices) if prices else None,
+        rates=NodePrices.parse(prices) if prices else None,
         clock=clock,
         say=lambda text: say(f"{stamp(clock.now())} {text}"),
     )

@@ -16,7 +16,7 @@ from headway.kube.names import (
     coordinator_object,
     labels,
 )
-from headway.kube.node_rates import node_rates
+from headway.kube.node_prices import node_prices
 from headway.kube.own_image import add_wheels, has_own_image
 from headway.kube.pod_overrides import with_overrides
 from headway.kube.pods import (
@@ -124,7 +124,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         environment.append(variable("HEADWAY_SCARCITY", " ".join(f"{one:g}" for one in rules)))
     if kinds := later_choices(resolved, target):
         environment.append(variable("HEADWAY_KINDS", kinds_text(kinds)))
-    if (rates := node_rates(resolved, target)) is not None:
+    if (rates := node_prices(resolved, target)) is not None:
         environment.append(variable("HEADWAY_PRICES", rates.text()))
     coordinator = container(
         "coordinator",

@@ -16,7 +16,7 @@ from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.kinds import KindTerms
 from headway.kube.kueue import mend_job, stop_job
 from headway.kube.names import coordinator_object, run_object
-from headway.kube.node_rates import NodeRates
+from headway.kube.node_prices import NodePrices
 from headway.launch.job_decisions import (
     EndKeeper,
     EndSuspicions,
@@ -71,7 +71,7 @@ class JobKeeper:
         *,
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
-        rates: NodeRates | None = None,
+        rates: NodePrices | None = None,
         clock: Clock,
     ) -> None:
         """`scarcity`: None if pods are never given back. `kinds`: of accelerators, if the run may

@@ -23,7 +23,7 @@ from headway.kube.client import KubeClient
 from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.kinds import KindTerms
 from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object
-from headway.kube.node_rates import NodeRates
+from headway.kube.node_prices import NodePrices
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.job_keeper import JobKeeper
 from headway.launch.keeper_notes import KeeperNotes
@@ -51,7 +51,7 @@ class Keeper:
         spot_label: tuple[str, str] | None,
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
-        rates: NodeRates | None = None,
+        rates: NodePrices | None = None,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:

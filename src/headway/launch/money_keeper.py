@@ -10,7 +10,7 @@ from math import inf
 from headway.clock import Clock
 from headway.errors import HeadwayError, NotFound
 from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
-from headway.kube.node_rates import NodeRates
+from headway.kube.node_prices import NodePrices
 from headway.launch.pod_decisions import PodFacts
 from headway.spec.price_config import PriceConfig
 from headway.state.spent_money import (
@@ -32,7 +32,7 @@ class MoneyKeeper:
     def __init__(
         self,
         kube: KubeClient,
-        rates: NodeRates,
+        rates: NodePrices,
         budget_usd: float | None,
         store: Store,
         clock: Clock,

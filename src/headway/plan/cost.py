@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headway.memory_limits import byte_size
-from headway.plan.figure import Figure, weakest
+from headway.plan.figure import Figure, combined
 from headway.plan.fleet import Fleet
 from headway.plan.memory_need import CHECKPOINT_BYTES
 from headway.plan.prices import NodePrice
@@ -94,11 +94,9 @@ def kept_checkpoint_bytes(
 
 def _total(hours: Figure, price: NodePrice) -> Figure:
     rate = price.usd_per_hour
-    return Figure(
-        hours.value * rate.value,
-        hours.low * rate.low,
-        hours.high * rate.high,
-        weakest([hours, rate]),
+    return combined(
+        lambda hours, rate: hours * rate,
+        {"hours": hours, "rate": rate},
         f"{hours.value:,.1f} node hours x {dollars(rate.value)} ({rate.reason})",
     )
 

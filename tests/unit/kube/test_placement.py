@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from headway.errors import HeadwayError, SpecError
-from headway.kube.node_rates import NodeRates
+from headway.kube.node_prices import NodePrices
 from headway.kube.placement import whole_cores
 from headway.spec.price_config import PriceConfig
 from headway.spec.resolve import Resolved
@@ -341,12 +341,12 @@ def test_other_devices_need_no_right_to_lock_memory(
     render()
 
 
-def rates_of(objects: list[dict[str, Any]]) -> NodeRates | None:
+def rates_of(objects: list[dict[str, Any]]) -> NodePrices | None:
     """As the coordinator gets them."""
     (made,) = (one for one in objects if one["kind"] == "ReplicaSet")
     environment = made["spec"]["template"]["spec"]["containers"][0]["env"]
     found = [one["value"] for one in environment if one["name"] == "HEADWAY_PRICES"]
-    return NodeRates.parse(found[0]) if found else None
+    return NodePrices.parse(found[0]) if found else None
 
 
 def test_the_coordinator_knows_what_nodes_cost(render: Render, folder: Path) -> None:
@@ -356,7 +356,7 @@ def test_the_coordinator_knows_what_nodes_cost(render: Render, folder: Path) -> 
             "  prices: {H100: {on_demand: 4, spot: 2}, A100: 3, cpu: 0.4}\n"
             "  spot_label: {spot: yes}\n"
         )
-    assert rates_of(render()) == NodeRates(
+    assert rates_of(render()) == NodePrices(
         {"cpu:1": PriceConfig(on_demand=0.4)}, None, ("spot", "yes")
     )
     two = rates_of(render("resources.accelerators=[H100:8, A100-80:8]", "resources.spot=all"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from headway.kube.names import ACCELERATORS
-from headway.kube.node_rates import NodeRates
+from headway.kube.node_prices import NodePrices
 from headway.launch.job_keeper import JOB_SECONDS
 from headway.launch.money_keeper import SAVE_SECONDS
 from headway.spec.price_config import PriceConfig
@@ -17,8 +17,8 @@ from headway.state.status import read_status
 from support.kept_run import SPOT, Code, KeptRun, kept_run
 
 HOUR = 3600.0
-RATES = NodeRates({"H100:8": PriceConfig(on_demand=32.0, spot=12.0)}, None, None)
-ABOVE_ONE = NodeRates(RATES.kinds, 1, SPOT)
+RATES = NodePrices({"H100:8": PriceConfig(on_demand=32.0, spot=12.0)}, None, None)
+ABOVE_ONE = NodePrices(RATES.kinds, 1, SPOT)
 NODES = "/api/v1/nodes"
 
 
@@ -144,7 +144,7 @@ def test_machines_whose_labels_cannot_be_read_count_as_on_demand(run: KeptRun) -
 
 def test_the_kind_that_the_run_has_counts(run: KeptRun) -> None:
     kinds = {"A100:8": PriceConfig(on_demand=16.0), **RATES.kinds}
-    run.keeper = run.new_keeper(rates=NodeRates(kinds, None, None))
+    run.keeper = run.new_keeper(rates=NodePrices(kinds, None, None))
     run.job["metadata"]["annotations"] = {ACCELERATORS: "A100:8"}
     run.begin("node1")
     pass_time(run, HOUR)
@@ -154,7 +154,7 @@ def test_the_kind_that_the_run_has_counts(run: KeptRun) -> None:
 
 def test_of_kinds_among_which_a_queue_chooses_the_dearest_counts(run: KeptRun) -> None:
     kinds = {"A100:8": PriceConfig(on_demand=16.0), **RATES.kinds}
-    run.keeper = run.new_keeper(rates=NodeRates(kinds, None, None))
+    run.keeper = run.new_keeper(rates=NodePrices(kinds, None, None))
     run.begin("node1")
     pass_time(run, HOUR)
     (rate,) = spending(run).rates
@@ -170,5 +170,5 @@ def test_a_damaged_record_is_said_and_not_overwritten(run: KeptRun) -> None:
 
 
 def test_rates_survive_the_environment_of_the_coordinator() -> None:
-    assert NodeRates.parse(RATES.text()) == RATES
-    assert NodeRates.parse(ABOVE_ONE.text()) == ABOVE_ONE
+    assert NodePrices.parse(RATES.text()) == RATES
+    assert NodePrices.parse(ABOVE_ONE.text()) == ABOVE_ONE

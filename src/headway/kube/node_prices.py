@@ -15,7 +15,7 @@ from headway.spec.target_file import Target
 
 
 @dataclass(frozen=True)
-class NodeRates:
+class NodePrices:
     """Dollars per hour of a node."""
 
     kinds: Mapping[str, PriceConfig]
@@ -30,7 +30,7 @@ class NodeRates:
         return json.dumps([kinds, self.on_demand_below, self.spot_label])
 
     @classmethod
-    def parse(cls, text: str) -> NodeRates:
+    def parse(cls, text: str) -> NodePrices:
         kinds, below, label = json.loads(text)
         return cls(
             {kind: PriceConfig(on_demand=each, spot=spot) for kind, (each, spot) in kinds.items()},
@@ -39,7 +39,7 @@ class NodeRates:
         )
 
 
-def node_rates(resolved: Resolved, target: Target) -> NodeRates | None:
+def node_prices(resolved: Resolved, target: Target) -> NodePrices | None:
     """None: nothing is counted, for lack of a price. Raises TargetMismatch if a budget needs it."""
     resources = resolved.run.resources
     wanted = resources.accelerators
@@ -56,7 +56,7 @@ def node_rates(resolved: Resolved, target: Target) -> NodeRates | None:
         kinds[str(one)] = PriceConfig(on_demand=price.on_demand * number, spot=spot)
     below = {"none": None, "above_min": resources.nodes.minimum, "all": 0}[resources.spot]
     label = next(iter(target.spot_label.items()), None)
-    return NodeRates(kinds, below, label)
+    return NodePrices(kinds, below, label)
 
 
 def _refuse_budget(resolved: Resolved, one: Accelerators) -> None:
