@@ -30,8 +30,8 @@ from bench.losses import START_SECONDS, write_run
 from headway.plan.figure import Figure
 from headway.plan.interruptions import (
     ExpectedGoodput,
+    LossRates,
     Mode,
-    NodeRates,
     Placement,
     RunTimes,
     expected_goodput,
@@ -214,7 +214,7 @@ def planned_goodput(chaos: Chaos, calm: Calm, faults: int, total_seconds: float)
         on_pods=False,
     )
     rate = faults / total_seconds * 3600 / chaos.nodes
-    rates = NodeRates(*[Figure.exact(rate, "as workers are killed", "given")] * 2)
+    rates = LossRates(*[Figure.exact(rate, "as workers are killed", "given")] * 2)
 
     def measured(value: float) -> Figure:
         return Figure.exact(value, "an undisturbed run", "measured")

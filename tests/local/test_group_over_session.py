@@ -17,10 +17,18 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store
 
+from headway.errors import BadInput
 from headway.member.coordinator.rules import Rules
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import Denied, GenerationOver, Late
-from headway.train.session_store import Group, GroupFailed, SessionStore, form_group
+from headway.train.session_store import (
+    Group,
+    GroupFailed,
+    SessionStore,
+    form_group,
+    form_seconds,
+    raise_file_limit,
+)
 from support.forming import MEMBERS, RUN, STAGES, coordinator, crew, form_groups
 from support.small_coordinator import KEY, SmallCoordinator
 from support.small_coordinator import RUN as A_RUN
@@ -30,7 +38,7 @@ from support.waiting import wait_for
 pytestmark = pytest.mark.local
 
 ROUNDS = int(os.environ.get("FORMS", "10"))
-BOUND_SECONDS = 2.0
+BOUND_SECONDS = form_seconds(MEMBERS)
 LOOK_SECONDS = 0.2
 """Until a process that waits has its turn, on a machine with fewer processors than processes."""
 
@@ -64,6 +72,7 @@ def test_a_suspended_worker_does_not_delay_the_others(tmp_path: Path, stage: int
 
 IMPORTS_AND_COMPILES = """
 import sys
+from headway.errors import BadInput
 from headway.member.coordinator.rules import Rules
 from headway.member.worker.session import Session
 session = Session(sys.argv[1], bytes.fromhex(sys.argv[2]), sys.argv[3], "pod-0")
@@ -210,6 +219,47 @@ def test_a_formed_group_has_the_time_it_was_given(tmp_path: Path) -> None:
         other.drop()
 
 
+def test_addresses_have_the_same_size_in_every_group_and_come_in_one_answer(tmp_path: Path) -> None:
+    """Else what the coordinator sends grows with the cube of the group."""
+    with sessions(tmp_path, 6) as all_:
+        asked: list[str] = []
+        for session in all_:
+            ask = session.ask
+            session.ask = lambda *request, ask=ask: (asked.append(request[3]), ask(*request))[1]
+        groups = form_all(all_)
+        sizes = set()
+        for group in groups:
+            assert isinstance(group, Group)
+            sizes |= {len(value) for value in group.addresses.values()}
+            assert len(group.addresses) == 6
+        [size] = sizes
+        assert size < 64 + 200  # the name of its machine, and an address of 136 bytes
+        assert len(asked) == 2 * 6, "each sets its own and gets all"
+        for group in groups:
+            assert isinstance(group, Group)
+            group.drop()
+
+
+def test_many_that_do_not_come_are_not_named(tmp_path: Path) -> None:
+    """Then the coordinator is slow, or the machine that all are on."""
+    with sessions(tmp_path, 1) as alone:
+        [error] = form_all(alone, size=3)
+        assert isinstance(error, GroupFailed)
+        assert error.ranks == ()
+
+
+def test_a_group_that_has_more_members_than_open_files_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    limits = [(64, 300)]
+    monkeypatch.setattr("resource.getrlimit", lambda _: limits[-1])
+    monkeypatch.setattr("resource.setrlimit", lambda _, new: limits.append(new))
+    raise_file_limit(40)
+    assert limits[-1] == (296, 300)
+    with pytest.raises(BadInput, match=r"50 workers needs 306 open files"):
+        raise_file_limit(50)
+
+
 def test_one_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
     threads = threading.active_count()
     with sessions(tmp_path, 2) as both:
@@ -220,5 +270,5 @@ def test_one_that_does_not_come_is_named_in_time(tmp_path: Path) -> None:
         for error in failed:
             assert isinstance(error, GroupFailed)
             assert error.ranks == (2,)
-            assert "did not form within 2 s" in str(error)
+            assert "did not form within 2.06 s" in str(error)
     assert threading.active_count() == threads

@@ -42,6 +42,7 @@ from headway.member.protocol.messages import (
     StoreCompareSet,
     StoreDelete,
     StoreFailed,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreSet,
@@ -436,6 +437,7 @@ MESSAGES: dict[str, FromWorker] = {
     "add": StoreAdd(3, 9, "arrived", -1),
     "compare-set": StoreCompareSet(4, 9, "leader", b"", b"pod-0"),
     "check": StoreCheck(5, 9, ("ranks/0", "ranks/1"), 0.5),
+    "gather": StoreGather(7, 9, "ranks/", 2, 0.5),
     "delete": StoreDelete(2**63 - 1, 9, "ranks/0"),
 }
 _BEFORE = Generation(

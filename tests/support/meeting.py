@@ -6,6 +6,8 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
+from threading import Timer
 
 from headway.member.coordinator.rendezvous import Rendezvous
 from headway.member.protocol.generation import Domain, Generation
@@ -70,9 +72,17 @@ class Meeting(SmallCoordinator):
             self.statuses[side.worker] = message.status
             self._let_go()
         elif not isinstance(message, Goodbye):
-            self.rendezvous.handle(
+            waiter = self.rendezvous.handle(
                 message,
                 side.worker,
                 time.monotonic(),
                 lambda answer: connection.sendall(side.send(answer)),
             )
+            if waiter is not None:
+                timer = Timer(waiter.request.wait_seconds, self._expire)
+                timer.daemon = True
+                timer.start()
+
+    def _expire(self) -> None:
+        with self._lock, suppress(OSError):  # those that waited may have gone
+            self.rendezvous.expire(time.monotonic())

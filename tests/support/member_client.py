@@ -27,6 +27,7 @@ from headway.member.protocol.messages import (
     StoreNumber,
     StoreRequest,
     StoreValue,
+    StoreValues,
     Welcome,
     apply,
     from_coordinator,
@@ -98,6 +99,8 @@ class Member(asyncio.Protocol):
         """When sessions were welcomed."""
         self.lost: list[float] = []
         self.num_heartbeats = 0
+        self.num_bytes = 0
+        """What it was sent."""
         self.latest_heartbeat_seconds = 0.0
         """How late a heartbeat of ours was at worst: a measure of this process."""
         self._on_heard = on_heard
@@ -182,6 +185,7 @@ class Member(asyncio.Protocol):
         assert self._side is not None
         assert self._transport is not None
         self._heard_at = time.monotonic()
+        self.num_bytes += len(data)
         was_open = self._side.is_open
         received = self._side.receive(data)
         if received.reply:
@@ -232,7 +236,7 @@ class Member(asyncio.Protocol):
                 self._train()
             case Farewell():
                 self.farewells.append(message.reason)
-            case StoreValue() | StoreNumber() | StoreFailed():
+            case StoreValue() | StoreNumber() | StoreFailed() | StoreValues():
                 future = self._requests.pop(message.request, None)
                 if future is not None and not future.done():
                     future.set_result(message)

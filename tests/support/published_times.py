@@ -14,7 +14,7 @@ from typing import Any
 
 from headway.plan.accelerators import Device, Precision, find_device
 from headway.plan.efficiency import ASSUMED_NETWORK_GBIT, FILE, fitted
-from headway.plan.step_work import Efficiencies, Method, Passes, Place, Sharding, step_parts
+from headway.plan.step_work import Efficiencies, JoinedDevices, Method, Passes, Sharding, step_parts
 from headway.plan.workload import CountedModel
 from support.published_rows import Row, read_rows, tokens_per_second_per_gpu
 
@@ -38,7 +38,7 @@ class Published:
     row: Row
     model: CountedModel
     passes: Passes
-    place: Place
+    place: JoinedDevices
     method: Method
 
     @property
@@ -71,7 +71,9 @@ def _published(row: Row) -> Published:
     number = max(1, round(batch / (micro * gpus))) if batch else 1
     device = _device(values)
     per_node = min(gpus, values.get("gpus_per_node", DEFAULT_NODE))
-    place = Place(device, per_node, -(-gpus // per_node), _network(values, device, per_node))
+    place = JoinedDevices(
+        device, per_node, -(-gpus // per_node), _network(values, device, per_node)
+    )
     precision: Precision = values["precision"]
     return Published(
         row=row,
@@ -101,7 +103,7 @@ def _network(values: Mapping[str, Any], device: Device, per_node: int) -> float:
     return ASSUMED_NETWORK_GBIT[device.chip] * per_node * GBIT
 
 
-def _method(row: Row, place: Place) -> Method:
+def _method(row: Row, place: JoinedDevices) -> Method:
     values, note, source = row.values, row.values.get("note", ""), row.values["source"]
     kinds: dict[str, tuple[Sharding, int]] = {
         "none": ("none", 1),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from headway.plan.interruptions import (
-    NodeRates,
+    LossRates,
     Placement,
     node_rates,
     rewinds_per_hour,
@@ -54,7 +54,7 @@ def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
     )
 
 
-def rates_of(resolved: Resolved, interruptions: InterruptionsConfig | None) -> NodeRates:
+def rates_of(resolved: Resolved, interruptions: InterruptionsConfig | None) -> LossRates:
     given = interruptions or InterruptionsConfig()
     return node_rates(
         resolved.ranks_per_node,

@@ -150,7 +150,7 @@ HERE: Mapping[Mode, Recovery] = {
 
 
 @dataclass(frozen=True)
-class NodeRates:
+class LossRates:
     """Interruptions of one node in one hour."""
 
     spot: Figure
@@ -163,14 +163,14 @@ def node_rates(
     on_gpu: bool,
     spot: float | None = None,
     on_demand: float | None = None,
-) -> NodeRates:
+) -> LossRates:
     """`spot`, `on_demand`: the target's own, by the hour."""
     failures = CPU_FAILURES_PER_HOUR
     if on_gpu:
         of_one = DEVICE_FAILURES_PER_HOUR
         failures = of_one.times(devices_per_node, of_one.reason)
     given = "interruptions of the target"
-    return NodeRates(
+    return LossRates(
         spot=SPOT_PREEMPTIONS_PER_HOUR if spot is None else Figure.exact(spot, given, "given"),
         on_demand=failures if on_demand is None else Figure.exact(on_demand, given, "given"),
     )
@@ -191,7 +191,7 @@ class Placement:
     on_pods: bool
     """Whether nodes are pods of a cluster; else processes of this machine."""
 
-    def interruptions_per_hour(self, rates: NodeRates) -> Figure:
+    def interruptions_per_hour(self, rates: LossRates) -> Figure:
         """Of the whole run."""
         others = self.nodes - self.spot_nodes
         inputs, words = {}, []
@@ -216,7 +216,7 @@ def _nodes(count: int, kind: str) -> str:
     return f"{count} {kind}node{'s' if count > 1 else ''}"
 
 
-def rewinds_per_hour(place: Placement, rates: NodeRates) -> Figure:
+def rewinds_per_hour(place: Placement, rates: LossRates) -> Figure:
     """Interruptions after which the run goes back to a checkpoint."""
     if place.mode == "restart" or place.copies == 1:
         nodes = place.interruptions_per_hour(rates)
@@ -280,7 +280,7 @@ def evaluation_share(sequences: int, every_steps: int, global_batch: int) -> flo
     return sequences / 3 / (every_steps * global_batch)
 
 
-def expected_goodput(place: Placement, rates: NodeRates, times: RunTimes) -> ExpectedGoodput:
+def expected_goodput(place: Placement, rates: LossRates, times: RunTimes) -> ExpectedGoodput:
     rate, recovery = place.interruptions_per_hour(rates), place.recovery
     inputs = {
         "rate": rate,
@@ -315,7 +315,7 @@ def expected_goodput(place: Placement, rates: NodeRates, times: RunTimes) -> Exp
     )
 
 
-def _capacity(place: Placement, rates: NodeRates) -> Figure:
+def _capacity(place: Placement, rates: LossRates) -> Figure:
     if not place.trains_with_fewer or not place.on_pods:
         return Figure.exact(1.0, "the run waits for a replacement, or has it at once")
     of_one = place.interruptions_per_hour(rates).times(1 / place.nodes, "")

@@ -19,7 +19,7 @@ from headway.plan.efficiency import (
 )
 from headway.plan.figure import Basis, Figure
 from headway.plan.fleet import Fleet
-from headway.plan.step_work import Method, Passes, Place, StepParts, step_parts
+from headway.plan.step_work import JoinedDevices, Method, Passes, StepParts, step_parts
 from headway.plan.workload import Layout, Workload
 
 GBIT = 1e9 / 8
@@ -53,10 +53,10 @@ def step_time(workload: Workload, fleet: Fleet, layout: Layout) -> StepTime | No
     _require_peak(device, workload)
     passes = _passes(workload, fleet, layout)
     network = fleet.network_bytes_per_second or _assumed_network(fleet, device)
-    place = Place(device, fleet.devices_per_node, fleet.nodes, network)
+    place = JoinedDevices(device, fleet.devices_per_node, fleet.nodes, network)
     method = headway_method(workload, fleet, layout)
 
-    def parts_with(place: Place) -> StepParts:
+    def parts_with(place: JoinedDevices) -> StepParts:
         efficiencies = fitted().efficiencies
         return step_parts(workload.model, workload.teacher, passes, place, method, efficiencies)
 
@@ -233,7 +233,7 @@ def _notes(
 def _part_figures(
     parts: StepParts,
     workload: Workload,
-    place: Place,
+    place: JoinedDevices,
     passes: Passes,
     method: Method,
     is_assumed: bool,

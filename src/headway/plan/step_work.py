@@ -57,7 +57,7 @@ class Method:
 
 
 @dataclass(frozen=True)
-class Place:
+class JoinedDevices:
     """The devices of a step."""
 
     device: Device
@@ -139,7 +139,7 @@ def step_parts(
     model: CountedModel,
     teacher: CountedModel | None,
     passes: Passes,
-    place: Place,
+    place: JoinedDevices,
     method: Method,
     efficiencies: Efficiencies,
 ) -> StepParts:
@@ -264,7 +264,11 @@ def _launch_seconds(
 
 
 def _communication(
-    parameters: int, num_passes: int, place: Place, method: Method, efficiencies: Efficiencies
+    parameters: int,
+    num_passes: int,
+    place: JoinedDevices,
+    method: Method,
+    efficiencies: Efficiencies,
 ) -> tuple[float, float]:
     """Seconds of a step's collectives, and how many of them computing may hide."""
     if place.num_devices == 1 or method.sharding == "none":
@@ -297,7 +301,7 @@ def _communication(
     return seconds + all_reduce, seconds + (all_reduce if method.overlaps_copies else 0.0)
 
 
-def _collective_seconds(moved: float, group: int, place: Place, link: float) -> float:
+def _collective_seconds(moved: float, group: int, place: JoinedDevices, link: float) -> float:
     """Of all-gathers and reduce-scatters of so many bytes over `group` devices: each device
     receives what the others have, each node what the other nodes have."""
     inside = moved * (group - 1) / group / place.device.link_bytes_per_second

@@ -25,7 +25,7 @@ from headway.member.worker.session_view import GenerationOver, Late, SessionClos
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainGroup, DomainLost, wanted_generations
 from headway.train.restart_place import PLACE_SECONDS
-from headway.train.session_store import FORM_SECONDS, Group, GroupFailed, SessionStore, form_group
+from headway.train.session_store import Group, GroupFailed, SessionStore, form_group
 from headway.train.stop_request import StopRequest
 from headway.train.world import MAX_HANGS, RankPlacement, World
 
@@ -252,7 +252,7 @@ class LiveWorlds:
         if len(domains) > 1:
             name = f"replicas-{local_rank}"
             try:
-                group = form_group(store, index, len(domains), FORM_SECONDS, name=name)
+                group = form_group(store, index, len(domains), name=name)
             except GroupFailed as failed:
                 failed.workers = tuple(
                     domains[missing].workers[local_rank] for missing in failed.ranks

@@ -2,9 +2,11 @@
 
 How long forming a group takes at most, and how one is dropped (measured with torch 2.15 and gloo):
 
-- gloo first reads every member's address from the store, then connects to one member after the
-  other. Its reading ends at once when the store raises, and ours does so as soon as the generation
-  is broken.
+- gloo first reads every member's address from the store, one by one, then connects to one member
+  after the other. Here the first read brings the addresses of all, in one answer when the last is
+  set. That ends at once when the generation is broken.
+- Each address came with a number for each of the others, the square of the group in all. With the
+  rank in place of these numbers an address has the same size in every group.
 - Of two members one connects and the other waits to be connected to. A connection to a dead process
   is refused in a millisecond; a wait for one continues, and nothing interrupts it. gloo gives it
   *five times* the group's timeout, so that a timeout of 2 s held everyone for 10. The group is
@@ -19,6 +21,7 @@ How long forming a group takes at most, and how one is dropped (measured with to
 from __future__ import annotations
 
 import os
+import resource
 import socket
 import stat
 import struct
@@ -32,13 +35,25 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
-from headway.errors import HeadwayError, PeerLost
+from headway.errors import BadInput, HeadwayError, PeerLost
 from headway.member.worker.session import Session
-from headway.member.worker.session_keys import SessionKeys
-from headway.member.worker.session_view import GenerationOver, Late
+from headway.member.worker.session_keys import NotAllSet, SessionKeys
+from headway.member.worker.session_view import GenerationOver, Late, SessionError
 from headway.train.world import COLLECTIVE_TIMEOUT
 
+os.environ["GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER"] = "1"  # in all members of a group, or in none
 FORM_SECONDS = 2.0
+"""For a group to form..."""
+FORM_SECONDS_EACH = 0.02
+"""... and for each member: gloo connects to one after the other."""
+WAITS_SECONDS = 0.5
+"""After which this worker says that it waits: those that are silent are found sooner."""
+FEW_MEMBERS = 16
+"""One in so many that have no address yet are named; if more, the coordinator or all are slow."""
+ANSWER_SECONDS = 0.25
+"""For the answer that says whose address is missing, of the time for a group."""
+SPARE_FILES = 256
+"""Open files of a worker besides its connections in a group: data, logs, sockets."""
 CONNECT_FACTOR = 5
 """By which gloo multiplies a group's timeout when it waits for a connection."""
 LOOK_SECONDS = 0.005
@@ -110,13 +125,12 @@ class SessionStore(Store):
 class _FormingStore(SessionStore):
     """As gloo uses it for one group: every key is set once, and waited for until one deadline."""
 
-    def __init__(self, store: SessionStore, name: str, seconds: float) -> None:
+    def __init__(self, store: SessionStore, name: str, size: int, seconds: float) -> None:
         super().__init__(store.session, store.generation, f"{store.prefix}{name}/")
+        self._size = size
         self._deadline = time.monotonic() + seconds
         self.values: dict[str, bytes] = {}
         """All addresses exchanged: those of the members, and its own."""
-        self.waits_for: int | None = None
-        """The rank whose address is not set yet."""
         self.is_abandoned = False
 
     @property
@@ -129,14 +143,15 @@ class _FormingStore(SessionStore):
         super().set(key, value)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        # gloo's own timeout is a fifth of the time, for another reason. What comes is kept: gloo
-        # asks for every key twice.
+        # gloo's own timeout is a fifth of the time, for another reason. It asks for the address of
+        # one rank after the other, and for each twice.
         for key in keys:
             if key not in self.values:
                 self._check(key)
-                self.waits_for = int(key.rpartition("/")[2])
-                self.values[key] = self.keys.get(key, self.seconds_left)
-                self.waits_for = None
+                begin = key.rpartition("/")[0] + "/"
+                left = max(0.0, self.seconds_left - ANSWER_SECONDS)
+                addresses = self.keys.gather(begin, self._size, left)
+                self.values |= {f"{begin}{rank}": one for rank, one in enumerate(addresses)}
 
     def get(self, key: str) -> bytes:
         self.wait([key])
@@ -156,12 +171,13 @@ class Group:
         `drop`."""
         self.rank, self.size = rank, process_group.size()
         self.generation = store.generation
-        self._store = store
+        self.addresses = store.values
+        """What gloo says of each member, by its key."""
 
     def drop(self) -> None:
         """Ends collectives that wait in the group, here and on its other members, and frees it."""
         if self.process_group is not None:
-            _shut_connections(self._store.values, self.rank)
+            _shut_connections(self.addresses, self.rank)
             self.process_group = None
 
 
@@ -169,17 +185,23 @@ def form_group(
     store: SessionStore,
     rank: int,
     size: int,
-    seconds: float = FORM_SECONDS,
     timeout: timedelta = COLLECTIVE_TIMEOUT,
     name: str = "group",
 ) -> Group:
-    """COLLECTIVE. A gloo group of all members of the store's generation, within `seconds`. Raises
-    GroupFailed, or GenerationOver as soon as the generation is broken; either is final, for the
-    addresses of a try stay in the store: the next one is the next generation's. `timeout` is for
-    the collectives, `name` tells groups of the same generation apart."""
-    attempt = _Attempt(_FormingStore(store, name, seconds), rank, size, timeout)
+    """COLLECTIVE. A gloo group of all members of the store's generation. Raises GroupFailed, or
+    GenerationOver as soon as the generation is broken; either is final, for the addresses of a try
+    stay in the store: the next one is the next generation's. `timeout` is for the collectives,
+    `name` tells groups of the same generation apart."""
+    raise_file_limit(size)
+    seconds = form_seconds(size)
+    attempt = _Attempt(_FormingStore(store, name, size, seconds), rank, size, timeout)
     attempt.start()
+    is_waiting = False
     while not attempt.is_done.wait(min(LOOK_SECONDS, max(0.0, attempt.store.seconds_left))):
+        if not is_waiting and attempt.store.seconds_left < seconds - WAITS_SECONDS:
+            is_waiting = True
+            with suppress(SessionError):
+                store.session.start_waiting()
         view = store.session.view
         if view.generation.breaks(store.generation):
             attempt.abandon()
@@ -189,7 +211,30 @@ def form_group(
             )
         if not attempt.store.seconds_left:
             break
+    if is_waiting:
+        with suppress(SessionError):
+            store.session.stop_waiting()
     return attempt.result(seconds)
+
+
+def form_seconds(size: int) -> float:
+    """For a group of that size to form."""
+    return FORM_SECONDS + size * FORM_SECONDS_EACH
+
+
+def raise_file_limit(size: int) -> None:
+    """A connection to each other member is an open file. Raises the limit, or refuses."""
+    wanted = size + SPARE_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and wanted > hard:
+        raise BadInput(
+            f"a group of {size} workers needs {wanted} open files in each, and this machine "
+            f"allows {hard}",
+            "raise the limit where containers or logins get theirs (LimitNOFILE, ulimit -Hn), or "
+            "train with fewer workers",
+        )
+    if soft != resource.RLIM_INFINITY and wanted > soft:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class _Attempt:
@@ -221,8 +266,10 @@ class _Attempt:
         if group is not None:
             return group
         what = f"the group of generation {self.store.generation}"
-        missing = () if self.store.waits_for is None else (self.store.waits_for,)
         error = self._error
+        missing = error.numbers if isinstance(error, NotAllSet) else ()
+        if len(missing) > max(1, self._size // FEW_MEMBERS):
+            missing = ()
         if isinstance(error, GenerationOver):
             raise error
         if error is None or isinstance(error, Late):

@@ -8,8 +8,8 @@ import pytest
 
 from headway.plan.figure import Figure, combined
 from headway.plan.interruptions import (
+    LossRates,
     Mode,
-    NodeRates,
     Placement,
     RunTimes,
     evaluation_share,
@@ -46,8 +46,8 @@ def times(**changed: object) -> RunTimes:
     return dataclasses.replace(one, **changed)  # type: ignore[arg-type]
 
 
-def rates(per_hour: float) -> NodeRates:
-    return NodeRates(*[Figure.exact(per_hour, "given", "given")] * 2)
+def rates(per_hour: float) -> LossRates:
+    return LossRates(*[Figure.exact(per_hour, "given", "given")] * 2)
 
 
 def test_defaults_name_where_they_come_from() -> None:

@@ -16,7 +16,7 @@ from torch.distributed import HashStore
 from headway.errors import PeerLost
 from headway.member.protocol.generation import Generation
 from headway.member.worker.session import Session
-from headway.train import live
+from headway.train import live, session_store
 from headway.train.collectives import WorkerGroup
 from headway.train.domain_group import DomainLost
 from headway.train.live import LiveWorlds
@@ -423,7 +423,7 @@ def test_a_lost_peer_is_complained_of_unless_the_answer_is_there(crew: Crew) -> 
 def test_one_that_does_not_come_to_the_group_is_named(
     crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "FORM_SECONDS", 0.3)
+    monkeypatch.setattr(session_store, "FORM_SECONDS", 1.0)
     one, two, silent = crew.join("a"), crew.join("b"), crew.join("c")
     crew.meeting.gather([one.name], [two.name], [silent.name], leader=1)
     found = [crew.start(member.next) for member in (one, two)]
@@ -447,7 +447,7 @@ def test_a_newer_generation_while_the_group_forms(crew: Crew) -> None:
     watch = Stopwatch()
     crew.meeting.gather([one.name], [two.name])
     assert [future.result(LONG).generation for future in found] == [2, 2]
-    assert watch.seconds < live.FORM_SECONDS
+    assert watch.seconds < session_store.FORM_SECONDS
     assert one.status.trouble == two.status.trouble == 0
 
 

@@ -7,23 +7,27 @@ member may be about to read them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import count
 
 from headway.member.protocol.messages import (
+    MAX_GATHERED_BYTES,
     MAX_NUMBER,
+    MAX_PEERS,
     StoreAdd,
     StoreAnswer,
     StoreCheck,
     StoreCompareSet,
     StoreDelete,
     StoreFailed,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreRequest,
     StoreSet,
     StoreValue,
+    StoreValues,
 )
 
 KEPT_GENERATIONS = 2
@@ -40,7 +44,9 @@ class Waiter:
 
     __slots__ = ("missing", "over", "reply", "request", "values")
 
-    def __init__(self, request: StoreGet | StoreCheck, reply: Reply, values: _Keys) -> None:
+    def __init__(
+        self, request: StoreGet | StoreCheck | StoreGather, reply: Reply, values: _Keys
+    ) -> None:
         self.request = request
         self.reply = reply
         self.values = values
@@ -49,15 +55,28 @@ class Waiter:
 
     @property
     def late(self) -> StoreAnswer:
-        if isinstance(self.request, StoreGet):
-            return StoreFailed(self.request.request, "late", "no member has set it")
-        return StoreNumber(self.request.request, 0)
+        match self.request:
+            case StoreGet():
+                return StoreFailed(self.request.request, "late", "no member has set it")
+            case StoreCheck():
+                return StoreNumber(self.request.request, 0)
+            case StoreGather():
+                ranks = sorted(int(key[len(self.request.key) :]) for key in self.missing)
+                return StoreValues(self.request.request, (), tuple(ranks[:MAX_PEERS]))
 
     @property
     def answer(self) -> StoreAnswer:
-        if isinstance(self.request, StoreGet):
-            return StoreValue(self.request.request, self.values.values[self.request.key])
-        return StoreNumber(self.request.request, 1)
+        match self.request:
+            case StoreGet():
+                return StoreValue(self.request.request, self.values.values[self.request.key])
+            case StoreCheck():
+                return StoreNumber(self.request.request, 1)
+            case StoreGather():
+                values = tuple(self.values.values[key] for key in _gathered(self.request))
+                if sum(map(len, values)) > MAX_GATHERED_BYTES:
+                    reason = f"more than {MAX_GATHERED_BYTES} bytes for one answer"
+                    return StoreFailed(self.request.request, "full", reason)
+                return StoreValues(self.request.request, values)
 
 
 class _Keys:
@@ -68,10 +87,37 @@ class _Keys:
         self.values: dict[str, bytes] = {}
         self.num_bytes = 0
         self.waiters: dict[str, dict[Waiter, None]] = {}
+        """By each key that is missing, those that wait for it."""
+        self.gathers: dict[tuple[str, int], _Gather] = {}
+        """By the keys' beginning and their number: what all members of a group wait for."""
 
-    def missing(self, request: StoreGet | StoreCheck) -> set[str]:
-        wanted = (request.key,) if isinstance(request, StoreGet) else request.keys
+    def missing(self, request: StoreGet | StoreCheck | StoreGather) -> set[str]:
+        match request:
+            case StoreGet():
+                wanted: Iterable[str] = (request.key,)
+            case StoreCheck():
+                wanted = request.keys
+            case StoreGather():
+                group = (request.key, request.count)
+                if group in self.gathers:
+                    return self.gathers[group].missing
+                wanted = _gathered(request)
         return {key for key in wanted if key not in self.values}
+
+
+class _Gather:
+    """Members that wait for the same keys. Each would have a list of all that are missing, and
+    be looked at for each that comes: a group's square."""
+
+    __slots__ = ("missing", "waiters")
+
+    def __init__(self, missing: set[str]) -> None:
+        self.missing = missing
+        self.waiters: dict[Waiter, None] = {}
+
+
+def _gathered(request: StoreGather) -> Iterator[str]:
+    return (f"{request.key}{number}" for number in range(request.count))
 
 
 class Rendezvous:
@@ -95,7 +141,8 @@ class Rendezvous:
         for old in sorted(self._generations)[:-KEPT_GENERATIONS]:
             keys = self._generations.pop(old)
             waiting = {waiter for waiters in keys.waiters.values() for waiter in waiters}
-            for waiter in waiting:
+            gathering = {waiter for gather in keys.gathers.values() for waiter in gather.waiters}
+            for waiter in waiting | gathering:
                 self._end(waiter, _no_generation(waiter.request.request, old))
 
     def handle(self, request: StoreRequest, worker: str, now: float, reply: Reply) -> Waiter | None:
@@ -105,7 +152,7 @@ class Rendezvous:
             reply(_no_generation(request.request, request.generation))
             return None
         match request:
-            case StoreGet() | StoreCheck():
+            case StoreGet() | StoreCheck() | StoreGather():
                 waiter = Waiter(request, reply, keys)
                 if waiter.missing and request.wait_seconds > 0:
                     return self._wait(waiter, now + request.wait_seconds)
@@ -151,6 +198,8 @@ class Rendezvous:
         if value is None:
             return StoreNumber(request.request, 0)
         keys.num_bytes -= len(request.key.encode()) + len(value)
+        for gather in _gathers_of(keys, request.key):
+            gather.missing.add(request.key)
         return StoreNumber(request.request, 1)
 
     def cancel(self, waiter: Waiter) -> None:
@@ -174,6 +223,12 @@ class Rendezvous:
         return waiter
 
     def _watch(self, waiter: Waiter) -> None:
+        request = waiter.request
+        if isinstance(request, StoreGather):
+            group = (request.key, request.count)
+            gather = waiter.values.gathers.setdefault(group, _Gather(waiter.missing))
+            gather.waiters[waiter] = None
+            return
         for key in waiter.missing:
             waiter.values.waiters.setdefault(key, {})[waiter] = None
 
@@ -182,14 +237,24 @@ class Rendezvous:
             return
         waiter.over = True
         self._num_waiting -= 1
+        self._forget(waiter)
+        if answer is not None:
+            waiter.reply(answer)
+
+    def _forget(self, waiter: Waiter) -> None:
+        request, keys = waiter.request, waiter.values
+        if isinstance(request, StoreGather):
+            gather = keys.gathers[request.key, request.count]
+            del gather.waiters[waiter]
+            if not gather.waiters:
+                del keys.gathers[request.key, request.count]
+            return
         for key in waiter.missing:
-            waiters = waiter.values.waiters.get(key)
+            waiters = keys.waiters.get(key)
             if waiters is not None:
                 waiters.pop(waiter, None)
                 if not waiters:
-                    del waiter.values.waiters[key]
-        if answer is not None:
-            waiter.reply(answer)
+                    del keys.waiters[key]
 
     def _put(self, keys: _Keys, key: str, value: bytes) -> bool:
         before = keys.values.get(key)
@@ -208,7 +273,25 @@ class Rendezvous:
                 self._watch(waiter)
             if not waiter.missing:
                 self._end(waiter, waiter.answer)
+        for gather in _gathers_of(keys, key):
+            gather.missing.discard(key)
+            if not gather.missing:
+                for waiter in list(gather.waiters):
+                    self._end(waiter, waiter.answer)
         return True
+
+
+def _gathers_of(keys: _Keys, key: str) -> list[_Gather]:
+    """Those that wait for this key, among others."""
+    return [
+        gather
+        for (begin, count), gather in keys.gathers.items()
+        if key.startswith(begin) and _is_rank(key[len(begin) :], count)
+    ]
+
+
+def _is_rank(text: str, count: int) -> bool:
+    return text.isascii() and text.isdigit() and text == str(int(text)) and int(text) < count
 
 
 def _integer(value: bytes) -> int | None:

@@ -37,6 +37,8 @@ MAX_KEY_BYTES = 512
 MAX_KEYS = 64
 MAX_VALUE_BYTES = 64 * 1024
 MAX_WAIT_SECONDS = 600.0
+MAX_GATHERED_BYTES = MAX_TO_WORKER_BYTES - 64 * 1024
+"""Bytes of the values in one answer. What gloo says of a member has 200 at most."""
 MAX_REQUESTS = 64
 """Open requests to the store per session."""
 MAX_NUMBER = 2**63 - 1
@@ -125,7 +127,21 @@ class StoreDelete(_Form, frozen=True, tag=21):
     key: Key
 
 
-StoreRequest = StoreSet | StoreGet | StoreAdd | StoreCompareSet | StoreCheck | StoreDelete
+class StoreGather(_Form, frozen=True, tag=22):
+    """Asks for the values of all members of a group at once: of the keys that begin with `key` and
+    end with 0 to `count` - 1."""
+
+    request: Number
+    generation: Number
+    key: Key
+    count: Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
+    wait_seconds: Wait
+    """How long to wait for the last of them to be set."""
+
+
+StoreRequest = (
+    StoreSet | StoreGet | StoreAdd | StoreCompareSet | StoreCheck | StoreDelete | StoreGather
+)
 FromWorker = Heartbeat | Goodbye | StoreRequest
 
 
@@ -207,11 +223,21 @@ class StoreNumber(_Form, frozen=True, tag=81):
 class StoreFailed(_Form, frozen=True, tag=82):
     request: Number
     why: Literal["late", "generation", "full", "wrong"]
-    """The time is over; the generation is not open to the worker; no room; not a number."""
+    """The time is over; the generation is not open to the worker; no room, or too much for one
+    answer; not a number."""
     reason: Reason = ""
 
 
-StoreAnswer = StoreValue | StoreNumber | StoreFailed
+class StoreValues(_Form, frozen=True, tag=83):
+    """Answers gather. If its time is over, `missing` are some of those that are not set, and there
+    are no values."""
+
+    request: Number
+    values: Annotated[tuple[Value, ...], Meta(max_length=MAX_WORKERS)]
+    missing: Annotated[tuple[Number, ...], Meta(max_length=MAX_PEERS)] = ()
+
+
+StoreAnswer = StoreValue | StoreNumber | StoreFailed | StoreValues
 FromCoordinator = Welcome | GenerationChange | Go | Alive | Farewell | StoreAnswer
 Message = FromWorker | FromCoordinator
 

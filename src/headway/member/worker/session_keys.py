@@ -14,16 +14,28 @@ from headway.member.protocol.messages import (
     StoreCheck,
     StoreCompareSet,
     StoreDelete,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreRequest,
     StoreSet,
     StoreValue,
+    StoreValues,
 )
 from headway.member.worker.session import Session
+from headway.member.worker.session_view import Late
 
 REQUEST_SECONDS = 2.0
 """Timeout of requests that are answered at once. The session may reconnect in between."""
+
+
+class NotAllSet(Late):
+    """The time is over. `numbers`: some of those that are missing."""
+
+    def __init__(self, numbers: tuple[int, ...], seconds: float) -> None:
+        some = ", ".join(map(str, numbers[:4])) + (" ..." if len(numbers) > 4 else "")
+        super().__init__(f"waited {seconds:.3g} s for {some} to be set")
+        self.numbers = numbers
 
 
 class SessionKeys:
@@ -51,6 +63,19 @@ class SessionKeys:
         )
         assert isinstance(answer, StoreValue)
         return answer.value
+
+    def gather(self, key: str, count: int, seconds: float) -> tuple[bytes, ...]:
+        """The values of `KEY0` to `KEY{count - 1}`, once all are set. Raises NotAllSet."""
+        name, wait = self.prefix + key, min(seconds, MAX_WAIT_SECONDS)
+        answer = self._ask(
+            f"{name}0 to {count - 1} to be set",
+            lambda number: StoreGather(number, self.generation, name, count, wait),
+            seconds + REQUEST_SECONDS,
+        )
+        assert isinstance(answer, StoreValues)
+        if answer.missing:
+            raise NotAllSet(answer.missing, seconds)
+        return answer.values
 
     def add(self, key: str, amount: int) -> int:
         name = self.prefix + key

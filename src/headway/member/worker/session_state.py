@@ -11,6 +11,7 @@ from headway.member.protocol.messages import (
     MAX_REQUESTS,
     StoreAnswer,
     StoreCheck,
+    StoreGather,
     StoreGet,
     StoreRequest,
     StoreSet,
@@ -26,6 +27,8 @@ from headway.member.worker.session_view import (
     View,
 )
 
+REPEATABLE = (StoreSet, StoreGet, StoreCheck, StoreGather)
+
 
 class OpenRequest:
     """A request to the store. It stays in the list until it is answered or the connection ends:
@@ -36,7 +39,7 @@ class OpenRequest:
     def __init__(self, number: int, message: StoreRequest) -> None:
         self.number = number
         self.packed: PackedMessage = pack(message)
-        self.is_repeatable = isinstance(message, StoreSet | StoreGet | StoreCheck)
+        self.is_repeatable = isinstance(message, REPEATABLE)
         """Asked twice it does no harm."""
         self.answer: StoreAnswer | None = None
         self.is_sent = self.is_lost = self.is_given_up = False

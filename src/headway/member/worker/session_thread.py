@@ -23,6 +23,7 @@ from headway.member.protocol.messages import (
     StoreFailed,
     StoreNumber,
     StoreValue,
+    StoreValues,
     Welcome,
     apply,
 )
@@ -231,7 +232,7 @@ class _Conversation:
                     # Instead of a Welcome it is a refusal, which nobody else says.
                     kind = ProtocolError if state.is_connected else HandshakeRefused
                     raise kind(f"ended the session: {message.reason}")
-                case StoreValue() | StoreNumber() | StoreFailed():
+                case StoreValue() | StoreNumber() | StoreFailed() | StoreValues():
                     state.answered(message)
                     return
                 case _:

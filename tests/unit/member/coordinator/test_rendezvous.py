@@ -9,17 +9,20 @@ from hypothesis import strategies as st
 from headway.member.coordinator import rendezvous
 from headway.member.coordinator.rendezvous import Rendezvous, Waiter
 from headway.member.protocol.messages import (
+    MAX_VALUE_BYTES,
     StoreAdd,
     StoreAnswer,
     StoreCheck,
     StoreCompareSet,
     StoreDelete,
     StoreFailed,
+    StoreGather,
     StoreGet,
     StoreNumber,
     StoreRequest,
     StoreSet,
     StoreValue,
+    StoreValues,
 )
 
 WORKERS = ["a", "b"]
@@ -219,3 +222,84 @@ def test_bytes_are_counted_right(steps: list[tuple[str, int, bytes]]) -> None:
             there[key] = value
     assert asked.rendezvous.num_keys == len(there)
     assert asked.rendezvous.num_bytes == sum(len(k) + len(v) for k, v in there.items())
+
+
+def test_all_members_get_all_values_when_the_last_is_set(asked: Asked) -> None:
+    asked.ask(StoreSet(1, 1, "g/1", b"one"))
+    assert asked.start(StoreGather(2, 1, "g/", 3, 5.0), "a") is not None
+    assert asked.start(StoreGather(3, 1, "g/", 3, 5.0), "b") is not None
+    asked.ask(StoreSet(4, 1, "g/0", b"zero"))
+    asked.ask(StoreSet(5, 1, "g/3", b"of another group"))
+    assert asked.start(StoreSet(6, 1, "g/2", b"two")) is None
+    values = (b"zero", b"one", b"two")
+    assert asked.answers[-3:] == [
+        StoreValues(2, values),
+        StoreValues(3, values),
+        StoreNumber(6, 1),
+    ]
+    assert asked.ask(StoreGather(7, 1, "g/", 3, 0.0)) == StoreValues(7, values)
+    assert asked.after(100.0) == []
+
+
+def test_a_gather_that_is_late_says_who_is_missing(asked: Asked) -> None:
+    asked.ask(StoreSet(1, 1, "g/1", b"v"))
+    asked.start(StoreGather(2, 1, "g/", 4, 5.0))
+    assert asked.after(5.0) == [StoreValues(2, (), (0, 2, 3))]
+    asked.ask(StoreSet(3, 1, "g/0", b"v"))
+    assert asked.ask(StoreGather(4, 1, "g/", 4, 0.0)) == StoreValues(4, (), (2, 3))
+
+
+def test_what_is_deleted_is_waited_for_again(asked: Asked) -> None:
+    asked.ask(StoreSet(1, 1, "g/0", b"v"))
+    asked.start(StoreGather(2, 1, "g/", 2, 5.0))
+    asked.ask(StoreDelete(3, 1, "g/0"))
+    before = len(asked.answers)
+    asked.ask(StoreSet(4, 1, "g/1", b"v"))
+    assert asked.answers[before:] == [StoreNumber(4, 1)]
+    asked.start(StoreSet(5, 1, "g/0", b"w"))
+    assert asked.answers[-2] == StoreValues(2, (b"w", b"v"))
+
+
+def test_a_member_that_ends_or_a_generation_that_does_frees_those_who_gather(asked: Asked) -> None:
+    ended = asked.start(StoreGather(1, 1, "g/", 2, 50.0), "a")
+    asked.start(StoreGather(2, 1, "g/", 2, 50.0), "b")
+    assert ended is not None
+    asked.rendezvous.cancel(ended)
+    asked.rendezvous.open(2, WORKERS)
+    asked.rendezvous.open(3, WORKERS)
+    [failed] = asked.answers
+    assert isinstance(failed, StoreFailed)
+    assert (failed.request, failed.why) == (2, "generation")
+
+
+def test_more_than_fits_into_an_answer_is_refused(asked: Asked) -> None:
+    for number in range(65):
+        asked.ask(StoreSet(number, 1, f"g/{number}", b"v" * MAX_VALUE_BYTES))
+    failed = asked.ask(StoreGather(100, 1, "g/", 65, 0.0))
+    assert isinstance(failed, StoreFailed)
+    assert failed.why == "full"
+
+
+@given(
+    st.permutations([*range(9)]),
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=6),
+)
+def test_a_gather_is_answered_by_the_last_of_its_keys_in_any_order(
+    order: list[int], gathers: list[tuple[int, int]]
+) -> None:
+    """`gathers`: how many keys each wants, and after how many were set it asks."""
+    asked = Asked()
+    answered: dict[int, int] = {}
+    for place in range(10):
+        for number, (count, after) in enumerate(gathers):
+            if after == place:
+                asked.start(StoreGather(number, 1, "1", count, 50.0))
+        if place < 9:
+            asked.start(StoreSet(100 + place, 1, f"1{order[place]}", b"%d" % order[place]))
+        for answer in asked.answers:
+            if isinstance(answer, StoreValues):
+                answered.setdefault(answer.request, place)
+        asked.answers.clear()
+    for number, (count, after) in enumerate(gathers):
+        last = max(place for place in range(9) if order[place] < count)
+        assert answered[number] == max(after, last)
