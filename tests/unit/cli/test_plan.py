@@ -106,6 +106,7 @@ def test_an_unknown_device_is_refused_with_how_to_describe_it(headway: Headway) 
     described = ("--device", "like=H100,memory=94GB,bf16=835T")
     (plan,) = facts(headway, "llama2-7b", "--on", "H100-NVL:8", *described)["plans"]
     assert plan["accelerators"] == "H100-NVL:8"
+    assert 90 * 2**30 < plan["memory"]["room_bytes"]["value"] < 94 * 2**30
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,7 @@ SURFACE = {
         "--set",
         "--compare",
         "--html",
+        "--measure",
         "--diff",
         "--explain",
         "--json",

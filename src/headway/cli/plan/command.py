@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.cli.plan.estimate import RunPlan
     from headway.cli.terminal import Line
+    from headway.plan.fleet import Fleet
+    from headway.plan.step_time import StepTime
 
 
 def plan(
@@ -63,6 +65,14 @@ def plan(
         Path | None,
         typer.Option("--html", metavar="FILE", help="With --compare: write a page with a plot."),
     ] = None,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Run a few steps on this machine, for at most five minutes, and plan with their "
+            "time.",
+        ),
+    ] = False,
     diff: Annotated[
         str | None,
         typer.Option(
@@ -79,8 +89,9 @@ def plan(
 ) -> None:
     """Say whether a run fits, how long it takes, what it costs and what to change.
 
-    Writes nothing, needs no torch, and asks neither a cluster nor the hub. Exits with 4 if the run
-    does not fit."""
+    Writes nothing, asks neither a cluster nor the hub, and needs torch only for --measure. Exits
+    with 4 if the run does not fit or is over its budget. Of a run that exists, shows what was
+    planned beside what is measured so far."""
     from headway.cli.output import print_json
     from headway.cli.plan.asked import read_asked
     from headway.cli.plan.estimate import plan_of
@@ -98,7 +109,7 @@ def plan(
     if asked.directory is not None and set_ is None and nodes is None and diff is None:
         _show_outcome(asked, json_)
         return
-    found = plan_of(asked)
+    found = plan_of(asked, _measured(asked) if measure else None)
     if diff is not None:
         from headway.cli.plan.difference import difference_facts, difference_screen
 
@@ -115,6 +126,22 @@ def plan(
         if explain:
             print_lines(explanation(found))
     _require_good(found)
+
+
+def _measured(asked: Asked) -> dict[Fleet, StepTime]:
+    """Of the first fleet, which has to be this machine."""
+    from headway.cli.output import say
+    from headway.cli.plan.estimate import layout_of
+    from headway.cli.plan.measurement import measured_here
+    from headway.cli.plan.model_shape import UnknownShape, read_workload
+    from headway.errors import BadInput
+
+    workload, fleet = read_workload(asked.loaded), asked.place.fleets[0]
+    if isinstance(workload, UnknownShape):
+        raise BadInput(workload.problem, workload.hint)
+    say("running a few steps of it on this machine, for at most five minutes")
+    layout = layout_of(asked.run, workload, fleet)
+    return {fleet: measured_here(asked.loaded, workload, fleet, layout)}
 
 
 def _show_outcome(asked: Asked, json_: bool) -> None:

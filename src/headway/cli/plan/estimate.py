@@ -3,20 +3,22 @@ order in which people ask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from headway.cli.output import short_count
+from headway.cli.plan.cost_section import planned_cost
+from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.goodput_section import run_time
+from headway.cli.plan.memory_section import memory_section, memory_words
 from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
-from headway.memory_limits import byte_size
 from headway.plan.batch_division import num_micro_batches, share_of
 from headway.plan.figure import Figure
-from headway.plan.memory_need import state_bytes
+from headway.plan.memory_peak import memory_of
 from headway.plan.step_time import StepTime, step_time
 from headway.plan.workload import Layout, Workload
 from headway.spec.resolve import LARGE_MODEL_PARAMETERS, copies_problem, whole_copies
@@ -28,6 +30,13 @@ if TYPE_CHECKING:
 
 Verdict = Literal["yes", "maybe", "no", "unknown"]
 """Of a question whose answer should be yes."""
+VERDICTS: Mapping[str | None, Verdict] = {
+    "fits": "yes",
+    "may not fit": "maybe",
+    "does not fit": "no",
+    None: "unknown",
+}
+"""Of a memory estimate."""
 WORSE: tuple[Verdict, ...] = ("yes", "unknown", "maybe", "no")
 NOT_MEASURED = (
     "how fast a CPU is, only a measurement says: headway plan --measure runs a few steps here"
@@ -185,7 +194,21 @@ def fleet_plan(
     plan = _with_memory(plan, workload)
     plan = _with_time(plan, asked, workload, measured)
     notes = (*_notes(workload, fleet, layout), *plan.notes)
-    return replace(plan, notes=notes)
+    changes = (*_changes(plan, workload), *plan.changes) if not plan.is_refused else ()
+    return replace(plan, notes=notes, changes=changes)
+
+
+def _changes(plan: FleetPlan, workload: Workload) -> Iterator[PlanChange]:
+    """What makes it faster, if it fits."""
+    assert plan.layout is not None
+    if plan.fits.verdict != "yes" or plan.step is None:
+        return
+
+    def fits(other: Workload, layout: Layout) -> bool:
+        return memory_of(other, plan.fleet, layout).verdict == "fits"
+
+    for options, effect in faster_changes(workload, plan.fleet, plan.layout, fits):
+        yield PlanChange(options, effect)
 
 
 def _with_time(
@@ -211,8 +234,22 @@ def _with_time(
         return replace(plan, notes=(*plan.notes, EPOCHS))
     changes = () if time.change is None else (PlanChange(*time.change),)
     sections = (*plan.sections, time.section)
-    budget = _budget(asked.run.budget, time.seconds, None)
-    return replace(plan, seconds=time.seconds, sections=sections, changes=changes, budget=budget)
+    plan = replace(plan, seconds=time.seconds, sections=sections, changes=changes)
+    return _with_cost(plan, asked, workload, time.seconds)
+
+
+def _with_cost(plan: FleetPlan, asked: Asked, workload: Workload, seconds: Figure) -> FleetPlan:
+    found = planned_cost(asked, workload, plan.fleet, seconds)
+    notes = plan.notes
+    if found.how_to_price is not None and not asked.place.is_here:
+        notes = (*notes, f"no price is known; {found.how_to_price}")
+    return replace(
+        plan,
+        usd=found.cost.usd,
+        sections=(*plan.sections, found.section),
+        notes=notes,
+        budget=_budget(asked.run.budget, seconds, found.cost.usd),
+    )
 
 
 def _budget(budget: BudgetConfig, seconds: Figure, usd: Figure | None) -> PlanAnswer | None:
@@ -248,29 +285,15 @@ def layout_of(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
 
 def _with_memory(plan: FleetPlan, workload: Workload) -> FleetPlan:
     assert plan.layout is not None
-    shards, size = plan.layout.shard_devices, workload.model.size
-    needed = state_bytes(size.parameters, workload.precision, shards)
-    state = Figure.exact(
-        needed, f"{size.parameters:,} parameters of 16 or 18 bytes over {shards} devices"
+    memory = memory_of(workload, plan.fleet, plan.layout)
+    what = "device" if plan.fleet.device is not None else "worker"
+    return replace(
+        plan,
+        fits=PlanAnswer(VERDICTS[memory.verdict], memory_words(memory, what)),
+        peak=memory.peak,
+        room=memory.room,
+        sections=(*plan.sections, memory_section(memory, what)),
     )
-    entry = PlanEntry("state_bytes", "state", state, "bytes", "weights, gradients, optimizer")
-    room = _room_bytes(plan.fleet)
-    section = PlanSection("memory", "Memory of a device", (entry,))
-    words = f"{byte_size(needed)} of state on each device"
-    if room is None:
-        fits = PlanAnswer("unknown", f"{words}; the memory there is not known")
-    elif needed > room:
-        fits = PlanAnswer("no", f"{words}, which has {byte_size(room)}")
-    else:
-        fits = PlanAnswer("maybe", f"{words}, which has {byte_size(room)}; activations not counted")
-    return replace(plan, fits=fits, sections=(*plan.sections, section))
-
-
-def _room_bytes(fleet: Fleet) -> float | None:
-    """Memory of a device, or of a worker on the CPU."""
-    if fleet.memory_bytes is not None:
-        return fleet.memory_bytes
-    return None if fleet.device is None else fleet.device.torch_gib * 2**30
 
 
 def _notes(workload: Workload, fleet: Fleet, layout: Layout) -> list[str]:

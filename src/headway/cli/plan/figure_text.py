@@ -80,7 +80,9 @@ def _in_unit_of(value: float, like: float, unit: Unit, is_bare: bool = False) ->
         case "count":
             return short_count(value)
         case "number":
-            return f"{value:,.0f}" if float(like).is_integer() else three_digits(value)
+            if float(like).is_integer() or value < 0.005:
+                return f"{value:,.0f}"
+            return f"{value:.2f}" if value < 1 else three_digits(value)
 
 
 def _with(number: str, unit: str, is_bare: bool) -> str:

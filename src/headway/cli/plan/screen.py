@@ -83,10 +83,11 @@ def _section(section: PlanSection) -> Iterator[Line]:
     if section.entries:
         yield []
         yield [(section.title, "bold")]
-        most = max(one.figure.value for one in section.entries)
+        whole = next((one for one in section.entries if one.key == "step_bytes"), None)
         for entry in section.entries:
             if not entry.is_detail:
-                yield _entry_line(entry, most if section.key == "memory" else None)
+                is_part = whole is not None and entry.figure.value <= whole.figure.value
+                yield _entry_line(entry, whole.figure.value if whole and is_part else None)
         for line in textwrap.wrap(section.words, COLUMNS - 2, break_on_hyphens=False):
             yield [(f"  {line}", "dim")]
 
