@@ -75,8 +75,19 @@ train_for: 100k steps
 precision: fp32
 threads: 1
 evaluation: {every: 50 steps}
+checkpoint: {every: auto}
 """
 STORY = "The {animal} went home before the rain, and all was well in the end. "
+
+
+def report_of_plan_and_run(folder: Path, output: str) -> str:
+    """The page, which compares what was planned; `auto` was decided, said and kept."""
+    spec = json.loads((folder / "runs/mine/spec.json").read_text())
+    assert f"checkpoints every {spec['checkpoint_every']} (auto: " in output
+    headway("report", folder=folder)
+    page = (folder / "report.html").read_text()
+    assert "<h2>Planned and measured</h2>" in page
+    return page
 
 
 def test_own_text_a_mistake_a_kill_a_resume_and_all_that_is_left_of_it(
@@ -120,8 +131,7 @@ def test_own_text_a_mistake_a_kill_a_resume_and_all_that_is_left_of_it(
     assert row[:3] == ["mine", "stopped", f"{last}/100000"]
     assert float(row[4]) < 6, "the loss of the held-out text"
 
-    headway("report", folder=tmp_path)
-    page = (tmp_path / "report.html").read_text()
+    page = report_of_plan_and_run(tmp_path, run.output)
     events = json.loads(headway("events", "--json", folder=tmp_path).stdout)
     changes = [event["reason"] for event in events if event["event"] == "changed"]
     assert len(changes) >= 3, "a worker is lost, replaced, and another one is added"

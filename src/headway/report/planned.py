@@ -10,6 +10,7 @@ from headway.report.interruptions import interruptions
 from headway.state.goodput import goodput
 from headway.state.rewinds import apply_rewinds
 from headway.state.run_directory import RunDirectory
+from headway.state.spent_money import read_spending
 from headway.state.status import newest_event
 
 WARMUP_STEPS = 3
@@ -25,8 +26,8 @@ def kept_plan(directory: RunDirectory) -> PlanRecord | None:
         return None
 
 
-def measured_so_far(directory: RunDirectory, usd: float | None = None) -> Measured:
-    """`usd`: money spent, if prices are known. Reads the run's logs."""
+def measured_so_far(directory: RunDirectory) -> Measured:
+    """Reads the run's logs, and its account of money if it has one."""
     resolved = directory.read_spec()
     events, taken = directory.history(), directory.metrics.read()[0]
     steps = apply_rewinds(taken)
@@ -44,6 +45,7 @@ def measured_so_far(directory: RunDirectory, usd: float | None = None) -> Measur
         for one in interruptions(events, taken)
         if one.kind == "restart" or (one.kind == "change" and " is lost" in one.cause)
     ]
+    spending = read_spending(directory.store)
     return Measured(
         steps=len(steps),
         total_steps=started["total_steps"] if started else None,
@@ -56,5 +58,5 @@ def measured_so_far(directory: RunDirectory, usd: float | None = None) -> Measur
         lost_seconds=lost,
         spent_seconds=total,
         interruptions=len(losses),
-        usd=usd,
+        usd=spending.usd if spending is not None else None,
     )
