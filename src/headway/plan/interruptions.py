@@ -8,7 +8,7 @@ were measured on CPUs, and what a GPU adds is assumed.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from headway.plan.figure import Figure, combined
@@ -307,7 +307,9 @@ def expected_goodput(place: Placement, rates: LossRates, times: RunTimes) -> Exp
     most = sorted((cause for cause in lost if lost[cause] > 0), key=lambda cause: -lost[cause])[:3]
     largest = ", ".join(f"{lost[cause] / total:.1%} {cause}" for cause in most)
     return ExpectedGoodput(
-        goodput=combined(ratio, inputs, f"{place.mode}: lost are {largest} ({rate.reason})"),
+        goodput=_share(
+            combined(ratio, inputs, f"{place.mode}: lost are {largest} ({rate.reason})")
+        ),
         capacity=_capacity(place, rates),
         interruptions_per_hour=rate,
         interruptions=rate.times(total / 3600, f"in {total / 3600:.3g} h: {rate.reason}"),
@@ -319,12 +321,19 @@ def _capacity(place: Placement, rates: LossRates) -> Figure:
     if not place.trains_with_fewer or not place.on_pods:
         return Figure.exact(1.0, "the run waits for a replacement, or has it at once")
     of_one = place.interruptions_per_hour(rates).times(1 / place.nodes, "")
-    return combined(
+    there = place.recovery.replaced
+    away = combined(
         lambda rate, there, machine: 1 / (1 + rate * (there + machine) / 3600),
-        {"rate": of_one, "there": place.recovery.replaced, "machine": MACHINE_SECONDS},
-        f"a lost node is away for {MACHINE_SECONDS.value + place.recovery.replaced.value:.0f} s: "
-        f"{place.recovery.replaced.reason}; {MACHINE_SECONDS.reason}",
+        {"rate": of_one, "there": there, "machine": MACHINE_SECONDS},
+        f"a lost node is away for {MACHINE_SECONDS.value + there.value:.0f} s: {there.reason}; "
+        f"{MACHINE_SECONDS.reason}",
     )
+    return _share(away)
+
+
+def _share(figure: Figure) -> Figure:
+    """Of a whole: independent errors that are added up know nothing of that."""
+    return replace(figure, low=max(0.0, figure.low), high=min(1.0, figure.high))
 
 
 def _lost(

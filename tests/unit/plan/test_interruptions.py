@@ -134,6 +134,13 @@ def test_live_goes_back_to_a_checkpoint_only_when_all_copies_are_lost() -> None:
     assert rewinds_per_hour(alone, rates(0.2)).value == pytest.approx(0.2 + 1 / 720)
 
 
+def test_shares_stay_shares() -> None:
+    wide = NodeRates(*[Figure(0.2, 0.0, 40.0, "assumed", "")] * 2)
+    found = expected_goodput(place(), wide, times())
+    for share in (found.goodput, found.capacity):
+        assert 0 <= share.low < share.value < share.high <= 1
+
+
 def test_evaluations() -> None:
     """512 sequences, every 500 steps of 512: a third of a step in 500."""
     assert evaluation_share(512, 500, 512) == pytest.approx(1 / 1500)
