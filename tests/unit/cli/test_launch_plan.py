@@ -10,7 +10,12 @@ from headway.cli.launch_plan import note_plan, planned
 from headway.plan.outcome import PLAN
 from headway.report.planned import kept_plan
 from headway.spec.load import load_run
+from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
+from support.fake_kube import fake_kube
+from support.in_process import Headway
+from support.launchable import write_run_and_target
+from support.token_sets import write_set
 
 RUN = """\
 version: 1
@@ -62,3 +67,28 @@ def test_a_storage_that_does_not_take_it_is_no_reason_either(
     (folder / "runs").write_text("a file")
     note_plan(load_run(), str(folder / "runs" / "it"), nodes=1)
     assert "warning: the plan of this start is not kept: " in capsys.readouterr().err
+
+
+def test_a_launch_on_a_target_keeps_it_there_and_decides_the_interval(
+    headway: Headway, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run_and_target(folder, monkeypatch)
+    write_set(folder / "train", [(range(1, 2000), None)])
+    with (folder / "targets.yaml").open("a") as targets:
+        targets.write("  interruptions: {on_demand: 10% per hour}\n")
+    with fake_kube(folder) as kube:
+        kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
+        auto = ("--set", "checkpoint.every=auto", "--set", "elastic=restart")
+        said = headway("run", "--on", "lab", *auto)
+        assert said.exit_code == 0, said.err
+        (spec,) = [
+            one["data"]["spec.json"]
+            for one in kube.objects.values()
+            if "spec.json" in one.get("data", {})
+        ]
+    every = Resolved.model_validate_json(spec).save_every
+    assert f"checkpoints every {every} (auto: headway check says why)" in said.err
+    assert every.rest.amount < 600, "two nodes that are lost every five hours"
+    kept = kept_plan(RunDirectory(folder / "claim" / "runs" / "it"))
+    assert kept is not None
+    assert kept.place == "2 nodes of cpu:1 (target lab)"
