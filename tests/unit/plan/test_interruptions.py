@@ -135,7 +135,7 @@ def test_live_goes_back_to_a_checkpoint_only_when_all_copies_are_lost() -> None:
 
 
 def test_shares_stay_shares() -> None:
-    wide = NodeRates(*[Figure(0.2, 0.0, 40.0, "assumed", "")] * 2)
+    wide = LossRates(*[Figure(0.2, 0.0, 40.0, "assumed", "")] * 2)
     found = expected_goodput(place(), wide, times())
     for share in (found.goodput, found.capacity):
         assert 0 <= share.low < share.value < share.high <= 1
