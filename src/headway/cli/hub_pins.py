@@ -1,8 +1,15 @@
-"""Which commits of the hub a run reads: asked for at its first start, kept by all later ones."""
+"""Which commits of the hub a run reads: asked for at its first start, kept by all later ones.
+
+A first start that is interrupted while it prepares data has no run yet that would keep them. So
+they are noted beside the run file until there is one: else a dataset that moves meanwhile would be
+prepared anew, from the beginning.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,12 +17,15 @@ from typing import TYPE_CHECKING
 from headway.cli.output import hint, say, warn
 from headway.errors import SpecError
 from headway.spec.hub_names import HubKind, HubReference, hub_references
+from headway.spec.resolve import run_name
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
     from headway.spec.resolve import Resolved
 
 SHOWN_DIGITS = 12
+NOTES = "runs"
+SUFFIX = ".commits.json"
 Ask = Callable[[HubKind, str, str | None], str]
 """Commit of a name at this moment; raises HubNotAsked."""
 
@@ -34,14 +44,51 @@ def with_hub_commits(
     before = resolved_before()
     if before is not None and before.hub_commits is None:
         return loaded
-    known = dict(before.hub_commits or {}) if before is not None else {}
+    noted = _noted(loaded) if before is None else {}
+    known = dict(before.hub_commits or {}) if before is not None else noted
     commits: dict[str, str] = {}
     for one in references:
         if one.id not in commits:
+            if one.id in noted and not one.is_fixed:
+                _say_noted(one, noted[one.id], loaded)
             commit = known.get(one.id) or _commit(one, loaded, on, ask)
             if commit is not None:
                 commits[one.id] = commit
+    if before is None and commits:
+        _write_note(loaded, commits)
     return replace(loaded, hub_commits=commits or None)
+
+
+def forget_first_start(loaded: Loaded) -> None:
+    """The run is there, and keeps its commits itself."""
+    _note(loaded).unlink(missing_ok=True)
+
+
+def _note(loaded: Loaded) -> Path:
+    return loaded.folder / NOTES / f"{run_name(loaded)}{SUFFIX}"
+
+
+def _noted(loaded: Loaded) -> dict[str, str]:
+    """Those of a first start that did not come to its end."""
+    try:
+        found = json.loads(_note(loaded).read_text())
+    except (OSError, ValueError):
+        return {}
+    return {str(name): str(commit) for name, commit in dict(found).items()}
+
+
+def _write_note(loaded: Loaded, commits: dict[str, str]) -> None:
+    note = _note(loaded)
+    with suppress(OSError):  # a folder that only can be read
+        note.parent.mkdir(exist_ok=True)
+        note.write_text(json.dumps(commits, indent=2) + "\n")
+
+
+def _say_noted(one: HubReference, commit: str, loaded: Loaded) -> None:
+    say(
+        f"{one.name} on the hub: commit {commit[:SHOWN_DIGITS]}, as when the first start of this "
+        f"run was interrupted (for the newest, remove {_note(loaded)})"
+    )
 
 
 def spec_before(location: str) -> Resolved | None:

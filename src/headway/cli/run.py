@@ -118,10 +118,8 @@ def train_here(
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
     that of the last `headway scale`, else `else_nodes`. `anyway`: also what does not fit by its
     plan."""
-    from headway.cli.code_changes import note_code
     from headway.cli.device_check import require_devices_here
     from headway.cli.hub_pins import spec_before, with_hub_commits
-    from headway.cli.launch_plan import note_plan
     from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import (
         parameters_of,
@@ -133,7 +131,6 @@ def train_here(
     from headway.cli.restart_check import is_left_to_train
     from headway.cli.run_packages import packages_of
     from headway.cli.run_sets import trainable_sets
-    from headway.cli.target_run import note_started_on
     from headway.clock import SystemClock
     from headway.errors import Exit, Stopped
     from headway.launch.hardware import this_machine
@@ -191,10 +188,22 @@ def train_here(
             }
         )
         directory = RunDirectory.create(location, SystemClock())
-        note_code(location, code)
-        note_plan(loaded, location, nodes)
-        note_started_on(loaded.folder, resolved.name, None)
+        _note_start(loaded, location, code, nodes)
         return location, _train(resolved, directory)
+
+
+def _note_start(loaded: Loaded, location: str, code: CodeFolder | None, nodes: int) -> None:
+    """What later commands and starts go by."""
+    from headway.cli.code_changes import note_code
+    from headway.cli.hub_pins import forget_first_start
+    from headway.cli.launch_plan import note_plan
+    from headway.cli.target_run import note_started_on
+    from headway.spec.resolve import run_name
+
+    note_code(location, code)
+    note_plan(loaded, location, nodes)
+    note_started_on(loaded.folder, run_name(loaded), None)
+    forget_first_start(loaded)
 
 
 def nodes_left_by_scale(directory: RunDirectory) -> int | None:

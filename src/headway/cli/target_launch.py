@@ -15,7 +15,7 @@ import typer
 
 from headway import __version__
 from headway.cli.code_changes import note_code
-from headway.cli.hub_pins import spec_before, with_hub_commits
+from headway.cli.hub_pins import forget_first_start, spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
 from headway.cli.launch_plan import note_plan
 from headway.cli.output import hint, say, warn
@@ -116,6 +116,7 @@ def _launch(
     _create(run, plan.objects(new_key()))
     there.belong_to(run.cluster.job())
     note_started_on(loaded.folder, run.name, on, run.bucket)
+    forget_first_start(loaded)
     return run
 
 

@@ -56,22 +56,30 @@ FOR_RIGHTS = 2
 
 
 class LaunchGate:
-    """Asks once. `nodes`: without so many, the run does not start."""
+    """Asks once. `nodes`: without so many, the run does not start. `before`: objects that prepare
+    its data."""
 
     def __init__(
-        self, kube: KubeClient, target: Target, on: str, objects: Sequence[Object], nodes: int
+        self,
+        kube: KubeClient,
+        target: Target,
+        on: str,
+        objects: Sequence[Object],
+        nodes: int,
+        before: Sequence[Object] = (),
     ) -> None:
         self._kube = kube
         self._target = target
         self._on = on
         self._objects = objects
         self._nodes = nodes
+        self._before = before
         self._calls_left = MOST_CALLS
 
     def findings(self, is_new: bool) -> list[Finding]:
         """`is_new`: the run has no objects yet, which would count against a quota already."""
         namespace = self._kube.namespace
-        named = named_objects(self._objects, self._target)
+        named = named_objects([*self._objects, *self._before], self._target)
         worker, coordinator = (pod_of(self._objects, one) for one in (WORKERS, COORDINATOR))
         calls: list[Call] = [
             ("POST", SELF, who_asks()),

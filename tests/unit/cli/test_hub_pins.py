@@ -13,7 +13,7 @@ from typing import Any
 import huggingface_hub
 import pytest
 
-from headway.cli.hub_pins import with_hub_commits
+from headway.cli.hub_pins import forget_first_start, with_hub_commits
 from headway.data import hub_commits
 from headway.data.hub_commits import HubNotAsked
 from headway.errors import BadInput, SpecError
@@ -60,8 +60,16 @@ def started(folder: Path) -> Callable[..., Resolved]:
     """The run as it is started: with these answers of the hub, after that start."""
     (folder / "run.yaml").write_text(RUN)
 
-    def start(ask: Callable[..., str], before: Resolved | None = None, *, on: str | None = None):  # type: ignore[no-untyped-def]
+    def start(  # type: ignore[no-untyped-def]
+        ask: Callable[..., str],
+        before: Resolved | None = None,
+        *,
+        on: str | None = None,
+        is_interrupted: bool = False,
+    ):
         loaded = with_hub_commits(load_run(), lambda: before, on, ask)
+        if not is_interrupted:
+            forget_first_start(loaded)
         return resolve(
             loaded,
             Hardware(cores=4, cuda_devices=0),
@@ -88,6 +96,30 @@ def test_a_resume_keeps_the_commits_after_the_branch_has_moved(
     assert started(moved, first).hub_commits == first.hub_commits
     assert moved.asked == []
     assert started(moved).hub_commits != first.hub_commits, "another run reads the newest"
+
+
+def test_a_first_start_that_was_interrupted_goes_on_with_its_commits(
+    started: Callable[..., Resolved], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Else a dataset that has moved meanwhile would be prepared from its beginning."""
+    first = started(Hub(OLD), is_interrupted=True)
+    capsys.readouterr()
+    moved = Hub(NEW)
+    again = started(moved, is_interrupted=True)
+    assert again.hub_commits == first.hub_commits
+    assert moved.asked == []
+    said = capsys.readouterr().err
+    assert "team/corpus on the hub: commit 1a1a1a1a1a1a, as when the first start of this" in said
+    note = folder / "runs/it.commits.json"
+    assert f"for the newest, remove {note}" in said
+    tagged = RUN.replace("hub:team/corpus", "hub:team/corpus?revision=v2")
+    (folder / "run.yaml").write_text(tagged)
+    commits = started(moved, is_interrupted=True).hub_commits
+    assert commits == {"models/team/small": OLD, "datasets/team/corpus@v2": NEW}
+    (folder / "run.yaml").write_text(RUN)
+    note.write_text("half a fi")
+    assert set((started(moved).hub_commits or {}).values()) == {NEW}
+    assert not note.exists(), "the run is there"
 
 
 def test_what_is_added_later_is_asked_for_then(

@@ -175,6 +175,17 @@ def test_a_secret_that_is_not_there_or_lacks_a_key(
     ) in refused(headway, kube)
 
 
+def test_keys_that_only_the_preparation_of_data_reads(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    add_to_target(folder, "secret: team", "prepare: {secrets: [HF_TOKEN]}")
+    launched(headway)  # its set is prepared already
+    kube.objects.clear()
+    train = '{sources: ["s3://bucket/a.jsonl"], tokenizer: gpt2}'
+    (folder / "run.yaml").write_text(RUN.replace("train: train", f"train: {train}"))
+    assert "Secret team of namespace ml has no HF_TOKEN\n" in refused(headway, kube)
+
+
 def test_a_pull_secret_that_is_not_there_is_worth_a_warning(
     headway: Headway, kube: FakeKube, folder: Path
 ) -> None:
