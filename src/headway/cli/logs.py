@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 FOLLOW_SECONDS = 0.3
 WITH_PODS = ("active", "finished", "failed")
 """States of a run on a target whose pods have logs; ended ones are kept for a while."""
+ENDED = ("finished", "failed")
 
 
 def logs(
@@ -38,8 +40,11 @@ def logs(
     from headway.state.find_run import find_run
 
     there = target_run(run, on, Path.cwd())
-    if there is not None and _has_pods(there, follow):
-        _print_pods(there, node, rank, all_, follow)
+    state = None if there is None else _state(there, follow)
+    if there is not None and state in WITH_PODS:
+        gone = _print_pods(there, node, rank, all_, follow)
+        if gone and state in ENDED and not follow:
+            _print_stored(there.directory(), gone, rank, all_)
         return
     directory = find_run(run, Path.cwd()) if there is None else there.directory()
     # Logs that were fetched earlier from another place may have grown since.
@@ -63,16 +68,28 @@ def logs(
     _print(chosen, directory, follow, with_names=len(chosen) > 1)
 
 
-def _has_pods(run: TargetRun, follow: bool) -> bool:
-    """Of one that has finished, when they have said all."""
+def _state(run: TargetRun, follow: bool) -> str | None:
+    """Of one that has finished, when its pods have said all; None: it has no Job."""
     job = run.cluster.job() if follow else run.cluster.settled_end(say)
-    return job is not None and run.cluster.job_status(job).state in WITH_PODS
+    return None if job is None else run.cluster.job_status(job).state
+
+
+def _print_stored(
+    directory: RunDirectory, nodes: Iterable[int], rank: int | None, with_names: bool
+) -> None:
+    """Of nodes without a pod: a Job that ends deletes those that have not exited by then."""
+    directory.fetch_logs()
+    wanted = {path for node in nodes for path in directory.logs_of(node)}
+    if rank is not None:
+        wanted &= {directory.log(node, rank) for node in nodes}
+    _print(sorted(wanted), directory, False, with_names or len(wanted) > 1)
 
 
 def _print_pods(
     run: TargetRun, node: int | None, rank: int | None, all_: bool, follow: bool
-) -> None:
-    """Prints the logs of pods, which the API server has as long as they exist."""
+) -> list[int]:
+    """Prints the logs of pods, which the API server has as long as they exist. Returns the nodes of
+    which there were none."""
     from queue import Queue
     from threading import Thread
 
@@ -97,15 +114,18 @@ def _print_pods(
 
     for index in indexes:
         Thread(target=read, args=(index,), daemon=True).start()
-    left = len(indexes)
+    left, silent = len(indexes), set(indexes)
     while left:
         index, line = lines.get()
         if line is None:
             left -= 1
-        elif wanted in line:
+            continue
+        silent.discard(index)
+        if wanted in line:
             print(f"node-{index}: {line}" if all_ else line, flush=True)
     if follow:
         say("the run has ended")
+    return sorted(silent)
 
 
 def _first_to_fail(directory: RunDirectory) -> tuple[int, int]:

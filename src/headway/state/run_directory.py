@@ -184,6 +184,9 @@ class RunDirectory:
     def logs(self) -> list[Path]:
         return sorted((self.local / "logs").glob("node-*.rank-*.log"))
 
+    def logs_of(self, node: int) -> list[Path]:
+        return sorted((self.local / "logs").glob(f"node-{node}.rank-*.log"))
+
     def fetch_logs(self) -> None:
         """Downloads what workers on other machines printed, as far as it is in the store."""
         if not self.store.is_local:

@@ -10,11 +10,13 @@ from typing import Any
 
 import pytest
 
+from headway.clock import SystemClock
 from headway.errors import Exit
 from headway.http_server import JSON
 from headway.kube.client import KubeClient
 from headway.kube.names import INDEX, labels
 from headway.launch.cluster_run import EXIT_SECONDS, ClusterRun
+from headway.state.run_directory import RunDirectory
 from support.clock import Patient
 from support.fake_kube import READY, FakeKube, fake_kube
 from support.in_process import Headway
@@ -71,6 +73,26 @@ def test_its_last_words_are_in_the_log(headway: Headway, kube: FakeKube) -> None
     kube.printed[WORKER] = {"worker": "step 7"}
     tells(kube, "finished", is_over=True)
     assert headway("logs", "--on", "lab").out == "the model is saved\n"
+
+
+def test_of_a_node_whose_pod_the_job_has_deleted_the_log_on_the_storage_is_shown(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    """A Job that is done deletes the pods that have not exited when the first has."""
+    directory = RunDirectory.create(folder / "claim" / "runs" / "it", SystemClock())
+    complete(kube)
+    for node in (0, 1):
+        log = directory.log(node, 0)
+        log.parent.mkdir(exist_ok=True)
+        log.write_text(f"accuracy of {node}\n")
+    pod = {"name": WORKER, "labels": {**labels("it", "worker"), INDEX: "1"}}
+    worker = {"metadata": pod, "spec": {"containers": []}, "status": {"phase": "Succeeded"}}
+    kube.put(f"/api/v1/namespaces/ml/pods/{WORKER}", worker)
+    kube.printed[WORKER] = {"worker": "done"}
+    assert headway("logs", "--on", "lab").out == "accuracy of 0\n"
+    assert headway("logs", "--on", "lab", "--node", "1").out == "done\n"
+    said = headway("logs", "--on", "lab", "--all").out.splitlines()
+    assert said == ["node-1: done", "node-0.rank-0: accuracy of 0"]
 
 
 def test_one_that_trains_is_not(headway: Headway, kube: FakeKube) -> None:
