@@ -17,6 +17,7 @@ import pytest
 import yaml
 
 from cluster_tool import faults, network
+from cluster_tool.gpu_runtime import RUNTIME
 from headway.errors import Exit
 from headway.kube.check_lines import (
     CLOCKS,
@@ -52,6 +53,7 @@ pytestmark = [
     pytest.mark.long("each starts pods for some seconds; unit tests have the lines"),
 ]
 DEVICE = "nvidia.com/gpu"
+OTHER_REGION = "eu-central-1"
 WITHIN_SECONDS = 60.0
 GONE_SECONDS = 60.0
 
@@ -65,11 +67,12 @@ def checked(lab: Lab, *options: str, expect: int | None = 0) -> dict[str, dict[s
     return lines
 
 
-def require_passed(lab: Lab) -> None:
+def require_passed(lab: Lab) -> dict[str, dict[str, Any]]:
     lines = checked(lab)
     odd = [line for line in lines.values() if line["outcome"] not in ("passed", "warned")]
     # The machines of the test cluster have no label for a bucket's region to be compared with.
     assert not odd or [line["name"] for line in odd] == [REGION], odd
+    return lines
 
 
 def require_nothing_left(lab: Lab) -> None:
@@ -128,6 +131,8 @@ def test_a_login_that_has_expired(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
     lines = checked(lab, expect=Exit.CHECK_FAILED)
     assert "log in again" in found(lines, LOGIN, "failed", "not logged in")
     assert lab.objects() == []
+    (lab.folder / "expired").write_text(lab.cluster.kubeconfig.read_text())
+    require_passed(lab)
 
 
 def test_rights(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,12 +244,12 @@ def test_names_that_do_not_resolve_and_names_that_are_slow(lab: Lab) -> None:
     found(lines, NAMES, "failed", "cannot resolve the coordinator's name", network.HOST)
     assert lines[COORDINATOR]["outcome"] == "passed"  # by its address
     faults.start_dns(lab.cluster.dns)
+    require_passed(lab)
     faults.slow_dns(lab.cluster.dns, 2.0)
     lines = checked(lab)
     found(lines, NAMES, "warned", " ms, by ")
     faults.quick_dns(lab.cluster.dns)
-    lines = checked(lab)
-    assert lines[NAMES]["outcome"] == "passed"
+    assert require_passed(lab)[NAMES]["outcome"] == "passed"
 
 
 def test_an_image_that_is_not_there(lab: Lab) -> None:
@@ -273,10 +278,14 @@ def test_policy(lab: Lab) -> None:
 
 @pytest.fixture
 def labelled(lab: Lab) -> Iterator[Lab]:
-    """Whose machines are labelled as those with GPUs are; none has one."""
+    """Whose machines are labelled as those with GPUs are; none has one. Their runtime for GPUs is
+    known to the cluster."""
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
     for node in lab.cluster.nodes:
         faults.label(node, lab.cluster.api, {PRODUCT: "NVIDIA-H100-80GB-HBM3"})
+    lab.cluster.api.create(classes, {"metadata": {"name": RUNTIME}, "handler": RUNTIME})
     yield lab
+    lab.cluster.api.delete(f"{classes}/{RUNTIME}")
     for node in lab.cluster.nodes:
         faults.label(node, lab.cluster.api, {PRODUCT: None})
         faults.offer(node, lab.cluster.api, {DEVICE: None})
@@ -291,32 +300,34 @@ def test_devices_that_nothing_offers_or_that_are_not_there(labelled: Lab) -> Non
     for node in labelled.cluster.nodes:
         faults.offer(node, labelled.cluster.api, {DEVICE: "8"})
     lines = checked(labelled, expect=Exit.CHECK_FAILED)
-    found(lines, DEVICES, "failed", f"asked for 8 {DEVICE} and sees 0 in /dev")
+    fix = found(lines, DEVICES, "failed", f"asked for 8 {DEVICE} and sees 0 in /dev")
     assert lines[MACHINES]["outcome"] == "passed"
-    labelled.change_target(resources={"accelerators": "cpu:1"})
-    require_passed(labelled)
+    key = yaml.safe_load("pod: " + fix.partition("pod: ")[2].partition(" in the target")[0])
+    assert key == {"pod": {"runtime_class": RUNTIME}}
+    labelled.change_target(**key)
+    lines = require_passed(labelled)
+    assert lines[DEVICES]["evidence"] == f"each worker sees the 8 {DEVICE} that it asked for"
 
 
-def test_a_bucket_and_its_region(lab: Lab, bucket: Path) -> None:
+def test_a_bucket_and_its_region(lab: Lab, bucket: Path, tmp_path: Path) -> None:
     for node in lab.cluster.nodes:
-        faults.label(node, lab.cluster.api, {REGION_LABEL: "eu-central-1"})
+        faults.label(node, lab.cluster.api, {REGION_LABEL: OTHER_REGION})
+    words = f"the bucket is in us-east-1, the machines are in {OTHER_REGION}"
     try:
-        lines = checked(lab)
-        found(
-            lines, REGION, "warned", "the bucket is in us-east-1, the machines are in eu-central-1"
-        )
-    finally:
-        for node in lab.cluster.nodes:
-            faults.label(node, lab.cluster.api, {REGION_LABEL: "us-east-1"})
-    try:
-        lines = checked(lab)
-        assert lines[REGION]["outcome"] == "passed"
-        # With the workers' own keys, in their own image.
-        assert "by coordinator and worker 0 and worker 1" in lines[STORAGE]["evidence"]
+        fix = found(checked(lab), REGION, "warned", words)
+        assert fix.startswith(f"a bucket in {OTHER_REGION}, or machines in us-east-1")
+        assert [*bucket.rglob("*")] == []
+        with s3_server(tmp_path / "there", network.HOST, region=OTHER_REGION) as port:
+            lab.make_secret("there", credentials(port, network.HOST, region=OTHER_REGION))
+            lab.change_target(storage={"url": "s3://bucket/team", "secret": "there"})
+            lines = checked(lab)
     finally:
         for node in lab.cluster.nodes:
             faults.label(node, lab.cluster.api, {REGION_LABEL: None})
-    assert [*bucket.rglob("*")] == []
+    assert {line["outcome"] for line in lines.values()} <= {"passed", "warned"}, lines
+    assert lines[REGION]["outcome"] == "passed"
+    # With the workers' own keys, in their own image.
+    assert "by coordinator and worker 0 and worker 1" in lines[STORAGE]["evidence"]
 
 
 def test_a_bucket_without_conditional_writes(lab: Lab, tmp_path: Path) -> None:
@@ -329,7 +340,7 @@ def test_a_bucket_without_conditional_writes(lab: Lab, tmp_path: Path) -> None:
         assert "If-None-Match" in fix
         assert lines[STORAGE]["outcome"] == "passed"
         lab.change_target(storage={"url": "s3://bucket/team", "secret": "careful"})
-        assert checked(lab)[CONDITIONAL]["outcome"] == "passed"
+        assert require_passed(lab)[CONDITIONAL]["outcome"] == "passed"
 
 
 def test_a_bucket_with_wrong_keys(lab: Lab, bucket: Path) -> None:

@@ -50,6 +50,7 @@ def versitygw() -> Path:
 
 LOOPBACK = "127.0.0.1"
 KEYS = ("test", "test-secret")
+REGION = "us-east-1"
 
 
 def free_port(address: str = LOOPBACK) -> int:
@@ -65,7 +66,12 @@ def _answers(address: str, port: int) -> bool:
 
 
 @contextmanager
-def s3_server(folder: Path, address: str = LOOPBACK, keys: tuple[str, str] = KEYS) -> Iterator[int]:
+def s3_server(
+    folder: Path,
+    address: str = LOOPBACK,
+    keys: tuple[str, str] = KEYS,
+    region: str = REGION,
+) -> Iterator[int]:
     """Its port. It takes these keys, and the bucket `bucket` is there."""
     (folder / "bucket").mkdir(parents=True)
     port = free_port(address)
@@ -74,7 +80,7 @@ def s3_server(folder: Path, address: str = LOOPBACK, keys: tuple[str, str] = KEY
         [
             str(versitygw()),
             *("--access", access, "--secret", secret, "--port", f"{address}:{port}"),
-            *("posix", str(folder)),
+            *("--region", region, "posix", str(folder)),
         ],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -87,11 +93,16 @@ def s3_server(folder: Path, address: str = LOOPBACK, keys: tuple[str, str] = KEY
         process.wait(timeout=10)
 
 
-def credentials(port: int, address: str = LOOPBACK, keys: tuple[str, str] = KEYS) -> dict[str, str]:
+def credentials(
+    port: int,
+    address: str = LOOPBACK,
+    keys: tuple[str, str] = KEYS,
+    region: str = REGION,
+) -> dict[str, str]:
     access, secret = keys
     return {
         "AWS_ACCESS_KEY_ID": access,
         "AWS_SECRET_ACCESS_KEY": secret,
-        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_DEFAULT_REGION": region,
         "AWS_ENDPOINT_URL": f"http://{address}:{port}",
     }
