@@ -147,18 +147,18 @@ def _state_of(found: RunStatus, on_cluster: ClusterRunStatus) -> State:
 
 def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:
     """Lines for a run whose newest start ended because its budget was used up."""
-    from headway.spec.price_config import dollars
+    from headway.state.spent_money import used_budget
 
     last = [event for event in events if event["event"] in ("launched", "budget")][-1:]
-    if not last or last[0]["event"] != "budget":
-        return []
-    (event,) = last
-    key = "budget.hours"
-    used = f"{event.get('spent_hours', 0):g} of {event.get('hours', 0):g} hours"
-    if "spent_usd" in event:
-        key, used = "budget.usd", f"{dollars(event['spent_usd'])} of {dollars(event['usd'])}"
-    words = f"{used} are used up, and a resumed run stops again: raise {key}, then headway run"
-    return [("budget", f"{words} --on {on}")]
+    return [
+        (
+            "budget",
+            f"{used_budget(event)} are used up, and a resumed run stops again: raise "
+            f"budget.{'usd' if 'usd' in event else 'hours'}, then headway run --on {on}",
+        )
+        for event in last
+        if event["event"] == "budget"
+    ]
 
 
 def _lines(

@@ -7,7 +7,7 @@ from itertools import groupby, zip_longest
 
 from rich.text import Text
 
-from headway.cli.output import short_count, short_loss, short_time
+from headway.cli.output import short_count, short_loss, short_time, spending_text
 from headway.report.run_data import RunData, lowest
 from headway.report.series import Series
 from headway.report.text_plot import text_plot, value_range
@@ -128,6 +128,8 @@ def _facts(run: RunData, width: int) -> Block:
         facts.append(f"{len(interruptions)} interruption{several}, {lost}")
     if status.goodput is not None:
         facts.append(f"goodput {status.goodput.ratio:.1%}")
+    if status.spending is not None:
+        facts.append(f"spent {spending_text(status.spending)}")
     if status.checkpoint_step is not None:
         facts.append(f"saved step {status.checkpoint_step:,}")
     if status.skipped_steps:

@@ -23,6 +23,7 @@ from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
 from headway.kube.names import EVENT_SOURCE, Object
 from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
+from headway.state.spent_money import used_budget
 
 LOOK_SECONDS = 5.0
 """Interval between looks at the journal: in a bucket, each costs a request or two."""
@@ -51,6 +52,9 @@ REASONS = {
     "below_minimum": Reason("BelowMinimum", lambda it: _below_minimum(it), True),
     "gave_back": Reason("GaveBack", lambda it: str(it["shortage"]), True),
     "tries_again": Reason("TriesAgain", lambda it: _tries_again(it)),
+    "budget": Reason(
+        "BudgetUsedUp", lambda it: f"{used_budget(it)}: the run saves and stops", True
+    ),
     "save_failed": Reason("SaveFailed", lambda it: f"step {it['step']}: {it['reason']}", True),
     "finished": Reason("Finished", lambda it: f"all {it['step']} steps are done"),
     "failed": Reason("Failed", lambda it: str(it["message"]), True),

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 
 from headway.clock import Clock
-from headway.errors import HeadwayError, NotFound
+from headway.errors import HeadwayError
 from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
 from headway.kube.node_prices import NodePrices
 from headway.launch.pod_decisions import PodFacts
@@ -149,8 +149,8 @@ class MoneyKeeper:
             return "unknown"
         try:
             node = self._kube.call("GET", f"api/v1/nodes/{machine}")
-        except NotFound:
-            return "unknown"
+        except ClusterUnreachable:
+            raise
         except Forbidden:
             self._may_read_nodes = False
             self._say(
@@ -158,6 +158,8 @@ class MoneyKeeper:
                 "demand. To count them by what they are, the coordinator needs the right to get "
                 "nodes"
             )
+            return "unknown"
+        except HeadwayError:  # such a node is gone
             return "unknown"
         key, value = spot_label
         is_spot = (node["metadata"].get("labels") or {}).get(key) == value

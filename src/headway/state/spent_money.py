@@ -9,12 +9,14 @@ remembered by name for as long as the API server may still show them: none is co
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from headway.clock import seconds_of, stamp
 from headway.errors import BadInput
+from headway.spec.price_config import dollars
 from headway.state.store import Store
 
 FILE = "spent.json"
@@ -247,8 +249,9 @@ def continued_account(store: Store) -> Account:
 def save_account(store: Store, keeper: int, text: str) -> bool:
     """Returns False, and changes nothing, if a newer keeper has taken over."""
     content = _content(store)
-    if content is not None and json.loads(content)["keeper"] > keeper:
-        return False
+    with suppress(ValueError, KeyError, TypeError):  # damaged since: this keeper knows the sum
+        if content is not None and json.loads(content)["keeper"] > keeper:
+            return False
     store.write(FILE, text.encode())
     return True
 
@@ -263,6 +266,13 @@ def read_spending(store: Store) -> Spending | None:
     except (ValueError, KeyError, TypeError):
         return None
     return account.spending(budget_usd)
+
+
+def used_budget(event: Mapping[str, Any]) -> str:
+    """Of an event `budget`: `$20.01 of $20.00`."""
+    if "spent_usd" in event:
+        return f"{dollars(event['spent_usd'])} of {dollars(event['usd'])}"
+    return f"{event['spent_hours']:g} of {event['hours']:g} hours"
 
 
 def _content(store: Store) -> bytes | None:

@@ -62,6 +62,7 @@ def test_what_people_look_for(posting: Posting) -> None:
     launcher.note("replaced", node=3, pod="it-3-b", seconds=12.3)
     launcher.note("gave_back", shortage="had 3 of the 4 nodes that it needs", held=3, needed=4)
     launcher.note("tries_again", attempt=1, needed=4)
+    launcher.note("budget", usd=20.0, spent_usd=20.0083)
     training.note("save_failed", step=40, reason="No space left on device")
     training.note("saved", step=50, checkpoint="step-50")
     launcher.note("failed", **failed_facts(1, "CUDA error", "exit code 1", 8))
@@ -72,6 +73,7 @@ def test_what_people_look_for(posting: Posting) -> None:
         ("Normal", "TrainingStarted", "from the first step, workers: 4"),
         ("Normal", "TriesAgain", "for 4 nodes"),
         ("Warning", "BelowMinimum", "3 of at least 4 nodes: training waits for the others"),
+        ("Warning", "BudgetUsedUp", "$20.01 of $20.00: the run saves and stops"),
         ("Warning", "Failed", "CUDA error"),
         ("Warning", "GaveBack", "had 3 of the 4 nodes that it needs"),
         ("Warning", "NodeLost", "node 3: its pod no longer answers (it-3-a)"),

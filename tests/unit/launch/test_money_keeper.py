@@ -142,6 +142,14 @@ def test_machines_whose_labels_cannot_be_read_count_as_on_demand(run: KeptRun) -
     assert sum("labels of machines cannot be read" in words for words in run.said) == 1
 
 
+def test_a_machine_that_is_gone_counts_as_on_demand(run: KeptRun) -> None:
+    run.keeper = run.new_keeper(rates=ABOVE_ONE)
+    run.begin("node1", "node2")
+    pass_time(run, 0.5 * HOUR)
+    found = {(one.capacity, one.usd_per_hour): one.nodes for one in spending(run).rates}
+    assert found == {("on_demand", 32.0): 1, ("unknown", 32.0): 1}
+
+
 def test_the_kind_that_the_run_has_counts(run: KeptRun) -> None:
     kinds = {"A100:8": PriceConfig(on_demand=16.0), **RATES.kinds}
     run.keeper = run.new_keeper(rates=NodePrices(kinds, None, None))

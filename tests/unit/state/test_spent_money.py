@@ -182,3 +182,11 @@ def test_a_damaged_file_is_named_and_not_overwritten(tmp_path: Path, content: by
     with pytest.raises(BadInput, match=r"spent\.json is damaged") as raised:
         continued_account(Store(tmp_path))
     assert raised.value.hint is not None
+    assert (tmp_path / "spent.json").read_bytes() == content
+
+
+def test_a_file_that_is_damaged_during_the_run_is_written_again(tmp_path: Path) -> None:
+    account = continued_account(Store(tmp_path))
+    (tmp_path / "spent.json").write_bytes(b"x")
+    assert save_account(Store(tmp_path), account.keeper, account.text(None))
+    assert read_spending(Store(tmp_path)) is not None
