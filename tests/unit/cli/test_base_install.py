@@ -140,6 +140,8 @@ def test_commands_that_only_read(headway: Commands, tmp_path: Path) -> None:
         ("list", "--json"): '"name": "it"',
         ("logs", "it"): "hello\n",
         ("events", "it"): "",
+        ("plan", "llama2-70b", "--on", "B200:8", "--nodes", "16"): "takes  ",
+        ("plan", "gpt2-small", "--compare", "H100:8,A100:8", "--nodes", "1,2"): "fastest",
     }
     for (arguments, words), said in zip(expected.items(), headway(list(expected)), strict=True):
         assert (said["code"], said["err"]) == (0, ""), arguments

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from headway.cli.terminal import Line, Style
     from headway.plan.outcome import Measured, OutcomeRow, PlanRecord
 
-LABEL, PLANNED, MEASURED = 24, 28, 14
+LABEL, PLANNED, MEASURED = 22, 27, 11
 UNITS: dict[str, Unit] = {"count": "number", "per_second": "count"}
 """Of a row, where it has another name here."""
 

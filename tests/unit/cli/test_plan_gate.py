@@ -1,0 +1,116 @@
+"""What `headway run` refuses because of its plan, and the line that `headway check` prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from headway.cli.plan.gate import plan_for, require_planned
+from headway.errors import CheckFailed
+from headway.spec.load import load_run
+from support.in_process import Headway
+
+RUN = """\
+version: 1
+name: it
+extends: llama2-13b
+data: {train: "s3://data/wiki"}
+"""
+TARGETS = """\
+small: {resources: {accelerators: 'L4:1'}, pod: {resources: {cpu: 8, memory: 64Gi}}}
+large: {resources: {accelerators: 'H100:8'}, pod: {resources: {cpu: 8, memory: 640Gi}},
+        prices: {H100: 4}}
+either: {resources: {accelerators: ['H100:8', 'L4:8']}, pod: {resources: {cpu: 8, memory: 64Gi}}}
+described: {machine: hgx-h100, pod: {resources: {cpu: 8, memory: 8Gi}}}
+"""
+HUGE = "batch: {global: 1000000, micro: 1000000}\n"
+
+
+@pytest.fixture
+def here(folder: Path) -> Path:
+    (folder / "run.yaml").write_text(RUN)
+    (folder / "targets.yaml").write_text(TARGETS)
+    return folder
+
+
+def test_what_does_not_fit_is_refused_unless_told_otherwise(here: Path) -> None:
+    with pytest.raises(CheckFailed) as error:
+        require_planned(load_run(), "small", None, anyway=False)
+    assert "it does not fit on L4:1: " in error.value.message
+    assert "--anyway" in str(error.value.hint)
+    require_planned(load_run(), "small", None, anyway=True)
+    require_planned(load_run(), "large", None, anyway=False)
+
+
+def test_a_choice_that_does_not_fit_is_a_warning(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    require_planned(load_run(), "either", None, anyway=False)
+    assert "warning: it does not fit on L4:8" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("budget", ["budget.hours=3", "budget.usd=100"])
+def test_a_run_over_its_budget_is_refused(here: Path, budget: str) -> None:
+    with pytest.raises(CheckFailed) as error:
+        require_planned(load_run(None, [budget]), "large", None, anyway=False)
+    assert "it is over its budget on H100:8: " in error.value.message
+    assert budget.partition("=")[0] in error.value.message
+
+
+def test_a_run_within_its_budget_is_not(here: Path) -> None:
+    short = ["train_for=100 steps", "budget.hours=30", "budget.usd=2000"]
+    require_planned(load_run(None, short), "large", None, anyway=False)
+
+
+def test_what_cannot_be_planned_has_the_benefit_of_the_doubt(here: Path) -> None:
+    for unknown in (
+        "resources.accelerators=H100-NVL:8",
+        "model={from: org/unknown}",
+        "model={call: 'mine:build'}",
+    ):
+        require_planned(load_run(None, [unknown]), "large", None, anyway=False)
+    # It would get pods without accelerators, not those of the machine.
+    assert plan_for(load_run(), "described", None) is None
+
+
+def test_a_cpu_without_a_measurement_refuses_no_length(here: Path) -> None:
+    long = ["precision=fp32", "train_for=1000T tokens", "budget.hours=1"]
+    small = "model={type: gpt2, config: {n_layer: 1, vocab_size: 64}}"
+    require_planned(load_run(None, [*long, small]), None, None, anyway=False)
+
+
+def test_run_refuses_before_anything_is_prepared(folder: Path, headway: Headway) -> None:
+    headway("init", "tiny", ".")
+    with (folder / "run.yaml").open("a") as file:
+        file.write(HUGE)
+    said = headway("run")
+    assert said.exit_code == 4, said.err
+    assert " does not fit on cpu:1: " in said.err
+    assert "--anyway" in said.err
+    assert not (folder / "runs").exists()
+
+
+def test_check_prints_a_line_of_the_plan(here: Path, headway: Headway) -> None:
+    headway("init", "tiny", "t")
+    (line,) = [line for line in headway("check", "t").out.splitlines() if line.startswith("plan ")]
+    assert line.startswith("plan              fits on cpu:1: ")
+    assert "MiB" in line
+
+
+def test_the_plan_of_a_run_that_exists_is_compared_with_it(folder: Path, headway: Headway) -> None:
+    from headway.clock import SystemClock
+    from headway.spec.resolve import Hardware, resolve
+    from headway.state.run_directory import RunDirectory
+
+    headway("init", "tiny", "t")
+    loaded = load_run("t")
+    machine = Hardware(cores=2, cuda_devices=0)
+    resolved = resolve(loaded, machine, nodes=1, parameters=None, train_set="", validation_sets={})
+    RunDirectory.create(folder / "runs" / "begun", SystemClock()).write_spec(resolved)
+    said = headway("plan", "begun")
+    assert said.exit_code == 0, said.err
+    assert said.out.startswith("begun: 0 steps\n")
+    assert "started without a plan" in said.out
+    assert json.loads(headway("plan", "begun", "--json").out)["place"] is None
