@@ -125,6 +125,15 @@ class SimulatedDevice:
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.bfloat16, torch.float16]
 
+    def max_memory_reserved(self, device: object = None) -> int:
+        return 5000
+
+    def memory_reserved(self, device: object = None) -> int:
+        return 3000
+
+    def mem_get_info(self, device: object = None) -> tuple[int, int]:
+        return 6000, 10_000
+
     def manual_seed(self, seed: int) -> None:
         self.generator.manual_seed(seed)
 

@@ -45,6 +45,7 @@ def measured_so_far(directory: RunDirectory) -> Measured:
         for one in interruptions(events, taken)
         if one.kind == "restart" or (one.kind == "change" and " is lost" in one.cause)
     ]
+    peaks = [event["device_peak_bytes"] for event in events if "device_peak_bytes" in event]
     spending = read_spending(directory.store)
     return Measured(
         steps=len(steps),
@@ -58,5 +59,6 @@ def measured_so_far(directory: RunDirectory) -> Measured:
         lost_seconds=lost,
         spent_seconds=total,
         interruptions=len(losses),
+        memory_bytes=max(peaks, default=None),
         usd=spending.usd if spending is not None else None,
     )

@@ -98,6 +98,18 @@ def synchronize(device: torch.device) -> None:
         _module(device).synchronize(device)
 
 
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """For events: the most memory of the device that was in use since this process began, by
+    torch's allocator and beside it (CUDA, NCCL, others' processes). Empty on CPUs, and where torch
+    does not count it. The host waits for nothing."""
+    module = _module(device) if is_accelerator(device) else None
+    if module is None or not hasattr(module, "max_memory_reserved"):
+        return {}
+    free, total = module.mem_get_info(device)
+    beside = max(0, total - free - module.memory_reserved(device))
+    return {"device_peak_bytes": int(module.max_memory_reserved(device) + beside)}
+
+
 def _module(device: torch.device) -> ModuleType:
     module: ModuleType = torch.get_device_module(device)
     return module

@@ -8,6 +8,7 @@ from enum import Enum
 from headway.errors import Exit, PeerLost, RunFailed
 from headway.state.checkpoints import steps_saved
 from headway.state.run_directory import RunDirectory
+from headway.train.device import peak_memory
 from headway.train.domain_group import DomainLost
 from headway.train.recorder import finite
 from headway.train.step import Flags, StepResult, take_step
@@ -122,7 +123,12 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
         )  # copies the state; a thread writes it
         run.save_schedule.saved()
         if recorder.is_leader:
-            run.journal.note("saving", step=training.step, held_seconds=round(held, 4))
+            run.journal.note(
+                "saving",
+                step=training.step,
+                held_seconds=round(held, 4),
+                **peak_memory(world.device),
+            )
     if recorder.is_leader:
         run.saver.send_logs()
     return result

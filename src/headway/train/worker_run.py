@@ -19,6 +19,7 @@ from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build, fill_weights
 from headway.train.compile_counts import CompileCounts
+from headway.train.device import peak_memory
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
 from headway.train.heal import broadcast_state, choose_state, held_state
@@ -300,7 +301,9 @@ def close_run(run: WorkerRun) -> Exit:
     is_leader = run.recorder.is_leader
     run.recorder.close()
     if is_leader:
-        run.journal.note("finished" if run.is_over else "stopped", step=run.training.step)
+        device = next(run.built.module.parameters()).device
+        end = "finished" if run.is_over else "stopped"
+        run.journal.note(end, step=run.training.step, **peak_memory(device))
         send_logs(run.directory)
     else:
         run.journal.close()

@@ -145,6 +145,13 @@ def test_what_a_run_directory_says(tmp_path: Path) -> None:
     assert found.goodput is not None
     assert found.goodput_after_start is not None
     assert found.goodput < found.goodput_after_start <= 1
+    assert found.memory_bytes is None, "on the CPU"
+    for peak in (7, 9, 8):
+        run.directory.events.append(
+            {"time": "2027-01-15T08:00:00.000Z", "event": "saving", "device_peak_bytes": peak}
+            | {"held_seconds": 0.0}
+        )
+    assert measured_so_far(run.directory).memory_bytes == 9
     assert kept_plan(run.directory) is None, "of an earlier version"
     run.directory.store.write("plan.json", PLAN.as_text().encode())
     assert kept_plan(run.directory) == PLAN
