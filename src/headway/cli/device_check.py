@@ -18,6 +18,7 @@ from headway.plan.device_refusals import (
     state_too_large,
     unsupported_accelerators,
 )
+from headway.plan.fit import auto_layout
 from headway.plan.machines import other_machine, too_much_for
 from headway.plan.memory_need import least_size
 from headway.plan.prices import unknown_price
@@ -29,6 +30,9 @@ from headway.spec.resolve import Hardware, resolve
 from headway.spec.target_file import with_defaults
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
     from headway.plan.model_size import ModelSize
     from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.located_yaml import Mark
@@ -99,15 +103,29 @@ def require_room_on(loaded: Loaded, resolved: Resolved, found: LoadedTarget) -> 
 
 
 def _require_room(loaded: Loaded, machine: Hardware, nodes: int) -> None:
-    resolved = resolve(
+    resolved = resolved_for(loaded, machine, nodes)
+    _refuse(_too_little_room(loaded, resolved, machine), loaded)
+
+
+def resolved_for(
+    loaded: Loaded,
+    machine: Hardware,
+    nodes: int,
+    *,
+    train_set: str | Path = "",
+    validation_sets: Mapping[str, str | Path] | None = None,
+) -> Resolved:
+    """The run on that many nodes of a machine, its layout by what fits."""
+    vocabulary = vocabulary_size(loaded)
+    return resolve(
         loaded,
         machine,
         nodes=nodes,
-        parameters=parameters_of(loaded.run, vocabulary_size(loaded)),
-        train_set="",
-        validation_sets={},
+        parameters=parameters_of(loaded.run, vocabulary),
+        train_set=train_set,
+        validation_sets=validation_sets or {},
+        auto=auto_layout(loaded.run, vocabulary, machine, nodes),
     )
-    _refuse(_too_little_room(loaded, resolved, machine), loaded)
 
 
 def _too_little_room(loaded: Loaded, resolved: Resolved, machine: Hardware) -> DeviceRefusal | None:

@@ -118,7 +118,7 @@ def train_here(
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
     that of the last `headway scale`, else `else_nodes`. `anyway`: also what does not fit by its
     plan."""
-    from headway.cli.device_check import require_devices_here
+    from headway.cli.device_check import require_devices_here, resolved_for
     from headway.cli.hub_pins import spec_before, with_hub_commits
     from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import (
@@ -138,7 +138,7 @@ def train_here(
     from headway.plan.checkpoint_every import with_checkpoint_interval
     from headway.preflight.preflight import preflight
     from headway.preflight.vocabulary import vocabulary_size
-    from headway.spec.resolve import require_whole_copies, resolve, run_directory
+    from headway.spec.resolve import require_whole_copies, run_directory
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
@@ -168,13 +168,8 @@ def train_here(
             sets = trainable_sets(loaded, background)
         except KeyboardInterrupt:
             raise Stopped("stopped while preparing data", RESUME_HINT) from None
-        resolved = resolve(
-            loaded,
-            this_machine(),
-            nodes=nodes,
-            parameters=parameters,
-            train_set=sets.train,
-            validation_sets=sets.validation,
+        resolved = resolved_for(
+            loaded, this_machine(), nodes, train_set=sets.train, validation_sets=sets.validation
         )
         resolved = with_checkpoint_interval(resolved, parameters)
         say_auto_interval(resolved)

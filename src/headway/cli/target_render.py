@@ -219,6 +219,7 @@ def _plan(
             layout=layout,
             folders=folders,
             digests=digests,
+            vocabulary=vocabulary_size(loaded),
         )
         plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved)
         plan.objects(NOT_SHOWN)  # raises what is wrong with the target

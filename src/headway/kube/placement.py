@@ -16,6 +16,7 @@ from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import Key, LocalFolder, StorageLayout, in_pods, set_locations
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.plan.checkpoint_every import with_checkpoint_interval
+from headway.plan.fit import auto_layout
 from headway.spec.load import Loaded
 from headway.spec.resolve import Hardware, Resolved, require_whole_copies, resolve
 from headway.spec.run_file import ResourcesConfig, RunFile
@@ -37,9 +38,10 @@ def resolve_on_target(
     layout: StorageLayout,
     folders: Sequence[LocalFolder],
     digests: Mapping[Key, str],
+    vocabulary: int | None = None,
 ) -> Resolved:
     """The run as it is on the target. `nodes` as the user asked for; None: as the run
-    file says."""
+    file says. `vocabulary`: number of tokens of the tokenizer, if that is known."""
     loaded = replace(loaded, run=with_defaults(loaded.run, target))
     run = loaded.run
     nodes = _nodes(loaded, nodes, is_queued=target.queue is not None)
@@ -47,13 +49,15 @@ def resolve_on_target(
     _require_credentials(loaded, target)
     is_script = run.command is not None
     train, validation = ("", {}) if is_script else set_locations(run, layout, digests)
+    node = target_hardware(run.resources, target)
     resolved = resolve(
         loaded,
-        target_hardware(run.resources, target),
+        node,
         nodes=1,  # on each machine
         parameters=parameters,
         train_set=train,
         validation_sets=validation,
+        auto=auto_layout(run, vocabulary, node, nodes),
     ).model_copy(update={"nodes": nodes})
     require_whole_copies(loaded, nodes)
     is_auto = run.elastic == "auto" and not is_script

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -20,8 +21,9 @@ from headway.spec.section import Section
 from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
 
 LARGE_MODEL_PARAMETERS = 10**9
-"""From here on `auto` shards over the node and recomputes activations: fp32 weights, gradients and
-two Adam moments of 10^9 parameters are 16 GB, the memory of the smallest devices for rent."""
+"""From here on `auto` shards over the node and recomputes activations, where the device is not
+known: fp32 weights, gradients and two Adam moments of 10^9 parameters are 16 GB, the memory of the
+smallest devices for rent."""
 AUTO_MICRO_TOKENS = 8192
 """Tokens of a micro-batch under `micro: auto`: enough to keep a GPU busy, and few enough to fit.
 The same on all hardware, since the division into micro-batches is part of the run's identity."""
@@ -42,6 +44,16 @@ class Hardware(Section):
     """Accelerators that Headway cannot use."""
     torch_version: str | None = None
     """Version of the torch that workers would import; None if it is not known."""
+
+
+@dataclass(frozen=True)
+class AutoLayout:
+    """What `auto` means on devices that are known."""
+
+    shards: bool
+    """Of `shard`: whether the model is sharded over the node."""
+    recomputes: bool
+    """Of `memory.checkpoint_activations`."""
 
 
 class WorkerPython(Section):
@@ -328,8 +340,10 @@ def resolve(
     parameters: int | None,
     train_set: str | Path,
     validation_sets: Mapping[str, str | Path],
+    auto: AutoLayout | None = None,
 ) -> Resolved:
-    """`parameters` is the model's size, if it is known without loading the model."""
+    """`parameters` is the model's size, if it is known without loading the model; without `auto` it
+    decides what `auto` means."""
     run = loaded.run
     require_complete(loaded)
     ranks, on_cpu = devices_of(loaded, machine, nodes)
@@ -351,7 +365,9 @@ def resolve(
             str(loaded.located.mark(("memory", "offload"))),
             "--set memory.offload=none",
         )
-    large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
+    if auto is None or on_cpu:
+        large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
+        auto = AutoLayout(shards=large, recomputes=large or offloads)
     global_batch = run.batch.global_.sequences(run.data.sequence_length)
     recompute = run.memory.checkpoint_activations
     return Resolved(
@@ -368,8 +384,8 @@ def resolve(
         global_batch=global_batch,
         micro=choose_micro(run, global_batch),
         sharded=run.shard.is_wide
-        or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and large))),
-        checkpoint_activations=large or offloads if recompute == "auto" else recompute,
+        or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and auto.shards))),
+        checkpoint_activations=auto.recomputes if recompute == "auto" else recompute,
         hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )
 

@@ -169,7 +169,8 @@ class MemoryConfig(Section):
     """Options that trade time for memory."""
 
     checkpoint_activations: Flag | Literal["auto"] = "auto"
-    """Whether blocks are recomputed in the backward pass. `auto`: from a billion parameters on."""
+    """Whether blocks are recomputed in the backward pass. `auto`: on GPUs that Headway knows, if
+    they do not fit otherwise; elsewhere from a billion parameters on."""
     offload: Literal["none", "activations"] = "none"
     """On GPUs, what waits for the backward pass in the host's memory. `activations`: the inputs of
     all blocks, which are recomputed."""
@@ -380,8 +381,9 @@ class RunFile(Section):
     shard: ShardField = Sharding("auto")
     """Sharding of weights, gradients and optimizer state (FSDP2). `node`: over the devices of a
     node. `2 nodes`: over those of every two nodes; `all`: over those of all nodes. `none`: every
-    worker holds all of it. `auto`: `node` from a billion parameters on. Over several nodes a run
-    always restarts when its nodes change: `elastic: live` is refused."""
+    worker holds all of it. `auto`: `node` if a GPU that Headway knows does not hold it whole,
+    elsewhere from a billion parameters on. Over several nodes a run always restarts when its nodes
+    change: `elastic: live` is refused."""
     elastic: Literal["auto", "live", "restart"] = "auto"
     """What happens when a node is lost. `live`: the other nodes continue without it. `restart`: all
     nodes restart from the newest checkpoint. `auto`: `live` on the CPU if several nodes or workers

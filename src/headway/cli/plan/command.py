@@ -131,16 +131,16 @@ def plan(
 def _measured(asked: Asked) -> dict[Fleet, StepTime]:
     """Of the first fleet, which has to be this machine."""
     from headway.cli.output import say
-    from headway.cli.plan.estimate import layout_of
     from headway.cli.plan.measurement import measured_here
     from headway.cli.plan.model_shape import UnknownShape, read_workload
     from headway.errors import BadInput
+    from headway.plan.fit import chosen_layout
 
     workload, fleet = read_workload(asked.loaded), asked.place.fleets[0]
     if isinstance(workload, UnknownShape):
         raise BadInput(workload.problem, workload.hint)
     say("running a few steps of it on this machine, for at most five minutes")
-    layout = layout_of(asked.run, workload, fleet)
+    layout = chosen_layout(asked.run, workload, fleet)
     return {fleet: measured_here(asked.loaded, workload, fleet, layout)}
 
 

@@ -18,10 +18,11 @@ from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
 from headway.plan.batch_division import num_micro_batches, share_of
 from headway.plan.figure import Figure
+from headway.plan.fit import Change, changes_that_fit, chosen_layout
 from headway.plan.memory_peak import memory_of
 from headway.plan.step_time import StepTime, step_time
 from headway.plan.workload import Layout, Workload
-from headway.spec.resolve import LARGE_MODEL_PARAMETERS, copies_problem, whole_copies
+from headway.spec.resolve import copies_problem, whole_copies
 
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
@@ -189,18 +190,22 @@ def fleet_plan(
     if problem := copies_problem(run, fleet.nodes):
         words = f"{problem}: --nodes {whole_copies(run, fleet.nodes)}, or --set shard=all"
         return FleetPlan(fleet, PlanAnswer("no", words))
-    layout = layout_of(run, workload, fleet)
+    layout = chosen_layout(run, workload, fleet)
     plan = FleetPlan(fleet, PlanAnswer("unknown", ""), layout=layout)
     plan = _with_memory(plan, workload)
     plan = _with_time(plan, asked, workload, measured)
     notes = (*_notes(workload, fleet, layout), *plan.notes)
-    changes = (*_changes(plan, workload), *plan.changes) if not plan.is_refused else ()
+    kept = () if plan.is_refused else plan.changes
+    changes = (*_changes(plan, run, workload), *kept)
     return replace(plan, notes=notes, changes=changes)
 
 
-def _changes(plan: FleetPlan, workload: Workload) -> Iterator[PlanChange]:
-    """What makes it faster, if it fits."""
+def _changes(plan: FleetPlan, run: RunFile, workload: Workload) -> Iterator[PlanChange]:
+    """What makes it fit, or faster if it does."""
     assert plan.layout is not None
+    if plan.fits.verdict in ("no", "maybe"):
+        for change in changes_that_fit(run, workload, plan.fleet, plan.layout):
+            yield PlanChange(change.flags, _effect(change))
     if plan.fits.verdict != "yes" or plan.step is None:
         return
 
@@ -209,6 +214,12 @@ def _changes(plan: FleetPlan, workload: Workload) -> Iterator[PlanChange]:
 
     for options, effect in faster_changes(workload, plan.fleet, plan.layout, fits):
         yield PlanChange(options, effect)
+
+
+def _effect(change: Change) -> str:
+    in_a_new_run = "in a new run, " if change.is_new_run else ""
+    price = "" if change.time_factor is None else f"; {change.time_factor:.2f} x the time of a step"
+    return f"it fits: {in_a_new_run}{change.words}{price}"
 
 
 def _with_time(
@@ -267,20 +278,6 @@ def _budget(budget: BudgetConfig, seconds: Figure, usd: Figure | None) -> PlanAn
 
 def _within(figure: Figure, limit: float) -> Verdict:
     return "no" if figure.value > limit else "maybe" if figure.high > limit else "yes"
-
-
-def layout_of(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
-    is_large = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
-    unit, ranks = run.shard.unit, fleet.devices_per_node
-    devices = 1
-    if run.shard.is_wide:
-        devices = ranks * (run.shard.num_nodes or fleet.nodes)
-    elif unit == "node" or (unit == "auto" and is_large):
-        devices = ranks
-    offloads = run.memory.offload != "none"
-    recomputes = run.memory.checkpoint_activations
-    is_recomputed = is_large or offloads if recomputes == "auto" else recomputes
-    return Layout(devices, is_recomputed, offloads)
 
 
 def _with_memory(plan: FleetPlan, workload: Workload) -> FleetPlan:

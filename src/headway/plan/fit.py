@@ -1,0 +1,221 @@
+"""How a run is laid out on its devices, by what fits; and what to change when nothing does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from headway.errors import BadInput
+from headway.plan.accelerators import DEVICES, Device, find_device
+from headway.plan.fleet import Fleet
+from headway.plan.memory_peak import memory_of
+from headway.plan.step_time import step_time
+from headway.plan.workload import Layout, Workload, workload_of
+from headway.spec.resolve import LARGE_MODEL_PARAMETERS, AutoLayout, Hardware
+from headway.spec.run_file import RunFile
+
+MOST_NODES = 64
+"""More nodes than that are not suggested."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """One that makes a run fit."""
+
+    words: str
+    """What it does."""
+    flags: str
+    """For the command line."""
+    is_new_run: bool
+    """Whether it changes what is computed, so that a run cannot continue with it."""
+    workload: Workload
+    fleet: Fleet
+    layout: Layout
+    time_factor: float | None
+    """Time of a step over that of the run as it is; None: not known."""
+
+
+def fits(workload: Workload, fleet: Fleet, layout: Layout) -> bool:
+    return memory_of(workload, fleet, layout).verdict == "fits"
+
+
+def chosen_layout(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
+    """As the run file says. What it leaves to Headway is, on a known device, the fastest that
+    fits, else what needs least memory; elsewhere it depends on the model's size alone, so that it
+    is the same on all machines."""
+    layouts = list(_allowed(run, fleet))
+    if fleet.device is None:
+        is_large = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
+        return layouts[-1] if is_large else layouts[0]
+    return next((one for one in layouts if fits(workload, fleet, one)), layouts[-1])
+
+
+def _allowed(run: RunFile, fleet: Fleet) -> Iterator[Layout]:
+    """Layouts that the run file leaves open, the fastest first and the smallest last."""
+    offloads = run.memory.offload != "none"
+    written = run.memory.checkpoint_activations
+    recomputed = [offloads, True] if written == "auto" else [written]
+    ranks, unit = fleet.devices_per_node, run.shard.unit
+    if run.shard.is_wide:
+        shards = [ranks * (run.shard.num_nodes or fleet.nodes)]
+    elif unit == "auto":
+        shards = [1, ranks] if ranks > 1 else [1]
+    else:
+        shards = [ranks if unit == "node" else 1]
+    for recomputes in recomputed:
+        for devices in shards:
+            yield Layout(devices, recomputes, offloads)
+
+
+def auto_layout(
+    run: RunFile, vocabulary: int | None, machine: Hardware, nodes: int
+) -> AutoLayout | None:
+    """What `auto` means on the devices that the run asks for, or that the machine has. None: they
+    are not known, or the model's shape is not, and its size decides."""
+    workload = workload_of(run, vocabulary)
+    devices = _devices(run, machine)
+    if workload is None or not devices:
+        return None
+    wanted = run.resources.accelerators
+    ranks = wanted.count if wanted is not None else machine.cuda_devices
+    layouts = [chosen_layout(run, workload, Fleet(one, ranks, nodes)) for one in devices]
+    # A run that may get one device or another has to fit both.
+    return AutoLayout(
+        shards=any(layout.shard_devices > 1 for layout in layouts),
+        recomputes=any(layout.recomputes for layout in layouts),
+    )
+
+
+def _devices(run: RunFile, machine: Hardware) -> list[Device]:
+    """Those that the run may get; none if any of them is unknown, or if it runs on the CPU."""
+    wanted = run.resources.accelerators
+    if wanted is not None and wanted.is_cpu:
+        return []
+    named = [one.kind for one in wanted.choices] if wanted is not None else []
+    if machine.device_name is not None:
+        named = [machine.device_name]  # what is there says more than a name for several boards
+    found = [find_device(name) for name in named]
+    known = [device for device in found if device is not None]
+    return known if len(known) == len(found) else []
+
+
+def changes_that_fit(
+    run: RunFile, workload: Workload, fleet: Fleet, layout: Layout
+) -> tuple[Change, ...]:
+    """The nearest changes that make it fit, one of each kind, those that keep the run first."""
+    found = [
+        _first_fitting(_layouts(workload, fleet, layout)),
+        _first_fitting(_micros(workload, fleet, layout)),
+        _first_fitting(_more_nodes(workload, fleet, layout)),
+        _first_fitting(_other_devices(run, workload, fleet)),
+    ]
+    now = _step_seconds(workload, fleet, layout)
+    changes = []
+    for change in found:
+        if change is not None:
+            then = _step_seconds(change.workload, change.fleet, change.layout)
+            changes.append(replace(change, time_factor=then / now if now and then else None))
+    return tuple(changes)
+
+
+def _step_seconds(workload: Workload, fleet: Fleet, layout: Layout) -> float | None:
+    try:
+        estimate = step_time(workload, fleet, layout)
+    except BadInput:  # of that precision no peak is known
+        return None
+    return None if estimate is None else estimate.seconds.value
+
+
+def _first_fitting(changes: Iterator[Change]) -> Change | None:
+    return next(
+        (one for one in changes if fits(one.workload, one.fleet, one.layout)),
+        None,
+    )
+
+
+RECOMPUTE = ("recomputes activations", "--set memory.checkpoint_activations=true")
+OFFLOAD = ("moves the inputs of blocks to the host", "--set memory.offload=activations")
+
+
+def _layouts(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+    """The same devices, used otherwise; the fastest first."""
+    for smaller, words, flags in smaller_layouts(fleet, layout):
+        yield Change(words, flags, False, workload, fleet, smaller, None)
+
+
+def smaller_layouts(fleet: Fleet, layout: Layout) -> Iterator[tuple[Layout, str, str]]:
+    """Each with its words and flags."""
+    recomputed: list[tuple[bool, bool, list[tuple[str, str]]]]
+    recomputed = [(layout.recomputes, layout.offloads, [])]
+    if not layout.recomputes:
+        recomputed.append((True, False, [RECOMPUTE]))
+    if fleet.device is not None and not layout.offloads:
+        recomputed.append((True, True, [OFFLOAD]))
+    for recomputes, offloads, saving in recomputed:
+        for devices, sharding in _shardings(fleet, layout):
+            parts: Sequence[tuple[str, str]] = [*sharding, *saving]
+            if parts:
+                words = " and ".join(part[0] for part in parts)
+                flags = " ".join(part[1] for part in parts)
+                yield Layout(devices, recomputes, offloads), words, flags
+
+
+def _shardings(fleet: Fleet, layout: Layout) -> Iterator[tuple[int, list[tuple[str, str]]]]:
+    yield layout.shard_devices, []
+    ranks = fleet.devices_per_node
+    if layout.shard_devices < ranks:
+        yield ranks, [(f"shards the model over the {ranks} devices of a node", "--set shard=node")]
+    for nodes in range(2, fleet.nodes):
+        if fleet.nodes % nodes == 0 and layout.shard_devices < ranks * nodes:
+            flags = f'--set "shard={nodes} nodes"'
+            yield ranks * nodes, [(f"shards the model over {nodes} nodes", flags)]
+    if fleet.nodes > 1 and layout.shard_devices < fleet.num_devices:
+        yield fleet.num_devices, [("shards the model over all nodes", "--set shard=all")]
+
+
+def _micros(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+    """Fewer sequences at once, as many as possible; with recomputation if it has to be."""
+    layouts = [(layout, "", "")]
+    if not layout.recomputes:
+        layouts.append((replace(layout, recomputes=True), f" and {RECOMPUTE[0]}", RECOMPUTE[1]))
+    for used, words, flags in layouts:
+        micro = workload.micro // 2
+        while micro:
+            several = f"{micro} sequence{'s' if micro > 1 else ''}"
+            smaller = replace(workload, micro=micro)
+            flag = f"--set batch.micro={micro} {flags}".strip()
+            yield Change(
+                f"computes {several} at once{words}", flag, True, smaller, fleet, used, None
+            )
+            micro //= 2
+
+
+def _more_nodes(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+    """The model sharded over all of them."""
+    nodes = fleet.nodes * 2
+    while nodes <= MOST_NODES and fleet.device is not None:
+        larger = replace(fleet, nodes=nodes)
+        for recomputes in {layout.recomputes, True}:
+            words, flags = (
+                f"shards the model over {nodes} nodes",
+                f"--nodes {nodes} --set shard=all",
+            )
+            if recomputes and not layout.recomputes:
+                words, flags = f"{words} and {RECOMPUTE[0]}", f"{flags} {RECOMPUTE[1]}"
+            used = Layout(larger.num_devices, recomputes, layout.offloads)
+            yield Change(words, flags, False, workload, larger, used, None)
+        nodes *= 2
+
+
+def _other_devices(run: RunFile, workload: Workload, fleet: Fleet) -> Iterator[Change]:
+    """The same number of them, with more memory: the smallest that fit."""
+    if fleet.device is None:
+        return
+    for device in sorted(DEVICES, key=lambda one: one.torch_gib):
+        is_larger = device.torch_gib > fleet.device.torch_gib
+        if not is_larger or (workload.precision == "bf16" and device.bf16_flops is None):
+            continue
+        other = replace(fleet, device=device, memory_bytes=None)
+        used = chosen_layout(run, workload, other)
+        flags = f"--set resources.accelerators={device.name}:{fleet.devices_per_node}"
+        yield Change(f"uses {device.name}", flags, False, workload, other, used, None)
