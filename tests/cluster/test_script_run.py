@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
-from headway.kube.names import run_object
+from headway.kube.client import KubeClient
+from headway.kube.config_map_record import KubeRecord
+from headway.kube.names import record_object, run_object
 from headway.state.run_directory import RunDirectory
-from support.lab import RECOVER_SECONDS, Lab
+from support.lab import RECOVER_SECONDS, Lab, is_ready
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -136,6 +138,42 @@ def test_the_whole_life_of_a_script_on_a_claim(lab: Lab) -> None:
     assert seen.notes("done") == 3
     lab.headway("delete", "--on", "lab", "it", "--yes")
     wait_for("nothing to be left", lambda: lab.objects() == [], RECOVER_SECONDS)
+
+
+LAST_SAVE = """\
+import os, time
+from pathlib import Path
+
+output = Path(os.environ["HEADWAY_OUTPUT"])
+(output / f"rank-{os.environ['RANK']}-{time.time_ns()}").write_text("start")
+while os.environ["RANK"] == "0" and not (output / "finish").exists():
+    time.sleep(0.2)
+"""
+
+
+@pytest.mark.long("a minute; tests/local/test_script_worker.py has the same on one machine")
+def test_a_node_that_joins_in_the_last_save_does_not_begin_it_again(lab: Lab) -> None:
+    """It waits for its place when the script finishes, and has it before the Job has deleted it."""
+    write_script(lab)
+    (lab.folder / "run.yaml").write_text(RUN_FILE.replace("2..3", "1..3"))
+    (lab.folder / "train.py").write_text(LAST_SAVE)
+    seen = Seen(lab, lab.shared / "runs")
+    lab.headway("run", "--on", "lab", "--nodes", "2")
+    before = generation_number(lab)
+    lab.headway("scale", "--nodes", "3")
+    wait_for("the change", lambda: generation_number(lab) > before, 2 * RECOVER_SECONDS)
+    seen.finish()
+    wait_for("its end", lambda: not any(is_ready(pod) for pod in lab.pods()), RECOVER_SECONDS)
+    assert lab.status()["state"] == "finished"
+    assert (seen.notes("start"), len(seen.starts())) == (2, 1)
+    logs = (seen.folder / "logs").glob("node-*.log")
+    print("told:", sum("nothing is left to do" in log.read_text() for log in logs))
+
+
+def generation_number(lab: Lab) -> int:
+    """By the coordinator's record."""
+    kube = KubeClient.from_kubeconfig(None, lab.namespace)
+    return KubeRecord(kube, record_object("it"), "it").read().generation.number
 
 
 @pytest.mark.long("a minute; the bucket is the same for a model")
