@@ -1,10 +1,11 @@
 """`make bench-plan-time SECONDS=200`: how long six runs take on the CPU, as plan says before them
 from steps that it measured, beside how long they took.
 
-Each is planned from five steps or more of its own (`measured_here`) and from what plan knows of
-starts, evaluations and saves; then it trains for at least SECONDS, with evaluations and saves, as
-a user starts it. The figure is the largest error, as a part of the truth. Needs a quiet machine:
-what else runs while a run is measured, or while it trains, is in its error. CASES=2,5 chooses some.
+A first run of ten steps prepares the sets and says about how many steps fill SECONDS. Then `headway
+plan --measure` measures five or more of its own, and says how long the whole run takes, evaluations
+and saves included; and `headway run` takes it. The figure is the largest error, as a part of the
+truth. Needs a quiet machine: what else runs while a run is measured, or while it trains, is in its
+error. CASES=2,5 chooses some.
 """
 
 from __future__ import annotations
@@ -12,23 +13,16 @@ from __future__ import annotations
 import json
 import math
 import os
+import statistics
 import sys
 import tempfile
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from headway.cli.plan.measurement import measured_here
-from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.data.tiny_stories import stories
-from headway.plan.fleet import Fleet
-from headway.plan.goodput import goodput_plan
-from headway.plan.workload import Layout
-from headway.spec.load import load_run
 from headway.state.run_directory import RunDirectory
 from support.commands import headway
 from support.stolen_time import Stopwatch
@@ -38,6 +32,7 @@ CHOSEN = [int(number) for number in os.environ.get("CASES", "").split(",") if nu
 TARGET = 0.10
 EVALUATIONS, SAVES = 6, 4
 """In each run."""
+FIRST_STEPS = 10
 RUN_FILE = """\
 version: 1
 name: planned
@@ -73,12 +68,6 @@ class Case:
     words: str
     settings: tuple[str, ...] = ()
     nodes: int = 1
-    shard_devices: int = 1
-    recomputes: bool = False
-
-    @property
-    def ranks(self) -> int:
-        return max(1, self.shard_devices)
 
 
 def model(type: str, config: dict[str, int], **other: object) -> str:
@@ -91,7 +80,6 @@ CASES = (
     Case(
         "llama in bf16, recomputed",
         (model("llama", LLAMA), "precision=bf16", "memory.checkpoint_activations=true"),
-        recomputes=True,
     ),
     Case(
         "qwen3, sharded over two workers",
@@ -100,7 +88,6 @@ CASES = (
             "shard=node",
             "resources.accelerators=cpu:2",
         ),
-        shard_devices=2,
     ),
     Case("bert, masked", (model("bert", BERT), "objective=masked", "batch.micro=16")),
     Case("gpt2, eight micro-batches", ("batch.global=32", "batch.micro=4")),
@@ -133,54 +120,47 @@ def main() -> int:
 
 
 def _judged(folder: Path, case: Case, name: str) -> dict[str, Any]:
-    _run(folder, f"{name}-first", case, case.settings)  # prepares the sets
-    loaded = load_run(folder, list(case.settings))
-    workload = read_workload(loaded)
-    assert not isinstance(workload, UnknownShape), workload
-    fleet = Fleet(device=None, devices_per_node=case.ranks, nodes=case.nodes)
-    layout = Layout(case.shard_devices, case.recomputes)
-    began = time.monotonic()
-    step = measured_here(loaded, workload, fleet, layout)
-    measuring = time.monotonic() - began
-    steps = max(2 * EVALUATIONS, math.ceil(SECONDS / step.seconds.value))
-    settings = (
-        *case.settings,
-        f"train_for={steps} steps",
+    nodes = ("--nodes", str(case.nodes))
+    _headway(folder, "run", *nodes, *_sets(f"{name}-first", case, f"train_for={FIRST_STEPS} steps"))
+    first = statistics.median(_step_seconds(folder, f"{name}-first"))
+    steps = max(2 * EVALUATIONS, math.ceil(SECONDS / first))
+    sets = _sets(
+        *(name, case, f"train_for={steps} steps"),
         f"evaluation.every={steps // EVALUATIONS} steps",
         f"checkpoint.every={steps // SAVES} steps",
     )
-    planned = load_run(folder, list(settings)).run
-    goodput = goodput_plan(
-        *(planned, replace(workload, steps=steps), fleet, layout, step.seconds), on_pods=False
-    )
-    assert goodput.expected is not None
-    predicted = goodput.expected.wall_seconds(steps * step.seconds.value).value
-    watch = Stopwatch()
-    _run(folder, name, case, settings)
-    taken = watch.wall_seconds
+    planning = Stopwatch()
+    (plan,) = json.loads(_headway(folder, "plan", "--measure", "--json", *nodes, *sets))["plans"]
+    measured_in = planning.wall_seconds
+    predicted = plan["interruptions"]["run_seconds"]
+    training = Stopwatch()
+    _headway(folder, "run", *nodes, *sets)
+    taken = training.wall_seconds
     return {
         "run": case.words,
-        "error": round(predicted / taken - 1, 3),
-        "predicted": round(predicted, 1),
+        "error": round(predicted["value"] / taken - 1, 3),
+        "predicted": round(predicted["value"], 1),
         "taken": round(taken, 1),
+        "in_range": predicted["low"] <= taken <= predicted["high"],
         "steps": steps,
-        "step": round(step.seconds.value, 4),
-        "step_in_run": round(_mean_step(RunDirectory.open(folder / "runs" / name)), 4),
-        "measured_in": round(measuring, 1),
-        "host_took": round(watch.lost_seconds, 1),
+        "step": round(plan["time"]["step_seconds"]["value"], 4),
+        "step_in_run": round(statistics.mean(_step_seconds(folder, name)), 4),
+        "planned_in": round(measured_in, 1),
+        "host_took": round(training.lost_seconds, 1),
     }
 
 
-def _run(folder: Path, name: str, case: Case, settings: Sequence[str]) -> None:
-    every = (f"name={name}", *settings)
-    nodes = ("--nodes", str(case.nodes))
-    limit = 20 * SECONDS + 600
-    headway("run", *nodes, *(f"--set={one}" for one in every), folder=folder, seconds=limit)
+def _sets(name: str, case: Case, *others: str) -> list[str]:
+    return [f"--set={one}" for one in (f"name={name}", *case.settings, *others)]
 
 
-def _mean_step(directory: RunDirectory) -> float:
-    seconds = [record["seconds"] for record in directory.metrics.read(0)[0] if "seconds" in record]
-    return float(sum(seconds) / len(seconds))
+def _headway(folder: Path, *words: str) -> str:
+    return headway(*words, folder=folder, seconds=20 * SECONDS + 600).stdout
+
+
+def _step_seconds(folder: Path, name: str) -> list[float]:
+    records = RunDirectory.open(folder / "runs" / name).metrics.read(0)[0]
+    return [record["seconds"] for record in records if "seconds" in record]
 
 
 if __name__ == "__main__":
