@@ -317,10 +317,16 @@ def placed_time(pod: Pod) -> datetime | None:
 
 
 def end_time(pod: Pod) -> datetime | None:
-    """When the last of its containers ended, if it has ended and its machine said so."""
-    if pod.status is None or pod.status.phase not in ("Succeeded", "Failed"):
+    """When the last of its containers ended, if all have and its machine said so. Its phase may
+    not say so yet."""
+    if pod.status is None:
         return None
-    ends = [one.state.terminated for one in _containers(pod.status) if one.state is not None]
+    ours = pod.status.containerStatuses or ()
+    has_ended = pod.status.phase in ("Succeeded", "Failed")
+    if not has_ended and any(one.state is None or one.state.terminated is None for one in ours):
+        return None
+    containers = _containers(pod.status) if has_ended or ours else ()
+    ends = [one.state.terminated for one in containers if one.state is not None]
     times = [end.finishedAt for end in ends if end is not None and end.finishedAt is not None]
     return max(times, default=None)
 

@@ -88,6 +88,8 @@ class JobKeeper:
             if rates is not None
             else None
         )
+        if self.money is not None:
+            pods.watch.on_deleted = self.money.note_deleted
         self._scarcity = (
             ScarcityTracker(scarcity, fewest_nodes(notes.resolved), [one.name for one in kinds])
             if scarcity is not None

@@ -3,6 +3,7 @@ written in a thread: the keeper never waits for it."""
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
@@ -53,6 +54,14 @@ class MoneyKeeper:
         self._may_read_nodes = True
         self._capacities: dict[str, Capacity] = {}
         """By machine."""
+        self._deleted: deque[PodFacts] = deque()
+        """Since the last look."""
+
+    def note_deleted(self, pod: PodFacts) -> None:
+        """From any thread. A pod may end and be gone between two looks; how long it lived is in
+        the last that the API server says of it."""
+        if pod.ended_at is not None:
+            self._deleted.append(pod)
 
     def look(
         self, pods: Sequence[PodFacts] | None, kind: str | None, launch: str | None
@@ -63,10 +72,13 @@ class MoneyKeeper:
         if self._account is None or pods is None or self._is_superseded:
             return None
         by_name = {pod.name: pod for pod in pods}
+        for _ in range(len(self._deleted)):
+            pod = self._deleted.popleft()
+            by_name[pod.name] = pod  # as it was at last
         self._account.look(
             [
                 PodTime(pod.name, pod.placed_at, pod.ended_at, pod.has_ended)
-                for pod in pods
+                for pod in by_name.values()
                 if pod.placed_at is not None
             ],
             lambda name: self._rate(by_name[name], kind),

@@ -45,6 +45,9 @@ class PodWatch:
         self._say = say
         self._pods: dict[str, PodFacts] | None = None
         self._lock = Lock()
+        self.on_deleted: Callable[[PodFacts], None] = lambda pod: None
+        """Called in a thread with the last that is known of each pod that is deleted: it may have
+        ended since the last look."""
         self._stop = Event()
 
     def start(self) -> None:
@@ -96,6 +99,8 @@ class PodWatch:
         return version
 
     def _update(self, what: str, facts: PodFacts) -> None:
+        if what == "DELETED":
+            self.on_deleted(facts)  # first: a look must not find it neither here nor there
         with self._lock:
             assert self._pods is not None
             if what == "DELETED":

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from headway.kube.client import KubeClient
 from headway.kube.names import ACCELERATORS
 from headway.kube.node_prices import NodePrices
 from headway.launch.job_keeper import JOB_SECONDS
@@ -89,6 +90,20 @@ def test_a_new_keeper_continues_the_sum(run: KeptRun) -> None:
     assert found.usd == pytest.approx(64 * run.clock.passed / HOUR, abs=1.5)
     assert found.usd > before
     assert [rate.nodes for rate in found.rates] == [2], "the same pods"
+
+
+def test_a_pod_that_ends_and_is_gone_between_two_looks_costs_until_its_end(run: KeptRun) -> None:
+    """As all do when a run is stopped: its Job deletes a pod as soon as it has ended."""
+    (name,) = run.begin("node1")
+    run.look(JOB_SECONDS)
+    run.clock.passed = 1800.0
+    run.end_pod(name, 6)
+    run.pod(name)["metadata"]["finalizers"] = []
+    run.keeper.pods.calls.wait()
+    KubeClient.from_kubeconfig(None, "ml").delete_pod(name)
+    run.clock.passed = 1900.0
+    run.look(JOB_SECONDS)
+    assert spending(run).usd == pytest.approx(32 * 1800 / HOUR, abs=0.001)
 
 
 def test_a_run_that_waits_costs_nothing(run: KeptRun) -> None:
