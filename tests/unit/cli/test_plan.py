@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -37,6 +38,24 @@ def test_a_model_that_does_not_fit_ends_with_4(headway: Headway) -> None:
     assert said.exit_code == 4
     assert "does not fit" in said.out
     assert "error: llama2-70b does not fit on L4:8" in said.err
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("llama2-70b", "--on", "H100:8", "--nodes", "8"),
+        ("llama2-13b", "--on", "L4:8", "--nodes", "2"),
+        ("gpt2-xl", "--on", "T4:4", "--set", "precision=fp16"),
+        ("gpt2-small", "--on", "L4:1", "--set", "batch.micro=128"),
+    ],
+)
+def test_what_is_said_to_fit_does(headway: Headway, asked: tuple[str, ...]) -> None:
+    (plan,) = facts(headway, *asked)["plans"]
+    assert plan["fits"]["verdict"] != "yes"
+    assert plan["changes"], plan["fits"]
+    for change in plan["changes"]:
+        (then,) = facts(headway, *asked, *shlex.split(change["options"]))["plans"]
+        assert then["fits"]["verdict"] == "yes", (change, then["fits"])
 
 
 def test_every_line_has_80_columns_at_most(headway: Headway) -> None:
@@ -227,7 +246,7 @@ def test_the_names_of_the_data_stay(headway: Headway) -> None:
     (plan,) = found["plans"]
     assert [*plan] == [
         *("accelerators", "nodes", "devices", "spot", "layout", "fits", "budget"),
-        *("memory", "time", "interruptions", "cost", "changes", "notes"),
+        *("memory", "time", "interruptions", "cost", "needs", "changes", "notes"),
     ]
     assert [*found["model"]] == [
         *("parameters", "flops_per_token", "tokens_per_step", "steps", "tokens"),

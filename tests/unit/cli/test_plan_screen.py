@@ -142,10 +142,10 @@ def test_an_explanation_names_every_reason_and_basis() -> None:
 COMPARED = """\
 llama2-70b, compared
 
-                           memory of a device   time       cost
-  H100:8                   does not fit         400 days   $280,000
-  2 nodes of H100:8        61.2 of 78.9 GiB     210 days   $294,000    cheapest
-  4 nodes of H100:8        61.2 of 78.9 GiB ?   110 days   $308,000    fastest
+                             GiB of a device   time       cost
+  H100:8                     does not fit      400 days   $280,000
+  2 nodes of H100:8          61.2 of 78.9      210 days   $294,000    cheapest
+  4 nodes of H100:8          61.2 of 78.9 ?    110 days   $308,000    fastest
 """
 
 

@@ -31,6 +31,8 @@ class PlannedPlace:
     """Each choice of accelerators at the least and the largest number of nodes; the first is what
     the run gets first."""
     target: LoadedTarget | None = None
+    is_shape: bool = False
+    """Given by `--on H100:8`, which counts more than the run file's accelerators."""
     is_here: bool = False
     """Nodes are processes of this machine."""
     is_substituted: bool = False
@@ -137,7 +139,8 @@ def _place_of_shape(
 ) -> PlannedPlace:
     wanted = shape_of(shape)
     numbers = numbers_of_nodes(nodes, run.resources.nodes)
-    return PlannedPlace(str(wanted), tuple(fleets_of(run, wanted, numbers, device)))
+    fleets = tuple(fleets_of(run, wanted, numbers, device))
+    return PlannedPlace(str(wanted), fleets, is_shape=True)
 
 
 def _place_of_target(

@@ -197,4 +197,5 @@ def _require_good(found: RunPlan) -> None:
     refused = [one for one in found.fleets if one.is_refused]
     for one in refused:
         what = "does not fit on" if one.fits.verdict == "no" else "is over its budget on"
-        raise CheckFailed(f"{found.asked.title} {what} {one.fleet}")
+        change = next(iter(one.change_words), None)
+        raise CheckFailed(f"{found.asked.title} {what} {one.fleet}", change)

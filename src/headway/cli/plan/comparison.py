@@ -13,6 +13,7 @@ from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.errors import BadInput
 from headway.plan.accelerators import find_device
 from headway.plan.fleet import Fleet
+from headway.spec.quantities import Sharding
 
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
@@ -21,13 +22,14 @@ if TYPE_CHECKING:
     from headway.plan.workload import Workload
 
 AUTO = "auto"
+WIDE = "--set shard=all"
 DAY = 86400.0
 AUTO_DEVICES = ("L4", "A10G", "L40S", "A100-40GB", "A100-80GB", "H100", "H200", "B200")
 AUTO_SIZES = ((1, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 32), (8, 64), (8, 128))
 """Devices of a node, and nodes."""
 LONGEST_DAYS = 120.0
 """Nobody rents for longer: of each kind the smallest size that is faster, and four times that."""
-COLUMNS = (25, 21, 11, 12)
+COLUMNS = (27, 18, 11, 12)
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def _auto(asked: Asked, workload: Workload, numbers: Sequence[int] | None) -> li
             continue
         sizes = AUTO_SIZES if numbers is None else [(8, number) for number in numbers]
         plans = [
-            fleet_plan(asked, workload, Fleet(device, number, nodes, is_spot=_is_spot(asked)))
+            _wide_if_needed(asked, workload, Fleet(device, number, nodes, is_spot=_is_spot(asked)))
             for number, nodes in sizes
             if number * nodes <= workload.global_batch
         ]
@@ -98,6 +100,16 @@ def _auto(asked: Asked, workload: Workload, numbers: Sequence[int] | None) -> li
             "compare others, or more nodes: --compare H200:8 --nodes 16,32,64",
         )
     return found
+
+
+def _wide_if_needed(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
+    """Sharded over all nodes if it does not fit otherwise and the run file leaves it open."""
+    plan = fleet_plan(asked, workload, fleet)
+    if fleet.nodes == 1 or plan.fits.verdict == "yes" or asked.run.shard.unit != "auto":
+        return plan
+    wide = asked.with_run(asked.run.model_copy(update={"shard": Sharding("all", 0)}))
+    other = fleet_plan(wide, workload, fleet)
+    return replace(other, needs=WIDE) if other.fits.verdict == "yes" else plan
 
 
 def _is_spot(asked: Asked) -> bool:
@@ -121,16 +133,20 @@ def comparison_screen(found: ComparedPlans) -> Iterator[Line]:
     yield [(f"{plan.asked.title}, compared", "bold")]
     yield []
     has_money = any(one.usd for one in plan.fleets)
-    header = ("", "memory of a device", "time", "cost" if has_money else "device hours", "")
+    header = ("", "GiB of a device", "time", "cost" if has_money else "device hours", "")
     yield [(_row(header), "dim")]
     for one in plan.fleets:
         hours = one.device_hours
         cost = (one.usd and money(one.usd.value)) if has_money else hours and f"{hours:,.0f}"
         time = one.seconds and shown(one.seconds.value, "seconds")
         marks = found.marks(one)
-        cells = (str(one.fleet), memory_words(one), time or "-", cost or "-", ", ".join(marks))
+        name = f"{one.fleet}{' *' if one.needs else ''}"
+        cells = (name, memory_words(one), time or "-", cost or "-", ", ".join(marks))
         style: Style = "green" if marks else "dim" if one.fits.verdict == "no" else ""
         yield [(_row(cells), style)]
+    for needed in dict.fromkeys(one.needs for one in plan.fleets if one.needs):
+        yield []
+        yield [(f"  * with {needed}", "dim")]
     if not has_money:
         yield []
         yield [("  No price is known: give yours in a target, prices: {H100: 4}", "dim")]
@@ -145,4 +161,4 @@ def memory_words(one: FleetPlan) -> str:
     if one.fits.verdict == "no" or one.peak is None or one.room is None:
         return "does not fit" if one.fits.verdict == "no" else "-"
     mark = "" if one.fits.verdict == "yes" else " ?"
-    return f"{one.peak.value / 2**30:.1f} of {one.room.value / 2**30:.1f} GiB{mark}"
+    return f"{one.peak.value / 2**30:.1f} of {one.room.value / 2**30:.1f}{mark}"

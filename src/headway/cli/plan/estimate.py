@@ -27,7 +27,7 @@ from headway.spec.resolve import copies_problem, whole_copies
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.plan.fleet import Fleet
-    from headway.spec.run_file import BudgetConfig, RunFile
+    from headway.spec.run_file import BudgetConfig
 
 Verdict = Literal["yes", "maybe", "no", "unknown"]
 """Of a question whose answer should be yes."""
@@ -88,6 +88,8 @@ class FleetPlan:
     """From the launch to the end."""
     usd: Figure | None = None
     """In all."""
+    needs: str = ""
+    """Options without which it is another plan."""
     sections: tuple[PlanSection, ...] = ()
     changes: tuple[PlanChange, ...] = ()
     """Nearest first."""
@@ -196,16 +198,19 @@ def fleet_plan(
     plan = _with_time(plan, asked, workload, measured)
     notes = (*_notes(workload, fleet, layout), *plan.notes)
     kept = () if plan.is_refused else plan.changes
-    changes = (*_changes(plan, run, workload), *kept)
+    changes = (*_changes(plan, asked, workload), *kept)
     return replace(plan, notes=notes, changes=changes)
 
 
-def _changes(plan: FleetPlan, run: RunFile, workload: Workload) -> Iterator[PlanChange]:
+def _changes(plan: FleetPlan, asked: Asked, workload: Workload) -> Iterator[PlanChange]:
     """What makes it fit, or faster if it does."""
     assert plan.layout is not None
     if plan.fits.verdict in ("no", "maybe"):
-        for change in changes_that_fit(run, workload, plan.fleet, plan.layout):
-            yield PlanChange(change.flags, _effect(change))
+        for change in changes_that_fit(asked.run, workload, plan.fleet, plan.layout):
+            flags = change.flags
+            if asked.place.is_shape:
+                flags = flags.replace("--set resources.accelerators=", "--on ")
+            yield PlanChange(flags, _effect(change))
     if plan.fits.verdict != "yes" or plan.step is None:
         return
 
@@ -217,9 +222,14 @@ def _changes(plan: FleetPlan, run: RunFile, workload: Workload) -> Iterator[Plan
 
 
 def _effect(change: Change) -> str:
-    in_a_new_run = "in a new run, " if change.is_new_run else ""
-    price = "" if change.time_factor is None else f"; {change.time_factor:.2f} x the time of a step"
-    return f"it fits: {in_a_new_run}{change.words}{price}"
+    in_a_new_run = "in a new run; " if change.is_new_run else ""
+    if change.time_factor is None:
+        return f"{in_a_new_run}{change.words}"
+    gain = 1 - change.time_factor
+    price = "as fast"
+    if abs(gain) >= 0.02:
+        price = f"steps take {abs(gain):.0%} {'less' if gain > 0 else 'longer'}"
+    return f"{in_a_new_run}{change.words}; {price}"
 
 
 def _with_time(

@@ -55,6 +55,7 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
         "fits": answer_facts(plan.fits),
         "budget": plan.budget and answer_facts(plan.budget),
         **{section.key: section_facts(section) for section in plan.sections},
+        "needs": plan.needs or None,
         "changes": [{"options": one.options, "effect": one.effect} for one in plan.changes],
         "notes": list(plan.notes),
     }

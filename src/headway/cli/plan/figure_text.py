@@ -9,8 +9,8 @@ from typing import Literal
 from headway.cli.output import short_count
 from headway.plan.figure import Figure
 
-Unit = Literal["bytes", "seconds", "usd", "share", "count", "number", "flops"]
-"""`count`: as 6.74B; `number`: as 476,838."""
+Unit = Literal["bytes", "seconds", "usd", "share", "count", "number", "rate", "flops"]
+"""`count`: as 6.74B; `number`: as 476,838; `rate`: as 0.0013."""
 UNIT_SECONDS = (("days", 86400.0, 172800.0), ("hours", 3600.0, 7200.0), ("min", 60.0, 120.0))
 """Unit of a time, its seconds, and from how many seconds on it is used."""
 
@@ -79,6 +79,8 @@ def _in_unit_of(value: float, like: float, unit: Unit, is_bare: bool = False) ->
             return _with(three_digits(value / 1e6), "MFLOP", is_bare)
         case "count":
             return short_count(value)
+        case "rate":
+            return f"{value:.2g}"
         case "number":
             if float(like).is_integer() or value < 0.005:
                 return f"{value:,.0f}"
@@ -93,7 +95,7 @@ def three_digits(value: float) -> str:
     """142; 14.2; 1.42; 1,420."""
     if value >= 100:
         return f"{value:,.0f}"
-    if value >= 1 or value == 0:
+    if value >= 0.095 or value == 0:
         return f"{value:.1f}" if value >= 10 else f"{value:.2f}"
     return f"{value:.2g}"
 

@@ -93,7 +93,7 @@ def _section(
             "interruptions_per_hour",
             "of them an hour",
             expected.interruptions_per_hour,
-            "number",
+            "rate",
             is_detail=True,
         ),
         PlanEntry("checkpoint_every_seconds", "checkpoint every", found.interval.figure, "seconds"),

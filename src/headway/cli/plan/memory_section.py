@@ -56,7 +56,7 @@ def memory_words(memory: MemoryEstimate, what: str) -> str:
     peak = ranged(memory.peak, "bytes")
     if memory.room is None:
         return f"{peak} on each {what}; what it has is not known"
-    return f"{peak} on each {what}, which has {shown(memory.room.value, 'bytes')}"
+    return f"{peak} of {shown(memory.room.value, 'bytes')} on each {what}"
 
 
 def _key(name: str) -> str:

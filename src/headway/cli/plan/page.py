@@ -174,13 +174,14 @@ def _legend(kinds: Sequence[str]) -> Iterator[str]:
 
 
 def _table(found: ComparedPlans, has_money: bool) -> str:
-    names = ("devices", "memory", "time", "cost" if has_money else "device hours", "")
+    names = ("devices", "GiB of a device", "time", "cost" if has_money else "device hours", "")
     rows = []
     for one in found.plan.fleets:
         usd = ranged(one.usd, "usd") if one.usd else ""
         cost = usd if has_money else f"{one.device_hours or 0:,.0f}"
         marks = ", ".join(found.marks(one))
-        rows.append((str(one.fleet), memory_words(one), _time(one), cost, marks))
+        name = f"{one.fleet} {one.needs}".strip()
+        rows.append((name, memory_words(one), _time(one), cost, marks))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(
         f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows

@@ -46,10 +46,12 @@ def screen(plan: RunPlan) -> Iterator[Line]:
 
 def _time_and_money(plan: RunPlan) -> Iterator[Line]:
     first, *others = plan.fleets
+    is_possible = first.fits.verdict != "no"
     if first.seconds is not None:
-        yield from _wrapped("takes", ranged(first.seconds, "seconds"))
+        label = "takes" if is_possible else "would take"
+        yield from _wrapped(label, ranged(first.seconds, "seconds"))
     if first.usd is not None:
-        yield from _wrapped("costs", ranged(first.usd, "usd"))
+        yield from _wrapped("costs" if is_possible else "would cost", ranged(first.usd, "usd"))
     if first.budget is not None:
         yield from _wrapped(BUDGET[first.budget.verdict], first.budget.words, _colour(first.budget))
     for other in others:
