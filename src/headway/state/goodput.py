@@ -6,6 +6,7 @@ the run for a night.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -54,7 +55,7 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
     waited = sum(step["data_seconds"] for step in learned)
     lost["data"] = waited - lost["preparation"]
     learning = sum(step["seconds"] for step in learned) - waited
-    launched = None
+    launched, times = None, sorted(seconds_of(step["time"]) for step in done)
     for event in events:
         match event["event"]:
             case "launched" | "lost":  # a lost worker starts anew, and sometimes all do
@@ -65,8 +66,11 @@ def goodput(events: list[Record], steps: list[Record]) -> Goodput | None:
                     lost[cause] += parts[cause]
                 lost["preparation"] += parts.get("preparation", 0.0)
                 if launched is not None:
-                    took = seconds_of(event["time"]) - launched
-                    lost["start"] += max(0.0, took - sum(parts.values()))
+                    now = seconds_of(event["time"])
+                    before = bisect_left(times, now)
+                    # Where the members change as planned, all start after their last step.
+                    begun = max(launched, times[before - 1]) if before else launched
+                    lost["start"] += max(0.0, now - begun - sum(parts.values()))
             case "changed":
                 lost["changes"] += event["seconds"]
             case "evaluated":

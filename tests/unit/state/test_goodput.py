@@ -103,6 +103,17 @@ def test_data_that_is_not_prepared_yet_is_a_cause_of_its_own() -> None:
     assert found.learning_seconds + sum(found.lost_seconds.values()) == found.total_seconds
 
 
+def test_workers_that_all_restart_because_another_joins_start_after_their_last_step() -> None:
+    """Not once more since the launch: nothing was lost, and no launch is noted."""
+    events = [event(0, "launched"), started(10, 6, 2, 0), started(33, 0, 1, 1)]
+    steps = [step(20, 1, 10), step(30, 2, 10), step(43, 3, 10)]
+    found = goodput(events, steps)
+    assert found is not None
+    assert found.lost_seconds["start"] == 2 + 1
+    assert found.lost_seconds["other"] == 0
+    assert found.learning_seconds + sum(found.lost_seconds.values()) == found.total_seconds
+
+
 def test_a_night_in_between_is_not_the_runs_own_time() -> None:
     found = goodput(EVENTS, STEPS)
     assert found is not None
