@@ -64,6 +64,14 @@ class NodePrice:
     published: tuple[PublishedPrice, ...]
     """What it rests on; empty: the user's own price."""
 
+    @property
+    def pages(self) -> str:
+        """Whose prices, and of when; empty: the user's own."""
+        dates = sorted({price.date for price in self.published})
+        when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}" if dates else ""
+        whose = ", ".join(f"{price.provider} ({price.offer})" for price in self.published)
+        return f"public pages of {when}: {whose}" if when else ""
+
 
 @functools.cache
 def published_prices() -> tuple[PublishedPrice, ...]:

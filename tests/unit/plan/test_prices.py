@@ -59,7 +59,7 @@ def test_the_price_of_the_target_counts() -> None:
     found = node_price(fleet("H100"), own, "p5.48xlarge")
     assert found is not None
     assert (found.usd_per_hour.value, found.usd_per_hour.basis) == (32.0, "given")
-    assert found.published == ()
+    assert (found.published, found.pages) == ((), "")
     spot = node_price(fleet("H100", is_spot=True), own, None)
     assert spot is not None
     assert spot.usd_per_hour.value == 16.0
@@ -100,6 +100,10 @@ def test_without_a_machine_it_is_the_range_over_providers_by_name() -> None:
     for name in ("AWS", "RunPod", "Lambda", "Hyperstack", "2026-11-09"):
         assert name in figure.reason
     assert [price.provider for price in found.published][-1] == "AWS"
+    assert found.pages == (
+        "public pages of 2026-07-20 to 2026-11-09: Hyperstack (H100 SXM), RunPod (Secure Cloud, "
+        "H100 SXM), Lambda (8x H100 SXM), AWS (p5.48xlarge)"
+    )
 
 
 def test_a_node_is_not_priced_by_machines_that_cannot_hold_it() -> None:

@@ -264,6 +264,8 @@ def _with_cost(plan: FleetPlan, asked: Asked, workload: Workload, seconds: Figur
     notes = plan.notes
     if found.how_to_price is not None and not asked.place.is_here:
         notes = (*notes, f"no price is known; {found.how_to_price}")
+    if found.price is not None and found.price.published:
+        notes = (*notes, f"priced by {found.price.pages}; set yours in a target: prices")
     return replace(
         plan,
         usd=found.cost.usd,
