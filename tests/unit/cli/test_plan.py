@@ -172,6 +172,7 @@ def test_a_model_whose_shape_is_not_known_is_named(
     shown = " ".join(said.out.split())
     assert problem in shown
     assert "to plan it" in shown
+    assert "an hour of H100:8 costs $" in shown
 
 
 def test_a_model_of_the_hub_is_planned_from_its_cache(
@@ -228,6 +229,14 @@ def test_a_comparison_of_which_none_fits_ends_with_4(headway: Headway) -> None:
     said = headway("plan", "llama2-70b", "--compare", "L4:8,A10G:8")
     assert said.exit_code == 4
     assert "fits on none of them" in said.err
+
+
+def test_a_run_that_is_interrupted_all_the_time_takes_forever(headway: Headway) -> None:
+    wide = ("--set", "resources.spot=all", "--set", "shard=all", "--set", "checkpoint.every=10h")
+    (plan,) = facts(headway, "llama2-70b", "--on", "A100-80:8", "--nodes", "64", *wide)["plans"]
+    assert plan["interruptions"]["goodput"]["value"] < 0.1
+    assert plan["interruptions"]["run_seconds"]["value"] > 1e8
+    assert "--set checkpoint.every=auto" in [one["options"] for one in plan["changes"]]
 
 
 def test_a_difference_is_of_the_same_devices(headway: Headway) -> None:

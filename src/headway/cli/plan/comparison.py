@@ -141,7 +141,8 @@ def comparison_screen(found: ComparedPlans) -> Iterator[Line]:
         time = one.seconds and shown(one.seconds.value, "seconds")
         marks = found.marks(one)
         name = f"{one.fleet}{' *' if one.needs else ''}"
-        cells = (name, memory_words(one), time or "-", cost or "-", ", ".join(marks))
+        mark = "best" if len(marks) > 1 else "".join(marks)
+        cells = (name, memory_words(one), time or "-", cost or "-", mark)
         style: Style = "green" if marks else "dim" if one.fits.verdict == "no" else ""
         yield [(_row(cells), style)]
     for needed in dict.fromkeys(one.needs for one in plan.fleets if one.needs):

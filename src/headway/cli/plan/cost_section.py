@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from headway.cli.plan.figure_text import PlanEntry, PlanSection
+from headway.cli.plan.figure_text import PlanEntry, PlanSection, money
 from headway.plan.cost import Cost, cost_of, kept_checkpoint_bytes
 from headway.plan.prices import NodePrice, how_to_price, node_price, storage_price
 
@@ -23,6 +23,19 @@ class PlannedCost:
     section: PlanSection
     how_to_price: str | None
     """What to set if there is no price."""
+
+
+def hourly_words(asked: Asked, fleet: Fleet) -> str | None:
+    """What can be said of a run of which only the devices are known."""
+    target = asked.place.target.target if asked.place.target else None
+    price = node_price(fleet, target.prices if target else {}, target.machine if target else None)
+    if price is None:
+        return None
+    hour = price.usd_per_hour.value * fleet.nodes
+    by = "by public pages" if price.published else "by the target's prices"
+    words = f"an hour of {fleet} costs {money(hour)}, {by}"
+    hours = asked.run.budget.hours
+    return words + (f"; {hours:g} hours of its budget {money(hour * hours)}" if hours else "")
 
 
 def planned_cost(asked: Asked, workload: Workload, fleet: Fleet, seconds: Figure) -> PlannedCost:

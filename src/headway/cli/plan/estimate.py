@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from headway.cli.output import short_count
-from headway.cli.plan.cost_section import planned_cost
+from headway.cli.plan.cost_section import hourly_words, planned_cost
 from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.goodput_section import run_time
@@ -131,7 +131,10 @@ def plan_of(asked: Asked, measured: Mapping[Fleet, StepTime] | None = None) -> R
     workload = read_workload(asked.loaded)
     if isinstance(workload, UnknownShape):
         unknown = PlanAnswer("unknown", workload.problem)
-        fleets = tuple(FleetPlan(fleet, unknown) for fleet in asked.place.fleets)
+        fleets = tuple(
+            FleetPlan(fleet, unknown, notes=tuple(filter(None, [hourly_words(asked, fleet)])))
+            for fleet in asked.place.fleets
+        )
         return RunPlan(asked, workload, PlanSection("model", "Model", ()), fleets)
     fleets = tuple(
         fleet_plan(asked, workload, fleet, (measured or {}).get(fleet))

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from headway.plan.interruptions import ExpectedGoodput
     from headway.plan.workload import Layout, Workload
 
+LEAST_GOODPUT = 0.001
+"""A run that is interrupted more often than it can save never ends; a thousand times as long is
+answer enough."""
 CAUSE_SHARE = 0.001
 """Of all time: a cause that takes less is not named on the screen."""
 LEAST_GAIN = 0.005
@@ -48,9 +51,9 @@ def run_time(
         auto = asked.with_run(run.model_copy(update={"checkpoint": every}))
         better = _goodput(auto, workload, fleet, layout, step).expected
         assert better is not None
-        gain = 1 - found.expected.goodput.value / better.goodput.value
+        gain = better.goodput.value - found.expected.goodput.value
         if gain >= LEAST_GAIN:
-            effect = f"every {found.best.seconds:.0f} s, {gain:.1%} less time lost"
+            effect = f"every {found.best.seconds:.0f} s, goodput {better.goodput.value:.1%}"
             change = ("--set checkpoint.every=auto", effect)
     return RunTime(seconds, section, change)
 
@@ -73,7 +76,7 @@ def _goodput(
 def _seconds(steps: int, step: Figure, expected: ExpectedGoodput) -> Figure:
     fewer = expected.capacity.value < 1
     return combined(
-        lambda step, goodput, capacity: steps * step / (goodput * capacity),
+        lambda step, goodput, capacity: steps * step / max(LEAST_GOODPUT, goodput * capacity),
         {"step": step, "goodput": expected.goodput, "capacity": expected.capacity},
         f"{steps:,} steps of {step.value:.3g} s, over a goodput of {expected.goodput.value:.1%}"
         + (f" with {expected.capacity.value:.1%} of the nodes on average" if fewer else ""),
