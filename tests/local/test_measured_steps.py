@@ -29,12 +29,11 @@ def test_five_steps_of_a_real_run_after_two_and_fewer_if_there_is_no_time(
     resolved = resolved_run(tmp_path, stream, overrides=["batch.global=2"])
     RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
     job = {
-        "run": resolved.run_directory,
         "store": "",
         "least_seconds": 0.0,
         "most_seconds": most_seconds,
     }
-    seconds = measure_steps.measure(job, rank=0)
+    seconds = measure_steps.measure(job, resolved.run_directory, rank=0)
     assert len(seconds) == num_steps
     assert min(seconds) > 0
     taken = len(list(RunDirectory(resolved.run_directory).steps()))
@@ -56,6 +55,8 @@ def test_workers_of_a_sharded_preset_are_measured_together(tmp_path: Path) -> No
     assert not isinstance(workload, UnknownShape)
     found = measured_here(loaded, workload, Fleet(None, 2, 1), Layout(2, recomputes=False))
     assert found.seconds.value > 0
+    assert found.num_passes == 10
+    assert "by steps of 4 and 8 of its 10 passes" in found.seconds.reason
     assert found.seconds.basis == "measured"
     assert "with random tokens" in found.seconds.reason
 

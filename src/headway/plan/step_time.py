@@ -51,7 +51,7 @@ def step_time(workload: Workload, fleet: Fleet, layout: Layout) -> StepTime | No
     if device is None:
         return None
     _require_peak(device, workload)
-    passes = _passes(workload, fleet, layout)
+    passes = passes_of(workload, fleet, layout)
     network = fleet.network_bytes_per_second or _assumed_network(fleet, device)
     place = JoinedDevices(device, fleet.devices_per_node, fleet.nodes, network)
     method = headway_method(workload, fleet, layout)
@@ -101,7 +101,7 @@ def measured_step_time(
         "measured",
         f"mean of {number_of}, {min(seconds):.3g} to {max(seconds):.3g} s, on {where}",
     )
-    number = _passes(workload, fleet, layout).number
+    number = passes_of(workload, fleet, layout).number
     return _step_time(
         *(workload, fleet, figure, number),
         parts=_idle(workload, fleet, number),
@@ -168,7 +168,8 @@ def _require_peak(device: Device, workload: Workload) -> None:
     )
 
 
-def _passes(workload: Workload, fleet: Fleet, layout: Layout) -> Passes:
+def passes_of(workload: Workload, fleet: Fleet, layout: Layout) -> Passes:
+    """Of the device that makes most of them."""
     if fleet.num_devices % layout.shard_devices:
         raise BadInput(
             f"{fleet.num_devices} devices do not form whole groups of {layout.shard_devices}, over "

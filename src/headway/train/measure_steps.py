@@ -1,13 +1,14 @@
 """`python -m headway.train.measure_steps JOB RANK`: a few steps of a run, timed.
 
 Started by `headway plan --measure`, as many times as the run has workers. JOB is a file with the
-directory of a copy of the run, the file at which the workers meet, and for how many seconds to
-measure, at least and at most. The first worker prints a line of JSON: seconds of each step after
-those that warm up.
+directories of copies of the run, the file at which the workers meet, and for how many seconds to
+measure each, at least and at most. The first worker prints a line of JSON for each: seconds of its
+steps after those that warm up.
 """
 
 from __future__ import annotations
 
+import gc
 import json
 import sys
 import time
@@ -24,11 +25,11 @@ WARMUP_STEPS = 2
 MIN_STEPS, MAX_STEPS = 5, 200
 
 
-def measure(job: dict[str, Any], rank: int) -> list[float]:
+def measure(job: dict[str, Any], run: str, rank: int) -> list[float]:
     """COLLECTIVE. Five steps or more, and fewer if there is no time for them, but at least one."""
-    resolved = RunDirectory.open(job["run"]).read_spec()
+    resolved = RunDirectory.open(run).read_spec()
     torch.set_num_threads(resolved.threads)
-    trial = Trial(resolved, rank=rank, store=Path(job["store"]))
+    trial = Trial(resolved, rank=rank, store=Path(job["store"] + Path(run).name))
     began = time.perf_counter()
     found: list[float] = []
     warmups = 0
@@ -57,9 +58,11 @@ def _step_seconds(trial: Trial) -> float:
 
 
 def main(job: dict[str, Any], rank: int) -> None:
-    seconds = measure(job, rank)
-    if rank == 0:
-        print(json.dumps({"seconds": seconds}), flush=True)
+    for run in job["runs"]:
+        seconds = measure(job, run, rank)
+        if rank == 0:
+            print(json.dumps({"seconds": seconds}), flush=True)
+        gc.collect()
 
 
 if __name__ == "__main__":

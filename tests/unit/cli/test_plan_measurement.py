@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -39,15 +39,19 @@ class RecordedSteps:
 
     def __init__(self) -> None:
         self.resolved: Resolved | None = None
+        self.runs: list[Resolved] = []
         self.environment: Mapping[str, str] = {}
 
     def __call__(
-        self, folder: Path, resolved: Resolved, environment: Mapping[str, str]
-    ) -> list[float]:
-        assert RunDirectory.open(resolved.run_directory).read_spec() == resolved
-        assert Path(resolved.train_set, "manifest.json").is_file()
-        self.resolved, self.environment = resolved, environment
-        return [0.5] * 5
+        self, folder: Path, runs: Sequence[Resolved], environment: Mapping[str, str]
+    ) -> list[list[float]]:
+        for one in runs:
+            assert RunDirectory.open(one.run_directory).read_spec() == one
+            assert Path(one.train_set, "manifest.json").is_file()
+        self.resolved, self.environment, self.runs = runs[-1], environment, list(runs)
+        # A tenth of a second for each pass of a worker, and 0.1 for the rest of a step.
+        passes = [one.global_batch / one.micro / one.num_workers for one in runs]
+        return [[0.1 + 0.1 * number] * 5 for number in passes]
 
 
 def measured(folder: Path, fleet: Fleet, steps: RecordedSteps, *overrides: str) -> StepTime:
@@ -110,7 +114,22 @@ def test_a_preset_is_measured_with_random_tokens(tmp_path: Path) -> None:
     assert not isinstance(workload, UnknownShape)
     found = measured_here(loaded, workload, HERE, Layout(1, recomputes=False), steps)
     assert "with random tokens" in found.seconds.reason
-    assert found.tokens_per_second.value == pytest.approx(4 * 32 / 0.5)
+    assert found.tokens_per_second.value == pytest.approx(4 * 32 / 0.2)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_a_step_of_many_passes_is_calculated_from_shorter_ones(tmp_path: Path) -> None:
+    (tmp_path / "run.yaml").write_text(RUN_FILE % "set")
+    write_random_set(
+        tmp_path / "set", vocab_size=512, num_sequences=9, sequence_length=64, is_windowed=False
+    )
+    steps = RecordedSteps()
+    found = measured(tmp_path, Fleet(None, 1, nodes=2), steps, "batch.global=2000")
+    assert [one.global_batch for one in steps.runs] == [4 * 2 * 2, 8 * 2 * 2]
+    assert found.num_passes == 500
+    assert found.seconds.value == pytest.approx(0.1 + 500 * 0.1)
+    assert "by steps of 4 and 8 of its 500 passes" in found.seconds.reason
+    assert found.tokens_per_second.value == pytest.approx(2000 * 64 / 50.1)
 
 
 @pytest.mark.usefixtures("no_gpu")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
+import statistics
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, RunFailed
-from headway.plan.step_time import StepTime, measured_step_time
+from headway.plan.step_time import StepTime, measured_step_time, passes_of
 
 if TYPE_CHECKING:
     from headway.plan.fleet import Fleet
@@ -30,11 +31,16 @@ NEVER = 10**6
 """Steps until something that is not measured is due."""
 
 
+MOST_PASSES, FEWER_PASSES = 8, (4, 8)
+"""Of a step with more passes than that, two with fewer are measured, and it is calculated from
+them: a step of a large batch takes minutes."""
+
+
 class StartedSteps(Protocol):
     def __call__(
-        self, folder: Path, resolved: Resolved, environment: Mapping[str, str]
-    ) -> list[float]:
-        """Seconds of each step that was measured."""
+        self, folder: Path, runs: Sequence[Resolved], environment: Mapping[str, str]
+    ) -> list[list[float]]:
+        """Seconds of each step that was measured, of each run."""
         ...
 
 
@@ -62,6 +68,8 @@ def measured_here(
     machine = this_machine()
     _require_this_machine(fleet, machine.cuda_devices)
     train_set = prepared_here(loaded)
+    num_passes = passes_of(workload, fleet, layout).number
+    passes = (num_passes,) if num_passes <= MOST_PASSES else FEWER_PASSES
     with tempfile.TemporaryDirectory(prefix="headway-measure-") as temporary:
         folder = Path(temporary)
         data = train_set or _random_set(folder / "random", workload, loaded.run)
@@ -73,11 +81,27 @@ def measured_here(
             parameters=workload.model.size.parameters,
             train_set=data,
             validation_sets={},
-        ).model_copy(update={"run_directory": str(folder / "run")})
-        RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
-        seconds = (run_steps or _steps_of_workers)(folder, resolved, _environment(resolved))
+        )
+        runs = [_with_passes(resolved, one, num_passes, folder) for one in passes]
+        for one in runs:
+            RunDirectory.create(one.run_directory, SystemClock()).write_spec(one)
+        found = (run_steps or _steps_of_workers)(folder, runs, _environment(resolved))
     where = f"this machine, with {'its training set' if train_set else 'random tokens'}"
+    seconds = found[-1]
+    if len(passes) > 1:
+        few, many = passes
+        each = (statistics.mean(found[1]) - statistics.mean(found[0])) / (many - few)
+        seconds = [one + (num_passes - many) * max(0.0, each) for one in found[1]]
+        where += f", by steps of {few} and {many} of its {num_passes} passes"
     return measured_step_time(workload, fleet, layout, seconds, where)
+
+
+def _with_passes(resolved: Resolved, passes: int, all_passes: int, folder: Path) -> Resolved:
+    """The run with a batch of so many passes for each worker."""
+    changed: dict[str, object] = {"run_directory": str(folder / f"passes-{passes}")}
+    if passes < all_passes:
+        changed["global_batch"] = passes * resolved.micro * resolved.num_workers
+    return resolved.model_copy(update=changed)
 
 
 def _require_this_machine(fleet: Fleet, cuda_devices: int) -> None:
@@ -137,31 +161,32 @@ def _environment(resolved: Resolved) -> dict[str, str]:
 
 
 def _steps_of_workers(
-    folder: Path, resolved: Resolved, environment: Mapping[str, str]
-) -> list[float]:
+    folder: Path, runs: Sequence[Resolved], environment: Mapping[str, str]
+) -> list[list[float]]:
     from headway.prove.judge import ProofFailed
     from headway.prove.program import Program
 
     job = {
-        "run": resolved.run_directory,
-        "store": str(folder / "store"),
-        "least_seconds": STEADY_SECONDS,
-        "most_seconds": MEASURE_SECONDS,
+        "runs": [one.run_directory for one in runs],
+        "store": str(folder / "store-"),
+        "least_seconds": STEADY_SECONDS / len(runs),
+        "most_seconds": MEASURE_SECONDS / len(runs),
     }
     path = folder / "job.json"
     path.write_text(json.dumps(job))
     program = Program(folder, SystemClock(), LIMIT_SECONDS)
     try:
-        (found,) = program.ranks(
-            "headway.train.measure_steps",
-            resolved.num_workers,
-            str(path),
-            environment=environment,
+        lines = list(
+            program.ranks(
+                "headway.train.measure_steps",
+                runs[0].num_workers,
+                str(path),
+                environment=environment,
+            )
         )
     except ProofFailed as error:
-        raise RunFailed(_words(str(error)), _instead(resolved)) from None
-    seconds: list[float] = found["seconds"]
-    return seconds
+        raise RunFailed(_words(str(error)), _instead(runs[0])) from None
+    return [line["seconds"] for line in lines]
 
 
 def _words(failure: str) -> str:
@@ -175,7 +200,7 @@ def _instead(resolved: Resolved) -> str:
     fewer = max(resolved.micro, resolved.global_batch // 8)
     if fewer < resolved.global_batch:
         return (
-            f"measure a smaller batch, whose steps take as much less: "
+            "measure a smaller batch, whose steps take as much less: "
             f"--set batch.global={fewer} --measure"
         )
     return "plan without --measure, or measure on a faster machine"
