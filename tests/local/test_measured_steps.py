@@ -44,7 +44,7 @@ SHARDED = [
     "shard=node",
     "resources.accelerators=cpu:2",
     "data.sequence_length=32",
-    "batch.global=4",
+    "batch={global: 20, micro: 1}",
 ]
 
 

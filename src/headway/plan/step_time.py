@@ -208,7 +208,7 @@ def _notes(
         notes.append(
             f"{fleet.num_devices - micro_batches} of {fleet.num_devices} devices have nothing to "
             f"compute: the global batch of {workload.global_batch} sequences is {micro_batches} "
-            f"micro-batches of {workload.micro}."
+            f"micro-batch{'es' if micro_batches > 1 else ''} of {workload.micro}."
         )
     if (device := fleet.device) is not None and not is_measured and is_unseen(device):
         share = fitted().efficiencies.matmul[device.chip]

@@ -61,7 +61,7 @@ def measured_here(
     from headway.cli.preflight import require_train_extra
     from headway.cli.run_sets import prepared_here
     from headway.launch.hardware import this_machine
-    from headway.spec.resolve import resolve
+    from headway.spec.resolve import AutoLayout, resolve
     from headway.state.run_directory import RunDirectory
 
     require_train_extra("headway plan --measure")
@@ -81,6 +81,7 @@ def measured_here(
             parameters=workload.model.size.parameters,
             train_set=data,
             validation_sets={},
+            auto=AutoLayout(shards=layout.shard_devices > 1, recomputes=layout.recomputes),
         )
         runs = [_with_passes(resolved, one, num_passes, folder) for one in passes]
         for one in runs:
