@@ -155,6 +155,9 @@ bench-draw: install  ## time and memory of drawing a batch out of 10^6 to 10^13 
 bench-coordinator: install ## 500, 2,000 and 5,000 simulated sessions with a coordinator on one core
 	$(BENCH).coordinator
 
+rehearse: install ## the closed form of memory against the real step on tensors without memory, all presets, up to 64 ranks
+	$(BENCH).rehearse
+
 bench-form: install ## 64 to 512 simulated members exchange their addresses: processor time and bytes of the coordinator
 	$(BENCH).form_many
 

@@ -94,7 +94,7 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     again in another world."""
     run, step = training.resolved.run, training.step
     with training.copies.in_use():
-        sums, own_count, names = _run_micro_batches(training, world)
+        sums, own_count, names = run_micro_batches(training, world)
     lost = training.gradient_reducer.finish(sums)  # COLLECTIVE
     gradients = [p.grad for p in training.model.parameters() if p.grad is not None]
     totals = torch.cat([sums, squared_norm(gradients).view(1)])
@@ -127,7 +127,7 @@ def take_step(training: Training, world: World, flags: Flags) -> StepResult:
     )
 
 
-def _run_micro_batches(
+def run_micro_batches(
     training: Training, world: World
 ) -> tuple[torch.Tensor, torch.Tensor, list[str]]:
     """Forward and backward over this worker's micro-batches. Sums and count stay on the device."""
