@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.losses import START_SECONDS, write_run
+from headway.clock import seconds_of
 from headway.plan.figure import Figure
 from headway.plan.interruptions import (
     ExpectedGoodput,
@@ -138,13 +139,20 @@ def calm_run(folder: Path, chaos: Chaos) -> Calm:
         saves = run.events("saving")
         calm = Calm(
             step_seconds=statistics.median(step["seconds"] for step in steps[3:]),
-            start_seconds=start,
+            start_seconds=_first_start(run),
             other_share=(lost["data"] + lost["other"]) / (found.total_seconds - start),
             held_seconds=statistics.median(one["held_seconds"] for one in saves),
             write_seconds=statistics.median(one["seconds"] for one in run.events("saved")),
         )
     _say(f"{name}: {calm}")
     return calm
+
+
+def _first_start(run: LiveRun) -> float:
+    """From the launch to the beginning of the first step."""
+    first = run.directory.steps()[0]
+    launched = seconds_of(run.events("launched")[0]["time"])
+    return seconds_of(first["time"]) - launched - float(first["seconds"])
 
 
 def chaos_run(folder: Path, chaos: Chaos, calm: Calm, name: str) -> dict[str, Any]:
