@@ -143,6 +143,9 @@ bench-activations: install ## cost of activation statistics every 100 steps
 bench-memory: install ## memory that plan predicts against what torch allocates, in real steps
 	$(BENCH).memory
 
+memory-page: install ## write the published figures of memory, beside what plan predicts, into the docs
+	$(BENCH).memory_page
+
 bench-data: install  ## speed of data prepare against bare tokenizers and datasets.map, and its memory
 	$(BENCH).data
 
