@@ -56,7 +56,7 @@ def check(
     from headway.spec.load import load_run
 
     loaded = load_run(run_file, set_)
-    found, facts = examined(loaded, is_here=on is None, code=code)
+    found, facts = examined(loaded, is_here=on is None, code=code, on=on)
     if "checkpoints" in facts and loaded.run.checkpoint.every == "auto":
         facts["checkpoints"] |= _auto_interval_facts(loaded, on)
     if json_:
@@ -65,16 +65,16 @@ def check(
     found.raise_problems()
     if not json_:
         rows = [*in_words(facts).items(), *(("not_checked", note) for note in found.unchecked)]
-        if (line := _plan_line(loaded, on)) is not None:
-            rows.append(("plan", line))
         for key, value in rows:
             print(f"{key.replace('_', ' '):<18}{value}")
     require_devices(loaded, on)
 
 
-def examined(loaded: Loaded, is_here: bool, code: bool) -> tuple[Preflight, dict[str, Any]]:
+def examined(
+    loaded: Loaded, is_here: bool, code: bool, on: str | None = None
+) -> tuple[Preflight, dict[str, Any]]:
     """All problems that were found, and if there are none what the run will be. `code`: by running
-    the user's own functions as well."""
+    the user's own functions as well. `on`: the target that it is planned for."""
     from headway.preflight.preflight import preflight
     from headway.spec.load import load_targets
     from headway.spec.resolve import require_complete, run_directory
@@ -86,6 +86,8 @@ def examined(loaded: Loaded, is_here: bool, code: bool) -> tuple[Preflight, dict
     warn_of_run_file(loaded)
     found = preflight(loaded, is_here)
     facts = {} if found.problems else run_facts(loaded)
+    if not found.problems and (line := _plan_line(loaded, on)) is not None:
+        facts["plan"] = line
     if code and loaded.run.command is not None:
         raise BadInput(
             "--code runs functions of your own, and a run with `command` has none",
