@@ -48,6 +48,7 @@ SHARDED = [
 ]
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.long("starts two workers that import torch and measures them for ten seconds")
 def test_workers_of_a_sharded_preset_are_measured_together(tmp_path: Path) -> None:
     loaded = load_run("tiny", SHARDED)
@@ -61,6 +62,7 @@ def test_workers_of_a_sharded_preset_are_measured_together(tmp_path: Path) -> No
     assert "with random tokens" in found.seconds.reason
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.long("starts a worker that imports torch")
 def test_a_model_that_cannot_be_built_is_said_with_its_cause(tmp_path: Path) -> None:
     loaded = load_run("tiny", ["batch.global=4", "model.config.activation_function=none-such"])
