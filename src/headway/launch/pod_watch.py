@@ -99,11 +99,10 @@ class PodWatch:
         return version
 
     def _update(self, what: str, facts: PodFacts) -> None:
-        if what == "DELETED":
-            self.on_deleted(facts)  # first: a look must not find it neither here nor there
         with self._lock:
             assert self._pods is not None
             if what == "DELETED":
+                self.on_deleted(facts)
                 self._pods.pop(facts.name, None)
             elif what in ("ADDED", "MODIFIED"):
                 self._pods[facts.name] = facts
