@@ -154,7 +154,7 @@ while os.environ["RANK"] == "0" and not (output / "finish").exists():
 
 @pytest.mark.long("a minute; tests/local/test_script_worker.py has the same on one machine")
 def test_a_node_that_joins_in_the_last_save_does_not_begin_it_again(lab: Lab) -> None:
-    """It waits for its place when the script finishes, and has it before the Job has deleted it."""
+    """It waits for its place when the script finishes; the Job may delete it before it has one."""
     write_script(lab)
     (lab.folder / "run.yaml").write_text(RUN_FILE.replace("2..3", "1..3"))
     (lab.folder / "train.py").write_text(LAST_SAVE)
