@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.plan.measurement import measured_here
-from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.clock import SystemClock
 from headway.errors import RunFailed
 from headway.plan.fleet import Fleet

@@ -10,7 +10,7 @@ import typer
 
 from headway.cli.options import JsonOption, RunFileArgument, SetOption
 from headway.cli.output import print_json, short_count
-from headway.cli.preflight import parameters_of, steps_of, warn_of_run_file
+from headway.cli.preflight import steps_of, warn_of_run_file
 from headway.errors import BadInput
 
 if TYPE_CHECKING:
@@ -100,16 +100,16 @@ def examined(
 
 def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     """Nothing where the devices cannot run it, which `require_devices` says, or in a preset."""
+    from headway.cli.model_shape import known_parameters
     from headway.cli.target_render import resolved_for
     from headway.errors import HeadwayError
     from headway.launch.hardware import this_machine
     from headway.plan.checkpoint_every import auto_interval
-    from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.load import load_target
     from headway.spec.quantities import Interval
     from headway.spec.resolve import resolve
 
-    parameters = parameters_of(loaded.run, vocabulary_size(loaded))
+    parameters = known_parameters(loaded)
     interruptions = None
     try:
         if on is not None:
@@ -169,14 +169,14 @@ def _require_here(loaded: Loaded, targets: list[str]) -> None:
 
 def run_facts(loaded: Loaded) -> dict[str, Any]:
     """What the run will be, as data. Numbers that only the data determines are null."""
+    from headway.cli.model_shape import known_parameters
     from headway.plan.memory_need import state_bytes
-    from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import choose_micro
 
     run = loaded.run
     if run.command is not None:
         return _script_facts(loaded)
-    parameters = parameters_of(run, vocabulary_size(loaded))
+    parameters = known_parameters(loaded)
     facts: dict[str, Any] = {"name": run.name or loaded.folder.name}
     if run.model is not None:
         facts["model"] = {

@@ -7,7 +7,7 @@ import json
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from headway.cli.preflight import parameters_of
+from headway.cli.model_shape import known_parameters, known_workload
 from headway.errors import BadInput, SpecError
 from headway.plan.accelerators import ON_CPU
 from headway.plan.device_refusals import (
@@ -23,7 +23,6 @@ from headway.plan.machines import other_machine, too_much_for
 from headway.plan.memory_need import least_size
 from headway.plan.prices import unknown_price
 from headway.plan.unsupported_accelerators import family_of_resource
-from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.located_yaml import PRESET
 from headway.spec.quantities import Sharding
 from headway.spec.resolve import Hardware, resolve
@@ -116,15 +115,14 @@ def resolved_for(
     validation_sets: Mapping[str, str | Path] | None = None,
 ) -> Resolved:
     """The run on that many nodes of a machine, its layout by what fits."""
-    vocabulary = vocabulary_size(loaded)
     return resolve(
         loaded,
         machine,
         nodes=nodes,
-        parameters=parameters_of(loaded.run, vocabulary),
+        parameters=known_parameters(loaded),
         train_set=train_set,
         validation_sets=validation_sets or {},
-        auto=auto_layout(loaded.run, vocabulary, machine, nodes),
+        auto=auto_layout(loaded.run, known_workload(loaded), machine, nodes),
     )
 
 

@@ -120,9 +120,9 @@ def train_here(
     plan."""
     from headway.cli.device_check import require_devices_here, resolved_for
     from headway.cli.hub_pins import spec_before, with_hub_commits
+    from headway.cli.model_shape import known_parameters
     from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import (
-        parameters_of,
         require_trainable_here,
         say_auto_interval,
         warn_of_budget,
@@ -137,7 +137,6 @@ def train_here(
     from headway.launch.packages import python_here
     from headway.plan.checkpoint_every import with_checkpoint_interval
     from headway.preflight.preflight import preflight
-    from headway.preflight.vocabulary import vocabulary_size
     from headway.spec.resolve import require_whole_copies, run_directory
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
@@ -160,7 +159,7 @@ def train_here(
     require_devices_here(loaded, this_machine(), nodes)
     # A run that has begun did fit.
     require_planned(loaded, None, nodes, anyway or RunDirectory.exists(location))
-    parameters = parameters_of(loaded.run, vocabulary_size(loaded))
+    parameters = known_parameters(loaded)
     loaded = with_hub_commits(loaded, lambda: spec_before(location))
     packages = packages_of(loaded, python_here, location)
     with ExitStack() as background:

@@ -87,7 +87,9 @@ def _launch(
     preflight(loaded, is_here=False).raise_problems()
     plan = target_plan(loaded, found, nodes)
     plan.warn()
-    require_planned(loaded, on, nodes, anyway)
+    require_planned(
+        loaded, on, nodes, anyway, lambda: job is not None or _launched_before(run) is not None
+    )
     require_room_for(run, plan, found, is_new=job is None)
     loaded = with_hub_commits(loaded, lambda: _launched_before(run), on)
     plan = replace(plan, loaded=loaded)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from headway.cli.device_check import require_room_on, require_supported_on
+from headway.cli.model_shape import known_parameters, known_workload
 from headway.cli.output import hint, print_json, say, warn
-from headway.cli.preflight import parameters_of, warn_of_run_file
+from headway.cli.preflight import warn_of_run_file
 from headway.errors import BadInput, NotFound, SpecError, needs_train
 from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.device_labels import PRODUCT
@@ -32,7 +33,6 @@ from headway.kube.storage_layout import (
 from headway.kube.worker_devices import unknown_kind
 from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
-from headway.preflight.vocabulary import vocabulary_size
 from headway.spec.data_config import is_elsewhere
 from headway.spec.load import load_target
 from headway.state.code_folder import CodeFolder, CodeFolderRefused, code_folder
@@ -215,11 +215,11 @@ def _plan(
             loaded,
             found.target,
             nodes=nodes,
-            parameters=parameters_of(loaded.run, vocabulary_size(loaded)),
+            parameters=known_parameters(loaded),
             layout=layout,
             folders=folders,
             digests=digests,
-            vocabulary=vocabulary_size(loaded),
+            workload=known_workload(loaded),
         )
         plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved)
         plan.objects(NOT_SHOWN)  # raises what is wrong with the target

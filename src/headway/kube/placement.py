@@ -17,6 +17,7 @@ from headway.kube.storage_layout import Key, LocalFolder, StorageLayout, in_pods
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.plan.checkpoint_every import with_checkpoint_interval
 from headway.plan.fit import auto_layout
+from headway.plan.workload import Workload
 from headway.spec.load import Loaded
 from headway.spec.resolve import Hardware, Resolved, require_whole_copies, resolve
 from headway.spec.run_file import ResourcesConfig, RunFile
@@ -38,10 +39,10 @@ def resolve_on_target(
     layout: StorageLayout,
     folders: Sequence[LocalFolder],
     digests: Mapping[Key, str],
-    vocabulary: int | None = None,
+    workload: Workload | None = None,
 ) -> Resolved:
     """The run as it is on the target. `nodes` as the user asked for; None: as the run
-    file says. `vocabulary`: number of tokens of the tokenizer, if that is known."""
+    file says. `workload`: what it computes, if that is known."""
     loaded = replace(loaded, run=with_defaults(loaded.run, target))
     run = loaded.run
     nodes = _nodes(loaded, nodes, is_queued=target.queue is not None)
@@ -57,7 +58,7 @@ def resolve_on_target(
         parameters=parameters,
         train_set=train,
         validation_sets=validation,
-        auto=auto_layout(run, vocabulary, node, nodes),
+        auto=auto_layout(run, workload, node, nodes),
     ).model_copy(update={"nodes": nodes})
     require_whole_copies(loaded, nodes)
     is_auto = run.elastic == "auto" and not is_script

@@ -10,7 +10,7 @@ from headway.plan.accelerators import DEVICES, Device, find_device
 from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import memory_of
 from headway.plan.step_time import step_time
-from headway.plan.workload import Layout, Workload, workload_of
+from headway.plan.workload import Layout, Workload
 from headway.spec.resolve import LARGE_MODEL_PARAMETERS, AutoLayout, Hardware
 from headway.spec.run_file import RunFile
 
@@ -68,11 +68,10 @@ def _allowed(run: RunFile, fleet: Fleet) -> Iterator[Layout]:
 
 
 def auto_layout(
-    run: RunFile, vocabulary: int | None, machine: Hardware, nodes: int
+    run: RunFile, workload: Workload | None, machine: Hardware, nodes: int
 ) -> AutoLayout | None:
     """What `auto` means on the devices that the run asks for, or that the machine has. None: they
     are not known, or the model's shape is not, and its size decides."""
-    workload = workload_of(run, vocabulary)
     devices = _devices(run, machine)
     if workload is None or not devices:
         return None

@@ -293,7 +293,9 @@ def test_a_saved_model_is_counted_by_its_config(folder: Path) -> None:
     text = "model: {from: saved}\n"
     small = machine(memory_bytes=23 * GIB)
     assert said(text, small) == (f"run.yaml:5:1: {STATE} 113.0 GiB; 23.0 GiB is available\n{GPUS}")
-    assert said(text, machine(8, "NVIDIA H100 80GB HBM3")) == (
+    many = machine(8, "NVIDIA H100 80GB HBM3")
+    assert said(text, many) is None, "it is sharded over them"
+    assert said(f"{text}shard: none\n", many) == (
         f"run.yaml:5:1: {STATE} 113.0 GiB on each NVIDIA H100 80GB HBM3, which has at most 80 GiB\n"
         "hint: to shard it: --set resources.accelerators=H100:8 --set shard=node"
     )

@@ -295,3 +295,13 @@ def test_it_loads_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_comparison_is_interrupted_as_the_plan_of_one_shape_is(
+    folder: Path, headway: Headway
+) -> None:
+    """Also without a target: it is of machines for rent, not of this one."""
+    spot = ("--set", "resources.spot=all", "--nodes", "8")
+    [compared] = facts(headway, "llama2-7b", "--compare", "H100:8", *spot)["plans"]
+    [one] = facts(headway, "llama2-7b", "--on", "H100:8", *spot)["plans"]
+    assert compared["interruptions"] == one["interruptions"]

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from headway.cli.plan.gate import plan_for, require_planned
+from headway.cli.target_render import resolved_for
 from headway.errors import CheckFailed
-from headway.spec.load import load_run
+from headway.spec.load import load_run, load_target
 from support.in_process import Headway
 
 RUN = """\
@@ -21,7 +22,8 @@ data: {train: "s3://data/wiki"}
 TARGETS = """\
 small: {resources: {accelerators: 'L4:1'}, pod: {resources: {cpu: 8, memory: 64Gi}}}
 large: {resources: {accelerators: 'H100:8'}, pod: {resources: {cpu: 8, memory: 640Gi}},
-        prices: {H100: 4}}
+        prices: {H100: 4}, storage: 's3://runs/all',
+        image: 'it@sha256:0000000000000000000000000000000000000000000000000000000000000000'}
 either: {resources: {accelerators: ['H100:8', 'L4:8']}, pod: {resources: {cpu: 8, memory: 64Gi}}}
 described: {machine: hgx-h100, pod: {resources: {cpu: 8, memory: 8Gi}}}
 """
@@ -114,3 +116,65 @@ def test_the_plan_of_a_run_that_exists_is_compared_with_it(folder: Path, headway
     assert said.out.startswith("begun: 0 steps\n")
     assert "started without a plan" in said.out
     assert json.loads(headway("plan", "begun", "--json").out)["place"] is None
+
+
+def test_a_run_that_has_begun_is_not_refused(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its budget may have been raised, and it trains where a plan says that it does not fit."""
+    budget = load_run(None, ["budget.usd=100"])
+    require_planned(budget, "large", None, anyway=False, has_begun=lambda: True)
+    assert "warning: it is over its budget on H100:8" in capsys.readouterr().err
+
+
+def test_a_budget_is_judged_by_the_targets_own_prices_only(here: Path) -> None:
+    free = TARGETS.replace("prices: {H100: 4}", "prices: {A100: 4}")
+    (here / "targets.yaml").write_text(free)
+    require_planned(load_run(None, ["budget.usd=1"]), "large", None, anyway=False)
+
+
+def test_on_ones_own_machine_a_budget_refuses_nothing(here: Path) -> None:
+    limits = ["resources.accelerators=H100:8", "budget.usd=1", "budget.hours=1"]
+    require_planned(load_run(None, limits), None, None, anyway=False)
+
+
+def test_a_name_of_boards_of_two_sizes_refuses_what_no_board_holds(here: Path) -> None:
+    """`A100` is planned as 40 GB, and may have 80."""
+    gpt = "model={type: gpt2, config: {n_embd: 2560, n_layer: 32, n_head: 32, vocab_size: 50304}}"
+    settings = [gpt, "batch.micro=1", "data.sequence_length=1024", "shard=none"]
+    for kind, is_refused in (("A100:1", False), ("A100-40GB:1", True)):
+        loaded = load_run(None, [*settings, f"resources.accelerators={kind}"])
+        plan = plan_for(loaded, "large", None)
+        assert plan is not None
+        assert plan.fleets[0].fits.verdict == "no"
+        if is_refused:
+            with pytest.raises(CheckFailed):
+                require_planned(loaded, "large", None, anyway=False)
+        else:
+            require_planned(loaded, "large", None, anyway=False)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "{from: meta-llama/Llama-2-7b-hf}",
+        "{type: llama, config: {hidden_size: 2560, num_hidden_layers: 32, num_attention_heads: 32, "
+        "intermediate_size: 6912}}",
+    ],
+)
+def test_a_run_is_laid_out_as_its_plan_says(here: Path, model: str) -> None:
+    """Also where the shape is that of a name on the hub, or the vocabulary that of a tokenizer
+    there: a run that was planned as sharded would not fit unsharded."""
+    (here / "run.yaml").write_text(
+        f"version: 1\nname: it\nmodel: {model}\nbatch: {{global: 64, micro: 1}}\n"
+        "data: {train: {sources: ['s3://some/text.txt'], tokenizer: gpt2}}\n"
+        "train_for: 10 steps\nresources: {accelerators: 'A100-40GB:8'}\n"
+    )
+    loaded = load_run()
+    plan = plan_for(loaded, "large", None)
+    assert plan is not None
+    layout = plan.fleets[0].layout
+    assert layout is not None
+    assert layout.shard_devices == 8
+    resolved = resolved_for(loaded, load_target("large", here))
+    assert (resolved.sharded, resolved.checkpoint_activations) == (True, layout.recomputes)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.plan.measurement import measured_here
-from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.data.random_set import write_random_set
 from headway.errors import BadInput
 from headway.plan.accelerators import find_device

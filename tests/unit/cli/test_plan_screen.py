@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from headway.cli.model_shape import read_workload
 from headway.cli.plan.asked import Asked, PlannedPlace
 from headway.cli.plan.comparison import ComparedPlans, comparison_screen
 from headway.cli.plan.difference import difference_screen
@@ -18,7 +19,6 @@ from headway.cli.plan.estimate import (
 )
 from headway.cli.plan.explanation import explanation
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
-from headway.cli.plan.model_shape import read_workload
 from headway.cli.plan.page import comparison_page
 from headway.cli.plan.screen import screen
 from headway.cli.terminal import Line

@@ -81,16 +81,16 @@ def test_auto_is_left_to_the_size_where_the_device_is_not_known(tmp_path: Path) 
         ["resources.accelerators=[H100:8, RTX-9:8]"],
     ):
         run = read(tmp_path, "gpt2-xl", *settings)
-        assert auto_layout(run, VOCABULARY, node, 1) is None
+        assert auto_layout(run, planned(run), node, 1) is None
 
 
 def test_auto_fits_each_device_that_a_run_may_get(tmp_path: Path) -> None:
     settings = ["batch.micro=1", "precision=bf16"]
     node = Hardware(cores=8, cuda_devices=8)
     run = read(tmp_path, "gpt2-xl", *settings, "resources.accelerators=H100:8")
-    assert auto_layout(run, VOCABULARY, node, 1) == AutoLayout(shards=False, recomputes=False)
+    assert auto_layout(run, planned(run), node, 1) == AutoLayout(shards=False, recomputes=False)
     run = read(tmp_path, "gpt2-xl", *settings, "resources.accelerators=[H100:8, A10G:8]")
-    assert auto_layout(run, VOCABULARY, node, 1) == AutoLayout(shards=True, recomputes=False)
+    assert auto_layout(run, planned(run), node, 1) == AutoLayout(shards=True, recomputes=False)
 
 
 def test_changes_fit_and_have_a_price(tmp_path: Path) -> None:

@@ -130,9 +130,9 @@ def plan(
 
 def _measured(asked: Asked) -> dict[Fleet, StepTime]:
     """Of the first fleet, which has to be this machine."""
+    from headway.cli.model_shape import UnknownShape, read_workload
     from headway.cli.output import say
     from headway.cli.plan.measurement import measured_here
-    from headway.cli.plan.model_shape import UnknownShape, read_workload
     from headway.errors import BadInput
     from headway.plan.fit import chosen_layout
 

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.plan.asked import fleets_of, numbers_of_nodes, shape_of
 from headway.cli.plan.estimate import FleetPlan, RunPlan, fleet_plan, model_section
 from headway.cli.plan.figure_text import money, shown
-from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.errors import BadInput
 from headway.plan.accelerators import find_device
 from headway.plan.fleet import Fleet
@@ -58,6 +58,8 @@ def compared(asked: Asked, shapes: str, nodes: str | None, device: str | None) -
     workload = read_workload(asked.loaded)
     if isinstance(workload, UnknownShape):
         raise BadInput(workload.problem, workload.hint)
+    # Machines for rent, wherever it is asked.
+    asked = replace(asked, place=replace(asked.place, is_here=False))
     numbers = numbers_of_nodes(nodes, asked.run.resources.nodes) if nodes else None
     found = (
         _auto(asked, workload, numbers)

@@ -7,13 +7,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.output import short_count
 from headway.cli.plan.cost_section import hourly_words, planned_cost
 from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.goodput_section import run_time
 from headway.cli.plan.memory_section import memory_section, memory_words
-from headway.cli.plan.model_shape import UnknownShape, read_workload
 from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
 from headway.plan.batch_division import num_micro_batches, share_of
@@ -274,7 +274,12 @@ def _with_cost(plan: FleetPlan, asked: Asked, workload: Workload, seconds: Figur
         usd=found.cost.usd,
         sections=(*plan.sections, found.section),
         notes=notes,
-        budget=_budget(asked.run.budget, seconds, found.cost.usd),
+        # Prices of public pages are nobody's bill.
+        budget=_budget(
+            asked.run.budget,
+            seconds,
+            None if found.price is None or found.price.published else found.cost.usd,
+        ),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.plan.model_shape import UnknownShape
+from headway.cli.model_shape import UnknownShape
 
 if TYPE_CHECKING:
     from headway.cli.plan.comparison import ComparedPlans

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from headway.errors import CheckFailed, HeadwayError
+from headway.plan.accelerators import find_device, most_memory_gib
 
 if TYPE_CHECKING:
     from headway.cli.plan.estimate import FleetPlan, RunPlan
@@ -15,21 +17,47 @@ if TYPE_CHECKING:
 ANYWAY = "to run it all the same: --anyway"
 
 
-def require_planned(loaded: Loaded, on: str | None, nodes: int | None, anyway: bool) -> None:
-    """Raises if the run does not fit or breaks its budget wherever it may land, unless `anyway`;
-    warns if only some of those places do. What cannot be planned has the benefit of the doubt."""
+def require_planned(
+    loaded: Loaded,
+    on: str | None,
+    nodes: int | None,
+    anyway: bool,
+    has_begun: Callable[[], bool] = lambda: False,
+) -> None:
+    """Raises if the run does not fit or breaks its budget wherever it may land, unless `anyway` or
+    it has begun: a plan is of the whole run, and does not know better than one that trains. Warns
+    if only some of those places do. What cannot be planned has the benefit of the doubt."""
     from headway.cli.output import hint, warn
 
     plan = plan_for(loaded, on, nodes)
     if plan is None:
         return
-    refused = [one for one in plan.fleets if one.is_refused]
+    refused = [one for one in plan.fleets if _is_refused(plan, one)]
+    may_refuse = len(refused) == len(plan.fleets) and not anyway and not has_begun()
     for one in refused:
         change = "; ".join([*one.change_words[:1], ANYWAY])
-        if len(refused) == len(plan.fleets) and not anyway:
+        if may_refuse:
             raise CheckFailed(refusal_words(plan, one), change)
         warn(refusal_words(plan, one))
         hint(*one.change_words[:1])
+
+
+def _is_refused(plan: RunPlan, one: FleetPlan) -> bool:
+    if one.fits.verdict == "no":
+        return _is_too_large(plan, one)
+    # Nobody keeps a budget on one's own machine.
+    is_over = one.budget is not None and one.budget.verdict == "no"
+    return is_over and plan.asked.place.target is not None
+
+
+def _is_too_large(plan: RunPlan, one: FleetPlan) -> bool:
+    """Whether it is for any board of the name that was asked for: `A100` has 40 or 80 GB."""
+    wanted = plan.asked.run.resources.accelerators
+    if wanted is None or one.fleet.device is None or one.peak is None:
+        return True
+    kinds = [choice.kind for choice in wanted.choices if not choice.is_cpu]
+    rooms = [most_memory_gib(kind) for kind in kinds if find_device(kind) == one.fleet.device]
+    return one.peak.low > max((room * 2**30 for room in rooms if room is not None), default=0.0)
 
 
 def plan_for(loaded: Loaded, on: str | None, nodes: int | None) -> RunPlan | None:

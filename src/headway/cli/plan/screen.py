@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from headway.cli.model_shape import UnknownShape
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
-from headway.cli.plan.model_shape import UnknownShape
 
 if TYPE_CHECKING:
     from headway.cli.plan.estimate import FleetPlan, PlanAnswer, RunPlan

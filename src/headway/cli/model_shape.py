@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from headway.errors import HeadwayError, SpecError
+from headway.cli.preflight import parameters_of
+from headway.errors import BadInput, HeadwayError, SpecError
 from headway.plan.model_size import COUNTED
 from headway.plan.workload import Workload, workload_of
 from headway.preflight.vocabulary import vocabulary_size
@@ -75,6 +76,25 @@ def read_workload(loaded: Loaded) -> Workload | UnknownShape:
         problem = _why(teacher, taught)
         return UnknownShape(f"objective.teacher: {problem.problem}", problem.hint)
     return found
+
+
+def known_workload(loaded: Loaded) -> Workload | None:
+    """What `run` and `check` decide by, the same as `plan`. None: the shape is not known."""
+    if loaded.run.model is None or loaded.run.batch is None:
+        return None  # said elsewhere
+    with suppress(BadInput):  # so is a config that no model can be built from
+        found = read_workload(loaded)
+        return found if isinstance(found, Workload) else None
+    return None
+
+
+def known_parameters(loaded: Loaded) -> int | None:
+    """Number of the model's parameters, if its shape is known. Raises if its config is not a valid
+    size."""
+    workload = known_workload(loaded)
+    if workload is not None:
+        return workload.model.size.parameters
+    return parameters_of(loaded.run, vocabulary_size(loaded))  # a teacher alone may be unknown
 
 
 def _why(model: ModelConfig, saved: Mapping[str, Any] | None) -> UnknownShape:
