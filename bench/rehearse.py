@@ -15,14 +15,13 @@ import sys
 from dataclasses import replace
 from functools import partial
 from importlib.resources import files
-from typing import Any
 
 from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import highest_moment, step_shape
 from headway.plan.workload import Layout, Workload, workload_of
 from headway.spec.load import load_run
 from headway.spec.resolve import LARGE_MODEL_PARAMETERS
-from support.rehearsal import rehearsed_bytes
+from support.rehearsal import put_rehearsed
 from support.workers import in_worker_process
 
 TARGET = 0.10
@@ -39,7 +38,7 @@ def main() -> int:
         for ranks in SHAPES:
             recomputes = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
             layout = Layout(shard_devices=ranks, recomputes=recomputes)
-            peak = in_worker_process(partial(_rehearse, workload, layout, ranks))
+            _, peak = in_worker_process(partial(put_rehearsed, workload, layout, ranks))
             moment, counted = _counted(workload, layout, ranks)
             errors[f"{preset} on {ranks}"] = error = counted / peak - 1
             print(
@@ -69,10 +68,6 @@ def _presets() -> list[str]:
         return named.split(",")
     folder = files("headway.spec") / "presets"
     return sorted(one.name.removesuffix(".yaml") for one in folder.iterdir())
-
-
-def _rehearse(workload: Workload, layout: Layout, ranks: int, answers: Any) -> None:
-    answers.put(rehearsed_bytes(workload, layout, ranks).peak)
 
 
 def _counted(workload: Workload, layout: Layout, ranks: int) -> tuple[str, int]:

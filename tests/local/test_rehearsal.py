@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import pytest
 
@@ -12,7 +11,7 @@ from headway.plan.fleet import Fleet
 from headway.plan.memory_peak import highest_moment, step_shape
 from headway.plan.workload import Layout, Workload, workload_of
 from headway.spec.run_file import RunFile
-from support.rehearsal import rehearsed_bytes
+from support.rehearsal import put_rehearsed
 from support.workers import in_worker_process
 
 pytestmark = pytest.mark.local
@@ -43,16 +42,11 @@ def workload() -> Workload:
     return found
 
 
-def rehearse(layout: Layout, ranks: int, answers: Any) -> None:
-    found = rehearsed_bytes(workload(), layout, ranks)
-    answers.put((found.state, found.peak))
-
-
 def test_what_is_counted_is_what_the_real_step_holds() -> None:
     """One of 64 ranks that hold a model together; the others are in `make rehearse`."""
     layout, ranks = Layout(64, recomputes=True), 64
-    state, peak = in_worker_process(partial(rehearse, layout, ranks))
     whole = workload()
+    state, peak = in_worker_process(partial(put_rehearsed, whole, layout, ranks))
     shape = step_shape(whole, Fleet(None, 8, ranks // 8), layout)
     _, parts = highest_moment(replace(shape, on_gpu=True, has_gradients=True))
     assert sum(parts.values()) == pytest.approx(peak, rel=0.05)

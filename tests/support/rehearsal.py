@@ -73,6 +73,12 @@ def rehearsed_bytes(workload: Workload, layout: Layout, num_ranks: int) -> Rehea
     )
 
 
+def put_rehearsed(workload: Workload, layout: Layout, num_ranks: int, answers: Any) -> None:
+    """For a process of its own: (state, peak)."""
+    found = rehearsed_bytes(workload, layout, num_ranks)
+    answers.put((found.state, found.peak))
+
+
 def _with_layers(workload: Workload, number: int) -> Workload:
     model = workload.model
     key = NUM_LAYERS.get(model.type, "num_hidden_layers")
