@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from cluster_tool import cluster as tool
 from cluster_tool import network
 from cluster_tool.cluster import Cluster, GivenCluster
 from cluster_tool.commands import try_to
-from support.lab import Lab
+from support.lab import SPOT_LABEL, Lab
 from support.s3 import credentials, s3_server
 
 
@@ -100,3 +100,19 @@ def bucket(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterato
         lab.change_target(storage={"url": "s3://bucket/team", "secret": "bucket"})
         lab.storage = tmp_path / "s3" / "bucket" / "team"
         yield lab.storage
+
+
+@pytest.fixture
+def spot(own_cluster: Cluster) -> Iterator[set[str]]:
+    """Names of machines that carry SPOT_LABEL: all but one."""
+    names = [node.name for node in own_cluster.nodes[1:]]
+
+    def label(labels: Mapping[str, str | None]) -> None:
+        for name in names:
+            own_cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": labels}})
+
+    label(SPOT_LABEL)
+    try:
+        yield set(names)
+    finally:
+        label(dict.fromkeys(SPOT_LABEL))

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 from lightkube.resources.core_v1 import Pod
 
-from cluster_tool import faults
 from cluster_tool.cluster import Cluster
 from headway.clock import seconds_of
 from headway.errors import HeadwayError
 from headway.kube.client import KubeClient
 from headway.kube.names import labels
-from support.lab import RUN_FILE, Lab, is_ready
+from support.lab import RUN_FILE, SPOT_LABEL, Lab
 from support.waiting import wait_for
 
 pytestmark = [
@@ -25,7 +24,6 @@ pytestmark = [
     pytest.mark.timeout(560),
     pytest.mark.long("two launches and a new coordinator; histories of pods are in unit tests"),
 ]
-LABEL, SPOT = "headway-test/capacity-type", "spot"
 PRICES = {"on_demand": 36.0, "spot": 18.0}
 """Dollars per hour of a node: a cent a second, or half of one."""
 INTERVAL_SECONDS = 20.0
@@ -33,22 +31,6 @@ INTERVAL_SECONDS = 20.0
 CENT = 0.01
 RBAC = "rbac.authorization.k8s.io"
 ROLES, BINDINGS = (f"/apis/{RBAC}/v1/{kind}" for kind in ("clusterroles", "clusterrolebindings"))
-
-
-@pytest.fixture
-def spot(own_cluster: Cluster) -> Iterator[set[str]]:
-    """Names of machines that carry the label: all but one, where the coordinator is."""
-    names = [node.name for node in own_cluster.nodes[1:]]
-
-    def label(value: str | None) -> None:
-        for name in names:
-            own_cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL: value}}})
-
-    label(SPOT)
-    try:
-        yield set(names)
-    finally:
-        label(None)
 
 
 @pytest.fixture
@@ -140,7 +122,7 @@ def test_a_run_stops_at_its_budget_and_continues(
     lab: Lab, spot: set[str], node_rights: None, observer: Observer
 ) -> None:
     lab.write_run(RUN_FILE + "resources: {nodes: 2, spot: all}\n")
-    lab.change_target(prices={"cpu": PRICES}, spot_label={LABEL: SPOT})
+    lab.change_target(prices={"cpu": PRICES}, spot_label=SPOT_LABEL)
     lab.headway("run", "--on", "lab")
     lab.wait_for_step(5)
     lab.headway("stop")
@@ -155,7 +137,7 @@ def test_a_run_stops_at_its_budget_and_continues(
     # Enough for another start, however slow the machine is, and for some steps.
     budget = round(2.5 * first["usd"] + 20 * CENT, 2)
     lab.headway("run", "--on", "lab", "--set", f"budget.usd={budget}")
-    _replace_the_coordinator(lab)
+    lab.replace_coordinator(120)
     event = wait_for("the budget to be used up", lambda: _budget_event(lab), 420)
     assert event is not None
     assert event["usd"] == budget
@@ -187,16 +169,3 @@ def _spent(lab: Lab) -> dict[str, Any]:
 def _budget_event(lab: Lab) -> dict[str, Any] | None:
     found = [one for one in lab.directory().launcher.read()[0] if one["event"] == "budget"]
     return found[0] if found else None
-
-
-def _replace_the_coordinator(lab: Lab) -> None:
-    before = lab.pods("coordinator")[0]["metadata"]
-    assert faults.evict(lab.cluster.api, lab.namespace, before["name"])
-    wait_for(
-        "another coordinator",
-        lambda: any(
-            pod["metadata"]["uid"] != before["uid"] and is_ready(pod)
-            for pod in lab.pods("coordinator")
-        ),
-        120,
-    )

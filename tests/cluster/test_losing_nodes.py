@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import pytest
 
 from cluster_tool import faults
-from support.lab import Lab, is_ready
+from support.lab import Lab
 from support.plugs import away_from_the_coordinator, pull_the_plug
 from support.stolen_time import Deadline
 from support.waiting import wait_for
@@ -72,7 +72,7 @@ def test_a_worker_and_the_coordinator_without_power(lab: Lab) -> None:
         # They are kept apart while there is room.
         apart = lab.node_of(lab.pods("coordinator")[0])
         faults.cordon(apart, lab.cluster.api)
-        _move_the_coordinator(lab)
+        lab.replace_coordinator(MOVED_SECONDS)
         faults.uncordon(apart, lab.cluster.api)
         node = lab.node_of(lab.pods("coordinator")[0])
         assert node.name in lab.machines_of_workers()
@@ -88,28 +88,15 @@ def test_the_coordinator_is_told_to_move(lab: Lab) -> None:
     while, because its name resolves late, keep training and stay in the run."""
     with running(lab, nodes=2):
         for _ in range(2):
-            _move_the_coordinator(lab)
+            lab.replace_coordinator(MOVED_SECONDS)
         faults.slow_dns(lab.cluster.dns, LATE_SECONDS)
-        _move_the_coordinator(lab)
+        lab.replace_coordinator(MOVED_SECONDS)
         lab.require_steps(1.5 * LATE_SECONDS)
         faults.quick_dns(lab.cluster.dns)
         lab.headway("scale", "--nodes", "3")
         lab.wait_for_workers(3)
         starts = [one for one in lab.directory().history() if one["event"] == "started"]
         assert len(starts) == 1, "the others have kept what they had"
-
-
-def _move_the_coordinator(lab: Lab) -> None:
-    before = lab.pods("coordinator")[0]["metadata"]
-    assert faults.evict(lab.cluster.api, lab.namespace, before["name"])
-    wait_for(
-        "another coordinator",
-        lambda: any(
-            pod["metadata"]["uid"] != before["uid"] and is_ready(pod)
-            for pod in lab.pods("coordinator")
-        ),
-        MOVED_SECONDS,
-    )
 
 
 @pytest.mark.trap(33)

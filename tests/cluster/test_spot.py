@@ -2,35 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from cluster_tool.cluster import Cluster
 from headway.kube.names import INDEX
-from support.lab import RUN_FILE, Lab
+from support.lab import RUN_FILE, SPOT_LABEL, Lab
 from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(180)]
-
-LABEL, SPOT = "headway-test/capacity-type", "spot"
-
-
-@pytest.fixture
-def spot(own_cluster: Cluster) -> Iterator[set[str]]:
-    """Names of machines that carry the label: all but one."""
-    names = [node.name for node in own_cluster.nodes[1:]]
-
-    def label(value: str | None) -> None:
-        for name in names:
-            own_cluster.api.patch(f"/api/v1/nodes/{name}", {"metadata": {"labels": {LABEL: value}}})
-
-    label(SPOT)
-    try:
-        yield set(names)
-    finally:
-        label(None)
 
 
 def _by_index(lab: Lab) -> dict[int, dict[str, Any]]:
@@ -42,7 +22,7 @@ def _by_index(lab: Lab) -> dict[int, dict[str, Any]]:
 def test_the_fewest_are_never_on_spot_machines(lab: Lab, spot: set[str]) -> None:
     lab.write_run(RUN_FILE + "resources: {nodes: 2..3, spot: above_min}\n")
     # The machine that stays has room for two of them and the coordinator, not for three.
-    lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}}, spot_label={LABEL: SPOT})
+    lab.change_target({"resources": {"cpu": "600m", "memory": "2Gi"}}, spot_label=SPOT_LABEL)
     lab.headway("run", "--on", "lab", "--nodes", "3")
     wait_for("three pods", lambda: len(_by_index(lab)) == 3)
     pods = _by_index(lab)

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from cluster_tool import cluster as tool
+from cluster_tool import faults
 from cluster_tool.cluster import Cluster
 from cluster_tool.node import Node
 from headway.clock import seconds_of
@@ -32,6 +33,8 @@ COMPARED_AFTER = 100
 """Steps of the last generation whose losses are compared."""
 TOLERANCE = 1e-5
 STEP_SECONDS = 5.0
+SPOT_LABEL = {"headway-test/capacity-type": "spot"}
+"""Of machines that play spot machines."""
 
 
 class Lab:
@@ -171,6 +174,19 @@ class Lab:
             if "deletionTimestamp" not in pod["metadata"]
             and pod["status"]["phase"] in ("Pending", "Running")
         ]
+
+    def replace_coordinator(self, seconds: float) -> None:
+        """Evicts its pod, and waits for so long until another one is ready."""
+        before = self.pods("coordinator")[0]["metadata"]
+        assert faults.evict(self.cluster.api, self.namespace, before["name"])
+        wait_for(
+            "another coordinator",
+            lambda: any(
+                pod["metadata"]["uid"] != before["uid"] and is_ready(pod)
+                for pod in self.pods("coordinator")
+            ),
+            seconds,
+        )
 
     def markers(self) -> list[dict[str, Any]]:
         """Lost pods that keep others off their machines."""

@@ -100,7 +100,7 @@ def examined(
 
 def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     """Nothing where the devices cannot run it, which `require_devices` says, or in a preset."""
-    from headway.cli.model_shape import known_parameters
+    from headway.cli.model_shape import known_parameters, known_workload
     from headway.cli.target_render import resolved_for
     from headway.errors import HeadwayError
     from headway.launch.hardware import this_machine
@@ -109,7 +109,7 @@ def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     from headway.spec.quantities import Interval
     from headway.spec.resolve import resolve
 
-    parameters = known_parameters(loaded)
+    parameters = known_parameters(loaded, known_workload(loaded))
     interruptions = None
     try:
         if on is not None:
@@ -169,14 +169,14 @@ def _require_here(loaded: Loaded, targets: list[str]) -> None:
 
 def run_facts(loaded: Loaded) -> dict[str, Any]:
     """What the run will be, as data. Numbers that only the data determines are null."""
-    from headway.cli.model_shape import known_parameters
+    from headway.cli.model_shape import known_parameters, known_workload
     from headway.plan.memory_need import state_bytes
     from headway.spec.resolve import choose_micro
 
     run = loaded.run
     if run.command is not None:
         return _script_facts(loaded)
-    parameters = known_parameters(loaded)
+    parameters = known_parameters(loaded, known_workload(loaded))
     facts: dict[str, Any] = {"name": run.name or loaded.folder.name}
     if run.model is not None:
         facts["model"] = {

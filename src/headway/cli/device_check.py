@@ -115,14 +115,15 @@ def resolved_for(
     validation_sets: Mapping[str, str | Path] | None = None,
 ) -> Resolved:
     """The run on that many nodes of a machine, its layout by what fits."""
+    workload = known_workload(loaded)
     return resolve(
         loaded,
         machine,
         nodes=nodes,
-        parameters=known_parameters(loaded),
+        parameters=known_parameters(loaded, workload),
         train_set=train_set,
         validation_sets=validation_sets or {},
-        auto=auto_layout(loaded.run, known_workload(loaded), machine, nodes),
+        auto=auto_layout(loaded.run, workload, machine, nodes),
     )
 
 

@@ -88,10 +88,9 @@ def known_workload(loaded: Loaded) -> Workload | None:
     return None
 
 
-def known_parameters(loaded: Loaded) -> int | None:
+def known_parameters(loaded: Loaded, workload: Workload | None) -> int | None:
     """Number of the model's parameters, if its shape is known. Raises if its config is not a valid
-    size."""
-    workload = known_workload(loaded)
+    size. `workload`: that of `known_workload`, which reads files."""
     if workload is not None:
         return workload.model.size.parameters
     return parameters_of(loaded.run, vocabulary_size(loaded))  # a teacher alone may be unknown

@@ -120,7 +120,7 @@ def train_here(
     plan."""
     from headway.cli.device_check import require_devices_here, resolved_for
     from headway.cli.hub_pins import spec_before, with_hub_commits
-    from headway.cli.model_shape import known_parameters
+    from headway.cli.model_shape import known_parameters, known_workload
     from headway.cli.plan.gate import require_planned
     from headway.cli.preflight import (
         require_trainable_here,
@@ -159,7 +159,7 @@ def train_here(
     require_devices_here(loaded, this_machine(), nodes)
     # A run that has begun did fit.
     require_planned(loaded, None, nodes, anyway or RunDirectory.exists(location))
-    parameters = known_parameters(loaded)
+    parameters = known_parameters(loaded, known_workload(loaded))
     loaded = with_hub_commits(loaded, lambda: spec_before(location))
     packages = packages_of(loaded, python_here, location)
     with ExitStack() as background:

@@ -210,16 +210,17 @@ def _plan(
 ) -> TargetPlan:
     _refuse_stream(loaded)
     require_supported_on(loaded, found)
+    workload = known_workload(loaded)
     with errors_located(found):
         resolved = resolve_on_target(
             loaded,
             found.target,
             nodes=nodes,
-            parameters=known_parameters(loaded),
+            parameters=known_parameters(loaded, workload),
             layout=layout,
             folders=folders,
             digests=digests,
-            workload=known_workload(loaded),
+            workload=workload,
         )
         plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved)
         plan.objects(NOT_SHOWN)  # raises what is wrong with the target
