@@ -43,7 +43,7 @@ def node_rights(own_cluster: Cluster, namespace: str) -> Iterator[None]:
         "apiGroup": RBAC,
     }
     role = {"kind": "ClusterRole", "name": name, "apiGroup": RBAC}
-    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}
+    rule = {"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list"]}
     api.create(ROLES, {"metadata": {"name": name}, "rules": [rule]})
     api.create(BINDINGS, {"metadata": {"name": name}, "roleRef": role, "subjects": [group]})
     try:

@@ -55,6 +55,8 @@ class FakeKube:
         """How many more calls that begin so (`DELETE /api/v1/...`) are answered with 500."""
         self.refusing: dict[str, list[tuple[int, str]]] = {}
         """Status and message for the next calls that begin so."""
+        self.retry_after_seconds: int | None = None
+        """What answers ask a client to wait for."""
         self.calls: list[str] = []
         """All that were answered, such as `GET /apis/...`."""
         self.pod_patches: list[Any] = []
@@ -327,7 +329,10 @@ class FakeKube:
         return 200, "".join(f"{stamp} {line}\n" for line in text.splitlines()).encode()
 
     def _status(self, code: int, message: str) -> tuple[int, bytes]:
-        return code, json.dumps({"kind": "Status", "code": code, "message": message}).encode()
+        status: Object = {"kind": "Status", "code": code, "message": message}
+        if self.retry_after_seconds is not None:
+            status["details"] = {"retryAfterSeconds": self.retry_after_seconds}
+        return code, json.dumps(status).encode()
 
 
 def coordinator_path(run: str) -> str:

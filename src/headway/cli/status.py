@@ -146,10 +146,18 @@ def _state_of(found: RunStatus, on_cluster: ClusterRunStatus) -> State:
 
 
 def _budget(events: Sequence[Event], on: str) -> list[tuple[str, str]]:
-    """Lines for a run whose newest start ended because its budget was used up."""
+    """Lines for a run whose newest start ended because its budget was used up, or could not be
+    kept."""
     from headway.state.spent_money import used_budget
 
-    last = [event for event in events if event["event"] in ("launched", "budget")][-1:]
+    known = ("launched", "budget", "budget_unknown")
+    last = [event for event in events if event["event"] in known][-1:]
+    if last and last[0]["event"] == "budget_unknown":
+        why, what = last[0]["reason"], last[0]["hint"]
+        return [
+            ("budget", f"it cannot be kept, and a resumed run stops again: {why}"),
+            ("hint", f"{what}, then headway run --on {on}"),
+        ]
     return [
         (
             "budget",
@@ -202,6 +210,8 @@ def _lines(
         lines.append(("goodput", goodput_text(found.goodput)))
     if found.spending is not None:
         lines.append(("spent", spending_text(found.spending)))
+    if found.spending_problem is not None:
+        lines.append(("warning", f"what it has cost is not known: {found.spending_problem}"))
     lines.append(("folder", found.folder))
     if found.is_script:
         from headway.state.run_directory import OUTPUT

@@ -19,7 +19,7 @@ from lightkube.codecs import from_dict
 from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
 from lightkube.core.exceptions import ConfigError
 from lightkube.core.resource import NamespacedResource
-from lightkube.models.meta_v1 import Status
+from lightkube.models.meta_v1 import Status, StatusDetails
 from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod, Secret
@@ -70,6 +70,9 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 class ClusterUnreachable(HeadwayError, OSError):
     """The API server does not answer; it may soon."""
+
+    retry_after_seconds = 0.0
+    """What it asks to wait for before the next call."""
 
 
 class PodUnreachable(ClusterUnreachable):
@@ -231,10 +234,12 @@ class KubeClient:
                 raise
             return True
 
-    def call(self, method: str, path: str, sent: Object | None = None) -> Object:
+    def call(
+        self, method: str, path: str, sent: Object | None = None, accept: str = "application/json"
+    ) -> Object:
         """For kinds of object that lightkube does not know. A patch is a merge patch."""
         kind = PatchType.MERGE.value if method == "PATCH" else "application/json"
-        headers = {"Content-Type": kind} if sent is not None else {}
+        headers = {"Accept": accept} | ({"Content-Type": kind} if sent is not None else {})
         content = json.dumps(sent).encode() if sent is not None else None
         with _words(path.partition("?")[0]):
             response = self._http.request(method, path, content=content, headers=headers)
@@ -413,6 +418,9 @@ def _require_success(response: httpx2.Response) -> None:
         if status is None:
             text = response.text.strip()[:500] or response.reason_phrase
             status = Status(code=response.status_code, message=text)
+        if (seconds := response.headers.get("Retry-After", "")).isdigit():
+            status.details = status.details or StatusDetails()
+            status.details.retryAfterSeconds = int(seconds)
         raise ApiError(status=status)
 
 
@@ -478,5 +486,8 @@ def _refusal(what: str, status: Status, may: str) -> HeadwayError:
     if status.code == 403 and NOT_BY_RIGHTS.search(message) is None:
         return Forbidden(f"{what}: {message}", f"ask the administrator of the namespace for {may}")
     if status.code is not None and (status.code >= 500 or status.code == 429):
-        return ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
+        error = ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
+        if status.details is not None:
+            error.retry_after_seconds = float(status.details.retryAfterSeconds or 0)
+        return error
     return RequestRefused(f"{what}: {message}")

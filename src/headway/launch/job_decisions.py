@@ -66,6 +66,15 @@ class RunFacts:
     """Time used, if it was read at this look and there is a budget."""
     spent_usd: float | None = None
     """Money spent, if that is counted and known."""
+    money_problem: MoneyProblem | None = None
+
+
+@dataclass(frozen=True)
+class MoneyProblem:
+    """Why it is not known what a run with a budget has cost, and will not be: it must not go on."""
+
+    reason: str
+    hint: str
 
 
 @dataclass(frozen=True)
@@ -89,6 +98,11 @@ class NoteBudget:
 
     spent_seconds: float | None = None
     spent_usd: float | None = None
+
+
+@dataclass(frozen=True)
+class NoteMoneyProblem:
+    problem: MoneyProblem
 
 
 @dataclass(frozen=True)
@@ -122,6 +136,7 @@ JobDecision = (
     NoteLaunch
     | NoteScaling
     | NoteBudget
+    | NoteMoneyProblem
     | StopRun
     | MendJob
     | EndSuspicions
@@ -171,6 +186,8 @@ class JobTracker:
             return [StopRun()]
         if _is_used_up(facts.spent_usd, self.budget_usd):
             return [NoteBudget(spent_usd=facts.spent_usd), StopRun()]
+        if facts.money_problem is not None:
+            return [NoteMoneyProblem(facts.money_problem), StopRun()]
         if _is_used_up(facts.spent_seconds, self.budget_seconds):
             return [NoteBudget(facts.spent_seconds), StopRun()]
         return []

@@ -27,6 +27,7 @@ from headway.launch.job_decisions import (
     NoteBudget,
     NoteFailure,
     NoteLaunch,
+    NoteMoneyProblem,
     NoteScaling,
     RunFacts,
     StopRun,
@@ -84,9 +85,7 @@ class JobKeeper:
         hours = budget.hours
         self._tracker = JobTracker(None if hours is None else 3600 * hours, budget.usd)
         self.money = (
-            MoneyKeeper(kube, rates, budget.usd, notes.directory.store, clock, notes.say)
-            if rates is not None
-            else None
+            MoneyKeeper(kube, rates, budget.usd, notes, clock) if rates is not None else None
         )
         if self.money is not None:
             pods.watch.on_deleted = self.money.note_deleted
@@ -186,6 +185,8 @@ class JobKeeper:
                 is_done = True
             if isinstance(decision, NoteFailure) and not is_done:
                 return  # if this keeper ended now, the Job would be deleted too early
+            if isinstance(decision, NoteMoneyProblem) and not is_done:
+                return  # the store is away: workers that are stopped now could not save
 
     def _facts(self, job: Job | None) -> RunFacts:
         facts = None if job is None else job_facts(job)
@@ -200,6 +201,7 @@ class JobKeeper:
             is_hopeless=is_hopeless,
             spent_seconds=self._spent_seconds() if is_running else None,
             spent_usd=self._spent_usd(facts, pods),
+            money_problem=None if self.money is None else self.money.problem,
         )
 
     def _spent_usd(self, job: JobFacts | None, pods: Sequence[PodFacts] | None) -> float | None:
@@ -239,6 +241,8 @@ class JobKeeper:
                 self._pods.replacements.scale(nodes)
             case NoteBudget(spent_seconds, spent_usd):
                 notes.budget(spent_seconds, spent_usd)
+            case NoteMoneyProblem(problem):
+                notes.money_problem(problem.reason, problem.hint)
             case StopRun():
                 assert job is not None
                 stop_job(self._kube, job)

@@ -35,13 +35,15 @@ class KeeperNotes:
         self.journal = Journal(directory.launcher, clock)
         self._away = ""
         """Why the API server did not answer, once that was said."""
+        self._money_problem = ""
+        """Of this launch, once it was noted."""
 
     def note(self, event: str, **facts: Any) -> None:
         self.journal.note(event, **facts)
 
     def launched(self, launch: str, cluster: str) -> int:
         """Returns the number of its first generation."""
-        resolved = self.resolved
+        resolved, self._money_problem = self.resolved, ""
         generation = next_generation(self.directory)
         self.note(
             "launched",
@@ -87,6 +89,18 @@ class KeeperNotes:
             used = f"{budget.hours:g} hours is used up"
             self.note("budget", hours=budget.hours, spent_hours=round(spent_seconds / 3600, 3))
         self.say(f"the budget of {used}: the run saves and stops")
+
+    def money_problem(self, reason: str, hint: str) -> None:
+        """A budget that cannot be kept. Raises OSError as long as it cannot be recorded."""
+        usd = self.resolved.run.budget.usd
+        assert usd is not None
+        if reason != self._money_problem:
+            self._money_problem = reason
+            self.note("budget_unknown", usd=usd, reason=reason, hint=hint)
+            self.say(
+                f"the budget of {dollars(usd)} cannot be kept: {reason}. The run stops: {hint}"
+            )
+        self.directory.launcher.flush()
 
     def failed(self, node: int, last_words: str | None, why: str) -> None:
         """Once: a keeper before this one, or a worker, may have noted it."""

@@ -55,6 +55,9 @@ REASONS = {
     "budget": Reason(
         "BudgetUsedUp", lambda it: f"{used_budget(it)}: the run saves and stops", True
     ),
+    "budget_unknown": Reason(
+        "BudgetUnknown", lambda it: f"{it['reason']}: the run saves and stops", True
+    ),
     "save_failed": Reason("SaveFailed", lambda it: f"step {it['step']}: {it['reason']}", True),
     "finished": Reason("Finished", lambda it: f"all {it['step']} steps are done"),
     "failed": Reason("Failed", lambda it: str(it["message"]), True),

@@ -4,29 +4,36 @@ written in a thread: the keeper never waits for it."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from math import inf
 
-from headway.clock import Clock
+from headway.clock import Clock, stamp
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
+from headway.kube.client import KubeClient
 from headway.kube.node_prices import NodePrices
+from headway.launch.job_decisions import MoneyProblem
+from headway.launch.keeper_notes import KeeperNotes
+from headway.launch.machine_capacities import MachineCapacities
 from headway.launch.pod_decisions import PodFacts
 from headway.spec.price_config import PriceConfig
 from headway.state.spent_money import (
+    FILE,
     Account,
     Capacity,
+    LaterRecord,
     NodeRate,
+    OpenedAccount,
     PodTime,
     Spending,
     continued_account,
     save_account,
 )
-from headway.state.store import Store
 
 SAVE_SECONDS = 30.0
 """Interval at which the sum is saved, and attempts to read it are repeated."""
+UNREADABLE_SECONDS = 600.0
+"""For which a run with a budget goes on while its record cannot be read."""
 
 
 class MoneyKeeper:
@@ -35,25 +42,29 @@ class MoneyKeeper:
         kube: KubeClient,
         rates: NodePrices,
         budget_usd: float | None,
-        store: Store,
+        notes: KeeperNotes,
         clock: Clock,
-        say: Callable[[str], None],
     ) -> None:
-        self._kube = kube
         self._rates = rates
         self._budget_usd = budget_usd
-        self._store = store
+        self._notes = notes
+        self._store = notes.directory.store
         self._clock = clock
-        self._say = say
+        has_spot_price = any(price.spot is not None for price in rates.kinds.values())
+        self._machines = (
+            MachineCapacities(kube, rates.spot_label, clock, notes.say)
+            if rates.spot_label is not None and has_spot_price
+            else None
+        )
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="money")
-        self._opening: Future[Account] | None = None
+        self._opening: Future[OpenedAccount] | None = None
         self._saving: Future[bool] | None = None
         self._account: Account | None = None
         self._tried = -inf
+        self._failure: Exception | None = None
+        """Of the newest attempt to read the record."""
+        self._failed_at = 0.0
         self._is_superseded = False
-        self._may_read_nodes = True
-        self._capacities: dict[str, Capacity] = {}
-        """By machine."""
         self._deleted: deque[PodFacts] = deque()
         """Since the last look."""
 
@@ -75,6 +86,7 @@ class MoneyKeeper:
         for _ in range(len(self._deleted)):
             pod = self._deleted.popleft()
             by_name[pod.name] = pod  # as it was at last
+        self._look_at_machines(by_name.values())
         self._account.look(
             [
                 PodTime(pod.name, pod.placed_at, pod.ended_at, pod.has_ended)
@@ -112,7 +124,10 @@ class MoneyKeeper:
             return
         self._tried = now
         if self._account is None:
-            self._opening = self._thread.submit(continued_account, self._store)
+            now = self._clock.now()
+            self._opening = self._thread.submit(
+                continued_account, self._store, self._budget_usd, now
+            )
             return
         text = self._account.text(self._budget_usd)
         keeper = self._account.keeper
@@ -123,56 +138,74 @@ class MoneyKeeper:
         try:
             if self._opening is not None and self._opening.done():
                 opening, self._opening = self._opening, None
-                self._account = opening.result()
+                opened = opening.result()
+                self._account, self._failure = opened.account, None
                 self._tried = -inf  # to be saved at once, with the number of this keeper
+                if opened.mended is not None:
+                    self._notes.note("spent_mended", reason=opened.mended)
+                    self._notes.say(opened.mended)
             if self._saving is not None and self._saving.done():
                 saving, self._saving = self._saving, None
                 self._is_superseded = not saving.result()
         except (HeadwayError, OSError, ValueError) as error:
-            self._say(f"what the run costs is not recorded: {error}")
+            if self._failure is None:
+                self._failed_at = self._clock.monotonic()
+            self._failure = error
+            self._notes.say(f"what the run costs is not recorded: {error}")
 
-    def _rate(self, pod: PodFacts, kind: str | None) -> NodeRate | None:
-        """None: the API server does not answer."""
+    @property
+    def problem(self) -> MoneyProblem | None:
+        """Why the budget cannot be kept, if it cannot."""
+        if self._budget_usd is None:
+            return None
+        if self._account is None:
+            failure = self._failure
+            waited = self._clock.monotonic() - self._failed_at
+            if failure is None or (
+                waited < UNREADABLE_SECONDS and not isinstance(failure, LaterRecord)
+            ):
+                return None
+            words, where = str(failure), self._store.location(FILE)
+            if isinstance(failure, HeadwayError):
+                return MoneyProblem(failure.message, failure.hint or f"make {where} readable")
+            return MoneyProblem(f"{where} cannot be read: {words}", f"make {where} readable")
+        unknown = self._account.unknown
+        if unknown is None or unknown.budget_usd != self._budget_usd:
+            return None
+        return MoneyProblem(
+            f"what the run had cost before {stamp(unknown.since)} is not known: "
+            f"{self._store.location(FILE)} was damaged or gone, and so was its copy",
+            "see what your cloud billed, set budget.usd to what the run may cost from now on, to "
+            f"another number than {self._budget_usd:g}",
+        )
+
+    def _look_at_machines(self, pods: Iterable[PodFacts]) -> None:
+        if self._machines is None:
+            return
+        asked = [(pod.machine, pod.has_ended) for pod in pods if self._may_be_spot(pod)]
+        self._machines.look(
+            [machine for machine, has_ended in asked if machine is not None and not has_ended],
+            [machine for machine, has_ended in asked if machine is not None and has_ended],
+        )
+
+    def _rate(self, pod: PodFacts, kind: str | None) -> NodeRate:
         kinds = self._rates.kinds
         # A queue may have chosen any of them.
         dearest = max(kinds, key=lambda one: kinds[one].on_demand)
         node = kind if kind is not None and kind in kinds else dearest
         price = kinds[node]
-        try:
-            capacity = self._capacity(pod, price)
-        except ClusterUnreachable:
-            return None
+        capacity = self._capacity(pod, price)
         is_spot = capacity == "spot" and price.spot is not None
         each = price.spot if is_spot and price.spot is not None else price.on_demand
         return NodeRate(node, capacity, each)
 
     def _capacity(self, pod: PodFacts, price: PriceConfig) -> Capacity:
-        below = self._rates.on_demand_below
-        if below is None or pod.index < below or price.spot is None:
+        if price.spot is None or not self._may_be_spot(pod):
             return "on_demand"
-        if self._rates.spot_label is None or pod.machine is None:
+        if self._machines is None or pod.machine is None:
             return "unknown"
-        if pod.machine not in self._capacities:
-            self._capacities[pod.machine] = self._capacity_of(pod.machine, self._rates.spot_label)
-        return self._capacities[pod.machine]
+        return self._machines.of(pod.machine)
 
-    def _capacity_of(self, machine: str, spot_label: tuple[str, str]) -> Capacity:
-        if not self._may_read_nodes:
-            return "unknown"
-        try:
-            node = self._kube.call("GET", f"api/v1/nodes/{machine}")
-        except ClusterUnreachable:
-            raise
-        except Forbidden:
-            self._may_read_nodes = False
-            self._say(
-                "labels of machines cannot be read: those that may be spot machines count as on "
-                "demand. To count them by what they are, the coordinator needs the right to get "
-                "nodes"
-            )
-            return "unknown"
-        except HeadwayError:  # such a node is gone
-            return "unknown"
-        key, value = spot_label
-        is_spot = (node["metadata"].get("labels") or {}).get(key) == value
-        return "spot" if is_spot else "on_demand"
+    def _may_be_spot(self, pod: PodFacts) -> bool:
+        below = self._rates.on_demand_below
+        return below is not None and pod.index >= below

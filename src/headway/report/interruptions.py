@@ -11,7 +11,13 @@ from headway.clock import seconds_of
 from headway.state.rewinds import Record
 
 Kind = Literal["down", "start", "restart", "change"]
-ENDS = {"finished": "finished", "stopped": "stopped", "failed": "failed", "budget": "out of budget"}
+ENDS = {
+    "finished": "finished",
+    "stopped": "stopped",
+    "failed": "failed",
+    "budget": "out of budget",
+    "budget_unknown": "cost not known",
+}
 
 
 @dataclass(frozen=True)

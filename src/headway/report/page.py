@@ -134,7 +134,7 @@ def _chart_place(chart: dict[str, Any]) -> str:
 def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
     names = ["run", "state", "last step", "loss", "held-out", "hours", "goodput", "ledger"]
     rows = [[*_summary_cells(run, ledger)] for run, ledger in zip(runs, ledgers, strict=True)]
-    if any(run.status.spending is not None for run in runs):
+    if any(run.status.spending or run.status.spending_problem for run in runs):
         names.insert(-1, "spent")
         for row, run in zip(rows, runs, strict=True):
             row.insert(-1, _spent(run))
@@ -144,9 +144,10 @@ def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
 def _spent(run: RunData) -> str:
     spending = run.status.spending
     if spending is None:
-        return ""
+        return "" if run.status.spending_problem is None else "not known"
     budget = f" of {dollars(spending.budget_usd)}" if spending.budget_usd is not None else ""
-    return f"{dollars(spending.usd)}{budget}"
+    since = f" since {spending.counted_since[:10]}" if spending.counted_since else ""
+    return f"{dollars(spending.usd)}{budget}{since}"
 
 
 def _summary_cells(run: RunData, ledger: Verdict | None) -> Sequence[str]:

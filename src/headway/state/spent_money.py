@@ -4,10 +4,14 @@ the run continues.
 A pod costs from the second in which it gets a machine to the second in which it ends, both by
 Kubernetes' own times, so the sum does not depend on who adds it up, how often, and when. Pods are
 remembered by name for as long as the API server may still show them: none is counted twice.
+
+The file has a copy beside it. If it is damaged or gone, the copy continues; if both are, what the
+run had cost is not known, and the sum begins anew and says so.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
@@ -19,7 +23,7 @@ from headway.errors import BadInput
 from headway.spec.price_config import dollars
 from headway.state.store import Store
 
-FILE = "spent.json"
+FILE, COPY = "spent.json", "spent-copy.json"
 VERSION = 1
 HOUR = 3600.0
 REMEMBERED_SECONDS = 600.0
@@ -86,6 +90,15 @@ class RateTotal:
 
 
 @dataclass(frozen=True)
+class UnknownBefore:
+    """The record was lost, and the sum begins anew."""
+
+    since: float
+    budget_usd: float | None
+    """The budget of that moment. It may be used up: only with another one may the run go on."""
+
+
+@dataclass(frozen=True)
 class Spending:
     """What a run has cost so far."""
 
@@ -95,6 +108,8 @@ class Spending:
     """What its nodes cost at the moment; 0 if it has none."""
     counted_until: str
     rates: list[RateTotal]
+    counted_since: str | None = None
+    """The record was lost at that time: what the run had cost before is not in the sum."""
 
     @classmethod
     def from_json(cls, known: dict[str, Any]) -> Spending:
@@ -112,26 +127,29 @@ class Account:
     """Those that the API server has, or had a moment ago."""
     ended: dict[NodeRate, NodeTime] = field(default_factory=dict)
     """All others."""
+    unknown: UnknownBefore | None = None
 
     def look(
         self,
         there: Iterable[PodTime],
-        rate_of: Callable[[str], NodeRate | None],
+        rate_of: Callable[[str], NodeRate],
         launch: str | None,
         now: float,
     ) -> None:
         """`there`: all pods that Kubernetes knows and that have, or had, a machine. `rate_of` a
-        pod that was not seen before; None: not known yet, asked again at the next look. `launch`
+        pod is asked once, and again at each look as long as the capacity is not known. `launch`
         names this start of the workers."""
         listed = {one.pod: one for one in there}
         for name, one in listed.items():
             known, until = self.pods.get(name), one.until
             if until is None and one.has_ended:
                 until = known.until if known is not None and known.until is not None else now
-            if known is not None:
-                known.until, known.gone = until, None
-            elif (rate := rate_of(name)) is not None:
-                self.pods[name] = CountedPod(rate, one.since, until)
+            if known is None:
+                self.pods[name] = CountedPod(rate_of(name), one.since, until)
+                continue
+            known.until, known.gone = until, None
+            if known.rate.capacity == "unknown":
+                known.rate = rate_of(name)
         for name in [name for name in self.pods if name not in listed]:
             self._miss(name, launch, now)
         self.launch = launch
@@ -179,11 +197,12 @@ class Account:
             ),
             counted_until=stamp(self.counted_until),
             rates=rates,
+            counted_since=None if self.unknown is None else stamp(self.unknown.since),
         )
 
     def text(self, budget_usd: float | None) -> str:
         """Of the file."""
-        found = {
+        found: dict[str, Any] = {
             "version": VERSION,
             "keeper": self.keeper,
             "launch": self.launch,
@@ -204,14 +223,21 @@ class Account:
                 for rate, time in self.ended.items()
             ],
         }
+        if self.unknown is not None:
+            since, budget = stamp(self.unknown.since), self.unknown.budget_usd
+            found["unknown_before"] = {"time": since, "budget_usd": budget}
         return json.dumps(found, indent=1) + "\n"
 
     @classmethod
     def parse(cls, text: bytes) -> tuple[Account, float | None]:
-        """With the budget. Raises ValueError, KeyError or TypeError if it is damaged."""
+        """With the budget. Raises LaterRecord, or one of DAMAGES."""
         found = json.loads(text)
-        if found["version"] != VERSION:
-            raise ValueError(f"version {found['version']}, and this Headway reads {VERSION}")
+        if isinstance(found["version"], int) and found["version"] > VERSION:
+            raise LaterRecord(
+                f"{FILE} is of version {found['version']}, and this Headway reads {VERSION}",
+                "run it with the version of Headway that it was run with before",
+            )
+        unknown = found.get("unknown_before")
         account = cls(
             keeper=found["keeper"],
             launch=found["launch"],
@@ -226,46 +252,106 @@ class Account:
                 for name, pod in found["pods"].items()
             },
             ended={_rate(one): NodeTime(one["nodes"], one["seconds"]) for one in found["ended"]},
+            unknown=UnknownBefore(seconds_of(unknown["time"]), unknown["budget_usd"])
+            if unknown is not None
+            else None,
         )
         return account, found["budget_usd"]
 
 
-def continued_account(store: Store) -> Account:
-    """Of the run, for a new keeper."""
+class LaterRecord(BadInput):
+    """A later version of Headway has written it."""
+
+
+DAMAGES = (ValueError, KeyError, TypeError, AttributeError)
+"""What reading a damaged record raises."""
+
+
+@dataclass(frozen=True)
+class OpenedAccount:
+    account: Account
+    mended: str | None = None
+    """What was wrong with the record, and what became of it."""
+
+
+def continued_account(store: Store, budget_usd: float | None, now: float) -> OpenedAccount:
+    """Of the run, for a new keeper. A damaged record is kept under another name. Raises
+    LaterRecord, or OSError if the store does not answer."""
     content = _content(store)
-    if content is None:
-        return Account(keeper=1)
-    try:
-        account, _ = Account.parse(content)
-    except (ValueError, KeyError, TypeError) as error:
-        raise BadInput(
-            f"{store.location(FILE)} is damaged, and what the run has cost is not known: {error}",
-            "delete the file to count from the pods that are there now",
-        ) from None
-    account.keeper += 1
-    return account
+    account = _parsed(content)
+    if account is not None:
+        account.keeper += 1
+        return OpenedAccount(account)
+    copy = _content(store, COPY)
+    if content is None and copy is None:
+        return OpenedAccount(Account(keeper=1))
+    account = _parsed(copy)
+    damaged = [content] if account is not None else [content, copy]
+    names = [_keep_damaged(store, one) for one in damaged if one is not None]
+    what = f"{store.location(FILE)} is {'gone' if content is None else 'damaged'}"
+    aside = f"; kept as {' and '.join(dict.fromkeys(names))}" if names else ""
+    if account is not None:
+        account.keeper += 1
+        mended = f"{what}: its copy of {stamp(account.counted_until)} continues{aside}"
+        return OpenedAccount(account, mended)
+    # No keeper has had so high a number: one that still runs must not take this one for older.
+    account = Account(keeper=int(now), unknown=UnknownBefore(now, budget_usd))
+    mended = f"{what}, and there is no good copy: what the run had cost is not known{aside}"
+    return OpenedAccount(account, mended)
 
 
 def save_account(store: Store, keeper: int, text: str) -> bool:
     """Returns False, and changes nothing, if a newer keeper has taken over."""
     content = _content(store)
-    with suppress(ValueError, KeyError, TypeError):  # damaged since: this keeper knows the sum
+    with suppress(*DAMAGES):  # damaged since: this keeper knows the sum
         if content is not None and json.loads(content)["keeper"] > keeper:
             return False
-    store.write(FILE, text.encode())
+    for name in (FILE, COPY):  # each is there whole, or as it was
+        store.write(name, text.encode())
     return True
 
 
 def read_spending(store: Store) -> Spending | None:
-    """What the run has cost; None: nothing counts it, or the file is damaged."""
+    """What the run has cost; None: nothing counts it, or it is not known."""
+    return spending_or_problem(store)[0]
+
+
+def spending_or_problem(store: Store) -> tuple[Spending | None, str | None]:
+    """What the run has cost, or why that is not known; neither: nothing counts it."""
     content = _content(store)
-    if content is None:
-        return None
     try:
+        if content is not None and (found := _with_budget(content)) is not None:
+            return found, None
+        copy = _content(store, COPY)
+        if copy is not None and (found := _with_budget(copy)) is not None:
+            return found, None
+    except LaterRecord as error:
+        return None, error.message
+    is_damaged = content is not None or copy is not None
+    where = store.location(FILE)
+    return None, f"{where} is damaged, and there is no good copy" if is_damaged else None
+
+
+def _with_budget(content: bytes) -> Spending | None:
+    """None: it is damaged."""
+    with suppress(*DAMAGES):
         account, budget_usd = Account.parse(content)
-    except (ValueError, KeyError, TypeError):
-        return None
-    return account.spending(budget_usd)
+        return account.spending(budget_usd)
+    return None
+
+
+def _parsed(content: bytes | None) -> Account | None:
+    """None: there is none, or it is damaged."""
+    with suppress(*DAMAGES):
+        return Account.parse(content)[0] if content is not None else None
+    return None
+
+
+def _keep_damaged(store: Store, content: bytes) -> str:
+    """Returns the name. Somebody may know better what to make of it."""
+    name = f"spent-damaged-{hashlib.sha256(content).hexdigest()[:8]}.json"
+    store.create(name, content)
+    return name
 
 
 def used_budget(event: Mapping[str, Any]) -> str:
@@ -275,9 +361,9 @@ def used_budget(event: Mapping[str, Any]) -> str:
     return f"{event['spent_hours']:g} of {event['hours']:g} hours"
 
 
-def _content(store: Store) -> bytes | None:
+def _content(store: Store, name: str = FILE) -> bytes | None:
     try:
-        return store.read(FILE)
+        return store.read(name)
     except FileNotFoundError:
         return None
 

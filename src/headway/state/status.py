@@ -14,7 +14,7 @@ from headway.state.goodput import spent_seconds as time_spent
 from headway.state.record_log import RememberedLog
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
-from headway.state.spent_money import Spending, read_spending
+from headway.state.spent_money import Spending, spending_or_problem
 from headway.state.time_left import seconds_left
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost", "waiting"]
@@ -86,6 +86,8 @@ class RunStatus:
     one."""
     spending: Spending | None = None
     """What it has cost; None: it runs on no target, or that has no prices."""
+    spending_problem: str | None = None
+    """Why it is not known what it has cost, where that was counted."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -124,6 +126,7 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         left = seconds_left(steps, events)
     saved, saved_steps = newest_event(events, "saved"), steps_saved(directory)
     failed = newest_event(events, "failed") if state == "failed" else None
+    spending, spending_problem = spending_or_problem(directory.store)
     return RunStatus(
         name=directory.name,
         folder=directory.location,
@@ -148,7 +151,8 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         grad_norm=last.get("grad_norm") if last else None,
         compiled=newest_event(events, "compiled"),
         is_script=_is_script(events),
-        spending=read_spending(directory.store),
+        spending=spending,
+        spending_problem=spending_problem,
     )
 
 

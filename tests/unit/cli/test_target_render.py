@@ -18,7 +18,7 @@ from headway.launch.cluster_run import ASK_AGAIN_SECONDS, ClusterRun
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import Journal, RunDirectory
-from headway.state.spent_money import Account, NodeRate, PodTime
+from headway.state.spent_money import Account, NodeRate, PodTime, UnknownBefore
 from support.clock import Patient
 from support.fake_kube import FakeKube, fake_kube
 from support.fake_s3 import FakeS3, fake_s3
@@ -362,6 +362,30 @@ def test_money_is_shown_with_the_budget(headway: Headway, kube: FakeKube, folder
     spending = shown(headway, "--on", "lab")["spending"]
     assert (round(spending["usd"], 4), spending["budget_usd"]) == (20.0089, 20.0)
     assert spending["rates"][0]["hours"] == pytest.approx(2251 / 3600)
+
+
+def test_a_budget_that_could_not_be_kept_is_shown_with_what_to_do(
+    headway: Headway, kube: FakeKube, folder: Path
+) -> None:
+    directory = ended(folder / "claim" / "runs" / "it")
+    journal = Journal(directory.launcher, SystemClock())
+    journal.note("budget_unknown", usd=20.0, reason="it was damaged", hint="set another")
+    journal.note("stopped")
+    for name in ("spent.json", "spent-copy.json"):
+        directory.store.write(name, b"x")
+    said = headway("status", "--on", "lab").out
+    assert "budget      it cannot be kept, and a resumed run stops again: it was damaged\n" in said
+    assert "hint        set another, then headway run --on lab\n" in said
+    assert "warning     what it has cost is not known: " in said
+    assert (
+        "is damaged, and there is no good copy" in shown(headway, "--on", "lab")["spending_problem"]
+    )
+    account = Account(keeper=1, unknown=UnknownBefore(1_800_000_000.0, 20.0))
+    directory.store.write("spent.json", account.text(30.0).encode())
+    assert (
+        "spent       $0.00 of $30.00; what it had cost before 2027-01-15T08:00Z is not known and "
+        "not in it\n"
+    ) in headway("status", "--on", "lab").out
 
 
 # --- logs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from headway.launch.keeper_notes import LAUNCHED_SECONDS, KeeperNotes
 from headway.state.run_directory import RunDirectory
 from support.fake_fork_server import ToldClock
@@ -48,3 +50,21 @@ def test_a_store_that_stays_away_does_not_hold_up_the_run_for_ever(tmp_path: Pat
     assert not log.is_sent
     assert seconds <= LAUNCHED_SECONDS
     assert said[-1] == "the launch is not in the store yet: Slow Down"
+
+
+def test_a_budget_that_cannot_be_kept_is_noted_before_the_run_is_stopped(tmp_path: Path) -> None:
+    """While the store is away, workers could not save."""
+    clock, said = ToldClock(), list[str]()
+    directory = RunDirectory.create(tmp_path / "it", clock)
+    log = directory.launcher = Away(clock, clock.monotonic() + 5)  # type: ignore[assignment]
+    script = resolved_script(tmp_path, 3)
+    budget = script.run.budget.model_copy(update={"usd": 20.0})
+    changed = script.run.model_copy(update={"budget": budget})
+    notes = KeeperNotes(directory, script.model_copy(update={"run": changed}), clock, said.append)
+    for _ in range(2):
+        with pytest.raises(OSError, match="Slow Down"):
+            notes.money_problem("it is damaged", "do something")
+    assert len(said) == 1
+    clock.sleep(6)
+    notes.money_problem("it is damaged", "do something")
+    assert log.is_sent

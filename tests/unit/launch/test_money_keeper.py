@@ -11,7 +11,8 @@ from headway.kube.client import KubeClient
 from headway.kube.names import ACCELERATORS
 from headway.kube.node_prices import NodePrices
 from headway.launch.job_keeper import JOB_SECONDS
-from headway.launch.money_keeper import SAVE_SECONDS
+from headway.launch.machine_capacities import MOST_GETS
+from headway.launch.money_keeper import SAVE_SECONDS, UNREADABLE_SECONDS
 from headway.spec.price_config import PriceConfig
 from headway.state.spent_money import Spending, read_spending
 from headway.state.status import read_status
@@ -27,6 +28,7 @@ NODES = "/api/v1/nodes"
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[KeptRun]:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
     with kept_run(tmp_path, Code(), "budget.usd=100") as made:
+        made.kube.others = ("nodes",)
         made.keeper = made.new_keeper(rates=RATES)
         yield made
 
@@ -51,7 +53,7 @@ def end_pods(run: KeptRun, *names: str) -> None:
 
 def node(run: KeptRun, name: str, *, is_spot: bool) -> None:
     labels = {SPOT[0]: SPOT[1]} if is_spot else {}
-    run.kube.put(f"{NODES}/{name}", {"metadata": {"name": name, "labels": labels}})
+    run.kube.put(f"{NODES}/{name}", {"metadata": {"name": name, "labels": labels}, "status": {}})
 
 
 def test_a_run_is_stopped_when_its_money_is_spent(run: KeptRun) -> None:
@@ -157,12 +159,69 @@ def test_machines_whose_labels_cannot_be_read_count_as_on_demand(run: KeptRun) -
     assert sum("labels of machines cannot be read" in words for words in run.said) == 1
 
 
-def test_a_machine_that_is_gone_counts_as_on_demand(run: KeptRun) -> None:
+def test_a_pod_that_has_ended_before_its_machine_was_asked_about_costs_the_most(
+    run: KeptRun,
+) -> None:
     run.keeper = run.new_keeper(rates=ABOVE_ONE)
-    run.begin("node1", "node2")
+    run.kube.refusing[f"GET {NODES}"] = [(429, "too many requests")]
+    (_, name) = run.begin("node1", "node2")
+    end_pods(run, name)
     pass_time(run, 0.5 * HOUR)
     found = {(one.capacity, one.usd_per_hour): one.nodes for one in spending(run).rates}
-    assert found == {("on_demand", 32.0): 1, ("unknown", 32.0): 1}
+    assert found == {("on_demand", 32.0): 1, ("unknown", 32.0): 1}, "the machine may be gone"
+
+
+def test_one_list_answers_for_all_machines(run: KeptRun) -> None:
+    machines = [f"node{number}" for number in range(60)]
+    for number, machine in enumerate(machines):
+        node(run, machine, is_spot=number % 2 == 1)
+    run.kube.page = 25
+    run.keeper = run.new_keeper(rates=ABOVE_ONE)
+    run.begin(*machines)
+    pass_time(run, 60)
+    found = {one.capacity: one.nodes for one in spending(run).rates}
+    assert found == {"on_demand": 30, "spot": 30}
+    asked = [call for call in run.kube.calls if NODES in call]
+    assert asked == [f"GET {NODES}"] * 2, "one list, in two pages"
+
+
+def test_a_busy_api_server_is_asked_when_it_says(run: KeptRun) -> None:
+    node(run, "node2", is_spot=True)
+    run.kube.retry_after_seconds = 40
+    run.kube.refusing[f"GET {NODES}"] = [(429, "too many requests")] * 3
+    run.keeper = run.new_keeper(rates=ABOVE_ONE)
+    run.begin("node1", "node2")
+    run.look(38)
+    assert run.kube.calls.count(f"GET {NODES}") == 1
+    assert {one.capacity for one in spending(run).rates} == {"on_demand", "unknown"}
+    run.look(100)
+    assert run.kube.calls.count(f"GET {NODES}") == 4
+    assert {one.capacity for one in spending(run).rates} == {"on_demand", "spot"}, "from its start"
+
+
+def test_an_api_server_that_stays_busy_is_asked_less_and_less(run: KeptRun) -> None:
+    run.kube.refusing[f"GET {NODES}"] = [(429, "too many requests")] * 1000
+    run.keeper = run.new_keeper(rates=ABOVE_ONE)
+    run.begin("node1", *(f"node{number}" for number in range(2, 30)))
+    run.look(600)
+    assert run.kube.calls.count(f"GET {NODES}") <= 9, "2, 4, 8, ... 256 s"
+
+
+def test_where_machines_may_only_be_read_they_are_asked_a_few_at_a_look(run: KeptRun) -> None:
+    machines = [f"node{number}" for number in range(1 + 2 * MOST_GETS)]
+    for machine in machines:
+        node(run, machine, is_spot=True)
+    refused = (403, 'nodes is forbidden: User "it" cannot list resource "nodes"')
+    run.kube.refusing[f"GET {NODES}"] = [refused]
+    run.keeper = run.new_keeper(rates=ABOVE_ONE)
+    run.begin(*machines)
+    run.look(JOB_SECONDS)
+    first = sum(f"{NODES}/" in call for call in run.kube.calls)
+    assert first <= MOST_GETS
+    run.look(3 * JOB_SECONDS)
+    found = {one.capacity: one.nodes for one in spending(run).rates}
+    assert found == {"on_demand": 1, "spot": 2 * MOST_GETS}
+    assert not any("labels of machines" in words for words in run.said)
 
 
 def test_the_kind_that_the_run_has_counts(run: KeptRun) -> None:
@@ -184,12 +243,116 @@ def test_of_kinds_among_which_a_queue_chooses_the_dearest_counts(run: KeptRun) -
     assert (rate.node, rate.usd_per_hour) == ("H100:8", 32.0)
 
 
-def test_a_damaged_record_is_said_and_not_overwritten(run: KeptRun) -> None:
+def damage(run: KeptRun) -> None:
+    for name in ("spent.json", "spent-copy.json"):
+        run.directory.store.write(name, b"x")
+
+
+def replace_keeper(run: KeptRun, *settings: str) -> None:
+    """By one that reads what the other has recorded."""
+    run.keeper.pods.watch.stop()
+    run.keeper = run.new_keeper(rates=RATES)
+    run.launch(run.keeper)
+    run.keeper.pods.watch.start()
+
+
+def test_a_damaged_record_is_continued_from_its_copy(run: KeptRun) -> None:
+    run.begin("node1", "node2")
+    pass_time(run, HOUR)
+    run.look(2 * SAVE_SECONDS)
     run.directory.store.write("spent.json", b"x")
+    replace_keeper(run)
+    run.look(JOB_SECONDS)
+    (noted,) = run.events("spent_mended")
+    assert "spent.json is damaged: its copy of" in noted["reason"]
+    assert not run.job["spec"]["suspend"]
+    assert spending(run).usd == pytest.approx(64 * run.clock.passed / HOUR, abs=1)
+    pass_time(run, 0.6 * HOUR)
+    assert run.job["spec"]["suspend"], "its budget is kept"
+    assert run.events("budget_unknown") == []
+
+
+def test_a_run_whose_record_is_lost_stops_until_it_has_another_budget(run: KeptRun) -> None:
+    damage(run)
     run.begin("node1")
-    run.look(3 * SAVE_SECONDS)
-    assert any("spent.json is damaged" in words for words in run.said)
-    assert run.directory.store.read("spent.json") == b"x"
+    run.look(JOB_SECONDS)
+    assert run.job["spec"]["suspend"], "workers save and leave"
+    (noted,) = run.events("budget_unknown")
+    assert noted["usd"] == 100
+    assert "what the run had cost before" in noted["reason"]
+    assert "another number than 100" in noted["hint"]
+    assert any("the budget of $100.00 cannot be kept" in words for words in run.said)
+    assert any(name.startswith("spent-damaged-") for name in run.directory.store.names(""))
+    run.keeper.job.money.save()
+    found = read_status(run.directory, run.clock.now()).spending
+    assert found is not None
+    assert found.counted_since is not None
+
+    run.job["spec"]["suspend"] = False
+    replace_keeper(run)
+    run.look(JOB_SECONDS)
+    assert run.job["spec"]["suspend"], "again, since it is the same budget"
+
+    run.job["spec"]["suspend"] = False
+    budget = run.resolved.run.budget.model_copy(update={"usd": 64.0})
+    changed = run.resolved.run.model_copy(update={"budget": budget})
+    run.resolved = run.resolved.model_copy(update={"run": changed})
+    replace_keeper(run)
+    run.look(JOB_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    pass_time(run, 2.1 * HOUR)
+    assert run.job["spec"]["suspend"], "from now on"
+    assert [one["usd"] for one in run.events("budget")] == [64]
+
+
+def test_a_run_without_a_budget_is_counted_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
+    with kept_run(tmp_path, Code()) as run:
+        run.keeper = run.new_keeper(rates=RATES)
+        damage(run)
+        run.begin("node1")
+        pass_time(run, HOUR)
+        assert not run.job["spec"]["suspend"]
+        (noted,) = run.events("spent_mended")
+        assert "what the run had cost is not known" in noted["reason"]
+        found = spending(run)
+        assert found.usd == pytest.approx(32, abs=1), "pods that are there, from their start"
+        assert found.counted_since is not None
+
+
+def test_a_record_of_a_later_version_stops_a_run_with_a_budget(run: KeptRun) -> None:
+    content = b'{"version": 2, "keeper": 1}'
+    run.directory.store.write("spent.json", content)
+    run.begin("node1")
+    run.look(JOB_SECONDS)
+    assert run.job["spec"]["suspend"]
+    assert run.events("budget_unknown")[0]["reason"].startswith("spent.json is of version 2")
+    assert run.directory.store.read("spent.json") == content
+
+
+def test_a_record_that_cannot_be_read_stops_the_run_in_the_end(run: KeptRun) -> None:
+    file = run.directory.store.path("spent.json")
+    file.mkdir()
+    run.begin("node1")
+    run.look(UNREADABLE_SECONDS / 2)
+    assert not run.job["spec"]["suspend"]
+    run.look(UNREADABLE_SECONDS / 2 + 2 * SAVE_SECONDS)
+    assert run.job["spec"]["suspend"]
+    (noted,) = run.events("budget_unknown")
+    assert "spent.json cannot be read" in noted["reason"]
+
+
+def test_a_record_that_can_be_read_again_keeps_the_budget(run: KeptRun) -> None:
+    file = run.directory.store.path("spent.json")
+    file.mkdir()
+    run.begin("node1")
+    run.look(UNREADABLE_SECONDS / 2)
+    file.rmdir()
+    run.look(UNREADABLE_SECONDS)
+    assert not run.job["spec"]["suspend"]
+    assert spending(run).usd == pytest.approx(32 * run.clock.passed / HOUR, abs=0.5)
 
 
 def test_rates_survive_the_environment_of_the_coordinator() -> None:

@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.errors import BadInput
 from headway.state.spent_money import (
     GRACE_SECONDS,
     REMEMBERED_SECONDS,
     Account,
+    LaterRecord,
     NodeRate,
+    OpenedAccount,
     PodTime,
+    UnknownBefore,
     continued_account,
     read_spending,
     save_account,
+    spending_or_problem,
 )
 from headway.state.store import Store
 
@@ -142,13 +147,14 @@ def test_the_end_of_a_pod_that_nobody_noted_is_when_it_was_seen_first() -> None:
     assert account.spending(None).usd == pytest.approx(32 * 100 / 3600)
 
 
-def test_a_pod_whose_price_is_not_known_yet_is_counted_from_its_start_later() -> None:
+def test_a_pod_whose_capacity_is_not_known_yet_costs_the_most_until_it_is() -> None:
     account = Account(keeper=1)
-    pod = PodTime("it-0-o", START, None)
-    account.look([pod], lambda name: None, "launch", START + 1000)
-    assert account.spending(None).usd == 0
+    pod = PodTime("it-0-s", START, None)
+    dear = NodeRate("H100:8", "unknown", 32.0)
+    account.look([pod], lambda name: dear, "launch", START + 1800)
+    assert account.spending(None).usd == pytest.approx(16), "none is spent unseen"
     account.look([pod], rate_of, "launch", START + 3600)
-    assert account.spending(None).usd == pytest.approx(32)
+    assert account.spending(None).usd == pytest.approx(12.34), "from its start on"
 
 
 def test_another_price_counts_from_the_next_pod_on() -> None:
@@ -163,30 +169,139 @@ def test_another_price_counts_from_the_next_pod_on() -> None:
     assert (round(found.usd, 2), found.budget_usd, found.usd_per_hour) == (44.34, 50.0, 0)
 
 
+def opened(store: Store, budget_usd: float | None = None) -> OpenedAccount:
+    return continued_account(store, budget_usd, START + 9000)
+
+
+def save(store: Store, account: Account, budget_usd: float | None = None) -> bool:
+    return save_account(store, account.keeper, account.text(budget_usd))
+
+
+def an_hour(store: Store) -> Account:
+    """Is recorded."""
+    account = opened(store).account
+    account.look([PodTime("it-0-o", START, None)], rate_of, "launch", START + 3600)
+    assert save(store, account)
+    return account
+
+
 def test_of_two_keepers_the_newer_one_counts(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    old = continued_account(store)
-    assert save_account(store, old.keeper, old.text(None))
-    new = continued_account(store)
-    assert save_account(store, new.keeper, new.text(7.0))
-    assert not save_account(store, old.keeper, old.text(None))
+    old = opened(store).account
+    assert save(store, old)
+    new = opened(store).account
+    assert save(store, new, 7.0)
+    assert not save(store, old)
     found = read_spending(store)
     assert found is not None
     assert found.budget_usd == 7.0
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b'{"version": 2}', b"[]"])
-def test_a_damaged_file_is_named_and_not_overwritten(tmp_path: Path, content: bytes) -> None:
+DAMAGED = [b"", b"{}", b'{"version": 1, "keeper": 1', b"[]", b'{"version": "x"}', b"\xff"]
+
+
+@pytest.mark.parametrize("content", [None, *DAMAGED])
+def test_a_damaged_or_missing_file_is_continued_from_its_copy(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    store = Store(tmp_path)
+    before = an_hour(store)
+    store.remove("spent.json")
+    if content is not None:
+        store.write("spent.json", content)
+    shown, problem = spending_or_problem(store)
+    assert problem is None
+    assert shown == before.spending(None), "status reads the copy"
+    found = opened(store, 50.0)
+    assert found.mended is not None
+    assert "its copy of 2027-01-15T09:00:00.000Z continues" in found.mended
+    assert found.account.unknown is None
+    assert found.account.keeper == before.keeper + 1
+    assert found.account.spending(None).usd == pytest.approx(32)
+    kept = [path.read_bytes() for path in tmp_path.glob("spent-damaged-*.json")]
+    assert kept == ([content] if content is not None else [])
+    assert save(store, found.account)
+    assert opened(store).mended is None
+
+
+@pytest.mark.parametrize("content", DAMAGED)
+def test_without_a_good_copy_the_sum_begins_anew_and_says_so(
+    tmp_path: Path, content: bytes
+) -> None:
+    store = Store(tmp_path)
+    before = an_hour(store)
+    store.write("spent.json", content)
+    store.write("spent-copy.json", content + b" ")
+    assert spending_or_problem(store) == (
+        None,
+        f"{tmp_path}/spent.json is damaged, and there is no good copy",
+    )
+    for _ in range(2):  # also if this keeper ends before it has saved
+        found = opened(store, 50.0)
+        assert found.mended is not None
+        assert "what the run had cost is not known; kept as spent-damaged-" in found.mended
+        assert {path.read_bytes() for path in tmp_path.glob("spent-damaged-*.json")} == {
+            *(content, content + b" ")
+        }
+    account = found.account
+    assert account.unknown == UnknownBefore(START + 9000, 50.0)
+    assert save(store, account, 50.0)
+    assert not save(store, before), "an older keeper is older still"
+    again = opened(store, 60.0)
+    assert (again.mended, again.account.unknown) == (None, account.unknown)
+    shown = read_spending(store)
+    assert shown is not None
+    assert (shown.usd, shown.counted_since) == (0.0, "2027-01-15T10:30:00.000Z")
+
+
+def test_a_record_of_a_later_version_is_left_as_it_is(tmp_path: Path) -> None:
+    content = b'{"version": 2, "keeper": 3, "sums": []}'
     (tmp_path / "spent.json").write_bytes(content)
-    assert read_spending(Store(tmp_path)) is None
-    with pytest.raises(BadInput, match=r"spent\.json is damaged") as raised:
-        continued_account(Store(tmp_path))
+    with pytest.raises(LaterRecord, match=r"spent\.json is of version 2") as raised:
+        opened(Store(tmp_path))
     assert raised.value.hint is not None
+    spending, problem = spending_or_problem(Store(tmp_path))
+    assert spending is None
+    assert problem == "spent.json is of version 2, and this Headway reads 1"
+    assert [path.name for path in tmp_path.iterdir()] == ["spent.json"]
     assert (tmp_path / "spent.json").read_bytes() == content
 
 
 def test_a_file_that_is_damaged_during_the_run_is_written_again(tmp_path: Path) -> None:
-    account = continued_account(Store(tmp_path))
+    account = opened(Store(tmp_path)).account
     (tmp_path / "spent.json").write_bytes(b"x")
-    assert save_account(Store(tmp_path), account.keeper, account.text(None))
+    assert save(Store(tmp_path), account)
     assert read_spending(Store(tmp_path)) is not None
+
+
+class DyingStore(Store):
+    """Its process is killed at a write: before it, in the middle, or before the file has its
+    name."""
+
+    def __init__(self, folder: Path, writes: int) -> None:
+        super().__init__(folder)
+        self._left = writes
+
+    @contextmanager
+    def writing(self, name: str) -> Iterator[IO[bytes]]:
+        with super().writing(name) as file:
+            yield file
+            self._left -= 1
+            if self._left < 0:
+                file.truncate(10)
+                raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("writes", [0, 1])
+def test_a_keeper_that_is_killed_while_it_saves_leaves_a_whole_record(
+    tmp_path: Path, writes: int
+) -> None:
+    account = an_hour(Store(tmp_path))
+    account.look([PodTime("it-0-o", START, None)], rate_of, "launch", START + 7200)
+    with pytest.raises(KeyboardInterrupt):
+        save(DyingStore(tmp_path, writes), account)
+    for name in ("spent.json", "spent-copy.json"):
+        Account.parse((tmp_path / name).read_bytes())
+    found = opened(Store(tmp_path))
+    assert found.mended is None
+    assert found.account.spending(None).usd == pytest.approx(32 * (1 + writes))
