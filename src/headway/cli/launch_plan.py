@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from headway.cli.epoch_samples import samples_of_set
 from headway.cli.output import warn
 from headway.clock import SystemClock, stamp
 from headway.plan.outcome import PLAN, PlanRecord
@@ -14,10 +15,12 @@ if TYPE_CHECKING:
     from headway.spec.load import Loaded
 
 
-def note_plan(loaded: Loaded, location: str, nodes: int, on: str | None = None) -> None:
-    """Before a start of the run at `location`. `on`: its target; None: this machine. A plan that
-    cannot be made or kept stops no run."""
-    record = planned(loaded, nodes, on)
+def note_plan(
+    loaded: Loaded, location: str, nodes: int, on: str | None = None, train_set: str = ""
+) -> None:
+    """Before a start of the run at `location`. `on`: its target; None: this machine. `train_set`:
+    location of the set that it trains on. A plan that cannot be made or kept stops no run."""
+    record = planned(loaded, nodes, on, train_set)
     if record is None:
         return
     try:
@@ -26,11 +29,12 @@ def note_plan(loaded: Loaded, location: str, nodes: int, on: str | None = None) 
         warn(f"the plan of this start is not kept: {error}")
 
 
-def planned(loaded: Loaded, nodes: int, on: str | None) -> PlanRecord | None:
+def planned(loaded: Loaded, nodes: int, on: str | None, train_set: str = "") -> PlanRecord | None:
     """None if nothing can be planned: a script, or a model that only its own code knows."""
     from headway.cli.plan.gate import plan_for
 
-    found = plan_for(loaded, on, nodes)
+    length = loaded.run.data.sequence_length
+    found = plan_for(loaded, on, nodes, samples_of_set(train_set, length) if train_set else None)
     if found is None:
         return None
     first, place = found.fleets[0], found.asked.place

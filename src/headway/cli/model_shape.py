@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.epoch_samples import epoch_samples
 from headway.cli.preflight import parameters_of
 from headway.errors import BadInput, HeadwayError, SpecError
 from headway.plan.model_size import COUNTED
@@ -53,8 +54,9 @@ class UnknownShape:
     hint: str
 
 
-def read_workload(loaded: Loaded) -> Workload | UnknownShape:
-    """Raises if the run file lacks what every run needs."""
+def read_workload(loaded: Loaded, samples: int | None = None) -> Workload | UnknownShape:
+    """Raises if the run file lacks what every run needs. `samples`: of an epoch, if they are known;
+    else they are looked up where `train_for` is in epochs."""
     run = loaded.run
     if run.command is not None:
         return UnknownShape(
@@ -69,7 +71,9 @@ def read_workload(loaded: Loaded) -> Workload | UnknownShape:
     teacher = run.objective.teacher
     taught = _saved_config(teacher, loaded.folder) if teacher is not None else None
     vocabulary = vocabulary_size(loaded) or _hub_vocabulary(loaded)
-    found = workload_of(run, vocabulary, saved, taught)
+    if run.train_for.unit == "epochs" and samples is None:
+        samples = epoch_samples(loaded)
+    found = workload_of(run, vocabulary, saved, taught, samples)
     if found is None:
         return _why(run.model, saved)
     if teacher is not None and found.teacher is None:

@@ -182,11 +182,13 @@ def train_here(
             }
         )
         directory = RunDirectory.create(location, SystemClock())
-        _note_start(loaded, location, code, nodes)
+        _note_start(loaded, location, code, nodes, sets.train)
         return location, _train(resolved, directory)
 
 
-def _note_start(loaded: Loaded, location: str, code: CodeFolder | None, nodes: int) -> None:
+def _note_start(
+    loaded: Loaded, location: str, code: CodeFolder | None, nodes: int, train_set: str
+) -> None:
     """What later commands and starts go by."""
     from headway.cli.code_changes import note_code
     from headway.cli.hub_pins import forget_first_start
@@ -195,7 +197,7 @@ def _note_start(loaded: Loaded, location: str, code: CodeFolder | None, nodes: i
     from headway.spec.resolve import run_name
 
     note_code(location, code)
-    note_plan(loaded, location, nodes)
+    note_plan(loaded, location, nodes, train_set=train_set)
     note_started_on(loaded.folder, run_name(loaded), None)
     forget_first_start(loaded)
 

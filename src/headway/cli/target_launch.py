@@ -111,7 +111,7 @@ def _launch(
     say_auto_interval(plan.resolved)
     upload_folders(storage, plan, on)
     note_code(run.location, plan.code)
-    note_plan(loaded, run.location, plan.resolved.nodes, on)
+    note_plan(loaded, run.location, plan.resolved.nodes, on, sets.train)
     if keeps_compiled(plan.resolved, run.target):
         _make_compiled_secret(run)
     there.let_go()

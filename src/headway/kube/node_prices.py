@@ -54,9 +54,8 @@ def node_prices(resolved: Resolved, target: Target) -> NodePrices | None:
         number = 1 if one.is_cpu else one.count
         spot = None if price.spot is None else price.spot * number
         kinds[str(one)] = PriceConfig(on_demand=price.on_demand * number, spot=spot)
-    below = {"none": None, "above_min": resources.nodes.minimum, "all": 0}[resources.spot]
     label = next(iter(target.spot_label.items()), None)
-    return NodePrices(kinds, below, label)
+    return NodePrices(kinds, resources.on_demand_nodes, label)
 
 
 def _refuse_budget(resolved: Resolved, one: Accelerators) -> None:

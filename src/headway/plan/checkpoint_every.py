@@ -38,7 +38,7 @@ def auto_interval(
 
 def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
     wanted, nodes = resolved.run.resources, resolved.nodes
-    spot = {"all": nodes, "above_min": max(0, nodes - wanted.nodes.minimum), "none": 0}
+    on_demand = wanted.on_demand_nodes
     copies = max(1, resolved.num_workers // resolved.domain_ranks)
     copy_nodes = resolved.copy_nodes or 1  # 0, of `shard: all`: any number of nodes holds a copy
     is_range = wanted.nodes.minimum < wanted.nodes.maximum
@@ -46,7 +46,7 @@ def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
     return Placement(
         mode="live" if resolved.is_live else "restart",
         nodes=nodes,
-        spot_nodes=spot[wanted.spot] if on_pods else 0,
+        spot_nodes=max(0, nodes - on_demand) if on_pods and on_demand is not None else 0,
         copies=copies if resolved.is_live else 1,
         trains_with_fewer=nodes > least,
         on_gpu=resolved.device != "cpu",

@@ -18,7 +18,12 @@ class Fleet:
     """Memory that a worker may use, if it is known to differ from the device's."""
     network_bytes_per_second: float | None = None
     """From a node to another, one direction; None: not known."""
-    is_spot: bool = False
+    on_demand_nodes: int | None = None
+    """Number of nodes that are kept off spot machines; None: all of them."""
+
+    @property
+    def spot_nodes(self) -> int:
+        return 0 if self.on_demand_nodes is None else max(0, self.nodes - self.on_demand_nodes)
 
     @property
     def num_devices(self) -> int:

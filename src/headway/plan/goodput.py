@@ -101,12 +101,10 @@ def planned_placement(run: RunFile, fleet: Fleet, layout: Layout, *, on_pods: bo
     copy_nodes = 1 if run.shard.num_nodes == 0 else -(-layout.shard_devices // ranks)
     wanted = run.resources.nodes
     least = max(copy_nodes, wanted.minimum if wanted.minimum < wanted.maximum else 1)
-    is_mixed = run.resources.spot == "above_min"
-    spot = max(0, fleet.nodes - wanted.minimum) if is_mixed else fleet.nodes
     return Placement(
         mode="live" if is_live else "restart",
         nodes=fleet.nodes,
-        spot_nodes=spot if on_pods and fleet.is_spot else 0,
+        spot_nodes=fleet.spot_nodes if on_pods else 0,
         copies=copies if is_live else 1,
         trains_with_fewer=fleet.nodes > least,
         on_gpu=on_gpu,

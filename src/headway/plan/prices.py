@@ -17,7 +17,7 @@ from typing import Literal
 
 from headway.plan.accelerators import DEVICES, Device, find_device, folded_name
 from headway.plan.device_refusals import DeviceRefusal
-from headway.plan.figure import Figure
+from headway.plan.figure import Figure, combined
 from headway.plan.fleet import Fleet
 from headway.spec.price_config import (
     ANY_PRICE,
@@ -58,7 +58,7 @@ class PublishedPrice:
 
 @dataclass(frozen=True)
 class NodePrice:
-    """Of one node of a fleet."""
+    """Of one node of a fleet; of the average one where only some are spot machines."""
 
     usd_per_hour: Figure
     published: tuple[PublishedPrice, ...]
@@ -98,15 +98,45 @@ def published_prices() -> tuple[PublishedPrice, ...]:
 def node_price(
     fleet: Fleet, prices: Mapping[str, PriceConfig], machine: str | None
 ) -> NodePrice | None:
-    """`prices` and `machine` are those of the target, empty and None without one. None: nobody
-    says; `how_to_price` is what to tell the user."""
+    """On average, where only some nodes are spot machines. `prices` and `machine` are those of the
+    target, empty and None without one. None: nobody says, or not of both kinds; `how_to_price` is
+    what to tell the user."""
+    spot = fleet.spot_nodes
+    if spot in (0, fleet.nodes):
+        return _price_of(fleet, spot > 0, prices, machine)
+    on_demand, rest = (_price_of(fleet, is_spot, prices, machine) for is_spot in (False, True))
+    if on_demand is None or rest is None:
+        return None
+    return _average(fleet, on_demand, rest)
+
+
+def _price_of(
+    fleet: Fleet, is_spot: bool, prices: Mapping[str, PriceConfig], machine: str | None
+) -> NodePrice | None:
     given = given_price(prices, fleet.device.name if fleet.device else CPU_PRICE)
     if given is not None:
-        return NodePrice(_of_target(fleet, given), ())
+        return NodePrice(_of_target(fleet, is_spot, given), ())
     if fleet.device is None:
         return None
-    fitting = _fitting(fleet.device, fleet.devices_per_node, fleet.is_spot, machine)
-    return NodePrice(_of_table(fleet, fitting, machine), tuple(fitting)) if fitting else None
+    fitting = _fitting(fleet.device, fleet.devices_per_node, is_spot, machine)
+    if not fitting:
+        return None
+    return NodePrice(_of_table(fleet, is_spot, fitting, machine), tuple(fitting))
+
+
+def _average(fleet: Fleet, on_demand: NodePrice, spot: NodePrice) -> NodePrice:
+    """Of nodes of both kinds."""
+    share = fleet.spot_nodes / fleet.nodes
+    rates = {"on_demand": on_demand.usd_per_hour, "spot": spot.usd_per_hour}
+    others = fleet.nodes - fleet.spot_nodes
+    figure = combined(
+        lambda on_demand, spot: (1 - share) * on_demand + share * spot,
+        rates,
+        f"the average of {others} on demand ({rates['on_demand'].reason}) and {fleet.spot_nodes} "
+        f"spot ({rates['spot'].reason})",
+    )
+    both = dict.fromkeys((*on_demand.published, *spot.published))
+    return NodePrice(figure, tuple(both))
 
 
 def given_price(prices: Mapping[str, PriceConfig], kind: str) -> PriceConfig | None:
@@ -180,13 +210,13 @@ def how_to_price(kind: str, num_devices: int) -> str:
     return f"{hint}hour" + (f"; stated on public pages: {examples}" if examples else "")
 
 
-def _of_target(fleet: Fleet, price: PriceConfig) -> Figure:
+def _of_target(fleet: Fleet, is_spot: bool, price: PriceConfig) -> Figure:
     number = fleet.devices_per_node if fleet.device is not None else 1
-    has_spot = fleet.is_spot and price.spot is not None
+    has_spot = is_spot and price.spot is not None
     each = price.spot if price.spot is not None and has_spot else price.on_demand
     kind = "spot" if has_spot else "on demand"
     by = "an hour" if fleet.device is None else f"x {number} an hour"
-    lacks = "; no spot price is given, and on demand is the most" if fleet.is_spot else ""
+    lacks = "; no spot price is given, and on demand is the most" if is_spot else ""
     reason = f"{dollars(each)} {by}, {kind}, of the target{'' if has_spot else lacks}"
     return Figure.exact(each * number, reason, "given")
 
@@ -217,12 +247,14 @@ def _fitting(
     return sorted(smallest, key=lambda price: price.usd_per_device_hour)
 
 
-def _of_table(fleet: Fleet, found: Sequence[PublishedPrice], machine: str | None) -> Figure:
+def _of_table(
+    fleet: Fleet, is_spot: bool, found: Sequence[PublishedPrice], machine: str | None
+) -> Figure:
     number = fleet.devices_per_node
     each = [price.usd_per_device_hour for price in found]
     low, high, middle = min(each), max(each), statistics.median(each)
     named = "; ".join(price.words for price in found)
-    kind = "spot" if fleet.is_spot else "on demand"
+    kind = "spot" if is_spot else "on demand"
     if machine is not None or len(found) == 1:
         whole = found[0].num_devices
         part = f", {number} of its {whole} devices" if whole and whole > number else ""

@@ -101,9 +101,14 @@ def measured_step_time(
         "measured",
         f"mean of {number_of}, {min(seconds):.3g} to {max(seconds):.3g} s, on {where}",
     )
+    return known_step_time(workload, fleet, layout, figure)
+
+
+def known_step_time(workload: Workload, fleet: Fleet, layout: Layout, seconds: Figure) -> StepTime:
+    """Of a step whose `seconds` were measured."""
     number = passes_of(workload, fleet, layout).number
     return _step_time(
-        *(workload, fleet, figure, number),
+        *(workload, fleet, seconds, number),
         parts=_idle(workload, fleet, number),
         notes=tuple(_notes(workload, fleet, is_measured=True)),
     )

@@ -41,7 +41,9 @@ class Workload:
     optimizer: Literal["adamw", "lamb"]
     compiles: bool
     steps: int | None
-    """None if only the data determines it, as for epochs."""
+    """None if only the data determines it, as for epochs of a set that is not known."""
+    epoch_samples: int | None = None
+    """Sequences of an epoch, where the number of steps is given in epochs and the set is known."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -70,12 +72,14 @@ def workload_of(
     vocabulary: int | None,
     saved: Mapping[str, Any] | None = None,
     teacher: Mapping[str, Any] | None = None,
+    epoch_samples: int | None = None,
 ) -> Workload | None:
     """None if the run file does not say the model's shape: it is a script, a function of the
     user's, or its config is on the hub.
 
     `vocabulary`: number of tokens of the tokenizer, if that is known. `saved`, `teacher`: configs
     of the models that `model.from` and the objective's teacher name, if they were read.
+    `epoch_samples`: sequences of an epoch, if that is known.
     """
     if run.model is None or run.batch is None or run.command is not None:
         return None
@@ -85,7 +89,8 @@ def workload_of(
     taught_by = run.objective.teacher
     length = run.data.sequence_length
     batch = run.batch.global_.sequences(length)
-    is_known = run.train_for.unit != "epochs"
+    by_epochs = run.train_for.unit == "epochs"
+    samples = epoch_samples if by_epochs else None
     return Workload(
         model=model,
         teacher=counted_model(taught_by, vocabulary, teacher) if taught_by else None,
@@ -95,9 +100,10 @@ def workload_of(
         precision=run.precision,
         optimizer=run.optimizer.type,
         compiles=run.memory.compile,
-        steps=num_steps(run.train_for.unit, run.train_for.amount, batch, length, None)
-        if is_known
-        else None,
+        steps=None
+        if by_epochs and samples is None
+        else num_steps(run.train_for.unit, run.train_for.amount, batch, length, samples),
+        epoch_samples=samples,
     )
 
 

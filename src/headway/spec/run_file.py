@@ -325,6 +325,11 @@ class ResourcesConfig(Section):
     spot: Literal["all", "above_min", "none"] = "none"
     """On a target: nodes that may be spot machines."""
 
+    @property
+    def on_demand_nodes(self) -> int | None:
+        """Number of nodes that are kept off spot machines; None: all of them."""
+        return {"all": 0, "above_min": self.nodes.minimum, "none": None}[self.spot]
+
 
 class BudgetConfig(Section):
     """Limits at which the run saves a checkpoint and stops."""

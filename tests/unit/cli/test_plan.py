@@ -254,7 +254,7 @@ def test_the_names_of_the_data_stay(headway: Headway) -> None:
     assert [*found] == ["version", "run", "place", "model", "unknown", "notes", "plans"]
     (plan,) = found["plans"]
     assert [*plan] == [
-        *("accelerators", "nodes", "devices", "spot", "layout", "fits", "budget"),
+        *("accelerators", "nodes", "devices", "spot", "spot_nodes", "layout", "fits", "budget"),
         *("memory", "time", "interruptions", "cost", "needs", "changes", "notes"),
     ]
     assert [*found["model"]] == [
@@ -282,6 +282,35 @@ def test_a_target_gives_prices_and_interruptions(folder: Path, headway: Headway)
     assert plan["cost"]["usd_per_node_hour"]["value"] == 32
     assert plan["cost"]["usd_per_node_hour"]["basis"] == "given"
     assert plan["interruptions"]["interruptions_per_hour"]["value"] == 0
+
+
+@pytest.mark.parametrize(
+    "range", [("--set", "resources.nodes=2..8"), ("--nodes", "2..8")], ids=["file", "option"]
+)
+def test_nodes_above_the_minimum_alone_are_spot_machines(
+    folder: Path, headway: Headway, range: tuple[str, str]
+) -> None:
+    (folder / "targets.yaml").write_text(
+        TARGETS.replace(
+            "  machine: hgx-h100\n",
+            "  machine: hgx-h100\n  prices: {H100: {on_demand: 4, spot: 2}}\n"
+            "  interruptions: {on_demand: 0% per day, spot: 10% per hour}\n",
+        )
+    )
+    asked = ("llama2-7b", "--on", "lab", "--set", "resources.spot=above_min", *range)
+    least, most = facts(headway, *asked)["plans"]
+    assert (least["spot"], least["spot_nodes"], most["spot_nodes"]) == (False, 0, 6)
+    assert least["cost"]["usd_per_node_hour"]["value"] == 32
+    assert most["cost"]["usd_per_node_hour"]["value"] == pytest.approx((2 * 32 + 6 * 16) / 8)
+    hours = most["cost"]["node_hours"]["value"]
+    assert most["cost"]["usd"]["value"] == pytest.approx(hours / 8 * (2 * 32 + 6 * 16))
+    assert least["interruptions"]["interruptions_per_hour"]["value"] == 0
+    rate = most["interruptions"]["interruptions_per_hour"]
+    one = facts(headway, *asked[:4], "resources.spot=all", "--nodes", "1")["plans"][0]
+    of_one = one["interruptions"]["interruptions_per_hour"]["value"]
+    assert rate["value"] == pytest.approx(6 * of_one)
+    shown = headway("plan", *asked[:5], "--set", "resources.nodes=2..8", "--nodes", "8").out
+    assert "of the target, 6 of 8 spot" in shown
 
 
 def test_it_loads_nothing_heavy() -> None:

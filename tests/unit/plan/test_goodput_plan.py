@@ -37,7 +37,7 @@ def planned(tmp_path: Path, *overrides: str) -> tuple[RunFile, Workload]:
 
 def test_a_month_on_spot_machines(tmp_path: Path) -> None:
     run, workload = planned(tmp_path, "resources.spot=all", "checkpoint.every=auto")
-    fleet = Fleet(H100, 8, 8, is_spot=True)
+    fleet = Fleet(H100, 8, 8, on_demand_nodes=0)
     found = goodput_plan(run, workload, fleet, Layout(8, True), Figure.exact(10.0, ""))
     assert found.place.mode == "restart"
     assert found.interval == found.best
@@ -63,13 +63,13 @@ def test_the_chosen_interval_gives_the_best_goodput(tmp_path: Path) -> None:
 
     def goodput(every: str) -> float:
         run, workload = planned(tmp_path, "resources.spot=all", f"checkpoint.every={every}")
-        fleet = Fleet(H100, 8, 2, is_spot=True)
+        fleet = Fleet(H100, 8, 2, on_demand_nodes=0)
         found = goodput_plan(run, workload, fleet, Layout(8, True), Figure.exact(10.0, ""))
         assert found.expected is not None
         return found.expected.goodput.value
 
     run, workload = planned(tmp_path, "resources.spot=all")
-    fleet = Fleet(H100, 8, 2, is_spot=True)
+    fleet = Fleet(H100, 8, 2, on_demand_nodes=0)
     best = goodput_plan(run, workload, fleet, Layout(8, True), Figure.exact(10.0, "")).best
     assert goodput("auto") >= goodput(f"{best.seconds * 2:.0f}s")
     assert goodput("auto") >= goodput("10min")
@@ -108,9 +108,8 @@ def test_a_plan_and_a_launch_find_the_same(
     if not on_gpu and run.elastic == "auto" and not run.shard.is_wide:  # as on a target
         live = run.model_copy(update={"elastic": "live"})
         resolved = resolved.model_copy(update={"run": live})
-    fleet = Fleet(
-        H100 if on_gpu else None, ranks, nodes, is_spot=run.resources.spot in ("all", "above_min")
-    )
+    on_demand = run.resources.on_demand_nodes
+    fleet = Fleet(H100 if on_gpu else None, ranks, nodes, on_demand_nodes=on_demand)
     copy_nodes = run.shard.num_nodes or nodes
     layout = Layout(ranks * copy_nodes if run.shard.is_wide or on_gpu else 1, False)
     found = planned_placement(run, fleet, layout, on_pods=True)

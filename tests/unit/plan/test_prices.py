@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+from dataclasses import replace
 
 import pytest
 
@@ -23,7 +24,7 @@ from headway.spec.price_config import PriceConfig
 
 def fleet(device: str | None, number: int = 8, is_spot: bool = False) -> Fleet:
     found = find_device(device) if device is not None else None
-    return Fleet(found, devices_per_node=number, nodes=1, is_spot=is_spot)
+    return Fleet(found, devices_per_node=number, nodes=1, on_demand_nodes=0 if is_spot else None)
 
 
 def prices(**given: float | tuple[float, float]) -> dict[str, PriceConfig]:
@@ -73,6 +74,28 @@ def test_a_spot_machine_without_a_spot_price_counts_as_on_demand_and_says_so() -
     assert found is not None
     assert found.usd_per_hour.value == 32.0
     assert "no spot price is given, and on demand is the most" in found.usd_per_hour.reason
+
+
+def test_nodes_up_to_the_minimum_are_on_demand() -> None:
+    mixed = Fleet(find_device("H100"), devices_per_node=8, nodes=8, on_demand_nodes=2)
+    found = node_price(mixed, prices(H100=(4.0, 2.0)), None)
+    assert found is not None
+    assert found.usd_per_hour.value == pytest.approx((2 * 32 + 6 * 16) / 8)
+    assert found.usd_per_hour.basis == "given"
+    for words in ("2 on demand ($4.00 x 8", "6 spot ($2.00 x 8"):
+        assert words in found.usd_per_hour.reason
+    small = replace(mixed, nodes=2)
+    assert node_price(small, prices(H100=(4.0, 2.0)), None) == node_price(
+        replace(small, on_demand_nodes=None), prices(H100=(4.0, 2.0)), None
+    )
+
+
+def test_a_published_price_of_nodes_of_both_kinds_needs_both() -> None:
+    mixed = Fleet(find_device("H100"), devices_per_node=1, nodes=4, on_demand_nodes=1)
+    found = node_price(mixed, {}, None)
+    assert found is not None
+    assert {price.kind for price in found.published} == {"on_demand", "spot"}
+    assert node_price(replace(mixed, devices_per_node=8), {}, None) is None, "no spot price of 8"
 
 
 def test_the_machine_of_the_target_has_one_published_price() -> None:

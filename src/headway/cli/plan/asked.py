@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headway.cli.epoch_samples import samples_of_run
 from headway.cli.plan.described_device import device_of, near_shape
 from headway.errors import BadInput, NotFound
 from headway.plan.fleet import Fleet
@@ -48,6 +49,8 @@ class Asked:
     place: PlannedPlace
     directory: RunDirectory | None = None
     """Of a run that exists."""
+    epoch_samples: int | None = None
+    """Of its training set, if they were counted."""
 
     def with_run(self, run: RunFile) -> Asked:
         return replace(self, loaded=replace(self.loaded, run=run))
@@ -78,13 +81,16 @@ def read_asked(
     if directory is not None and on is None and nodes is None:
         nodes = str(directory.read_spec().nodes)
     loaded, place = place_for(loaded, on, nodes, device)
-    return Asked(loaded, place, directory)
+    set_data = any(one.startswith("data") for one in overrides or ())
+    samples = samples_of_run(directory) if directory is not None and not set_data else None
+    return Asked(loaded, place, directory, samples)
 
 
 def place_for(
     loaded: Loaded, on: str | None, nodes: str | None, device: str | None
 ) -> tuple[Loaded, PlannedPlace]:
     """With the run as it is there."""
+    loaded = _with_range(loaded, nodes)
     if on is not None and ":" in on:
         return loaded, _place_of_shape(loaded.run, on, nodes, device)
     if on is not None:
@@ -125,6 +131,16 @@ def numbers_of_nodes(text: str | None, otherwise: NodeRange) -> tuple[int, ...]:
         hint = "--nodes 8, a range: --nodes 2..4, or several: --nodes 2,4,8"
         raise BadInput(f"--nodes: {error}", hint) from None
     return tuple(sorted({end for one in ranges for end in (one.minimum, one.maximum)}))
+
+
+def _with_range(loaded: Loaded, text: str | None) -> Loaded:
+    """A range is the run's own: its minimum is kept off spot machines."""
+    if text is None or ".." not in text or "," in text:
+        return loaded
+    resources = loaded.run.resources
+    numbers = numbers_of_nodes(text, resources.nodes)
+    resources = resources.model_copy(update={"nodes": NodeRange(numbers[0], numbers[-1])})
+    return replace(loaded, run=loaded.run.model_copy(update={"resources": resources}))
 
 
 def shape_of(text: str, option: str = "--on") -> Accelerators:
@@ -217,12 +233,11 @@ def fleets_of(
     for one in wanted.choices:
         device = None if one.is_cpu else device_of(one.kind, description)
         for number in numbers:
-            spot, least = run.resources.spot, min(numbers[0], run.resources.nodes.minimum)
             yield Fleet(
                 device=device,
                 devices_per_node=one.count,
                 nodes=number,
                 memory_bytes=cpu_bytes // one.count if one.is_cpu and cpu_bytes else None,
                 network_bytes_per_second=network,
-                is_spot=spot == "all" or (spot == "above_min" and number > least),
+                on_demand_nodes=run.resources.on_demand_nodes,
             )

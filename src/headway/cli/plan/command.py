@@ -89,7 +89,8 @@ def plan(
 ) -> None:
     """Say whether a run fits, how long it takes, what it costs and what to change.
 
-    Writes nothing, asks neither a cluster nor the hub, and needs torch only for --measure. Exits
+    Asks neither a cluster nor the hub, and needs torch only for --measure, whose result it keeps in
+    the cache for later plans and the next run; else it writes nothing. Exits
     with 4 if the run does not fit or is over its budget. Of a run that exists, shows what was
     planned beside what is measured so far."""
     from headway.cli.output import print_json
@@ -132,16 +133,19 @@ def _measured(asked: Asked) -> dict[Fleet, StepTime]:
     """Of the first fleet, which has to be this machine."""
     from headway.cli.model_shape import UnknownShape, read_workload
     from headway.cli.output import say
+    from headway.cli.plan.measured_steps import keep_step_time
     from headway.cli.plan.measurement import measured_here
     from headway.errors import BadInput
     from headway.plan.fit import chosen_layout
 
-    workload, fleet = read_workload(asked.loaded), asked.place.fleets[0]
+    workload, fleet = read_workload(asked.loaded, asked.epoch_samples), asked.place.fleets[0]
     if isinstance(workload, UnknownShape):
         raise BadInput(workload.problem, workload.hint)
     say("running a few steps of it on this machine, for at most five minutes")
     layout = chosen_layout(asked.run, workload, fleet)
-    return {fleet: measured_here(asked.loaded, workload, fleet, layout)}
+    found = measured_here(asked.loaded, workload, fleet, layout)
+    keep_step_time(workload, fleet, layout, found.seconds)
+    return {fleet: found}
 
 
 def _show_outcome(asked: Asked, json_: bool) -> None:

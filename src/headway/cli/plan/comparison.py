@@ -55,7 +55,7 @@ class ComparedPlans:
 
 def compared(asked: Asked, shapes: str, nodes: str | None, device: str | None) -> ComparedPlans:
     """`shapes`: `H100:8,A100-80:8`, or `auto`."""
-    workload = read_workload(asked.loaded)
+    workload = read_workload(asked.loaded, asked.epoch_samples)
     if isinstance(workload, UnknownShape):
         raise BadInput(workload.problem, workload.hint)
     # Machines for rent, wherever it is asked.
@@ -83,6 +83,7 @@ def compared(asked: Asked, shapes: str, nodes: str | None, device: str | None) -
 def _auto(asked: Asked, workload: Workload, numbers: Sequence[int] | None) -> list[FleetPlan]:
     """Of each kind those that fit, as far as they have work to do."""
     found: list[FleetPlan] = []
+    on_demand = asked.run.resources.on_demand_nodes
     for name in AUTO_DEVICES:
         device = find_device(name)
         assert device is not None
@@ -90,7 +91,9 @@ def _auto(asked: Asked, workload: Workload, numbers: Sequence[int] | None) -> li
             continue
         sizes = AUTO_SIZES if numbers is None else [(8, number) for number in numbers]
         plans = [
-            _wide_if_needed(asked, workload, Fleet(device, number, nodes, is_spot=_is_spot(asked)))
+            _wide_if_needed(
+                asked, workload, Fleet(device, number, nodes, on_demand_nodes=on_demand)
+            )
             for number, nodes in sizes
             if number * nodes <= workload.global_batch
         ]
@@ -112,10 +115,6 @@ def _wide_if_needed(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan
     wide = asked.with_run(asked.run.model_copy(update={"shard": Sharding("all", 0)}))
     other = fleet_plan(wide, workload, fleet)
     return replace(other, needs=WIDE) if other.fits.verdict == "yes" else plan
-
-
-def _is_spot(asked: Asked) -> bool:
-    return asked.run.resources.spot == "all"
 
 
 def _two_of(plans: Sequence[FleetPlan]) -> list[FleetPlan]:

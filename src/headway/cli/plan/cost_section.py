@@ -53,16 +53,20 @@ def planned_cost(asked: Asked, workload: Workload, fleet: Fleet, seconds: Figure
     cost = cost_of(fleet, seconds, tokens, price, kept, storage_price(prices))
     kind = fleet.device.name if fleet.device else "cpu"
     hint = how_to_price(kind, fleet.devices_per_node) if price is None else None
-    return PlannedCost(cost, price, _section(cost, price, asked.place.is_here), hint)
+    section = _section(cost, price, fleet, asked.place.is_here)
+    return PlannedCost(cost, price, section, hint)
 
 
-def _section(cost: Cost, price: NodePrice | None, is_here: bool) -> PlanSection:
+def _section(cost: Cost, price: NodePrice | None, fleet: Fleet, is_here: bool) -> PlanSection:
     hours = PlanEntry(
         "node_hours", "node hours", cost.node_hours, "number", is_detail=is_here and price is None
     )
     entries = [hours]
     if price is not None:
         by = "public pages: not your price" if price.published else "of the target"
+        if 0 < fleet.spot_nodes < fleet.nodes:
+            whose = "public pages" if price.published else "of the target"
+            by = f"{whose}, {fleet.spot_nodes} of {fleet.nodes} spot"
         entries.append(
             PlanEntry("usd_per_node_hour", "a node an hour", price.usd_per_hour, "usd", by)
         )

@@ -7,12 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from headway.cli.epoch_samples import what_is_missing
 from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.output import short_count
 from headway.cli.plan.cost_section import hourly_words, planned_cost
 from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.goodput_section import run_time
+from headway.cli.plan.measured_steps import kept_step_time
 from headway.cli.plan.memory_section import memory_section, memory_words
 from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
@@ -41,10 +43,6 @@ VERDICTS: Mapping[str | None, Verdict] = {
 WORSE: tuple[Verdict, ...] = ("yes", "unknown", "maybe", "no")
 NOT_MEASURED = (
     "how fast a CPU is, only a measurement says: headway plan --measure runs a few steps here"
-)
-EPOCHS = (
-    "how many steps an epoch has, only the data says: give train_for in tokens or steps for a time "
-    "and a cost"
 )
 
 
@@ -128,7 +126,7 @@ class RunPlan:
 
 def plan_of(asked: Asked, measured: Mapping[Fleet, StepTime] | None = None) -> RunPlan:
     """`measured`: steps that were run, in place of the estimate."""
-    workload = read_workload(asked.loaded)
+    workload = read_workload(asked.loaded, asked.epoch_samples)
     if isinstance(workload, UnknownShape):
         unknown = PlanAnswer("unknown", workload.problem)
         fleets = tuple(
@@ -178,8 +176,10 @@ def model_section(workload: Workload) -> PlanSection:
     if workload.steps is not None:
         total = workload.steps * workload.tokens_per_step
         by = f"{workload.steps:,} steps x {workload.tokens_per_step:,} tokens"
+        samples = workload.epoch_samples
+        reason = "train_for" + (f", {samples:,} sequences an epoch" if samples else "")
         entries += [
-            PlanEntry("steps", "steps", Figure.exact(workload.steps, "train_for"), "number"),
+            PlanEntry("steps", "steps", Figure.exact(workload.steps, reason), "number"),
             PlanEntry("tokens", "tokens in all", Figure.exact(total, by), "count"),
         ]
     return PlanSection("model", "Model", tuple(entries))
@@ -240,7 +240,7 @@ def _with_time(
 ) -> FleetPlan:
     assert plan.layout is not None
     try:
-        step = measured or step_time(workload, plan.fleet, plan.layout)
+        step = measured or _step_time(plan.fleet, asked, workload, plan.layout)
     except BadInput as error:
         note = error.message + (f": {error.hint}" if error.hint else "")
         return replace(plan, notes=(*plan.notes, note))
@@ -255,11 +255,17 @@ def _with_time(
     )
     time = run_time(asked, workload, plan.fleet, layout, step.seconds)
     if time is None:
-        return replace(plan, notes=(*plan.notes, EPOCHS))
+        return replace(plan, notes=(*plan.notes, what_is_missing(asked.loaded)))
     changes = () if time.change is None else (PlanChange(*time.change),)
     sections = (*plan.sections, time.section)
     plan = replace(plan, seconds=time.seconds, sections=sections, changes=changes)
     return _with_cost(plan, asked, workload, time.seconds)
+
+
+def _step_time(fleet: Fleet, asked: Asked, workload: Workload, layout: Layout) -> StepTime | None:
+    """As it was measured on this machine before, else estimated."""
+    kept = kept_step_time(workload, fleet, layout) if asked.place.is_here else None
+    return kept or step_time(workload, fleet, layout)
 
 
 def _with_cost(plan: FleetPlan, asked: Asked, workload: Workload, seconds: Figure) -> FleetPlan:

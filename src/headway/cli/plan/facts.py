@@ -44,7 +44,8 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
         "accelerators": f"{fleet.device.name if fleet.device else 'cpu'}:{fleet.devices_per_node}",
         "nodes": fleet.nodes,
         "devices": fleet.num_devices,
-        "spot": fleet.is_spot,
+        "spot": fleet.spot_nodes > 0,
+        "spot_nodes": fleet.spot_nodes,
         "layout": None
         if layout is None
         else {

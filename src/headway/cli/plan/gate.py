@@ -60,8 +60,10 @@ def _is_too_large(plan: RunPlan, one: FleetPlan) -> bool:
     return one.peak.low > max((room * 2**30 for room in rooms if room is not None), default=0.0)
 
 
-def plan_for(loaded: Loaded, on: str | None, nodes: int | None) -> RunPlan | None:
-    """None if nothing can be said about it."""
+def plan_for(
+    loaded: Loaded, on: str | None, nodes: int | None, samples: int | None = None
+) -> RunPlan | None:
+    """None if nothing can be said about it. `samples` of an epoch, if they are known."""
     from headway.cli.plan.asked import Asked, place_for
     from headway.cli.plan.estimate import plan_of
 
@@ -72,7 +74,7 @@ def plan_for(loaded: Loaded, on: str | None, nodes: int | None) -> RunPlan | Non
         changed, place = place_for(loaded, on, None if nodes is None else str(nodes), None)
         if place.is_substituted:
             return None
-        return plan_of(Asked(changed, replace(place, notes=())))
+        return plan_of(Asked(changed, replace(place, notes=()), epoch_samples=samples))
     return None
 
 

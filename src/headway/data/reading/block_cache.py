@@ -47,13 +47,6 @@ LOCK_SECONDS, LOCK_PAUSE_SECONDS = 5.0, 0.005
 _LOCK, _USAGE, _READERS = "lock", "usage", "readers"
 
 
-def cache_root() -> Path:
-    named = os.environ.get("HEADWAY_CACHE")
-    if named:
-        return Path(named).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "headway"
-
-
 def cache_bytes() -> int:
     text = os.environ.get("HEADWAY_CACHE_BYTES")
     if not text:

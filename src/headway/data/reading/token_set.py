@@ -12,7 +12,7 @@ import numpy as np
 
 from headway.clock import Clock, SystemClock
 from headway.data.order import Order, Window
-from headway.data.reading.block_cache import BlockCache, cache_bytes, cache_root
+from headway.data.reading.block_cache import BlockCache, cache_bytes
 from headway.data.reading.block_stream import INTACT, MEMORY_BYTES, BlockStream
 from headway.data.reading.token_stream import MappedStream, ShardIndex, TokenRange, TokenStream
 from headway.data.reading.tokenizer_folder import local_tokenizer
@@ -21,6 +21,7 @@ from headway.data.retry import OPEN_SECONDS, READ_SECONDS, with_retries
 from headway.data.set_format import Layout, SetManifest, SpecialIds, read_manifest, shard_file
 from headway.errors import BadInput
 from headway.state.store import Store
+from headway.state.user_cache import cache_root
 
 
 @dataclass(frozen=True)

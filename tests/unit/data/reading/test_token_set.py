@@ -12,7 +12,7 @@ import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.reading.block_cache import CACHE_BYTES, cache_bytes, cache_root
+from headway.data.reading.block_cache import CACHE_BYTES, cache_bytes
 from headway.data.reading.sample_set import SampleSet, open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
 from headway.data.reading.token_stream import MappedStream, ShardIndex, max_open_maps
@@ -20,6 +20,7 @@ from headway.data.reading.verify import verify_set
 from headway.data.set_format import SetManifest, Shard, SpecialIds
 from headway.errors import BadInput, NotFound
 from headway.state.store import Store
+from headway.state.user_cache import cache_root
 from support.fake_s3 import FakeS3, fake_s3
 from support.stolen_time import Stopwatch
 from support.token_sets import Document, copy_to, write_set

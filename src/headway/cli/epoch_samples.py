@@ -1,0 +1,129 @@
+"""Samples of one epoch of a run's training set, as far as this machine knows them: read from the
+manifest of a set that is prepared, without opening it."""
+
+from __future__ import annotations
+
+import json
+from contextlib import suppress
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from headway.errors import HeadwayError
+from headway.spec.hub_names import SOURCE
+from headway.state.set_files import MANIFEST, MIXTURE, PREPARED
+
+if TYPE_CHECKING:
+    from headway.spec.data_config import DataSetConfig
+    from headway.spec.load import Loaded
+    from headway.state.run_directory import RunDirectory
+
+REMOTE = ("://", SOURCE, "claim:")
+GIVE = "--set 'train_for=N tokens'"
+
+
+def epoch_samples(loaded: Loaded) -> int | None:
+    """None: the set is not prepared, or elsewhere."""
+    train, length = loaded.run.data.train, loaded.run.data.sequence_length
+    if train is None or train.stream:
+        return None
+    if train.mixture is not None:
+        paths = [one.path for one in train.mixture.values()]
+        if any(path is None or _is_remote(path) for path in paths):
+            return None
+        each = [samples_of_set(str(loaded.folder / str(path)), length) for path in paths]
+        return _mixed(each, [one.epochs for one in train.mixture.values()])
+    if train.path is not None:
+        if _is_remote(train.path):
+            return None
+        return samples_of_set(str(loaded.folder / train.path), length)
+    if any(map(_is_remote, train.sources or ())):
+        return None  # which state of them was prepared, only they say
+    return _samples_of_sources(loaded)
+
+
+def _samples_of_sources(loaded: Loaded) -> int | None:
+    from headway.cli.run_sets import prepared_here
+
+    if not any((loaded.folder / PREPARED).glob(f"train-*/{MANIFEST}")):
+        return None
+    with suppress(HeadwayError):  # the train extra is missing, or a source is
+        location = prepared_here(loaded)
+        length = loaded.run.data.sequence_length
+        return None if location is None else samples_of_set(location, length)
+    return None
+
+
+def samples_of_run(directory: RunDirectory) -> int | None:
+    """As its workers counted them; None before its first start."""
+    started = [event for event in directory.history() if event["event"] == "started"]
+    return started[-1]["samples"] if started else None
+
+
+def samples_of_set(location: str, sequence_length: int) -> int | None:
+    """None: it is not complete, not on this machine, or for another length. As `num_samples` of the
+    set counts them when it is opened."""
+    if "://" in location:
+        return None
+    folder = Path(location)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        if (folder / MIXTURE).is_file():
+            members = json.loads((folder / MIXTURE).read_text("utf-8"))["members"]
+            each = [
+                samples_of_set(str(folder / member["location"]), sequence_length)
+                for member in members
+                if "://" not in member["location"]
+            ]
+            if len(each) < len(members):
+                return None
+            return _mixed(each, [member.get("epochs") for member in members])
+        manifest: dict[str, Any] = json.loads((folder / MANIFEST).read_text("utf-8"))
+        tokens = int(manifest["num_tokens"])
+        if manifest["layout"] == "stream":
+            return (tokens - 1) // sequence_length or None
+        is_fitting = manifest["window_tokens"] == sequence_length
+        return tokens // sequence_length if is_fitting else None
+    return None
+
+
+def _mixed(each: list[int | None], epochs: list[float | None]) -> int | None:
+    known = [number for number in each if number is not None]
+    if len(known) < len(each):
+        return None
+    if not any(epochs):
+        return sum(known)
+    times = [Fraction(repr(one)) for one in epochs if one is not None]
+    return sum(round(one * number) for one, number in zip(times, known, strict=True))
+
+
+def what_is_missing(loaded: Loaded) -> str:
+    """Why the number of steps is not known, and how to give it."""
+    train, length = loaded.run.data.train, loaded.run.train_for
+    if train is not None and train.stream:
+        return (
+            f"train_for: {length}: an epoch of a streamed set has no known length; give tokens or "
+            f"steps: {GIVE}"
+        )
+    if (where := _elsewhere(train)) is not None:
+        return (
+            f"train_for: {length}: how many steps an epoch has is in {where}, which a plan does "
+            f"not fetch; `headway data show` says its number of tokens: {GIVE}"
+        )
+    return (
+        f"train_for: {length}: how many steps an epoch has, only the prepared training set says, "
+        "and it is not prepared on this machine (the first headway run prepares it); for a time "
+        f"and a cost before that, give what you expect: {GIVE}"
+    )
+
+
+def _elsewhere(train: DataSetConfig | None) -> str | None:
+    if train is None:
+        return None
+    if train.path is not None:
+        return train.path if _is_remote(train.path) else None
+    members = train.mixture.values() if train.mixture else ()
+    return next((one.path for one in members if one.path and _is_remote(one.path)), None)
+
+
+def _is_remote(path: str) -> bool:
+    return REMOTE[0] in path or path.startswith(REMOTE[1:])
