@@ -164,6 +164,9 @@ rehearse: install ## the closed form of memory against the real step on tensors 
 bench-form: install ## 64 to 512 simulated members exchange their addresses: processor time and bytes of the coordinator
 	$(BENCH).form_many
 
+bench-many: install ## as many workers as fit in GIGABYTES=20 train together, lose a quarter at once ROUNDS=3 times, and heal; 10 minutes
+	$(BENCH).many
+
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
 

@@ -49,6 +49,8 @@ class LiveWorlds:
         """The generation of the newest world."""
         self._domain: Domain | None = None
         self._monitor: _WorldMonitor | None = None
+        self._failed_groups = 0
+        """Groups in a row that did not form: the next one has longer."""
         self._wanted_at = time.monotonic()
         self._is_waiting = False
         self._is_closed = False
@@ -111,7 +113,9 @@ class LiveWorlds:
             world = None
             try:
                 world = self._form(generation)
+                self._failed_groups = 0
             except GroupFailed as failed:
+                self._failed_groups += 1
                 self._complain(failed.workers)
             except GenerationOver:
                 pass
@@ -252,7 +256,9 @@ class LiveWorlds:
         if len(domains) > 1:
             name = f"replicas-{local_rank}"
             try:
-                group = form_group(store, index, len(domains), name=name)
+                group = form_group(
+                    store, index, len(domains), name=name, failures=self._failed_groups
+                )
             except GroupFailed as failed:
                 failed.workers = tuple(
                     domains[missing].workers[local_rank] for missing in failed.ranks

@@ -46,6 +46,9 @@ FORM_SECONDS = 2.0
 """For a group to form..."""
 FORM_SECONDS_EACH = 0.02
 """... and for each member: gloo connects to one after the other."""
+MAX_PATIENCE = 8
+"""Times as long it may take after groups that failed: it doubles with each in a row. On cores that
+have much else to do, a time that many cannot keep would fail them again and again."""
 WAITS_SECONDS = 0.5
 """After which this worker says that it waits: those that are silent are found sooner."""
 FEW_MEMBERS = 16
@@ -187,13 +190,15 @@ def form_group(
     size: int,
     timeout: timedelta = COLLECTIVE_TIMEOUT,
     name: str = "group",
+    failures: int = 0,
 ) -> Group:
     """COLLECTIVE. A gloo group of all members of the store's generation. Raises GroupFailed, or
     GenerationOver as soon as the generation is broken; either is final, for the addresses of a try
     stay in the store: the next one is the next generation's. `timeout` is for the collectives,
-    `name` tells groups of the same generation apart."""
+    `name` tells groups of the same generation apart, `failures` are the groups before it, in a row,
+    that did not form."""
     raise_file_limit(size)
-    seconds = form_seconds(size)
+    seconds = form_seconds(size, failures)
     attempt = _Attempt(_FormingStore(store, name, size, seconds), rank, size, timeout)
     attempt.start()
     is_waiting = False
@@ -217,9 +222,9 @@ def form_group(
     return attempt.result(seconds)
 
 
-def form_seconds(size: int) -> float:
-    """For a group of that size to form."""
-    return FORM_SECONDS + size * FORM_SECONDS_EACH
+def form_seconds(size: int, failures: int = 0) -> float:
+    """For a group of that size to form, after so many that did not."""
+    return min(2**failures, MAX_PATIENCE) * (FORM_SECONDS + size * FORM_SECONDS_EACH)
 
 
 def raise_file_limit(size: int) -> None:

@@ -437,6 +437,28 @@ def test_one_that_does_not_come_to_the_group_is_named(
     assert one.status.trouble == 0
 
 
+def test_a_group_that_did_not_form_is_given_longer_the_next_time(
+    crew: Crew, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many on few cores need longer than any time that is fixed beforehand."""
+    monkeypatch.setattr(session_store, "FORM_SECONDS", 0.3)
+    one, silent = crew.join("a"), crew.join("b")
+    found = crew.start(one.next)
+    took = []
+    for number in (1, 2, 3):
+        crew.meeting.gather([one.name], [silent.name])
+        wait_for("the news", lambda number=number: silent.status.seen == number, LONG)
+        began = time.monotonic()
+        silent.session.enter()
+        wait_for("a complaint", lambda number=number: one.status.trouble == number, LONG)
+        took.append(time.monotonic() - began)
+    longest = session_store.form_seconds(2)
+    assert took[1] > longest
+    assert took[2] > 2 * longest
+    crew.meeting.gather([one.name])
+    assert found.result(LONG).num_workers == 1
+
+
 def test_a_newer_generation_while_the_group_forms(crew: Crew) -> None:
     one, two, silent = crew.join("a"), crew.join("b"), crew.join("c")
     crew.meeting.gather([one.name], [two.name], [silent.name])
