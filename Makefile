@@ -35,7 +35,7 @@ lock:            ## update every pinned dependency and its hashes (requirements/
 	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml -o requirements/wheels.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs --group build pyproject.toml -o requirements/core.txt
 	$(BIN)/python docker/wheels.py lock $(VENV)/share/headway/wheels
-	cd bench/compare && $(COMPILE) requirements.in -o requirements.txt
+	cd bench/compare && $(COMPILE) -c ../../requirements/all.txt requirements.in -o requirements.txt
 
 format:          ## format the code and apply the linter's fixes
 	$(BIN)/ruff format src tests bench docker
@@ -187,6 +187,12 @@ bench-replicate: install ## two workers against DistributedDataParallel, and the
 
 bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about two hours
 	FAULTS=$${FAULTS:-5} $(BENCH).compare
+
+bench-faults: install ## Headway, torchrun and torchft under the same faults, MINUTES=5 of each of four kinds: time that counts, samples lost; 80 minutes
+	MINUTES=$${MINUTES:-5} $(BENCH).faults
+
+faults-page: install ## the table and the plot of docs/concepts/under-faults.md, of what bench-faults printed: FILE=faults.json
+	FILE=$${FILE:-faults.json} $(BENCH).faults.page
 
 bench-restart: install ## elastic: restart beside torchrun, two workers: from a kill to the next step, FAULTS=5 of each
 	NODES=2 TOOLS=restart,torchrun KINDS=kill FAULTS=$${FAULTS:-5} $(BENCH).compare

@@ -16,7 +16,6 @@ import os
 import random
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from bench.compare.environment import ENVIRONMENT, make_environment, versions
 from bench.compare.tools import (
     NODES,
     Agents,
@@ -40,7 +40,6 @@ from bench.compare.tools import (
 FAULTS, SEED = int(os.environ.get("FAULTS", "5")), int(os.environ.get("SEED", "1"))
 DEADLINE_SECONDS = float(os.environ.get("DEADLINE", "120"))
 SETTLE_SECONDS = 2 * DEADLINE_SECONDS
-ENVIRONMENT = Path(os.environ.get("COMPARE_ENV", tempfile.gettempdir() + "/headway-compare-env"))
 LOSSES = ("kill", "kill first", "kill two", "stop", "machine")
 KINDS = ("kill", "kill first", "kill two", "stop", "leave", "join", "machine", "coordinator")
 TOOLS: dict[str, type[Agents] | type[Headway]] = {
@@ -59,7 +58,7 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     kinds = [kind for kind in KINDS if kind in os.environ.get("KINDS", kind).split(",")]
     tools = [tool for tool in TOOLS if tool in os.environ.get("TOOLS", tool).split(",")]
-    if not all(PYTHONS[tool].exists() for tool in tools):
+    if {PYTHONS[tool] for tool in tools} != {Path(sys.executable)}:
         make_environment()
     found: dict[str, dict[str, list[Result]]] = {t: {k: [] for k in kinds} for t in tools}
     steps: dict[str, list[float]] = {tool: [] for tool in tools}
@@ -78,7 +77,8 @@ def main() -> int:
         "pass": bool(ours) and None not in ours,
         "spread": spread,
         "step_seconds": {tool: round(statistics.median(all_), 3) for tool, all_ in steps.items()},
-        "versions": {"date": str(datetime.now(UTC).date())} | {t: versions(t) for t in tools},
+        "versions": {"date": str(datetime.now(UTC).date())}
+        | {t: versions(PYTHONS[t]) for t in tools},
     }
     print(json.dumps(line))
     return 0
@@ -185,35 +185,6 @@ def summary(results: list[Result]) -> Result:
         "joined_after": [one["joined_after"] for one in results if "joined_after" in one],
         "notes": [one["note"] for one in results if "note" in one],
     }
-
-
-def make_environment() -> None:
-    subprocess.run(["uv", "venv", "-q", "--python", "3.11", ENVIRONMENT], check=True)
-    sync = [
-        "uv",
-        "pip",
-        "sync",
-        "-q",
-        "--compile-bytecode",  # as ours has it: others restart by importing everything again
-        "--require-hashes",
-        str(Path(__file__).with_name("requirements.txt")),
-    ]
-    subprocess.run(sync, env=os.environ | {"VIRTUAL_ENV": str(ENVIRONMENT)}, check=True)
-
-
-def versions(tool: str) -> dict[str, str]:
-    """And how long the imports of a worker take when nothing else runs."""
-    names = [
-        "torch",
-        "transformers",
-        *([] if PYTHONS[tool] == Path(sys.executable) else ["torchft-nightly"]),
-    ]
-    code = "from transformers import GPT2LMHeadModel;"
-    code += f"from importlib.metadata import version; print(*map(version, {names}))"
-    began = time.monotonic()
-    output = subprocess.run([PYTHONS[tool], "-c", code], capture_output=True, text=True, check=True)
-    seconds = {"imports": f"{time.monotonic() - began:.1f} s"}
-    return dict(zip(names, output.stdout.split(), strict=True)) | seconds
 
 
 def say(words: str) -> None:
