@@ -167,6 +167,9 @@ bench-form: install ## 64 to 512 simulated members exchange their addresses: pro
 bench-many: install ## as many workers as fit in GIGABYTES=20 train together, lose a quarter at once ROUNDS=3 times, and heal; 10 minutes
 	$(BENCH).many
 
+bench-join: install ## one of four workers gets a state of 1 GB from the other three, beside a broadcast to all: their pause and the bytes sent; 2 minutes
+	$(BENCH).join
+
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
 

@@ -72,7 +72,7 @@ def _advance(training: Any) -> None:
 def _heal(workers: list[Any]) -> None:
     """The first has the state, the second has none."""
     from headway.member.worker.state_choice import NO_STATE
-    from headway.train.heal import broadcast_state, choose_state
+    from headway.train.heal import choose_state, hand_over_state
     from support.together import together
 
     def take_part(group: Any) -> None:
@@ -81,7 +81,7 @@ def _heal(workers: list[Any]) -> None:
             held = (training.step, 1) if group.rank == 0 else NO_STATE
             choice = choose_state(training, group, held)
             assert choice is not None
-            broadcast_state(training, group, choice, [])
+            hand_over_state(training, group, choice, [])
 
     together(len(workers), take_part)
 

@@ -1,5 +1,5 @@
-"""Collectives over one process group: all_reduce, all_gather, broadcast, send. A lost peer raises
-PeerLost, wherever torch notices it."""
+"""Collectives over one process group: all_reduce, all_gather, all_to_all, broadcast, send. A lost
+peer raises PeerLost, wherever torch notices it."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ class WaitTimer(Unmonitored):
         return 0.0 if since is None else time.monotonic() - since
 
 
-class PendingAllReduce:
-    """An all-reduce in flight. The tensor must not be read or written before `wait` returns."""
+class PendingCollective:
+    """A collective in flight. Its tensors must not be read or written before `wait` returns."""
 
     def __init__(
         self, wait: Callable[[], None], abandon: Callable[[], None] = lambda: None
     ) -> None:
         self._wait: Callable[[], None] | None = wait
         self.abandon = abandon
-        """Instead of `wait`: the group is lost, and nobody will use the sum."""
+        """Instead of `wait`: the group is lost, and nobody will use the result."""
 
     def wait(self) -> None:
         wait, self._wait = self._wait, None
@@ -92,12 +92,12 @@ class WorkerGroup:
         """Whether the group's generation is broken: no collective can succeed any more."""
         return self._monitor.is_over
 
-    def start_all_reduce(self, tensor: torch.Tensor) -> PendingAllReduce:
+    def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
         """COLLECTIVE. Starts to replace the tensor by its sum over the group."""
         _free_abandoned()
         with raising_peer_lost(self._monitor):
             work = self._group.allreduce([tensor])
-        return PendingAllReduce(
+        return PendingCollective(
             lambda: self._wait(work, tensor), lambda: _abandon(self._group, work, tensor)
         )
 
@@ -112,6 +112,23 @@ class WorkerGroup:
             work = self._group.allgather([parts], [tensor])
         self._wait(work, tensor, *parts)
         return parts
+
+    def start_all_to_all(
+        self,
+        received: torch.Tensor,
+        sent: torch.Tensor,
+        received_sizes: list[int],
+        sent_sizes: list[int],
+    ) -> PendingCollective:
+        """COLLECTIVE. Starts to send a part of `sent` to each worker, and to receive one from each:
+        so many elements, by rank, 0 for many of them."""
+        _free_abandoned()
+        with raising_peer_lost(self._monitor):
+            work = self._group.alltoall_base(received, sent, received_sizes, sent_sizes)
+        return PendingCollective(
+            lambda: self._wait(work, received, sent),
+            lambda: _abandon(self._group, work, received, sent),
+        )
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
         """COLLECTIVE. The tensor becomes that of rank `source`."""

@@ -9,7 +9,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from headway.errors import PeerLost
-from headway.train.collectives import PendingAllReduce, WorkerGroup
+from headway.train.collectives import PendingCollective, WorkerGroup
 from headway.train.fsdp import local_part
 
 BUCKET_BYTES = 8 * 2**20
@@ -75,7 +75,7 @@ class GradientReducer:
             self._wait(last)
         return self._lost
 
-    def _wait(self, pending: PendingAllReduce) -> bool:
+    def _wait(self, pending: PendingCollective) -> bool:
         """Whether it succeeded. Abandons it if one before it has failed."""
         if self._lost is not None:
             pending.abandon()
@@ -105,7 +105,7 @@ class GradientReducer:
         bucket.collect()
         bucket.pending = self._start(bucket.flat)
 
-    def _start(self, tensor: torch.Tensor) -> PendingAllReduce | None:
+    def _start(self, tensor: torch.Tensor) -> PendingCollective | None:
         assert self._replicas is not None
         try:
             return self._replicas.start_all_reduce(tensor) if self._lost is None else None
@@ -142,7 +142,7 @@ class _Bucket:
         self._allocate()
         self.num_missing = 0
         self.is_started = False
-        self.pending: PendingAllReduce | None = None
+        self.pending: PendingCollective | None = None
         self.is_in_doubt = False
         """An all-reduce was abandoned with its group, and may still write to this memory."""
 

@@ -22,7 +22,7 @@ from headway.train.compile_counts import CompileCounts
 from headway.train.device import peak_memory
 from headway.train.evaluate import Evaluator, note_new_sample
 from headway.train.export import describe_model
-from headway.train.heal import broadcast_state, choose_state, held_state
+from headway.train.heal import choose_state, hand_over_state, held_state
 from headway.train.initial_weights import WEIGHTS_RULE
 from headway.train.models import BuiltModel
 from headway.train.outages import outage_is_loss, outage_restarts, reached
@@ -246,11 +246,9 @@ def _heal(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
                 run.recorder.settle(upto=choice.step)
                 training.evaluated_step = choice.evaluated_step
                 if choice.receivers:
-                    is_receiver = world.replicas.rank in choice.receivers
-                    records = broadcast_state(
-                        training, world.replicas, choice, run.recorder.kept_records()
-                    )
-                    if is_receiver:
+                    kept = run.recorder.kept_records()
+                    records = hand_over_state(training, world.replicas, choice, kept)
+                    if records is not None:
                         run.recorder.replace_kept_records(records)
         except PeerLost as error:
             lost = error

@@ -13,7 +13,7 @@ from torch import nn
 from headway.errors import PeerLost
 from headway.plan.batch_division import share_of
 from headway.train import gradient_all_reduce as replicate
-from headway.train.collectives import PendingAllReduce, WorkerGroup
+from headway.train.collectives import PendingCollective, WorkerGroup
 from headway.train.gradient_all_reduce import GradientReducer
 from support.together import Died, outcomes, together
 
@@ -186,7 +186,7 @@ class Watched:
         """Of how many numbers each is."""
         self._group, self._interfere = group, interfere
 
-    def start_all_reduce(self, tensor: torch.Tensor) -> PendingAllReduce:
+    def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
         self._interfere(len(self.begun))
         self.begun.append(tensor.numel())
         return self._group.start_all_reduce(tensor)
@@ -271,12 +271,12 @@ class Late:
     def __init__(self) -> None:
         self.given_up: list[torch.Tensor] = []
 
-    def start_all_reduce(self, tensor: torch.Tensor) -> PendingAllReduce:
+    def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
         def give_up() -> None:
             raise PeerLost("the generation is over")
 
         self.given_up.append(tensor)
-        return PendingAllReduce(give_up)
+        return PendingCollective(give_up)
 
     def arrive(self) -> None:
         for tensor in self.given_up:
@@ -310,9 +310,9 @@ class Breaking:
     def __init__(self) -> None:
         self.begun, self.abandoned = 0, 0
 
-    def start_all_reduce(self, tensor: torch.Tensor) -> PendingAllReduce:
+    def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
         self.begun += 1
-        return PendingAllReduce(self._fail, self._abandon)
+        return PendingCollective(self._fail, self._abandon)
 
     def _fail(self) -> None:
         raise PeerLost("another worker went away")

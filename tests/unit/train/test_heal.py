@@ -17,11 +17,11 @@ from torch.distributed import HashStore
 from headway.errors import PeerLost
 from headway.member.worker.state_choice import NO_STATE
 from headway.spec.run_file import GuardConfig, OptimizerConfig
-from headway.train import heal
-from headway.train.collectives import WorkerGroup
+from headway.train import state_transfer
+from headway.train.collectives import PendingCollective, WorkerGroup
 from headway.train.domain_group import DomainGroup
 from headway.train.gradient_all_reduce import GradientReducer
-from headway.train.heal import ChosenState, broadcast_state, choose_state, held_state
+from headway.train.heal import ChosenState, choose_state, hand_over_state, held_state
 from headway.train.loss_guard import LossGuard
 from headway.train.optim import make_optimizer
 from headway.train.precision import LossScale
@@ -34,8 +34,13 @@ from support.together import Died, group_of, outcomes, together
 from support.waiting import wait_for
 
 RECORDS = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
-HEADER_BROADCASTS = 4
-"""Its length, and itself; then the same of the records."""
+BLOCK_BYTES = 2**13
+"""So that the header of a Zoo is one block, and its state several."""
+
+
+def header_collectives(num_receivers: int) -> int:
+    """Its length; then itself, to one receiver, which sends it to the others two rounds later."""
+    return 2 if num_receivers == 1 else 4
 
 
 class Zoo(nn.Module):
@@ -54,6 +59,7 @@ class Zoo(nn.Module):
         self.large_number = nn.Parameter(torch.randn(()).double())
         self.frozen = nn.Parameter(torch.randn(4), requires_grad=False)
         self.unused = nn.Parameter(torch.randn(4))
+        self.large = nn.Parameter(torch.randn(90, 53))
         self.register_buffer("seen", torch.randint(100, ()))
         self.register_buffer("mask", torch.rand(3) > 0.5)
         self.register_buffer("small", torch.randint(100, (5,), dtype=torch.uint8))
@@ -118,7 +124,7 @@ class Worker:
     def take_part(self, group: WorkerGroup, holds: bool = True) -> Any:
         choice = choose_state(self.training, group, self.name if holds else NO_STATE)
         assert choice is not None
-        return broadcast_state(self.training, group, choice, RECORDS if holds else [])
+        return hand_over_state(self.training, group, choice, RECORDS if holds else [])
 
 
 def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
@@ -137,25 +143,25 @@ def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
         ([None, None], None),
         ([None], None),
         # All are level, as after a loss during a step.
-        ([(5, 2), (5, 2)], ChosenState(5, 2, 0, (), 0)),
+        ([(5, 2), (5, 2)], ChosenState(5, 2, (0, 1), (), 0)),
         # One has committed a step that the other has not: it cannot be told who is alone with it.
-        ([(4, 2), (5, 2)], ChosenState(5, 2, 1, (0,), 0)),
+        ([(4, 2), (5, 2)], ChosenState(5, 2, (1,), (0,), 0)),
         # One alone has committed a step: it was not settled, and good state is not overwritten.
-        ([(4, 2), (5, 2), (4, 2)], ChosenState(4, 2, 0, (1,), 0)),
-        ([(5, 2), (4, 2), (4, 2), (4, 2)], ChosenState(4, 2, 1, (0,), 0)),
+        ([(4, 2), (5, 2), (4, 2)], ChosenState(4, 2, (0, 2), (1,), 0)),
+        ([(5, 2), (4, 2), (4, 2), (4, 2)], ChosenState(4, 2, (1, 2, 3), (0,), 0)),
         # As many have it as have not.
-        ([(4, 2), (5, 2), (4, 2), (5, 2)], ChosenState(5, 2, 1, (0, 2), 0)),
+        ([(4, 2), (5, 2), (4, 2), (5, 2)], ChosenState(5, 2, (1, 3), (0, 2), 0)),
         # Most have it. Newcomers do not count, whatever they believe to have.
-        ([(4, 2), (5, 2), (5, 2)], ChosenState(5, 2, 1, (0,), 0)),
-        ([(4, 2), (5, 2), None, None], ChosenState(5, 2, 1, (0, 2, 3), 0)),
+        ([(4, 2), (5, 2), (5, 2)], ChosenState(5, 2, (1, 2), (0,), 0)),
+        ([(4, 2), (5, 2), None, None], ChosenState(5, 2, (1,), (0, 2, 3), 0)),
         # The same step, committed again by a later generation, after it was lost with the first.
-        ([(5, 2), (5, 3), None], ChosenState(5, 3, 1, (0, 2), 0)),
+        ([(5, 2), (5, 3), None], ChosenState(5, 3, (1,), (0, 2), 0)),
         # A higher step counts more than a later generation.
-        ([(6, 1), (5, 9)], ChosenState(6, 1, 0, (1,), 0)),
+        ([(6, 1), (5, 9)], ChosenState(6, 1, (0,), (1,), 0)),
         # The very beginning is a state, too.
-        ([None, (0, 0)], ChosenState(0, 0, 1, (0,), 0)),
+        ([None, (0, 0)], ChosenState(0, 0, (1,), (0,), 0)),
         # One whose healing broke off believes to hold something, and does not.
-        ([(0, 0), NO_STATE], ChosenState(0, 0, 0, (1,), 0)),
+        ([(0, 0), NO_STATE], ChosenState(0, 0, (0,), (1,), 0)),
         ([NO_STATE, None], None),
     ],
 )
@@ -203,26 +209,25 @@ def test_all_choose_the_same_and_whoever_lacks_it_is_named(
         return
     best = (choice.step, choice.committed_in)
     assert best == max(names, key=lambda name: (names.count(name), name))
-    assert brought[choice.source] == (True, *best)
-    level = {rank for rank, one in enumerate(brought) if one == (True, *best)}
-    assert level | set(choice.receivers) == set(range(len(brought)))
-    assert level.isdisjoint(choice.receivers)
+    level = [rank for rank, one in enumerate(brought) if one == (True, *best)]
+    assert list(choice.holders) == level
+    assert sorted([*level, *choice.receivers]) == list(range(len(brought)))
 
 
 # --- handing it over
 
 
-@pytest.mark.parametrize("chunk_bytes", [3, 16, 100, heal.CHUNK_BYTES])
+@pytest.mark.parametrize("block_bytes", [1000, BLOCK_BYTES, state_transfer.BLOCK_BYTES])
 def test_newcomers_and_those_behind_get_it_bit_by_bit(
-    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+    monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(heal, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(state_transfer, "BLOCK_BYTES", block_bytes)
     newcomer, behind = Worker(seed=1), Worker(seed=2, steps=3, committed_in=1)
     source, level = Worker(2, 4, 2), Worker(2, 4, 2)
     expected = source.contents()
     workers = [newcomer, behind, source, level]
     records = in_turn(workers, [False, True, True, True])
-    assert records == [RECORDS, RECORDS, RECORDS, None], "who needs nothing reads nothing"
+    assert records == [RECORDS, RECORDS, None, None], "who needs nothing gets nothing"
     for worker in workers:
         assert worker.contents() == expected
         assert worker.name == (4, 2)
@@ -262,30 +267,54 @@ def test_those_who_have_it_receive_nothing() -> None:
 
 
 class Faulty:
-    """A worker's group, whose broadcast number `at` is interfered with."""
+    """A worker's group, whose collective number `at` is interfered with: before it, as a worker
+    that dies, or after it, as a link that changes what arrives."""
 
-    def __init__(self, group: WorkerGroup, at: int, fault: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        group: WorkerGroup,
+        at: int,
+        before: Callable[[], None] = lambda: None,
+        after: Callable[[torch.Tensor], None] = lambda received: None,
+    ) -> None:
         self.rank, self.size = group.rank, group.size
         self.all_gather = group.all_gather
-        self._group, self._left, self._fault = group, at, fault
+        self._group, self._left, self._before, self._after = group, at, before, after
 
     def broadcast(self, tensor: torch.Tensor, source: int) -> None:
-        if self.rank == source and self._left == 0:
-            self._fault(tensor)
+        is_hit = self._is_hit()
+        if is_hit:
+            self._before()
         self._group.broadcast(tensor, source)
-        if self.rank != source and self._left == 0:
-            self._fault(tensor)
+        if is_hit:
+            self._after(tensor)
+
+    def start_all_to_all(self, received: torch.Tensor, *others: Any) -> PendingCollective:
+        is_hit = self._is_hit()
+        if is_hit:
+            self._before()
+        pending = self._group.start_all_to_all(received, *others)
+
+        def wait() -> None:
+            pending.wait()
+            if is_hit:
+                self._after(received)
+
+        return PendingCollective(wait, pending.abandon)
+
+    def _is_hit(self) -> bool:
         self._left -= 1
+        return self._left == -1
 
 
-def die(tensor: torch.Tensor) -> None:
+def die() -> None:
     raise Died
 
 
-def dies_in_the_middle(*receivers: Worker) -> Callable[[torch.Tensor], None]:
+def dies_in_the_middle(*receivers: Worker) -> Callable[[], None]:
     """When they all know what they are about to get."""
 
-    def die_then(tensor: torch.Tensor) -> None:
+    def die_then() -> None:
         wait_for("the middle", lambda: all(one.name == NO_STATE for one in receivers), 20)
         raise Died
 
@@ -296,14 +325,13 @@ def flip_a_bit(tensor: torch.Tensor) -> None:
     tensor[len(tensor) // 2] ^= 1
 
 
-@pytest.mark.parametrize("at", [1, 3])
-def test_what_is_said_of_the_state_is_checked_too(at: int) -> None:
+def test_what_is_said_of_the_state_is_checked_too() -> None:
     receiver, source = Worker(1, 3, 1), Worker(2, 4, 2)
     expected = receiver.contents()
 
     def work(group: WorkerGroup) -> Any:
         if group.rank == 0:
-            return receiver.take_part(cast(Any, Faulty(group, at, flip_a_bit)))
+            return receiver.take_part(cast(Any, Faulty(group, 1, after=flip_a_bit)))
         return source.take_part(group)
 
     refused, _ = outcomes(2, work)
@@ -316,13 +344,13 @@ def test_what_is_said_of_the_state_is_checked_too(at: int) -> None:
 def test_a_chunk_that_does_not_arrive_as_it_was_sent_is_refused(
     monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
-    monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(state_transfer, "BLOCK_BYTES", BLOCK_BYTES)
     receiver, source = Worker(1, 3, 1), Worker(2, 4, 2)
     expected = source.contents()
 
     def work(group: WorkerGroup) -> Any:
         if group.rank == 0:
-            faulty = Faulty(group, HEADER_BROADCASTS + at, flip_a_bit)
+            faulty = Faulty(group, header_collectives(1) + at, after=flip_a_bit)
             return receiver.take_part(cast(Any, faulty))
         return source.take_part(group)
 
@@ -336,25 +364,29 @@ def test_a_chunk_that_does_not_arrive_as_it_was_sent_is_refused(
     assert (receiver.contents(), receiver.name) == (expected, (4, 2))
 
 
-@pytest.mark.parametrize("at", [0, 1, 5])
-def test_the_source_is_lost_in_the_middle(monkeypatch: pytest.MonkeyPatch, at: int) -> None:
-    monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
+@pytest.mark.parametrize("at", [0, 1, 2, 6])
+@pytest.mark.parametrize("dying", range(4))
+def test_one_is_lost_in_the_middle(monkeypatch: pytest.MonkeyPatch, dying: int, at: int) -> None:
+    """The holder that has sent the header, another one, and those who receive: whoever it is, all
+    others are free at once."""
+    monkeypatch.setattr(state_transfer, "BLOCK_BYTES", BLOCK_BYTES)
     source, behind, level, newcomer = Worker(2, 4, 2), Worker(2, 3, 1), Worker(2, 4, 2), Worker(1)
     workers, expected = [source, behind, level, newcomer], level.contents()
 
     def work(group: WorkerGroup) -> Any:
-        if group.rank == 0:
+        if group.rank == dying:
             fault = dies_in_the_middle(behind, newcomer)
-            return source.take_part(cast(Any, Faulty(group, HEADER_BROADCASTS + at, fault)))
+            group = cast(Any, Faulty(group, header_collectives(2) + at, fault))
         return workers[group.rank].take_part(group, holds=group.rank < 3)
 
-    died, *lost = outcomes(4, work)
-    assert isinstance(died, Died)
-    assert all(isinstance(one, PeerLost) for one in lost), lost
+    found = outcomes(4, work)
+    assert isinstance(found.pop(dying), Died)
+    assert all(isinstance(one, PeerLost) for one in found), found
     assert behind.name == newcomer.name == NO_STATE, "half of a state is none"
-    assert (level.contents(), level.name) == (expected, (4, 2))
-    survivors = [behind, level, newcomer]
-    in_turn(survivors, [True, True, False])
+    for holder in (source, level):
+        assert (holder.contents(), holder.name) == (expected, (4, 2))
+    survivors = [worker for worker in workers if worker is not workers[dying]]
+    in_turn(survivors, [worker is not newcomer for worker in survivors])
     for worker in survivors:
         assert (worker.contents(), worker.name) == (expected, (4, 2))
 
@@ -362,13 +394,13 @@ def test_the_source_is_lost_in_the_middle(monkeypatch: pytest.MonkeyPatch, at: i
 def test_without_another_source_half_a_state_is_not_gone_on_from(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(heal, "CHUNK_BYTES", 64)
+    monkeypatch.setattr(state_transfer, "BLOCK_BYTES", BLOCK_BYTES)
     source, behind = Worker(2, 4, 2), Worker(2, 3, 1)
 
     def work(group: WorkerGroup) -> Any:
         if group.rank == 0:
             fault = dies_in_the_middle(behind)
-            return source.take_part(cast(Any, Faulty(group, HEADER_BROADCASTS + 2, fault)))
+            return source.take_part(cast(Any, Faulty(group, header_collectives(1) + 2, fault)))
         return behind.take_part(group)
 
     run = cast(Any, SimpleNamespace(training=behind.training))
@@ -383,7 +415,7 @@ def test_without_another_source_half_a_state_is_not_gone_on_from(
     assert not _heal(run, alone, holder), "it comes from a checkpoint"
 
 
-@pytest.mark.parametrize("at", range(HEADER_BROADCASTS))
+@pytest.mark.parametrize("at", range(header_collectives(1)))
 def test_lost_before_anything_came_one_keeps_what_it_has(at: int) -> None:
     source, behind = Worker(2, 4, 2), Worker(2, 3, 1)
     expected = behind.contents()
@@ -405,7 +437,7 @@ def test_one_that_is_ahead_alone_and_dies_while_it_is_taken_back_costs_nothing()
     def work(group: WorkerGroup) -> Any:
         worker = (ahead, first, second)[group.rank]
         if group.rank == 0:
-            return worker.take_part(cast(Any, Faulty(group, HEADER_BROADCASTS, die)))
+            return worker.take_part(cast(Any, Faulty(group, header_collectives(1), die)))
         return worker.take_part(group)
 
     outcomes(3, work)
@@ -463,23 +495,3 @@ def test_a_half_healed_domain_is_healed_as_a_whole() -> None:
     assert [worker.name for worker in (*half, *whole)] == [(5, 2)] * 4
     for worker in half:
         assert worker.contents() == whole[0].contents()
-
-
-# --- chunks
-
-
-@given(st.lists(st.integers(0, 40), max_size=8), st.integers(1, 25))
-def test_chunks_are_full_and_every_byte_is_in_one(sizes: list[int], chunk_bytes: int) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(heal, "CHUNK_BYTES", chunk_bytes)
-        chunks = list(heal._chunks(sizes))
-    lengths = [sum(end - begin for _, begin, end in spans) for spans in chunks]
-    assert all(length == chunk_bytes for length in lengths[:-1])
-    assert all(0 < length <= chunk_bytes for length in lengths)
-    sent = [
-        (index, byte)
-        for spans in chunks
-        for index, begin, end in spans
-        for byte in range(begin, end)
-    ]
-    assert sent == [(index, byte) for index, size in enumerate(sizes) for byte in range(size)]
