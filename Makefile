@@ -170,6 +170,9 @@ bench-many: install ## as many workers as fit in GIGABYTES=20 train together, lo
 bench-join: install ## one of four workers gets a state of 1 GB from the other three, beside a broadcast to all: their pause and the bytes sent; 2 minutes
 	$(BENCH).join
 
+bench-cold-start: install ## four workers start from a checkpoint of 1 GB: bytes that they read of it over its size; 5 minutes
+	$(BENCH).cold_start
+
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
 

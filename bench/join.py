@@ -35,6 +35,7 @@ from headway.train.optim import make_optimizer
 from headway.train.precision import LossScale
 from headway.train.safetensors_file import DTYPES
 from headway.train.state_tensors import state_tensors
+from headway.train.state_transfer import ByteSequence
 from headway.train.step import Training
 from headway.train.weight_copies import WeightCopies
 from support.together import group_of
@@ -166,7 +167,7 @@ def _broadcast(training: Training, group: WorkerGroup, layout: list[list[Any]]) 
         tensors = [one.local for one in heal._tensors_to_fill(training, layout)]
     elif is_source:
         tensors = [one.local for one in state_tensors(training.model, training.optimizer)]
-    content = heal.ByteSequence([tensor.view(-1).view(torch.uint8) for tensor in tensors])
+    content = ByteSequence([tensor.view(-1).view(torch.uint8) for tensor in tensors])
     num_bytes = torch.tensor([content.num_bytes])
     group.broadcast(num_bytes, 0)
     buffer = torch.empty(CHUNK_BYTES + 8, dtype=torch.uint8)

@@ -86,7 +86,7 @@ def hand_over_state(
     training.step, training.committed_in = choice.step, choice.committed_in
     training.scale.scale, training.scale.good_steps = header["loss_scale"]
     training.guard.restore(header["guard"])
-    return header["records"]  # type: ignore[no-any-return]
+    return header["records"]
 
 
 def _by_name(training: Training) -> list[StateTensor]:
@@ -123,7 +123,7 @@ def _header_for_receivers(
         content = torch.empty(length, dtype=torch.uint8)
     hand_over(replicas, ByteSequence([content]), [source], choice.receivers)
     if replicas.rank in choice.receivers:
-        return msgspec.json.decode(content.numpy().tobytes())  # type: ignore[no-any-return]
+        return msgspec.json.decode(content.numpy().tobytes())
     assert digest == digest_of_source, "holders of the same state have different tensors"
     return {}
 

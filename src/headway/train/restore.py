@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from headway.clock import Clock
-from headway.errors import BadInput
+from headway.errors import BadInput, PeerLost
 from headway.spec.run_identity import identity_digest
 from headway.state.checkpoints import (
     CheckpointManifest,
@@ -21,7 +21,7 @@ from headway.state.checkpoints import (
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.stored_file import DamagedFile, WholeFile, content_is_right
 from headway.train.optim import counter_device
-from headway.train.read_rows import WantedRows, read_rows
+from headway.train.read_rows import SharedRows, WantedRows, read_rows
 from headway.train.safetensors_file import TORCH_DTYPES
 from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
@@ -127,9 +127,10 @@ def _load_or_problem(
         damaged = _damaged_in_share(sorted(whole), directory, found, manifest, world)
         problem = _damage(damaged, manifest, world)  # COLLECTIVE
     if problem is None:
-        damaged = _load_tensors(training, directory, found, manifest)
-        problem = _damage(damaged, manifest, world)  # COLLECTIVE
+        rows = _wanted_rows(training, directory, found, manifest, world)
+        problem = _damage(_damaged_in_rows(rows), manifest, world)  # COLLECTIVE
     if problem is None:
+        _exchange(rows, world)  # COLLECTIVE
         training.scale.scale, training.scale.good_steps = manifest.scalars["loss_scale"]
         training.guard.restore(manifest.scalars["guard"])
         training.step, training.committed_in = manifest.step, manifest.generation
@@ -158,23 +159,43 @@ def _damaged_in_share(
     return {n for n in share if not content_is_right(store, f"{folder}/{n}", files[n])}
 
 
-def _load_tensors(
+def _wanted_rows(
     training: Training,
     directory: RunDirectory,
     found: FoundCheckpoint,
     manifest: CheckpointManifest,
-) -> set[str]:
-    """Loads weights and optimizer, or returns the file that is damaged; then their content is a
-    mixture, which the next checkpoint to be tried replaces completely."""
+    world: World,
+) -> SharedRows:
+    """Weights and optimizer. Workers that hold the same rows share the reading."""
     wanted = [
         *_wanted_weights(training.model, found, manifest),
         *_wanted_moments(training, found, manifest),
     ]
+    group = world.replicas
+    rank, num_readers = (0, 1) if group is None else (group.rank, group.size)
+    return SharedRows(wanted, manifest.files, directory.store, found.folder, rank, num_readers)
+
+
+def _damaged_in_rows(rows: SharedRows) -> set[str]:
+    """Reads this worker's share. The file of it that is damaged; then the content of the tensors is
+    a mixture, which the next checkpoint to be tried replaces completely."""
     try:
-        read_rows(wanted, manifest.files, directory.store, found.folder)
+        rows.read_share()
     except DamagedFile as error:
         return {error.name}
     return set()
+
+
+def _exchange(rows: SharedRows, world: World) -> None:
+    """COLLECTIVE. All have read their shares: nobody gives away what it has not verified."""
+    if world.replicas is None:
+        return
+    lost = None
+    try:
+        rows.exchange(world.replicas)
+    except PeerLost as error:
+        lost = error
+    world.raise_if_any_lost(lost)
 
 
 def load_weights(

@@ -1,9 +1,11 @@
 """Bytes handed from the workers that hold them to those that lack them, in rounds of bounded size.
+Nobody receives what it holds.
 
-Nobody receives what it holds, and no holder sends a byte twice. Each block of the bytes is cut into
+To those who lack everything (`hand_over`) no holder sends a byte twice. Each block is cut into
 cells. A holder sends a cell to one receiver, holders taking turns, and that receiver sends it to
 the other receivers two rounds later. So of h holders each sends 1/h of the bytes, however many lack
-them, and all links are used at the same time.
+them, and all links are used at the same time. Where each has a part (`share_out`), each sends its
+own to all others.
 
 A round is one all-to-all. Whatever ends a collective ends a transfer: a lost member, or a newer
 generation.
@@ -111,6 +113,27 @@ def handover(
             for _, receiver, begin, end in cells(number - delay):
                 targets = receivers if rank == receiver else (rank,)
                 messages += [Message(receiver, to, begin, end) for to in targets if to != receiver]
+        yield messages
+
+
+def share_out(group: WorkerGroup, content: ByteSequence, bounds: Sequence[int]) -> None:
+    """COLLECTIVE. Of the content, rank i has bytes [bounds[i], bounds[i + 1]); afterwards all have
+    all of it. Raises PeerLost if a member is lost or bytes arrive damaged."""
+    _exchange(group, content, sharing(group.rank, bounds))
+
+
+def sharing(rank: int, bounds: Sequence[int]) -> Iterator[list[Message]]:
+    """What a rank sends and receives in each round: of each share the same number of bytes, so that
+    all send at the same time."""
+    shares = [*pairwise(bounds)]
+    each = max(1, BLOCK_BYTES // len(shares))
+    for at in range(0, max(end - begin for begin, end in shares), each):
+        messages = []
+        for source, (begin, end) in enumerate(shares):
+            first, last = begin + at, min(begin + at + each, end)
+            targets = range(len(shares)) if source == rank else (rank,)
+            if first < last:
+                messages += [Message(source, to, first, last) for to in targets if to != source]
         yield messages
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import threading
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ import xxhash
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, PeerLost
+from headway.state import stored_file
 from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
@@ -25,10 +29,15 @@ from headway.state.checkpoints import (
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import WholeFile
+from headway.train import safetensors_file
+from headway.train.collectives import WorkerGroup
 from headway.train.outages import outage_restarts
+from headway.train.read_rows import SharedRows
 from headway.train.restore import VISIBLE_SECONDS, load_weights, manifest_seen_here
+from headway.train.world import RankPlacement, World
 from support.clock import Patient
 from support.fake_s3 import fake_s3
+from support.together import Died, outcomes, together
 
 from .conftest import Little
 
@@ -86,9 +95,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
-def _flip(path: Path) -> None:
+def _flip(path: Path, byte: int = -1) -> None:
     data = bytearray(path.read_bytes())
-    data[-1] ^= 1
+    data[byte] ^= 1
     path.write_bytes(data)
 
 
@@ -169,6 +178,103 @@ def test_each_byte_is_read_once(directory: RunDirectory, monkeypatch: pytest.Mon
     assert Little(directory, 2).restore() == 3
     file = f"{folder_of(3, 1)}/rank-0.safetensors"
     assert read == [(file, 0, directory.store.size(file))]
+
+
+def in_company(directory: RunDirectory, num_workers: int) -> list[Little]:
+    """Workers of one group that restore together."""
+
+    def work(group: WorkerGroup) -> Little:
+        rank, size = group.rank, group.size
+        placement = RankPlacement(torch.device("cpu"))
+        one = Little(directory, world=World(rank, size, 2, placement, group))
+        assert one.restore() == 3
+        return one
+
+    return together(num_workers, work)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("num_workers", [2, 3, 5])
+def test_together_they_read_each_byte_once(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, num_workers: int, version: int
+) -> None:
+    """And each has all of it."""
+    monkeypatch.setattr(stored_file, "READ_BYTES", 100)
+    monkeypatch.setattr(stored_file, "BLOCK_BYTES", 50)
+    monkeypatch.setattr(safetensors_file, "BLOCK_BYTES", 50)
+    first = saved(directory, 3)
+    if version == 1:
+        as_version_1(directory, 3)
+    read: Counter[int] = Counter()
+    readers = set()
+    read_into = Store.read_into
+
+    def note(self: Store, name: str, start: int, places: list[memoryview]) -> int:
+        read.update(range(start, start + sum(map(len, places))))
+        readers.add(start // 100)
+        return read_into(self, name, start, places)
+
+    monkeypatch.setattr(Store, "read_into", note)
+    workers = in_company(directory, num_workers)
+    for worker in workers:
+        assert same(worker.state(), first.state())
+    size = directory.store.size(f"{folder_of(3, 1)}/rank-0.safetensors")
+    assert size > 500
+    once_more = 2 - version  # version 1 has no digest of less than a file
+    assert read.keys() <= set(range(size))
+    assert set(read.values()) <= {1, 1 + once_more}
+    for worker in workers:
+        worker.advance(2)
+        assert same(worker.state(), workers[0].state())
+
+
+@pytest.mark.parametrize("byte", [-1, -100, -250])
+def test_what_one_finds_damaged_nobody_takes(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, byte: int
+) -> None:
+    """Only one of them reads it. All go back to the one before."""
+    monkeypatch.setattr(stored_file, "READ_BYTES", 100)
+    monkeypatch.setattr(safetensors_file, "BLOCK_BYTES", 50)
+    first = Little(directory)
+    first.begin()
+    first.advance(3)
+    first.save()
+    expected = first.state()
+    first.advance(2)
+    first.save()
+    _flip(directory.store.path(f"{folder_of(5, 1)}/rank-0.safetensors"), byte)
+    for worker in in_company(directory, 3):
+        assert same(worker.state(), expected)
+
+
+def test_one_that_cannot_read_does_not_hold_up_the_others(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(directory, 3)
+    monkeypatch.setattr(stored_file, "READ_BYTES", 100)
+    readers = threading.local()
+    read_rows_into = SharedRows.read_share
+
+    def fails_on_one(self: SharedRows) -> None:
+        if readers.rank == 1:
+            raise OSError(errno.ESTALE, "the server has forgotten it")
+        read_rows_into(self)
+
+    monkeypatch.setattr(SharedRows, "read_share", fails_on_one)
+
+    def work(group: WorkerGroup) -> Exception | None:
+        readers.rank = group.rank
+        placement = RankPlacement(torch.device("cpu"))
+        one = Little(directory, world=World(group.rank, group.size, 2, placement, group))
+        try:
+            one.restore()
+        except OSError as error:
+            raise Died from error  # its process ends
+        return None
+
+    found = outcomes(3, work)
+    assert isinstance(found.pop(1), Died)
+    assert all(isinstance(one, PeerLost) for one in found), found
 
 
 @pytest.mark.parametrize("what", DAMAGE)

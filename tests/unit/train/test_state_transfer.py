@@ -18,6 +18,7 @@ from headway.train.state_transfer import (
     Message,
     hand_over,
     handover,
+    sharing,
 )
 from support.together import together
 
@@ -96,7 +97,34 @@ def test_a_round_is_bounded(roles: list[str], num_bytes: int, block_bytes: int) 
         for rank, plan in enumerate(plans):
             for end in (0, 1):
                 here = sum(one.end - one.begin for one in plan if one[end] == rank)
-                assert here <= 2 * block_bytes
+                assert here <= 2 * block_bytes + 2 * len(roles), "cells are whole bytes"
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=7), st.integers(1, 40))
+def test_whoever_has_a_share_gives_it_to_all_others(lengths: list[int], block_bytes: int) -> None:
+    bounds = [sum(lengths[:index]) for index in range(len(lengths) + 1)]
+    everyone = range(len(lengths))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(state_transfer, "BLOCK_BYTES", block_bytes)
+        plans = [list(sharing(rank, bounds)) for rank in everyone]
+    got: Counter[tuple[int, int]] = Counter()
+    for each in zip(*plans, strict=True):
+        sent = [one for rank, plan in enumerate(each) for one in plan if one.source == rank]
+        awaited = [one for rank, plan in enumerate(each) for one in plan if one.target == rank]
+        assert sorted(sent) == sorted(awaited)
+        for source, target, begin, end in sent:
+            assert bounds[source] <= begin < end <= bounds[source + 1], "nobody sends what it lacks"
+            got.update((target, byte) for byte in range(begin, end))
+        for rank in everyone:
+            received = sum(one.end - one.begin for one in awaited if one.target == rank)
+            assert received <= max(block_bytes, len(lengths)), "a round is bounded"
+    wanted = [
+        (rank, byte)
+        for rank in everyone
+        for byte in range(bounds[-1])
+        if not bounds[rank] <= byte < bounds[rank + 1]
+    ]
+    assert got == Counter(wanted)
 
 
 class Counted:
