@@ -129,7 +129,7 @@ class MeasuredPeaks:
     step: int
     """While a step was computed, after two others."""
     saving: int
-    """While the state was copied to be saved."""
+    """While the state was copied to be saved, and in the step after it, which keeps the copy."""
 
 
 def predicted(case: MemoryCase, folder: Path) -> MemoryEstimate:
@@ -183,6 +183,7 @@ def _measure(resolved: Resolved, rank: int, store: Path, answers: Any) -> None:
             trial.advance()
         with record_function("measured save"):
             trial.run.saver.save_now(trial.run.training, None)
+            trial.advance()
     answers.put(_peaks(profiler))
     answers.close()
     answers.join_thread()

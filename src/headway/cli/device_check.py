@@ -39,18 +39,20 @@ if TYPE_CHECKING:
     from headway.spec.target_file import Target
 
 
-def require_named_devices(loaded: Loaded) -> None:
-    """Raises if devices of the kind that the run file names cannot run it, on any machine."""
+def require_named_devices(loaded: Loaded, nodes: int = 1) -> None:
+    """Raises if devices of the kind that the run file names cannot run it, on any machine, with as
+    many nodes as it asks for, or `nodes` if those are more."""
     wanted = loaded.run.resources.accelerators
+    nodes = max(nodes, loaded.run.resources.nodes.maximum)
     if wanted is not None and not wanted.is_cpu:
-        machine = Hardware(cores=1, cuda_devices=wanted.count)
+        machine = Hardware(cores=1, cuda_devices=wanted.count * nodes)
         _refuse(unsupported_accelerators(loaded.run, machine), loaded)
-        _require_room(loaded, machine, nodes=1)
+        _require_room(loaded, machine, nodes)
 
 
 def require_devices_here(loaded: Loaded, machine: Hardware, nodes: int) -> None:
     """Raises if no machine, or not this one, can run it with that number of nodes."""
-    require_named_devices(loaded)
+    require_named_devices(loaded, nodes)
     require_this_machine(loaded, machine, nodes)
 
 
@@ -95,7 +97,7 @@ def require_room_on(loaded: Loaded, resolved: Resolved, found: LoadedTarget) -> 
     memory = amount_in_bytes(found.target.pod.resources["memory"])
     node = Hardware(cores=1, cuda_devices=resolved.ranks_per_node, memory_bytes=memory)
     one = resolved.model_copy(update={"nodes": 1})
-    if resolved.run.shard.unit == "all":  # a pod holds as much as if all were named
+    if resolved.shard.unit == "all":  # a pod holds as much as if all were named
         wide = resolved.run.model_copy(update={"shard": Sharding("nodes", resolved.nodes)})
         one = one.model_copy(update={"run": wide})
     _refuse(_too_little_room(loaded, one, node), loaded, found)
@@ -123,7 +125,7 @@ def resolved_for(
         parameters=known_parameters(loaded, workload),
         train_set=train_set,
         validation_sets=validation_sets or {},
-        auto=auto_layout(loaded.run, workload, machine, nodes),
+        auto=auto_layout(loaded.run, workload, machine, nodes, is_one_host=True),
     )
 
 

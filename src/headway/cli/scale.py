@@ -38,8 +38,8 @@ def scale(
             f"headway resume {directory.name} --nodes {nodes}",
         )
     resolved = directory.read_spec()
-    if problem := copies_problem(resolved.run, nodes):
-        fewer = whole_copies(resolved.run, nodes)
+    if problem := copies_problem(resolved.shard, nodes):
+        fewer = whole_copies(resolved.shard, nodes)
         raise BadInput(problem, f"headway scale {directory.name} --nodes {fewer}")
     if not resolved.has_coordinator:
         raise BadInput(

@@ -87,8 +87,8 @@ class TargetRun:
         resolved = self.cluster.launched_as()
         if resolved is None:
             return
-        if problem := copies_problem(resolved.run, nodes):
-            fewer = whole_copies(resolved.run, nodes)
+        if problem := copies_problem(resolved.shard, nodes):
+            fewer = whole_copies(resolved.shard, nodes)
             raise BadInput(problem, f"headway scale {self.name} --on {self.on} --nodes {fewer}")
         wanted = resolved.run.resources.nodes
         if wanted.minimum < wanted.maximum and not wanted.minimum <= nodes <= wanted.maximum:

@@ -116,6 +116,8 @@ def shortening(resolved: Resolved) -> list[str]:
         "evaluation.prompts=[]",
         f"batch={{global: {workers * resolved.micro}, micro: {resolved.micro}}}",
         f"resources.nodes={nodes}",
+        # A smaller batch needs less memory, and might be sharded over fewer nodes.
+        *([] if resolved.shard_nodes is None else [f"shard={resolved.shard}"]),
         "track=[]",
     ]
 

@@ -102,11 +102,13 @@ def _first_domains(resolved: Resolved) -> int:
 
 def fewest_domains(resolved: Resolved) -> int:
     """With fewer domains, the run saves and waits. Only a range sets a minimum: with a plain
-    number, the run would stop whenever a machine is replaced."""
+    number, the run would stop whenever a machine is replaced. The least of a range may be fewer
+    nodes than one copy of the model is on."""
     wanted = resolved.run.resources.nodes
     if wanted.minimum == wanted.maximum:
         return 1
-    return min(wanted.minimum, resolved.nodes) * resolved.ranks_per_node // resolved.domain_ranks
+    ranks = min(wanted.minimum, resolved.nodes) * resolved.ranks_per_node
+    return max(1, ranks // resolved.domain_ranks)
 
 
 def _template(resolved: Resolved, target: Target) -> Object:

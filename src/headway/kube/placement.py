@@ -86,7 +86,11 @@ def target_hardware(resources: ResourcesConfig, target: Target) -> Hardware:
             ("pod", "resources", pod.device),
             "leave it out: devices are added as resources.accelerators says",
         )
-    return Hardware(cores=whole_cores(pod.resources["cpu"]), cuda_devices=devices)
+    return Hardware(
+        cores=whole_cores(pod.resources["cpu"]),
+        cuda_devices=devices,
+        memory_bytes=amount_in_bytes(pod.resources["memory"]),
+    )
 
 
 def whole_cores(amount: str) -> int:

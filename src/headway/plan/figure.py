@@ -12,6 +12,9 @@ Basis = Literal["counted", "measured", "fitted", "published", "assumed", "given"
 `fitted`: to published runs. `published`: copied from a page that is named. `assumed`: a default of
 Headway's, which the user can replace. `given`: by the user."""
 
+Verdict = Literal["fits", "may not fit", "does not fit"]
+WORST_LAST: Sequence[Verdict] = ("fits", "may not fit", "does not fit")
+
 _WEAKEST_LAST: Sequence[Basis] = (
     *("counted", "given", "measured"),
     *("published", "fitted", "assumed"),
@@ -62,3 +65,13 @@ def combined(function: Callable[..., float], inputs: Mapping[str, Figure], reaso
         above += max(0.0, *ends) ** 2
     basis = weakest(list(inputs.values())) if inputs else "counted"
     return Figure(middle, middle - math.sqrt(below), middle + math.sqrt(above), basis, reason)
+
+
+def verdict_of(needs: Sequence[Figure], room: Figure | None) -> Verdict | None:
+    """Whether each of them fits; None if the room is not known. It does not if the least that it
+    can be is too much, and it fits only if the most that it can be does."""
+    if room is None:
+        return None
+    if max(need.high for need in needs) <= room.low:
+        return "fits"
+    return "does not fit" if max(need.low for need in needs) > room.high else "may not fit"

@@ -47,42 +47,68 @@ def chosen_layout(run: RunFile, workload: Workload, fleet: Fleet) -> Layout:
     if fleet.device is None:
         is_large = workload.model.size.parameters >= LARGE_MODEL_PARAMETERS
         return layouts[-1] if is_large else layouts[0]
-    return next((one for one in layouts if fits(workload, fleet, one)), layouts[-1])
+    estimates = [memory_of(workload, fleet, one) for one in layouts]
+    fitting = [one.verdict == "fits" for one in estimates]
+    if not any(fitting):  # then the devices decide: no layout makes up for a host that is too small
+        fitting = [one.device_verdict == "fits" for one in estimates]
+    return layouts[fitting.index(True)] if any(fitting) else layouts[-1]
 
 
 def _allowed(run: RunFile, fleet: Fleet) -> Iterator[Layout]:
-    """Layouts that the run file leaves open, the fastest first and the smallest last."""
+    """Layouts that the run file leaves open, the fastest first and the smallest last. A copy of the
+    model is on several nodes only if no other layout fits: they exchange each layer of it."""
     offloads = run.memory.offload != "none"
     written = run.memory.checkpoint_activations
     recomputed = [offloads, True] if written == "auto" else [written]
     ranks, unit = fleet.devices_per_node, run.shard.unit
     if run.shard.is_wide:
-        shards = [ranks * (run.shard.num_nodes or fleet.nodes)]
+        shards = [[ranks * (run.shard.num_nodes or fleet.nodes)]]
     elif unit == "auto":
-        shards = [1, ranks] if ranks > 1 else [1]
+        shards = [[1, ranks] if ranks > 1 else [1]]
+        if fleet.device is not None:  # on CPUs nodes join and leave while it trains
+            shards += [[ranks * nodes] for nodes in _node_groups(fleet)]
     else:
-        shards = [ranks if unit == "node" else 1]
-    for recomputes in recomputed:
-        for devices in shards:
-            yield Layout(devices, recomputes, offloads)
+        shards = [[ranks if unit == "node" else 1]]
+    for together in shards:
+        for recomputes in recomputed:
+            for devices in together:
+                yield Layout(devices, recomputes, offloads)
+
+
+def _node_groups(fleet: Fleet) -> list[int]:
+    """Numbers of nodes, two or more, that a copy of the model can be on, so that all are used."""
+    return [nodes for nodes in range(2, fleet.nodes + 1) if fleet.nodes % nodes == 0]
 
 
 def auto_layout(
-    run: RunFile, workload: Workload | None, machine: Hardware, nodes: int
+    run: RunFile,
+    workload: Workload | None,
+    machine: Hardware,
+    nodes: int,
+    *,
+    is_one_host: bool = False,
 ) -> AutoLayout | None:
     """What `auto` means on the devices that the run asks for, or that the machine has. None: they
-    are not known, or the model's shape is not, and its size decides."""
+    are not known, or the model's shape is not, and its size decides. `is_one_host`: all nodes are
+    processes of this machine."""
     devices = _devices(run, machine)
     if workload is None or not devices:
         return None
     wanted = run.resources.accelerators
     ranks = wanted.count if wanted is not None else machine.cuda_devices
-    layouts = [chosen_layout(run, workload, Fleet(one, ranks, nodes)) for one in devices]
+    fleets = [Fleet(one, ranks, nodes, machine.memory_bytes, is_one_host) for one in devices]
+    layouts = [chosen_layout(run, workload, fleet) for fleet in fleets]
     # A run that may get one device or another has to fit both.
     return AutoLayout(
         shards=any(layout.shard_devices > 1 for layout in layouts),
         recomputes=any(layout.recomputes for layout in layouts),
+        shard_nodes=max(copy_nodes(layout, ranks) for layout in layouts),
     )
+
+
+def copy_nodes(layout: Layout, ranks: int) -> int:
+    """Nodes that a copy of the model is on."""
+    return -(-layout.shard_devices // ranks)
 
 
 def _devices(run: RunFile, machine: Hardware) -> list[Device]:
@@ -105,7 +131,8 @@ def changes_that_fit(
     found = [
         _first_fitting(_layouts(workload, fleet, layout)),
         _first_fitting(_micros(workload, fleet, layout)),
-        _first_fitting(_more_nodes(workload, fleet, layout)),
+        _first_fitting(_fewer_nodes(workload, fleet, layout)),
+        _first_fitting(_more_nodes(run, workload, fleet, layout)),
         _first_fitting(_other_devices(run, workload, fleet)),
     ]
     now = _step_seconds(workload, fleet, layout)
@@ -164,12 +191,12 @@ def _shardings(fleet: Fleet, layout: Layout) -> Iterator[tuple[int, list[tuple[s
     ranks = fleet.devices_per_node
     if layout.shard_devices < ranks:
         yield ranks, [(f"shards the model over the {ranks} devices of a node", "--set shard=node")]
-    for nodes in range(2, fleet.nodes):
-        if fleet.nodes % nodes == 0 and layout.shard_devices < ranks * nodes:
-            flags = f'--set "shard={nodes} nodes"'
-            yield ranks * nodes, [(f"shards the model over {nodes} nodes", flags)]
-    if fleet.nodes > 1 and layout.shard_devices < fleet.num_devices:
-        yield fleet.num_devices, [("shards the model over all nodes", "--set shard=all")]
+    for nodes in _node_groups(fleet):
+        if layout.shard_devices < ranks * nodes:
+            words, flags = f"over {nodes} nodes", f'--set "shard={nodes} nodes"'
+            if nodes == fleet.nodes:
+                words, flags = "over all nodes", "--set shard=all"
+            yield ranks * nodes, [(f"shards the model {words}", flags)]
 
 
 def _micros(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
@@ -189,11 +216,17 @@ def _micros(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change
             micro //= 2
 
 
-def _more_nodes(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
-    """The model sharded over all of them."""
+def _more_nodes(run: RunFile, workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+    """With a copy of the model on more of them. A machine has no more nodes than devices."""
+    if fleet.device is None or fleet.is_one_host:
+        return
     nodes = fleet.nodes * 2
-    while nodes <= MOST_NODES and fleet.device is not None:
+    while nodes <= MOST_NODES:
         larger = replace(fleet, nodes=nodes)
+        if run.shard.unit == "auto":
+            used = chosen_layout(run, workload, larger)
+            words = f"shards the model over {copy_nodes(used, fleet.devices_per_node)} nodes"
+            yield Change(words, f"--nodes {nodes}", False, workload, larger, used, None)
         for recomputes in {layout.recomputes, True}:
             words, flags = (
                 f"shards the model over {nodes} nodes",
@@ -206,6 +239,17 @@ def _more_nodes(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Ch
         nodes *= 2
 
 
+def _fewer_nodes(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
+    """Of those that share one machine."""
+    nodes = fleet.nodes // 2 if fleet.is_one_host else 0
+    while nodes:
+        smaller = replace(fleet, nodes=nodes)
+        if layout.shard_devices <= fleet.devices_per_node:
+            words = "has fewer workers on this machine"
+            yield Change(words, f"--nodes {nodes}", False, workload, smaller, layout, None)
+        nodes //= 2
+
+
 def _other_devices(run: RunFile, workload: Workload, fleet: Fleet) -> Iterator[Change]:
     """The same number of them, with more memory: the smallest that fit."""
     if fleet.device is None:
@@ -214,7 +258,9 @@ def _other_devices(run: RunFile, workload: Workload, fleet: Fleet) -> Iterator[C
         is_larger = device.torch_gib > fleet.device.torch_gib
         if not is_larger or (workload.precision == "bf16" and device.bf16_flops is None):
             continue
-        other = replace(fleet, device=device, memory_bytes=None)
+        other, elsewhere = replace(fleet, device=device), ""
+        if fleet.is_one_host:
+            other, elsewhere = replace(other, host_bytes=None), " of another machine or of a target"
         used = chosen_layout(run, workload, other)
         flags = f"--set resources.accelerators={device.name}:{fleet.devices_per_node}"
-        yield Change(f"uses {device.name}", flags, False, workload, other, used, None)
+        yield Change(f"uses {device.name}{elsewhere}", flags, False, workload, other, used, None)

@@ -14,8 +14,10 @@ class Fleet:
     devices_per_node: int
     """Workers of a node: one for each device."""
     nodes: int
-    memory_bytes: int | None = None
-    """Memory that a worker may use, if it is known to differ from the device's."""
+    host_bytes: int | None = None
+    """Memory of a node's machine or pod, for all its workers; None: not known."""
+    is_one_host: bool = False
+    """Nodes are processes of one machine, and share its memory."""
     network_bytes_per_second: float | None = None
     """From a node to another, one direction; None: not known."""
     on_demand_nodes: int | None = None
@@ -28,6 +30,14 @@ class Fleet:
     @property
     def num_devices(self) -> int:
         return self.nodes * self.devices_per_node
+
+    @property
+    def nodes_per_host(self) -> int:
+        return self.nodes if self.is_one_host else 1
+
+    @property
+    def workers_per_host(self) -> int:
+        return self.nodes_per_host * self.devices_per_node
 
     def __str__(self) -> str:
         kind = self.device.name if self.device else "cpu"

@@ -91,7 +91,7 @@ def planned_placement(run: RunFile, fleet: Fleet, layout: Layout, *, on_pods: bo
     on_gpu = fleet.device is not None
     devices, ranks = fleet.num_devices, fleet.devices_per_node
     copies = max(1, devices // layout.shard_devices)
-    is_wide = run.shard.is_wide
+    is_wide = run.shard.is_wide or layout.shard_devices > ranks
     is_live = not is_wide and not on_gpu and run.command is None
     if run.elastic == "auto":
         is_live = is_live and (copies > 1 or on_pods)

@@ -7,6 +7,7 @@ were measured on CPUs, and what a GPU adds is assumed.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -306,6 +307,8 @@ def expected_goodput(place: Placement, rates: LossRates, times: RunTimes) -> Exp
     total = times.training_seconds + sum(lost.values())
     most = sorted((cause for cause in lost if lost[cause] > 0), key=lambda cause: -lost[cause])[:3]
     largest = ", ".join(f"{lost[cause] / total:.1%} {cause}" for cause in most)
+    if math.isinf(total):
+        largest = "all steps by " + " and ".join(one for one in most if math.isinf(lost[one]))
     return ExpectedGoodput(
         goodput=_share(
             combined(ratio, inputs, f"{place.mode}: lost are {largest} ({rate.reason})")

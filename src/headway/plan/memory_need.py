@@ -45,7 +45,7 @@ def state_bytes(parameters: int, precision: str, num_shards: int = 1) -> int:
 
 def least_bytes_of_worker(resolved: Resolved, parameters: int) -> int:
     """Minimum for one worker, without activations."""
-    nodes = resolved.run.shard.num_nodes or resolved.nodes
+    nodes = resolved.shard.num_nodes or resolved.nodes
     shards = resolved.ranks_per_node * nodes if resolved.sharded else 1
     return state_bytes(parameters, resolved.run.precision, shards)
 

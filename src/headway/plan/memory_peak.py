@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from headway.memory_limits import byte_size
 from headway.plan.accelerators import Precision
 from headway.plan.batch_division import num_micro_batches, share_of
-from headway.plan.figure import Basis, Figure, weakest
+from headway.plan.figure import WORST_LAST, Basis, Figure, Verdict, verdict_of, weakest
 from headway.plan.fleet import Fleet
+from headway.plan.host_memory import HostMemory, host_memory
+from headway.plan.memory_need import CHECKPOINT_BYTES
 from headway.plan.saved_activations import (
     NUMBER_BYTES,
     KeptBytes,
@@ -25,16 +26,11 @@ from headway.plan.saved_activations import (
 )
 from headway.plan.workload import Layout, Workload
 
-Verdict = Literal["fits", "may not fit", "does not fit"]
 Bytes = Mapping[str, int]
 """By the name of a part."""
 
 COUNT_SHARE = 0.03
 """Uncertainty of a count on CPUs: the worst of `make bench-memory` was off by less."""
-SAVE_BUFFER_BYTES = 2 * 2**26
-"""Of pinned memory of the host, through which a device's state is copied."""
-WORKER_HOST_BYTES = 2**30
-"""Memory of the host that a worker on a GPU needs beside its data: torch with CUDA, assumed."""
 
 
 @dataclass(frozen=True)
@@ -119,25 +115,25 @@ class MemoryEstimate:
     step: Figure
     building: Figure
     saving: Figure
-    """Of the device, while the weights are made, and while the state is copied to be saved."""
-    host: Figure
-    """Memory of a node's host that all its workers need for saving, building and offloading; on
-    the CPU, all that they need."""
+    """While the weights are made, and once the state was copied to be saved."""
+    host: HostMemory
+    """Of all workers of a machine or pod; on the CPU, all that they need."""
     room: Figure | None
-    """Memory that a worker can use; None: not known."""
+    """What a device has; None on the CPU, where the host's memory is shared."""
 
     @property
     def peak(self) -> Figure:
         return max((self.step, self.building, self.saving), key=lambda figure: figure.value)
 
     @property
+    def device_verdict(self) -> Verdict | None:
+        return verdict_of([self.step, self.building, self.saving], self.room)
+
+    @property
     def verdict(self) -> Verdict | None:
-        """None: nothing is known to compare with."""
-        if self.room is None:
-            return None
-        if max(self.step.high, self.building.high, self.saving.high) <= self.room.low:
-            return "fits"
-        return "does not fit" if self.peak.low > self.room.high else "may not fit"
+        """The worse of device and host; None: nothing is known to compare with."""
+        known = [one for one in (self.device_verdict, self.host.verdict) if one is not None]
+        return max(known, key=WORST_LAST.index, default=None)
 
 
 def memory_of(workload: Workload, fleet: Fleet, layout: Layout) -> MemoryEstimate:
@@ -149,13 +145,24 @@ def memory_of(workload: Workload, fleet: Fleet, layout: Layout) -> MemoryEstimat
     state = sum(_state(shape).values())
     building = state + 4 * largest_part(shape)
     built = _scaled(_whole(building, "state, and one part of the model as it is made"), shape)
-    copied = state + sum(_gradients(shape).values())
-    if not shape.on_gpu:
-        copied += _saved_bytes(shape, fleet)  # the copy that is written is in the same memory
-    saved = _scaled(_whole(copied, "state, gradients and what is copied of it to be saved"), shape)
-    return MemoryEstimate(
-        parts, moment, step, built, saved, _host(shape, fleet, step, saved), _room(fleet)
+    if shape.on_gpu:
+        held = _whole(state + sum(_gradients(shape).values()), "state and gradients")
+        saved = _scaled(held, shape)
+    else:
+        copy = _share(CHECKPOINT_BYTES * shape.parameters, shape.shards)
+        saved = _sum(
+            {"step": step, "copy": Figure.exact(copy, "")},
+            "a step, while a copy of the state is kept to be saved",
+        )
+    host = host_memory(
+        fleet,
+        parameters=shape.parameters,
+        copy_nodes=-(-shape.shards // fleet.devices_per_node),
+        part_bytes=4 * largest_part(shape),
+        tensors=None if shape.on_gpu else step,
+        offloaded_bytes=_offloaded(shape),
     )
+    return MemoryEstimate(parts, moment, step, built, saved, host, _room(fleet))
 
 
 def step_shape(workload: Workload, fleet: Fleet, layout: Layout) -> StepShape:
@@ -350,35 +357,10 @@ def _distilled_logits_bytes(precision: Precision) -> int:
     return 24 if precision == "fp32" else 26
 
 
-def _saved_bytes(shape: StepShape, fleet: Fleet) -> int:
-    """Copied by one worker of the first copy's ranks: they divide it."""
-    writers = shape.shards if shape.is_sharded else fleet.devices_per_node
-    return _share(12 * shape.parameters, writers if shape.on_gpu or shape.is_sharded else 1)
-
-
-def _host(shape: StepShape, fleet: Fleet, step: Figure, saved: Figure) -> Figure:
-    workers = fleet.devices_per_node
-    if not shape.on_gpu:
-        each = max(step, saved, key=lambda figure: figure.value)
-        return each.times(workers, f"{workers} x what a worker needs")
-    offloaded = 0
-    if shape.offloads:
-        piece = shape.tokens * shape.kept.block_input
-        offloaded = (1 << (piece - 1).bit_length()) * shape.model.layers
-    each_bytes = (
-        _saved_bytes(shape, fleet)
-        + SAVE_BUFFER_BYTES
-        + 4 * largest_part(shape)
-        + offloaded
-        + WORKER_HOST_BYTES
-    )
-    return Figure.within(
-        each_bytes * workers,
-        0.15,
-        "assumed",
-        f"{workers} x {byte_size(each_bytes)}: a copy of the state to be saved, a part of the "
-        "model as it is made, what is offloaded, and torch itself",
-    )
+def _offloaded(shape: StepShape) -> int:
+    """Of pinned memory, whose pieces torch rounds up to a power of two."""
+    piece = shape.tokens * shape.kept.block_input
+    return (1 << (piece - 1).bit_length()) * shape.model.layers if shape.offloads else 0
 
 
 def _with_overhead(
@@ -466,8 +448,6 @@ def _scaled(figure: Figure, shape: StepShape) -> Figure:
 
 
 def _room(fleet: Fleet) -> Figure | None:
-    if fleet.memory_bytes is not None:
-        return Figure.exact(fleet.memory_bytes, "memory that a worker may use", "given")
     if fleet.device is None:
         return None
     name, seen = fleet.device.name, fleet.device.torch_gib

@@ -9,6 +9,7 @@ have none, and runs whose model only their own code knows have few.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -37,7 +38,12 @@ class PlanRecord:
     """By the names of `headway plan --json`."""
 
     def as_text(self) -> str:
-        figures = {name: asdict(figure) for name, figure in self.figures.items()}
+        # JSON has no infinity; a figure without bound is compared with nothing.
+        figures = {
+            name: asdict(figure)
+            for name, figure in self.figures.items()
+            if math.isfinite(figure.value + figure.low + figure.high)
+        }
         record = {"version": VERSION, "time": self.time, "place": self.place, "figures": figures}
         return json.dumps(record, indent=2) + "\n"
 

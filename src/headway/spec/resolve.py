@@ -16,6 +16,7 @@ from headway.spec.data_config import DataSetConfig
 from headway.spec.hub_names import model_reference
 from headway.spec.load import Loaded
 from headway.spec.located_yaml import PRESET
+from headway.spec.quantities import Sharding
 from headway.spec.run_file import CheckpointConfig, ModelConfig, RunFile
 from headway.spec.section import Section
 from headway.spec.stepped_interval import SteppedInterval, SteppedIntervalField
@@ -51,9 +52,11 @@ class AutoLayout:
     """What `auto` means on devices that are known."""
 
     shards: bool
-    """Of `shard`: whether the model is sharded over the node."""
+    """Of `shard`: whether the model is sharded."""
     recomputes: bool
     """Of `memory.checkpoint_activations`."""
+    shard_nodes: int = 1
+    """Nodes that a copy of the model is sharded over."""
 
 
 class WorkerPython(Section):
@@ -98,6 +101,9 @@ class Resolved(Section):
     """Sequences per micro-batch; 0 if the run is a script."""
     sharded: bool
     """Whether a copy of the model is sharded over the ranks of a node, or of several."""
+    shard_nodes: int | None = None
+    """Nodes of one copy of the model, if they are several and the run file leaves that to Headway
+    (`auto`)."""
     checkpoint_activations: bool
     """Whether blocks are recomputed in the backward pass."""
     checkpoint_every: SteppedIntervalField | None = None
@@ -136,12 +142,19 @@ class Resolved(Section):
         return self.nodes * self.ranks_per_node
 
     @property
+    def shard(self) -> Sharding:
+        """What a copy of the model is divided over: as the run file says, or as it was decided for
+        it where that is several nodes."""
+        chosen = self.shard_nodes
+        return self.run.shard if chosen is None else Sharding("nodes", chosen)
+
+    @property
     def domain_ranks(self) -> int:
         """Number of workers in a domain: they hold one copy of the model, or are those of a node.
         In a live run they are lost together, and the others continue."""
         if self.is_live:
             return self.ranks_per_node if self.sharded else 1
-        return self.ranks_per_node * max(1, self.run.shard.num_nodes)
+        return self.ranks_per_node * max(1, self.shard.num_nodes)
 
     @property
     def node_ranks(self) -> int:
@@ -152,7 +165,7 @@ class Resolved(Section):
     @property
     def copy_nodes(self) -> int | None:
         """Nodes that one copy of the model is sharded over, 0: all; None if it is not sharded."""
-        return self.run.shard.num_nodes if self.sharded else None
+        return self.shard.num_nodes if self.sharded else None
 
     @property
     def tokens_per_step(self) -> int:
@@ -161,7 +174,7 @@ class Resolved(Section):
     @property
     def is_live(self) -> bool:
         """Whether workers can join and leave while the run continues."""
-        if self.run.shard.is_wide or self.is_script:
+        if self.shard.is_wide or self.is_script:
             return False
         num_copies = self.nodes if self.sharded else self.num_workers
         auto = num_copies > 1 and self.device == "cpu"
@@ -276,24 +289,24 @@ def _lacks(loaded: Loaded, key: str) -> SpecError:
 
 def require_whole_copies(loaded: Loaded, nodes: int) -> None:
     """Raises if a number of nodes is not a multiple of those that hold one copy of the model."""
-    if problem := copies_problem(loaded.run, nodes):
+    shard = loaded.run.shard
+    if problem := copies_problem(shard, nodes):
         where = str(loaded.located.mark(("shard",)))
-        hint = f"--nodes {whole_copies(loaded.run, nodes)}, or --set shard=all"
+        hint = f"--nodes {whole_copies(shard, nodes)}, or --set shard=all"
         raise SpecError(problem, where, hint)
 
 
-def copies_problem(run: RunFile, nodes: int) -> str | None:
+def copies_problem(shard: Sharding, nodes: int) -> str | None:
     """Why this number of nodes cannot be divided into copies of the model."""
-    shard = run.shard
     if shard.unit != "nodes" or nodes % shard.num_nodes == 0:
         return None
     several = "1 node is" if nodes == 1 else f"{nodes} nodes are"
     return f"shard: {shard}: {several} not a multiple of {shard.num_nodes}"
 
 
-def whole_copies(run: RunFile, nodes: int) -> int:
+def whole_copies(shard: Sharding, nodes: int) -> int:
     """The next lower number of nodes that can be, or that of one copy."""
-    return max(1, nodes // run.shard.num_nodes) * run.shard.num_nodes
+    return max(1, nodes // shard.num_nodes) * shard.num_nodes
 
 
 def choose_micro(run: RunFile, global_batch: int) -> int:
@@ -369,7 +382,8 @@ def resolve(
         large = parameters is not None and parameters >= LARGE_MODEL_PARAMETERS
         auto = AutoLayout(shards=large, recomputes=large or offloads)
     global_batch = run.batch.global_.sequences(run.data.sequence_length)
-    recompute = run.memory.checkpoint_activations
+    recompute, is_auto = run.memory.checkpoint_activations, run.shard.unit == "auto"
+    is_wide = is_auto and auto.shard_nodes > 1
     return Resolved(
         name=run_name(loaded),
         run=run,
@@ -384,7 +398,9 @@ def resolve(
         global_batch=global_batch,
         micro=choose_micro(run, global_batch),
         sharded=run.shard.is_wide
-        or (ranks > 1 and (run.shard.unit == "node" or (run.shard.unit == "auto" and auto.shards))),
+        or is_wide
+        or (ranks > 1 and (run.shard.unit == "node" or (is_auto and auto.shards))),
+        shard_nodes=auto.shard_nodes if is_wide else None,
         checkpoint_activations=auto.recomputes if recompute == "auto" else recompute,
         hub_commits=None if loaded.hub_commits is None else dict(loaded.hub_commits),
     )

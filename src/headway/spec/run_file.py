@@ -386,9 +386,9 @@ class RunFile(Section):
     shard: ShardField = Sharding("auto")
     """Sharding of weights, gradients and optimizer state (FSDP2). `node`: over the devices of a
     node. `2 nodes`: over those of every two nodes; `all`: over those of all nodes. `none`: every
-    worker holds all of it. `auto`: `node` if a GPU that Headway knows does not hold it whole,
-    elsewhere from a billion parameters on. Over several nodes a run always restarts when its nodes
-    change: `elastic: live` is refused."""
+    worker holds all of it. `auto`: `node` if a GPU that Headway knows does not hold it whole, as
+    many nodes as hold it if one does not; elsewhere `node` from a billion parameters on. Over
+    several nodes a run always restarts when its nodes change: `elastic: live` is refused."""
     elastic: Literal["auto", "live", "restart"] = "auto"
     """What happens when a node is lost. `live`: the other nodes continue without it. `restart`: all
     nodes restart from the newest checkpoint. `auto`: `live` on the CPU if several nodes or workers

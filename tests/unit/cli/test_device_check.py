@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.device_check import require_devices_here
+from headway.cli.device_check import require_devices_here, require_named_devices
 from headway.cli.target_render import require_fit_on
 from headway.errors import BadInput, Exit, SpecError
 from headway.plan.accelerators import DEVICES
@@ -284,6 +284,16 @@ def test_one_node_is_hinted_at_where_several_do_not_fit(folder: Path) -> None:
         "338.9 GiB; 300.0 GiB is available\n"
         "hint: to start one worker: --nodes 1 --set resources.accelerators=cpu:1"
     )
+
+
+@pytest.mark.parametrize("keys", ["", "shard: all\n"])
+def test_elsewhere_there_are_as_many_nodes_as_it_asks_for(folder: Path, keys: str) -> None:
+    """113 GiB over 16 devices of 16 GB, each in a node of its own."""
+    nodes = "precision: fp16\nresources: {accelerators: 'T4:1', nodes: 16}\n"
+    (folder / "run.yaml").write_text(RUN + nodes + keys)
+    require_named_devices(load_run())
+    with pytest.raises(SpecError):
+        require_named_devices(load_run(None, ["resources.nodes=2"]))
 
 
 def test_a_saved_model_is_counted_by_its_config(folder: Path) -> None:

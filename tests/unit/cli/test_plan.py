@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-import resource
+import re
 import shlex
 import subprocess
 import sys
@@ -43,8 +43,9 @@ def test_a_model_that_does_not_fit_ends_with_4(headway: Headway) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        ("llama2-70b", "--on", "H100:8", "--nodes", "8"),
-        ("llama2-13b", "--on", "L4:8", "--nodes", "2"),
+        ("llama2-70b", "--on", "H100:8", "--nodes", "2"),
+        ("llama2-70b", "--on", "H100:8", "--nodes", "8", "--set", "shard=node"),
+        ("llama2-13b", "--on", "L4:8"),
         ("gpt2-xl", "--on", "T4:4", "--set", "precision=fp16"),
         ("gpt2-small", "--on", "L4:1", "--set", "batch.micro=128"),
     ],
@@ -98,6 +99,40 @@ def test_pods_without_devices_have_their_memory(folder: Path, headway: Headway) 
     assert plan["accelerators"] == "cpu:1"
     assert plan["fits"]["verdict"] == "no"
     assert "64.0 GiB" in plan["fits"]["words"]
+
+
+def test_a_pod_needs_memory_for_the_copy_that_is_saved(folder: Path, headway: Headway) -> None:
+    """Devices that hold a 7B model say nothing of their pod: 12 bytes a parameter are copied to it
+    to be written while training continues."""
+    small = TARGETS.replace("memory: 64Gi", "memory: 32Gi")
+    (folder / "targets.yaml").write_text(small)
+    said = headway("plan", "llama2-7b", "--on", "lab")
+    assert said.exit_code == 4
+    words = " ".join(said.out.split())
+    assert ") of 32.0 GiB in each pod; " in words
+    assert " on each device" in words
+    (needed,) = re.findall(r"in target lab, pod: \{resources: \{memory: (\d+Gi)\}\}", words)
+    (folder / "targets.yaml").write_text(small.replace("32Gi", needed))
+    (plan,) = facts(headway, "llama2-7b", "--on", "lab")["plans"]
+    assert plan["fits"]["verdict"] == "yes"
+    assert plan["memory"]["host_room_bytes"]["value"] == int(needed[:-2]) * 2**30
+    assert plan["memory"]["host_bytes"]["high"] <= plan["memory"]["host_room_bytes"]["value"]
+
+
+def test_a_host_that_is_not_known_gets_a_figure_and_no_verdict(headway: Headway) -> None:
+    said = headway("plan", "llama2-7b", "--on", "H100:8")
+    assert said.exit_code == 0
+    assert "\n  host, 8 workers   8" in said.out
+    (plan,) = facts(headway, "llama2-7b", "--on", "H100:8")["plans"]
+    assert "host_room_bytes" not in plan["memory"]
+
+
+def test_a_model_that_no_node_holds_is_divided_over_several(headway: Headway) -> None:
+    said = headway("plan", "llama2-70b", "--on", "H100:8", "--nodes", "8")
+    assert said.exit_code == 0, said.err
+    assert "shard: auto divides it over 4 nodes" in " ".join(said.out.split())
+    (plan,) = facts(headway, "llama2-70b", "--on", "H100:8", "--nodes", "8")["plans"]
+    assert plan["layout"]["shard_devices"] == 32
 
 
 def test_a_range_of_nodes_is_planned_at_both_ends(headway: Headway) -> None:
@@ -191,21 +226,6 @@ def test_a_model_of_the_hub_is_planned_from_its_cache(
     assert facts(headway, "--on", "H100:8")["model"]["parameters"]["value"] > 100_000
 
 
-def test_it_takes_less_than_a_second(tmp_path: Path) -> None:
-    """Of processor time, which is what a user waits on an idle machine; the least of several, since
-    neighbours on the same cores can double it. The first compiles what it imports."""
-    seconds = []
-    environment = os.environ | {"PYTHONPYCACHEPREFIX": str(tmp_path)}
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    command = [sys.executable, "-m", "headway.cli.main", "plan", "llama2-70b", "--on", "H100:8"]
-    for _ in range(5):
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([*command, "--nodes", "8"], capture_output=True, env=environment)
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    assert min(seconds) < 1.0, seconds
-
-
 def test_a_comparison_names_the_cheapest_and_the_fastest(headway: Headway, folder: Path) -> None:
     shapes = ("--compare", "H100:8,A100-80:8", "--nodes", "2,4", "--html", "page.html")
     found = facts(headway, "llama2-7b", *shapes)
@@ -239,6 +259,31 @@ def test_a_run_that_is_interrupted_all_the_time_takes_forever(headway: Headway) 
     assert "--set checkpoint.every=auto" in [one["options"] for one in plan["changes"]]
 
 
+def test_no_rate_of_interruptions_makes_json_that_others_cannot_read(
+    folder: Path, headway: Headway
+) -> None:
+    (folder / "targets.yaml").write_text(
+        TARGETS.replace("64Gi", "640Gi").replace(
+            "  machine: hgx-h100\n",
+            "  machine: hgx-h100\n  interruptions: {on_demand: 99% per hour}\n",
+        )
+    )
+    often = ("llama2-70b", "--on", "lab", "--nodes", "64", "--set", "checkpoint.every=10h")
+    said = headway("plan", *often, "--json")
+    assert said.exit_code == 0, said.err
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    (plan,) = json.loads(said.out, parse_constant=refuse)["plans"]
+    number = plan["interruptions"]["interruptions"]
+    assert number["value"] is None
+    assert number["reason"].startswith("null is without bound: ")
+    shown = headway("plan", *often).out
+    assert "inf" not in re.findall(r"[a-z]+", shown)
+    assert "  interruptions     no end" in shown
+
+
 def test_a_difference_is_of_the_same_devices(headway: Headway) -> None:
     said = headway("plan", "llama2-7b", "--diff", "llama2-13b", "--on", "H100:8")
     assert said.exit_code == 0, said.err
@@ -255,7 +300,7 @@ def test_the_names_of_the_data_stay(headway: Headway) -> None:
     (plan,) = found["plans"]
     assert [*plan] == [
         *("accelerators", "nodes", "devices", "spot", "spot_nodes", "layout", "fits", "budget"),
-        *("memory", "time", "interruptions", "cost", "needs", "changes", "notes"),
+        *("memory", "time", "interruptions", "cost", "changes", "notes"),
     ]
     assert [*found["model"]] == [
         *("parameters", "flops_per_token", "tokens_per_step", "steps", "tokens"),
@@ -313,17 +358,29 @@ def test_nodes_above_the_minimum_alone_are_spot_machines(
     assert "of the target, 6 of 8 spot" in shown
 
 
-def test_it_loads_nothing_heavy() -> None:
+def test_it_takes_less_than_a_second_and_loads_nothing_heavy() -> None:
+    """Of processor time, which is what a user waits for on an idle machine. Once is enough; it is
+    tried again if it was slower, since neighbours on the same cores can double it, and the first
+    may compile what it imports."""
     code = (
-        "import sys\n"
+        "import sys, time\n"
         "sys.argv = ['headway', 'plan', 'llama2-70b', '--on', 'H100:8', '--nodes', '8']\n"
         "from headway.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit:\n    pass\n"
-        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)\n"
+        f"heavy = [name for name in {HEAVY} if name in sys.modules]\n"
+        "print(time.process_time(), heavy, file=sys.stderr)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr.splitlines()[-1] == "[]"
+    environment = {key: os.environ[key] for key in os.environ if key != "PYTHONDONTWRITEBYTECODE"}
+    for _ in range(5):
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+        )
+        seconds, heavy = done.stderr.splitlines()[-1].split(" ", 1)
+        assert heavy == "[]"
+        if float(seconds) < 1.0:
+            return
+    assert float(seconds) < 1.0
 
 
 def test_a_comparison_is_interrupted_as_the_plan_of_one_shape_is(

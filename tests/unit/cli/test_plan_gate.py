@@ -24,7 +24,7 @@ small: {resources: {accelerators: 'L4:1'}, pod: {resources: {cpu: 8, memory: 64G
 large: {resources: {accelerators: 'H100:8'}, pod: {resources: {cpu: 8, memory: 640Gi}},
         prices: {H100: 4}, storage: 's3://runs/all',
         image: 'it@sha256:0000000000000000000000000000000000000000000000000000000000000000'}
-either: {resources: {accelerators: ['H100:8', 'L4:8']}, pod: {resources: {cpu: 8, memory: 64Gi}}}
+either: {resources: {accelerators: ['H100:8', 'L4:8']}, pod: {resources: {cpu: 8, memory: 640Gi}}}
 described: {machine: hgx-h100, pod: {resources: {cpu: 8, memory: 8Gi}}}
 """
 HUGE = "batch: {global: 1000000, micro: 1000000}\n"
@@ -178,3 +178,28 @@ def test_a_run_is_laid_out_as_its_plan_says(here: Path, model: str) -> None:
     assert layout.shard_devices == 8
     resolved = resolved_for(loaded, load_target("large", here))
     assert (resolved.sharded, resolved.checkpoint_activations) == (True, layout.recomputes)
+    assert resolved.shard_nodes is None
+
+
+@pytest.mark.parametrize("memory", ["640Gi", "160Gi"])
+def test_a_run_is_divided_over_as_many_nodes_as_its_plan_says(here: Path, memory: str) -> None:
+    (here / "targets.yaml").write_text(TARGETS.replace("640Gi", memory))
+    (here / "run.yaml").write_text(RUN.replace("13b", "70b"))
+    loaded = load_run(None, ["resources.nodes=8"])
+    plan = plan_for(loaded, "large", None)
+    assert plan is not None
+    layout = plan.fleets[0].layout
+    assert layout is not None
+    resolved = resolved_for(loaded, load_target("large", here))
+    assert resolved.shard_nodes == layout.shard_devices // 8 == {"640Gi": 4, "160Gi": 8}[memory]
+    assert resolved.checkpoint_activations == layout.recomputes
+    assert (resolved.mode, resolved.copy_nodes) == ("restart", resolved.shard_nodes)
+    assert resolved.domain_ranks == layout.shard_devices
+
+
+def test_a_pod_without_memory_for_a_save_is_refused_with_what_it_needs(here: Path) -> None:
+    (here / "targets.yaml").write_text(TARGETS.replace("640Gi", "64Gi"))
+    with pytest.raises(CheckFailed) as error:
+        require_planned(load_run(), "large", None, anyway=False)
+    assert ") of 64.0 GiB in each pod; " in error.value.message
+    assert "in target large, pod: {resources: {memory: 1" in str(error.value.hint)

@@ -355,8 +355,14 @@ def test_how_many_make_one_that_is_sharded_over_nodes(render: Render) -> None:
     }
 
 
-def options_of(objects: list[Object]) -> dict[str, int]:
-    words = coordinator_arguments(resolved_of(objects))
+def test_a_copy_on_more_nodes_than_the_fewest_is_waited_for(render: Render) -> None:
+    run = ("resources={accelerators: cpu:4, nodes: 2..8}", "shard=4 nodes")
+    options = options_of(render(*run, nodes=8), "--restart")
+    assert (options["--min"], options["--first"], options["--domain-pods"]) == (1, 1, 16)
+
+
+def options_of(objects: list[Object], *flags: str) -> dict[str, int]:
+    words = [word for word in coordinator_arguments(resolved_of(objects)) if word not in flags]
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 

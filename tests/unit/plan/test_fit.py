@@ -55,6 +55,51 @@ def test_auto_is_the_fastest_layout_that_fits(
     assert chosen_layout(run, planned(run), fleet(kind, devices)) == layout
 
 
+@pytest.mark.parametrize(
+    ("kind", "nodes", "devices"),
+    [
+        # As few nodes as hold a copy, in groups that use all of them.
+        ("H100", 8, 32),
+        ("H100", 6, 24),
+        ("H200", 8, 16),
+        ("B200", 8, 16),
+        ("H100", 2, 16),
+    ],
+)
+def test_auto_is_wider_than_a_node_only_if_no_node_holds_a_copy(
+    kind: str, nodes: int, devices: int, tmp_path: Path
+) -> None:
+    run = read(tmp_path, "llama2-70b", "batch.micro=1", "precision=bf16", "shard=auto")
+    workload, there = planned(run), fleet(kind, nodes=nodes)
+    layout = chosen_layout(run, workload, there)
+    assert layout.shard_devices == devices
+    for smaller in (1, 8, 16):
+        assert smaller >= devices or not fits(workload, there, Layout(smaller, recomputes=True))
+
+
+def test_a_node_whose_host_has_too_little_memory_for_a_save_shares_it_with_others(
+    tmp_path: Path,
+) -> None:
+    run = read(tmp_path, "llama2-7b", "batch.micro=1", "precision=bf16", "shard=auto")
+    workload = planned(run)
+    found = {
+        gib: chosen_layout(run, workload, fleet("H100", nodes=4, host_bytes=gib * 2**30))
+        for gib in (128, 64, 16)
+    }
+    assert found[128] == found[16] == Layout(8, recomputes=False), "16 is too little in any layout"
+    assert found[64] == Layout(16, recomputes=False)
+
+
+def test_auto_is_laid_out_alike_on_pods_and_in_a_plan(tmp_path: Path) -> None:
+    run = read(tmp_path, "llama2-70b", "batch.micro=1", "resources.accelerators=H100:8")
+    pod = Hardware(cores=8, cuda_devices=8, memory_bytes=640 * 2**30)
+    workload = planned(run)
+    planned_as = chosen_layout(run, workload, fleet("H100", nodes=8, host_bytes=640 * 2**30))
+    assert auto_layout(run, workload, pod, 8) == AutoLayout(
+        shards=True, recomputes=planned_as.recomputes, shard_nodes=planned_as.shard_devices // 8
+    )
+
+
 def test_what_the_run_file_says_is_kept(tmp_path: Path) -> None:
     settings = ("shard=none", "memory.checkpoint_activations=true")
     run = read(tmp_path, "gpt2-small", *settings)
@@ -68,7 +113,7 @@ def test_what_the_run_file_says_is_kept(tmp_path: Path) -> None:
 )
 def test_on_cpus_the_size_of_the_model_decides(preset: str, layout: Layout, tmp_path: Path) -> None:
     run = read(tmp_path, preset, "shard=auto")
-    small = Fleet(None, 4, 1, memory_bytes=2**20)
+    small = Fleet(None, 4, 2, host_bytes=2**20)
     assert chosen_layout(run, planned(run), small) == layout
 
 
@@ -127,4 +172,25 @@ def test_a_larger_model_takes_more_nodes(tmp_path: Path) -> None:
     workload, devices = planned(run), fleet("H100")
     changes = changes_that_fit(run, workload, devices, Layout(8, recomputes=True))
     flags = [change.flags for change in changes]
-    assert any(flag.startswith("--nodes ") and "shard=all" in flag for flag in flags), flags
+    assert "--nodes 4" in flags, "which a copy is divided over by itself"
+    kept = read(tmp_path, "llama2-70b", "batch.micro=1", "precision=bf16", "shard=node")
+    changes = changes_that_fit(kept, workload, devices, Layout(8, recomputes=True))
+    assert "--nodes 4 --set shard=all" in [change.flags for change in changes]
+
+
+def test_one_machine_gets_no_more_nodes_than_it_has(tmp_path: Path) -> None:
+    """On one's own machine nodes are processes that share its devices and its memory."""
+    run = read(tmp_path, "llama2-7b", "batch.micro=1", "precision=bf16")
+    workload, here = planned(run), fleet("A10G", 1, host_bytes=2**40, is_one_host=True)
+    changes = changes_that_fit(run, workload, here, Layout(1, recomputes=True))
+    assert not [change for change in changes if "--nodes" in change.flags]
+    assert changes
+    assert all("of another machine" in change.words for change in changes)
+
+
+def test_fewer_nodes_need_less_of_one_machine(tmp_path: Path) -> None:
+    run = read(tmp_path, "gpt2-small", "precision=fp32", "batch.micro=1")
+    workload = planned(run)
+    here = Fleet(None, 1, 8, host_bytes=20 * 2**30, is_one_host=True)
+    changes = changes_that_fit(run, workload, here, Layout(1, recomputes=True))
+    assert [change.flags for change in changes if "--nodes" in change.flags] == ["--nodes 4"]

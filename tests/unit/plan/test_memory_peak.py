@@ -48,23 +48,24 @@ def fleet(name: str, devices: int = 8, nodes: int = 1) -> Fleet:
     return Fleet(device, devices, nodes)
 
 
-# Of `make bench-memory`, 2026-11-18, torch 2.15.0: bytes of all tensors, in a step and in a save.
+# Of `make bench-memory`, 2026-11-18, torch 2.15.0: bytes of all tensors, in a step
+# and in the step after a save; that of the last six is their step and 12 bytes a parameter.
 @pytest.mark.parametrize(
     ("case", "step_mb", "save_mb"),
     [
-        (MemoryCase("gpt2", "fp32", passes=2), 102.10, 67.04),
-        (MemoryCase("gpt2", "bf16", micro=8), 116.23, 67.04),
-        (MemoryCase("gpt2", "bf16", passes=2, recomputes=True), 63.17, 67.04),
-        (MemoryCase("gpt2", "bf16", micro=1, length=32), 44.28, 67.04),
-        (MemoryCase("gpt2", "fp32", nodes=2), 102.10, 67.04),
-        (MemoryCase("gpt2", "bf16", teacher={"n_layer": 6}), 109.64, 80.18),
-        (MemoryCase("gpt2", "bf16", ranks=2), 56.95, 33.52),
-        (MemoryCase("gpt2", "bf16", ranks=4, micro=1, passes=2), 21.15, 16.76),
-        (MemoryCase("llama", "bf16", passes=2), 87.24, 78.50),
-        (MemoryCase("llama", "fp32", micro=1, length=32), 45.15, 78.50),
-        (MemoryCase("llama", "bf16", ranks=2, passes=2, recomputes=True), 45.28, 39.25),
-        (MemoryCase("llama", "fp32", ranks=4, micro=1), 28.35, 19.63),
-        (MemoryCase("qwen3", "bf16"), 83.66, 82.64),
+        (MemoryCase("gpt2", "fp32", passes=2), 102.10, 130.83),
+        (MemoryCase("gpt2", "bf16", micro=8), 116.23, 144.96),
+        (MemoryCase("gpt2", "bf16", passes=2, recomputes=True), 63.17, 91.91),
+        (MemoryCase("gpt2", "bf16", micro=1, length=32), 44.28, 73.01),
+        (MemoryCase("gpt2", "fp32", nodes=2), 102.10, 130.83),
+        (MemoryCase("gpt2", "bf16", teacher={"n_layer": 6}), 109.64, 138.37),
+        (MemoryCase("gpt2", "bf16", ranks=2), 56.95, 71.32),
+        (MemoryCase("gpt2", "bf16", ranks=4, micro=1, passes=2), 21.15, 28.33),
+        (MemoryCase("llama", "bf16", passes=2), 87.24, 120.88),
+        (MemoryCase("llama", "fp32", micro=1, length=32), 45.15, 78.79),
+        (MemoryCase("llama", "bf16", ranks=2, passes=2, recomputes=True), 45.28, 62.10),
+        (MemoryCase("llama", "fp32", ranks=4, micro=1), 28.35, 36.76),
+        (MemoryCase("qwen3", "bf16"), 83.66, 119.08),
     ],
     ids=str,
 )
@@ -74,7 +75,8 @@ def test_peaks_that_torch_counted(
     estimate = predicted(case, tmp_path)
     assert estimate.step.value == pytest.approx(step_mb * 1e6, rel=0.05)
     assert estimate.step.high >= step_mb * 1e6
-    assert estimate.saving.value == pytest.approx(save_mb * 1e6, rel=0.01)
+    assert estimate.saving.value == pytest.approx(save_mb * 1e6, rel=0.03)
+    assert estimate.saving.high >= save_mb * 1e6
 
 
 def test_parts_add_up_and_carry_their_reason() -> None:
@@ -96,13 +98,15 @@ def test_verdicts() -> None:
     assert memory_of(workload(), fleet("H100"), whole).verdict == "does not fit"
     assert memory_of(workload(micro=8), fleet("A10G"), sharded).verdict == "does not fit"
     estimate = memory_of(workload(), fleet("A100-80GB"), sharded)
-    near = replace(fleet("A100-80GB"), memory_bytes=int(estimate.step.value))
-    assert memory_of(workload(), near, sharded).verdict == "may not fit"
+    device = fleet("A100-80GB").device
+    assert device is not None
+    near = replace(device, torch_gib=estimate.step.value / 2**30)
+    assert memory_of(workload(), Fleet(near, 8, 1), sharded).verdict == "may not fit"
 
 
 def test_without_a_known_room_there_is_no_verdict() -> None:
     assert memory_of(workload(), Fleet(None, 1, 1), Layout(1, False)).verdict is None
-    given = Fleet(None, 1, 1, memory_bytes=2**42)
+    given = Fleet(None, 1, 1, host_bytes=2**42)
     assert memory_of(workload(), given, Layout(1, False)).verdict == "fits"
 
 
@@ -130,7 +134,7 @@ def test_offloaded_activations_are_in_the_hosts_memory() -> None:
     plain = memory_of(workload(), fleet("H100"), Layout(8, recomputes=True))
     offloaded = memory_of(workload(), fleet("H100"), Layout(8, True, offloads=True))
     inputs = 2 * 4096 * 4096 * 32 * 8  # a power of two already
-    assert offloaded.host.value - plain.host.value == inputs
+    assert offloaded.host.need.value - plain.host.need.value == inputs
 
 
 def test_a_compiled_model_may_need_less_never_more() -> None:

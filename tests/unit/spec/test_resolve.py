@@ -10,6 +10,7 @@ import pytest
 from headway.errors import BadInput, Exit, SpecError
 from headway.spec.load import Loaded, load_run
 from headway.spec.resolve import (
+    AutoLayout,
     Hardware,
     Resolved,
     choose_micro,
@@ -61,6 +62,7 @@ def test_nothing_is_auto_any_more(folder: Path) -> None:
         exclude={
             "run",
             "checkpoint_every",  # of the plan: it needs rates of interruptions
+            "shard_nodes",  # only if a copy of the model is on several nodes
             *("code_digest", "packages", "packages_for", "hub_commits"),
         }
     )
@@ -367,3 +369,25 @@ def test_a_script_has_no_sets_and_no_batch_and_always_a_coordinator(folder: Path
     assert (one.device, one.num_workers, one.domain_ranks) == ("cuda", 2, 2)
     assert one.has_coordinator
     assert not one.is_live
+
+
+def test_nodes_that_are_chosen_for_a_copy_count_as_those_that_are_written(folder: Path) -> None:
+    def on_four_nodes(shard: str) -> Resolved:
+        return resolve(
+            load("resources.accelerators=H100:2", f"shard={shard}"),
+            SERVER,
+            nodes=4,
+            parameters=None,
+            train_set="prepared",
+            validation_sets={},
+            auto=AutoLayout(shards=True, recomputes=True, shard_nodes=2),
+        )
+
+    chosen, written = on_four_nodes("auto"), on_four_nodes("2 nodes")
+    assert (chosen.shard_nodes, written.shard_nodes) == (2, None)
+    assert chosen.run.shard.unit == "auto", "the next start decides anew"
+    for one in (chosen, written):
+        assert (one.sharded, one.copy_nodes, one.domain_ranks, one.mode) == (True, 2, 4, "restart")
+        assert one.shard == written.run.shard
+    assert Resolved.model_validate_json(chosen.model_dump_json()) == chosen
+    assert on_four_nodes("node").shard_nodes is None

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from headway.cli.epoch_samples import samples_of_run
 from headway.cli.plan.described_device import device_of, near_shape
 from headway.errors import BadInput, NotFound
+from headway.plan.accelerators import find_device
 from headway.plan.fleet import Fleet
 from headway.plan.machines import find_machine
 from headway.spec.quantities import Accelerators, NodeRange
@@ -183,12 +184,14 @@ def _place_of_target(
             f"--set resources.accelerators={wanted}"
         )
     memory = target.pod.resources.get("memory")
+    if memory is None and machine is not None:
+        memory = machine.pod_amounts().get("memory")
     fleets = fleets_of(
         run,
         wanted or Accelerators("cpu", 1),
         numbers_of_nodes(nodes, run.resources.nodes),
         device,
-        cpu_bytes=amount_in_bytes(memory) if memory is not None else None,
+        host_bytes=amount_in_bytes(memory) if memory is not None else None,
         network=machine.network_gbit * GBIT if machine and machine.network_gbit else None,
     )
     words = f"target {on}" + (f" ({machine.name})" if machine is not None else "")
@@ -205,18 +208,18 @@ def _place_of_run(loaded: Loaded, nodes: str | None, device: str | None) -> Plan
     run, machine = loaded.run, this_machine()
     wanted = run.resources.accelerators
     if wanted is not None and not wanted.is_cpu:
-        fleets = fleets_of(run, wanted, numbers_of_nodes(nodes, run.resources.nodes), device)
+        numbers = numbers_of_nodes(nodes, run.resources.nodes)
+        is_enough = numbers[-1] * wanted.count <= machine.cuda_devices
+        kind = find_device(machine.device_name or "")
+        has_them = is_enough and kind in [find_device(one.kind) for one in wanted.choices]
+        memory = machine.memory_bytes if has_them else None
+        fleets = fleets_of(run, wanted, numbers, device, memory, is_one_host=has_them)
         return PlannedPlace(f"{wanted}, as the run file asks", tuple(fleets))
     numbers = numbers_of_nodes(nodes, NodeRange(1, 1))
     if wanted is None and machine.cuda_devices:
-        name = machine.device_name or "gpu"
-        wanted = Accelerators(name, machine.cuda_devices)
-        fleets = fleets_of(run, wanted, numbers, device)
-        return PlannedPlace(HERE, tuple(fleets), is_here=True)
+        wanted = Accelerators(machine.device_name or "gpu", machine.cuda_devices)
     wanted = wanted or Accelerators("cpu", 1)
-    # Nodes here are processes of one machine: they share its memory.
-    shared = machine.memory_bytes // numbers[-1] if machine.memory_bytes else None
-    fleets = fleets_of(run, wanted, numbers, device, cpu_bytes=shared)
+    fleets = fleets_of(run, wanted, numbers, device, machine.memory_bytes, is_one_host=True)
     return PlannedPlace(HERE, tuple(fleets), is_here=True)
 
 
@@ -225,11 +228,13 @@ def fleets_of(
     wanted: Accelerators,
     numbers: Sequence[int],
     description: str | None,
-    cpu_bytes: int | None = None,
+    host_bytes: int | None = None,
     network: float | None = None,
+    *,
+    is_one_host: bool = False,
 ) -> Iterator[Fleet]:
-    """Each choice of accelerators at each number of nodes. `cpu_bytes`: memory of a node without
-    accelerators. `network`: bytes a second between nodes."""
+    """Each choice of accelerators at each number of nodes. `host_bytes`: memory of a node's machine
+    or pod, or of the one machine that has all nodes. `network`: bytes a second between nodes."""
     for one in wanted.choices:
         device = None if one.is_cpu else device_of(one.kind, description)
         for number in numbers:
@@ -237,7 +242,8 @@ def fleets_of(
                 device=device,
                 devices_per_node=one.count,
                 nodes=number,
-                memory_bytes=cpu_bytes // one.count if one.is_cpu and cpu_bytes else None,
+                host_bytes=host_bytes,
+                is_one_host=is_one_host,
                 network_bytes_per_second=network,
                 on_demand_nodes=run.resources.on_demand_nodes,
             )

@@ -13,7 +13,6 @@ from headway.cli.plan.figure_text import money, shown
 from headway.errors import BadInput
 from headway.plan.accelerators import find_device
 from headway.plan.fleet import Fleet
-from headway.spec.quantities import Sharding
 
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from headway.plan.workload import Workload
 
 AUTO = "auto"
-WIDE = "--set shard=all"
 DAY = 86400.0
 AUTO_DEVICES = ("L4", "A10G", "L40S", "A100-40GB", "A100-80GB", "H100", "H200", "B200")
 AUTO_SIZES = ((1, 1), (4, 1), (8, 1), (8, 2), (8, 4), (8, 8), (8, 16), (8, 32), (8, 64), (8, 128))
@@ -91,9 +89,7 @@ def _auto(asked: Asked, workload: Workload, numbers: Sequence[int] | None) -> li
             continue
         sizes = AUTO_SIZES if numbers is None else [(8, number) for number in numbers]
         plans = [
-            _wide_if_needed(
-                asked, workload, Fleet(device, number, nodes, on_demand_nodes=on_demand)
-            )
+            fleet_plan(asked, workload, Fleet(device, number, nodes, on_demand_nodes=on_demand))
             for number, nodes in sizes
             if number * nodes <= workload.global_batch
         ]
@@ -105,16 +101,6 @@ def _auto(asked: Asked, workload: Workload, numbers: Sequence[int] | None) -> li
             "compare others, or more nodes: --compare H200:8 --nodes 16,32,64",
         )
     return found
-
-
-def _wide_if_needed(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
-    """Sharded over all nodes if it does not fit otherwise and the run file leaves it open."""
-    plan = fleet_plan(asked, workload, fleet)
-    if fleet.nodes == 1 or plan.fits.verdict == "yes" or asked.run.shard.unit != "auto":
-        return plan
-    wide = asked.with_run(asked.run.model_copy(update={"shard": Sharding("all", 0)}))
-    other = fleet_plan(wide, workload, fleet)
-    return replace(other, needs=WIDE) if other.fits.verdict == "yes" else plan
 
 
 def _two_of(plans: Sequence[FleetPlan]) -> list[FleetPlan]:
@@ -141,14 +127,10 @@ def comparison_screen(found: ComparedPlans) -> Iterator[Line]:
         cost = (one.usd and money(one.usd.value)) if has_money else hours and f"{hours:,.0f}"
         time = one.seconds and shown(one.seconds.value, "seconds")
         marks = found.marks(one)
-        name = f"{one.fleet}{' *' if one.needs else ''}"
         mark = "best" if len(marks) > 1 else "".join(marks)
-        cells = (name, memory_words(one), time or "-", cost or "-", mark)
+        cells = (str(one.fleet), memory_words(one), time or "-", cost or "-", mark)
         style: Style = "green" if marks else "dim" if one.fits.verdict == "no" else ""
         yield [(_row(cells), style)]
-    for needed in dict.fromkeys(one.needs for one in plan.fleets if one.needs):
-        yield []
-        yield [(f"  * with {needed}", "dim")]
     if not has_money:
         yield []
         yield [("  No price is known: give yours in a target, prices: {H100: 4}", "dim")]

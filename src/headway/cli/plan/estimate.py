@@ -20,7 +20,8 @@ from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
 from headway.plan.batch_division import num_micro_batches, share_of
 from headway.plan.figure import Figure
-from headway.plan.fit import Change, changes_that_fit, chosen_layout
+from headway.plan.fit import Change, changes_that_fit, chosen_layout, copy_nodes
+from headway.plan.machines import POD_SHARE, find_machine
 from headway.plan.memory_peak import memory_of
 from headway.plan.step_time import StepTime, step_time
 from headway.plan.workload import Layout, Workload
@@ -29,7 +30,8 @@ from headway.spec.resolve import copies_problem, whole_copies
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.plan.fleet import Fleet
-    from headway.spec.run_file import BudgetConfig
+    from headway.plan.host_memory import HostMemory
+    from headway.spec.run_file import BudgetConfig, RunFile
 
 Verdict = Literal["yes", "maybe", "no", "unknown"]
 """Of a question whose answer should be yes."""
@@ -80,15 +82,17 @@ class FleetPlan:
     """Most bytes that a device holds."""
     room: Figure | None = None
     """Bytes that it has for them."""
+    host: HostMemory | None = None
+    """Of its node's host."""
     step: Figure | None = None
     """Seconds of a step."""
     seconds: Figure | None = None
     """From the launch to the end."""
     usd: Figure | None = None
     """In all."""
-    needs: str = ""
-    """Options without which it is another plan."""
     sections: tuple[PlanSection, ...] = ()
+    target_change: str = ""
+    """What to change in the target so that it fits; empty: nothing."""
     changes: tuple[PlanChange, ...] = ()
     """Nearest first."""
     notes: tuple[str, ...] = ()
@@ -97,7 +101,8 @@ class FleetPlan:
     @property
     def change_words(self) -> tuple[str, ...]:
         """What to change, nearest first."""
-        return tuple(change.words for change in self.changes)
+        of_target = (self.target_change,) if self.target_change else ()
+        return (*of_target, *(change.words for change in self.changes))
 
     @property
     def is_refused(self) -> bool:
@@ -192,14 +197,14 @@ def fleet_plan(
     if fleet.device is not None and workload.precision == "bf16" and not fleet.device.bf16_flops:
         words = f"the {fleet.device.name} has no bf16 units: --set precision=fp16"
         return FleetPlan(fleet, PlanAnswer("no", words))
-    if problem := copies_problem(run, fleet.nodes):
-        words = f"{problem}: --nodes {whole_copies(run, fleet.nodes)}, or --set shard=all"
+    if problem := copies_problem(run.shard, fleet.nodes):
+        words = f"{problem}: --nodes {whole_copies(run.shard, fleet.nodes)}, or --set shard=all"
         return FleetPlan(fleet, PlanAnswer("no", words))
     layout = chosen_layout(run, workload, fleet)
     plan = FleetPlan(fleet, PlanAnswer("unknown", ""), layout=layout)
-    plan = _with_memory(plan, workload)
+    plan = _with_memory(plan, asked, workload)
     plan = _with_time(plan, asked, workload, measured)
-    notes = (*_notes(workload, fleet, layout), *plan.notes)
+    notes = (*_sharding_note(run, fleet, layout), *_notes(workload, fleet, layout), *plan.notes)
     kept = () if plan.is_refused else plan.changes
     changes = (*_changes(plan, asked, workload), *kept)
     return replace(plan, notes=notes, changes=changes)
@@ -306,17 +311,39 @@ def _within(figure: Figure, limit: float) -> Verdict:
     return "no" if figure.value > limit else "maybe" if figure.high > limit else "yes"
 
 
-def _with_memory(plan: FleetPlan, workload: Workload) -> FleetPlan:
+def _with_memory(plan: FleetPlan, asked: Asked, workload: Workload) -> FleetPlan:
     assert plan.layout is not None
     memory = memory_of(workload, plan.fleet, plan.layout)
-    what = "device" if plan.fleet.device is not None else "worker"
+    host = memory.host
     return replace(
         plan,
-        fits=PlanAnswer(VERDICTS[memory.verdict], memory_words(memory, what)),
+        fits=PlanAnswer(VERDICTS[memory.verdict], memory_words(memory, plan.fleet)),
         peak=memory.peak,
         room=memory.room,
-        sections=(*plan.sections, memory_section(memory, what)),
+        host=host,
+        sections=(*plan.sections, memory_section(memory, plan.fleet)),
+        target_change=_larger_pods(host, asked) if memory.device_verdict != "does not fit" else "",
     )
+
+
+def _larger_pods(host: HostMemory, asked: Asked) -> str:
+    """What to write in the target so that its pods are large enough, if its machines are."""
+    target = asked.place.target
+    if target is None or host.verdict in ("fits", None):
+        return ""
+    amount = -(-int(host.need.high) // 2**30)
+    machine = find_machine(target.target.machine) if target.target.machine is not None else None
+    has = machine.memory_mib if machine is not None else None
+    if has is not None and amount * 1024 > has * POD_SHARE:
+        return ""
+    return f"in target {target.name}, pod: {{resources: {{memory: {amount}Gi}}}}"
+
+
+def _sharding_note(run: RunFile, fleet: Fleet, layout: Layout) -> list[str]:
+    nodes = copy_nodes(layout, fleet.devices_per_node)
+    if run.shard.unit != "auto" or nodes == 1:
+        return []
+    return [f"no node holds a copy of the model: shard: auto divides it over {nodes} nodes"]
 
 
 def _notes(workload: Workload, fleet: Fleet, layout: Layout) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.model_shape import UnknownShape
@@ -56,9 +57,8 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
         "fits": answer_facts(plan.fits),
         "budget": plan.budget and answer_facts(plan.budget),
         **{section.key: section_facts(section) for section in plan.sections},
-        "needs": plan.needs or None,
         "changes": [{"options": one.options, "effect": one.effect} for one in plan.changes],
-        "notes": list(plan.notes),
+        "notes": [*([plan.target_change] if plan.target_change else []), *plan.notes],
     }
 
 
@@ -71,10 +71,11 @@ def section_facts(section: PlanSection) -> dict[str, Any]:
 
 
 def figure_facts(figure: Figure) -> dict[str, Any]:
+    """JSON has no infinity: null stands for what has no bound, and the reason says so."""
+    ends = {"value": figure.value, "low": figure.low, "high": figure.high}
+    has_bounds = all(map(math.isfinite, ends.values()))
     return {
-        "value": figure.value,
-        "low": figure.low,
-        "high": figure.high,
+        **{name: end if math.isfinite(end) else None for name, end in ends.items()},
         "basis": figure.basis,
-        "reason": figure.reason,
+        "reason": figure.reason if has_bounds else f"null is without bound: {figure.reason}",
     }

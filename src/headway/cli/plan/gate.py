@@ -51,7 +51,10 @@ def _is_refused(plan: RunPlan, one: FleetPlan) -> bool:
 
 
 def _is_too_large(plan: RunPlan, one: FleetPlan) -> bool:
-    """Whether it is for any board of the name that was asked for: `A100` has 40 or 80 GB."""
+    """Whether it is for any board of the name that was asked for: `A100` has 40 or 80 GB. A pod is
+    as large as its target says."""
+    if one.host is not None and one.host.verdict == "does not fit":
+        return True
     wanted = plan.asked.run.resources.accelerators
     if wanted is None or one.fleet.device is None or one.peak is None:
         return True

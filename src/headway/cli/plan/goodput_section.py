@@ -111,7 +111,7 @@ def _section(
         PlanEntry("run_seconds", "from start to end", seconds, "seconds"),
     ]
     lost = sorted(expected.lost_seconds.items(), key=lambda pair: -pair[1])
-    shares = {cause: each / seconds.value for cause, each in lost}
+    shares = {cause: min(1.0, each / seconds.value) for cause, each in lost}
     named = [f"{cause} {share:.1%}" for cause, share in shares.items() if share >= CAUSE_SHARE]
     words = f"lost: {', '.join(named)}" if named else ""
     return PlanSection("interruptions", "Interruptions", tuple(entries), words)

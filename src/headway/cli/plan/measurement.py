@@ -61,6 +61,7 @@ def measured_here(
     from headway.cli.preflight import require_train_extra
     from headway.cli.run_sets import prepared_here
     from headway.launch.hardware import this_machine
+    from headway.plan.fit import copy_nodes
     from headway.spec.resolve import AutoLayout, resolve
     from headway.state.run_directory import RunDirectory
 
@@ -81,7 +82,11 @@ def measured_here(
             parameters=workload.model.size.parameters,
             train_set=data,
             validation_sets={},
-            auto=AutoLayout(shards=layout.shard_devices > 1, recomputes=layout.recomputes),
+            auto=AutoLayout(
+                shards=layout.shard_devices > 1,
+                recomputes=layout.recomputes,
+                shard_nodes=copy_nodes(layout, fleet.devices_per_node),
+            ),
         )
         runs = [_with_passes(resolved, one, num_passes, folder) for one in passes]
         for one in runs:

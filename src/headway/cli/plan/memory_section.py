@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, ranged, shown
 
 if TYPE_CHECKING:
+    from headway.plan.figure import Figure
+    from headway.plan.fleet import Fleet
     from headway.plan.memory_peak import MemoryEstimate
 
 NAMES = {
@@ -32,8 +34,8 @@ REMARKS = {
 }
 
 
-def memory_section(memory: MemoryEstimate, what: str) -> PlanSection:
-    """`what`: device or worker."""
+def memory_section(memory: MemoryEstimate, fleet: Fleet) -> PlanSection:
+    what = "device" if fleet.device is not None else "worker"
     entries = [
         PlanEntry(
             f"{_key(name)}_bytes", NAMES.get(name, name), figure, "bytes", REMARKS.get(name, "")
@@ -48,15 +50,37 @@ def memory_section(memory: MemoryEstimate, what: str) -> PlanSection:
     ]
     if memory.room is not None:
         entries.append(PlanEntry("room_bytes", f"a {what} has", memory.room, "bytes"))
-    entries.append(PlanEntry("host_bytes", "host, all workers", memory.host, "bytes", "", True))
+    host, workers = memory.host, fleet.workers_per_host
+    several = f"{workers} workers" if workers > 1 else "1 worker"
+    entries.append(PlanEntry("host_bytes", f"host, {several}", host.need, "bytes", host.moment))
+    if host.room is not None:
+        label = "this machine has" if fleet.is_one_host else "a pod has"
+        entries.append(PlanEntry("host_room_bytes", label, host.room, "bytes"))
     return PlanSection("memory", f"Memory of a {what}", tuple(entries), memory.moment)
 
 
-def memory_words(memory: MemoryEstimate, what: str) -> str:
-    peak = ranged(memory.peak, "bytes")
-    if memory.room is None:
-        return f"{peak} on each {what}; what it has is not known"
-    return f"{peak} of {shown(memory.room.value, 'bytes')} on each {what}"
+def memory_words(memory: MemoryEstimate, fleet: Fleet) -> str:
+    """What is needed of what there is: of the devices, and of the hosts where that decides."""
+    found = []
+    if fleet.device is not None:
+        peak = ranged(memory.peak, "bytes")
+        found.append(f"{peak}{_of(memory.room)} on each device")
+    if fleet.device is None or memory.host.verdict not in ("fits", None):
+        need = f"{ranged(memory.host.need, 'bytes')}{_of(memory.host.room)}"
+        found.append(f"{need} {_where(fleet)}")
+    if memory.device_verdict == "fits":  # what decides comes first
+        found.reverse()
+    return "; ".join(found)
+
+
+def _where(fleet: Fleet) -> str:
+    if fleet.host_bytes is None:
+        return "on each host; what it has is not known"
+    return "on this machine" if fleet.is_one_host else "in each pod"
+
+
+def _of(room: Figure | None) -> str:
+    return "" if room is None else f" of {shown(room.value, 'bytes')}"
 
 
 def _key(name: str) -> str:

@@ -180,7 +180,7 @@ def _table(found: ComparedPlans, has_money: bool) -> str:
         usd = ranged(one.usd, "usd") if one.usd else ""
         cost = usd if has_money else f"{one.device_hours or 0:,.0f}"
         marks = ", ".join(found.marks(one))
-        name = f"{one.fleet} {one.needs}".strip()
+        name = str(one.fleet)
         rows.append((name, memory_words(one), _time(one), cost, marks))
     head = "".join(f"<th>{escape(name)}</th>" for name in names)
     body = "".join(

@@ -35,9 +35,9 @@ def screen(plan: RunPlan) -> Iterator[Line]:
     if isinstance(plan.workload, UnknownShape):
         yield from _wrapped("to plan it", plan.workload.hint)
     yield from _time_and_money(plan)
-    for change in first.changes[:MOST_CHANGES]:
+    for words in first.change_words[:MOST_CHANGES]:
         label = "so that it fits" if first.is_refused else "to improve"
-        yield from _wrapped(label, change.words, "cyan")
+        yield from _wrapped(label, words, "cyan")
     for note in (*plan.notes, *first.notes):
         yield from _wrapped("note", note, "yellow")
     for section in (plan.model, *first.sections):
