@@ -173,6 +173,15 @@ bench-join: install ## one of four workers gets a state of 1 GB from the other t
 bench-cold-start: install ## four workers start from a checkpoint of 1 GB: bytes that they read of it over its size; 5 minutes
 	$(BENCH).cold_start
 
+bench-heartbeats: install ## how late heartbeats of real workers are on a machine with several times its work, SECONDS=150; OUT=FILE
+	$(BENCH).heartbeat_delays
+
+bench-silence: install ## living members that a group of 5,000 loses by their silence: HOURS=200 simulated, with the delays measured under load; 5 minutes
+	$(BENCH).silence
+
+bench-buckets: install ## seconds to all-reduce 64 MiB by number of processes (SIZES=2,4,8,16) and size of the buckets
+	$(BENCH).buckets
+
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
 

@@ -15,6 +15,22 @@ from headway.train.fsdp import local_part
 BUCKET_BYTES = 8 * 2**20
 """One all-reduce for many small tensors: each costs about 50 microseconds on gloo whatever its
 size. Smaller buckets start sooner."""
+SMALL_RING = 32
+"""Replicas above which buckets are larger. gloo sends a bucket in two parts for each replica, one
+after the other around the ring: 128 KiB each, here. At 50 microseconds a part and 10 Gbit/s, parts
+of half the size would take as long to begin as to send."""
+MOST_BUCKET_BYTES = 256 * 2**20
+LEAST_BUCKETS = 8
+"""In a larger group: the first is sent when an eighth of the backward pass is done, and of sharded
+gradients, which are copied, an eighth is there twice."""
+
+
+def bucket_bytes(num_replicas: int, gradient_bytes: int) -> int:
+    """Size of a bucket. All replicas find the same, whenever they joined; one that is lost changes
+    it only where the group falls below a power of two."""
+    ring = 1 << (num_replicas - 1).bit_length()
+    wanted = BUCKET_BYTES * ring // SMALL_RING
+    return max(BUCKET_BYTES, min(wanted, MOST_BUCKET_BYTES, gradient_bytes // LEAST_BUCKETS))
 
 
 Tensor = TypeVar("Tensor", bound=torch.Tensor)
@@ -32,7 +48,10 @@ class GradientReducer:
         self._parameters = [p for p in parameters if p.requires_grad]
         self._is_sharded = any(isinstance(p, DTensor) for p in self._parameters)
         self._replicas: WorkerGroup | None = None
+        self._num_bytes = _num_bytes(self._parameters)
         self._buckets: list[_Bucket] = []
+        self._bucket_bytes = 0
+        self._bucket_of: dict[torch.nn.Parameter, _Bucket] = {}
         self._is_last_micro_batch = False
         self._lost: PeerLost | None = None
 
@@ -43,14 +62,24 @@ class GradientReducer:
             for parameter in self._parameters:
                 parameter.grad = None
             return
-        if not self._buckets:
-            # From the end, as backward makes them.
-            self._buckets = [_Bucket(some) for some in _buckets(self._parameters[::-1])]
-            for bucket in self._buckets:
-                for parameter in bucket.parameters:
-                    parameter.register_post_accumulate_grad_hook(self._hook_of(bucket))
+        size = bucket_bytes(replicas.size, self._num_bytes)
+        if size != self._bucket_bytes:
+            self._make_buckets(size)
         for bucket in self._buckets:
             bucket.clear()
+
+    def _make_buckets(self, size: int) -> None:
+        if not self._bucket_bytes:
+            for parameter in self._parameters:
+                parameter.register_post_accumulate_grad_hook(self._hook_of(parameter))
+        self._bucket_bytes = size
+        # Not the old and the new at once: they are as large as all gradients.
+        self._buckets, self._bucket_of = [], {}
+        for parameter in self._parameters:
+            parameter.grad = None
+        # From the end, as backward makes them.
+        self._buckets = [_Bucket(some) for some in _buckets(self._parameters[::-1], size)]
+        self._bucket_of = {one: bucket for bucket in self._buckets for one in bucket.parameters}
 
     def last_micro_batch(self) -> None:
         """The next backward pass completes them."""
@@ -86,11 +115,11 @@ class GradientReducer:
             self._lost = lost
         return self._lost is None
 
-    def _hook_of(self, bucket: _Bucket) -> Callable[[torch.Tensor], None]:
-        def hook(parameter: torch.Tensor) -> None:
+    def _hook_of(self, parameter: torch.nn.Parameter) -> Callable[[torch.Tensor], None]:
+        def hook(_: torch.Tensor) -> None:
             if not self._is_last_micro_batch or self._replicas is None:
                 return
-            bucket.num_missing -= 1
+            self._bucket_of[parameter].num_missing -= 1
             for following in self._buckets:  # in order, on all workers
                 if following.num_missing > 0:
                     return
@@ -119,7 +148,8 @@ class GradientReducer:
         gradients = [local_part(p.grad) for p in self._parameters if p.grad is not None]
         pending_sums = self._start(sums)
         try:
-            for bucket in _buckets(gradients):
+            size = bucket_bytes(replicas.size, _num_bytes(gradients))
+            for bucket in _buckets(gradients, size):
                 flat = torch.cat([gradient.reshape(-1) for gradient in bucket])
                 replicas.all_reduce(flat)
                 parts = flat.split([gradient.numel() for gradient in bucket])
@@ -175,12 +205,16 @@ class _Bucket:
                 parameter.grad = view
 
 
-def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+def _num_bytes(tensors: Sequence[torch.Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def _buckets(tensors: Sequence[Tensor], most_bytes: int) -> Iterator[list[Tensor]]:
     bucket: list[Tensor] = []
     size = 0
     for tensor in tensors:
         size_here = tensor.numel() * tensor.element_size()
-        if bucket and (size + size_here > BUCKET_BYTES or tensor.dtype != bucket[0].dtype):
+        if bucket and (size + size_here > most_bytes or tensor.dtype != bucket[0].dtype):
             yield bucket
             bucket, size = [], 0
         bucket.append(tensor)

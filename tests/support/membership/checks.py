@@ -8,6 +8,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.silence import silence_limit
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.status import WorkerStatus
 from headway.member.worker.state_choice import (
@@ -382,18 +383,33 @@ class Checks:
         is_missed = is_troubled or self._waits(coordinator, before)
         if key in self._heard:
             is_short = is_missed or self._is_called(coordinator, before, worker)
-            patience = rules.suspected_seconds if is_short else rules.silence_seconds
+            limit = self._limit(coordinator, before)
+            patience = limit if is_short else max(rules.silence_seconds, limit)
             return coordinator.waited_since(self._heard[key]) < patience
         if key in self._closed:
             waited = coordinator.waited_since(self._closed[key])
             return waited < rules.reconnect_seconds and not is_troubled
         if is_missed and coordinator.name in self._first:
             last, first = self._arrived[coordinator.name], self._first[coordinator.name]
+            lull_seconds = max(rules.lull_seconds, self._limit(coordinator, before))
             return (
-                coordinator.waited_since(last) < rules.lull_seconds
+                coordinator.waited_since(last) < lull_seconds
                 and coordinator.waited_since(first) < rules.comeback_seconds
             )
         return coordinator.waited_since(self._started[coordinator.name]) < rules.absent_seconds
+
+    def _limit(self, coordinator: Coordinator, generation: Generation) -> float:
+        """Longest silence of a member that is missed, by the pauses that this coordinator has
+        seen."""
+        assert coordinator.membership is not None
+        lateness = coordinator.membership.state.lateness.longest(coordinator.now)
+        return silence_limit(self.rules, sum(1 for _ in generation.workers()), lateness)
+
+    def _are_most_silent(self, coordinator: Coordinator, generation: Generation) -> bool:
+        """Too many for a group that is not small: they are waited for longer."""
+        members = list(generation.workers())
+        silent = [worker for worker in members if not self._is_heard(coordinator, worker)]
+        return 2 * len(silent) > len(members) > self.rules.small_group
 
     def _is_called(self, coordinator: Coordinator, generation: Generation, worker: str) -> bool:
         """Whether it is to come to this generation as all are, and was not heard since."""
@@ -439,12 +455,15 @@ class Checks:
         ]
         if not any(self._is_heard(coordinator, worker) for worker in holders):
             return  # perhaps the coordinator itself is cut off
+        if self._are_most_silent(coordinator, generation):
+            return
+        limit = self._limit(coordinator, generation)
         for worker in generation.workers():
             if not is_missed and not self._is_called(coordinator, generation, worker):
                 continue
             heard = self._heard.get((coordinator.name, worker), inf)
             silent = coordinator.now - heard
-            if heard > coordinator.disturbed and silent > self.rules.suspected_seconds:
+            if heard > coordinator.disturbed and silent > limit:
                 raise Broken(f"{worker} is silent for {silent:.1f} s, and others wait for it")
 
 

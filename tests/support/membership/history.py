@@ -75,6 +75,7 @@ class History:
                 node_workers=self.node_workers,
                 restarts=True,
                 alone_seconds=RESTART_ALONE_SECONDS,
+                small_group=self.small_group,
             )
         return Rules(
             min_domains=self.min_domains,
@@ -84,6 +85,7 @@ class History:
             gather_seconds=3.0,
             enter_seconds=ENTER_SECONDS if self.has_long_steps else Rules.enter_seconds,
             first_step_seconds=FIRST_STEP_SECONDS,
+            small_group=self.small_group,
         )
 
     @property
@@ -94,6 +96,11 @@ class History:
         # A step that is longer than the grace costs one.
         planned = all(fault.is_peaceful for fault in self.faults)
         return planned and not self.has_long_steps and not self.noise
+
+    @property
+    def small_group(self) -> int:
+        """In every third, the groups are taken for larger ones than they are."""
+        return 2 if self.seed % 3 == 2 else Rules.small_group
 
     @property
     def has_long_steps(self) -> bool:

@@ -151,8 +151,8 @@ MUTATIONS = [
     Mutation(
         "is as impatient without complaints",
         lost_workers,
-        "rules.suspected_seconds if is_short else rules.silence_seconds",
-        "rules.suspected_seconds",
+        "limit if is_short else max(rules.silence_seconds, limit)",
+        "limit",
     ),
     Mutation(
         "is as patient with who is not heard in a generation that all are called to",

@@ -153,12 +153,15 @@ class RestartChecks(Checks):
         is_missed = any(status.waits == generation.number for status in statuses)
         if not any(self._is_heard(coordinator, worker) for worker in members):
             return  # perhaps the coordinator itself is cut off
+        if self._are_most_silent(coordinator, generation):
+            return
+        limit = self._limit(coordinator, generation)
         for worker in members:
             if not is_missed and not self._is_called(coordinator, generation, worker):
                 continue
             heard = self._heard.get((coordinator.name, worker), inf)
             silent = coordinator.now - heard
-            if heard > coordinator.disturbed and silent > self.rules.suspected_seconds:
+            if heard > coordinator.disturbed and silent > limit:
                 raise Broken(f"{worker} is silent for {silent:.1f} s, and others wait for it")
 
     def _check_is_broken(self, coordinator: Coordinator, number: int) -> None:

@@ -107,6 +107,55 @@ def bucket_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     return int(request.param)
 
 
+MIB = 2**20
+SMALL, LARGE = 400 * MIB, 30_000 * MIB
+
+
+@pytest.mark.parametrize(
+    ("num_replicas", "gradient_bytes", "expected_bytes"),
+    [
+        (1, LARGE, 8 * MIB),
+        (2, LARGE, 8 * MIB),
+        (32, LARGE, 8 * MIB),
+        (33, LARGE, 16 * MIB),
+        (64, LARGE, 16 * MIB),
+        (999, LARGE, 256 * MIB),
+        (1000, LARGE, 256 * MIB),
+        (5000, LARGE, 256 * MIB),
+        (1000, SMALL, 50 * MIB),
+        (1000, 20 * MIB, 8 * MIB),
+    ],
+)
+def test_buckets_of_larger_groups_are_larger(
+    num_replicas: int, gradient_bytes: int, expected_bytes: int
+) -> None:
+    """So that messages around the ring are not small; and not so large that nothing is sent before
+    the backward pass ends."""
+    assert replicate.bucket_bytes(num_replicas, gradient_bytes) == expected_bytes
+
+
+def test_a_group_of_another_size_divides_the_same_gradients_otherwise(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also for a replica that was in a larger group before, beside one that was not."""
+    for name, value in (("BUCKET_BYTES", 40), ("SMALL_RING", 1), ("LEAST_BUCKETS", 1)):
+        monkeypatch.setattr(replicate, name, value)
+    replicas = [Replica() for _ in range(3)]
+
+    def work(group: WorkerGroup) -> tuple[Sums | PeerLost, int]:
+        watched = Watched(group)
+        found = replicas[group.rank].step(5, cast(Any, watched))
+        return found, len(watched.begun)
+
+    of_three = together(3, work)
+    replicas[1] = Replica()  # it has joined
+    of_two, alone = together(2, work), together(1, work)
+    for found, _ in (*of_three, *of_two, *alone):
+        require_equal(found, expected(5))
+    num_sums = [found[0][1] for found in (of_three, of_two, alone)]
+    assert num_sums[0] < num_sums[1] < num_sums[2]
+
+
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("num_micro_batches", [1, 2, 3, 8])
 def test_sums_are_those_of_one_process(

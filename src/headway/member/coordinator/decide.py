@@ -31,6 +31,7 @@ from headway.member.coordinator.lost_workers import mark_lost
 from headway.member.coordinator.next_generation import next_generation
 from headway.member.coordinator.restart_generation import next_restart
 from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.silence import RecentLateness
 from headway.member.coordinator.state import (
     NO_STATUS,
     GenerationProgress,
@@ -40,6 +41,7 @@ from headway.member.coordinator.state import (
 from headway.member.protocol.generation import Generation
 from headway.member.protocol.identity import parse
 from headway.member.protocol.status import WorkerStatus
+from headway.member.protocol.wire import HEARTBEAT_SECONDS
 
 GOODBYE = "said goodbye"
 
@@ -52,6 +54,7 @@ class Membership:
             incarnation=incarnation,
             workers={name: WorkerRecord(name, None, heard=now) for name in current.workers()},
             progress=GenerationProgress.restored(current),
+            lateness=RecentLateness(rules.lateness_seconds, now),
             absent_until=now + rules.absent_seconds,
         )
         self._silent: OrderedDict[str, None] = OrderedDict()
@@ -110,6 +113,7 @@ class Membership:
             return [CloseSession(event.session, "not the newest session of this worker")]
         match event:
             case StatusReceived():
+                self._note_lateness(worker, now)
                 return self._received(worker, event.status, now)
             case GoodbyeReceived():
                 worker.gone = GOODBYE
@@ -167,7 +171,8 @@ class Membership:
         self._silent[worker.name] = None
         if worker.name in progress.members:
             state.came_back = now
-            state.comeback_until = min(state.comeback_until, now + state.rules.comeback_seconds)
+            comeback_seconds = max(state.rules.comeback_seconds, 2 * state.silence_limit(now))
+            state.comeback_until = min(state.comeback_until, now + comeback_seconds)
         self._replace_earlier_start(worker.name)
         decisions += [UpdateSession(event.session), *self._received(worker, event.status, now)]
         if is_back and worker.name in progress.members and progress.is_last_unfinished:
@@ -221,6 +226,13 @@ class Membership:
         return decisions
 
     # Heartbeats
+
+    def _note_lateness(self, worker: WorkerRecord, now: float) -> None:
+        """Not of one that was lost by it: a process that was suspended for a minute says nothing
+        of the pauses of others. One that starts imports modules, which nobody waits for."""
+        late = now - worker.heard - HEARTBEAT_SECONDS
+        if late > 0 and not worker.gone and worker.name in self.state.progress.members:
+            self.state.lateness.note(late, now)
 
     def _received(self, worker: WorkerRecord, status: WorkerStatus, now: float) -> list[Decision]:
         worker.heard = now

@@ -14,22 +14,39 @@ def mark_lost(state: MembershipState, now: float) -> None:
         worker.session is not None and worker.heard > recently for worker in _keepers(state)
     )
     late = []
-    for worker in state.members():
+    members = state.members()
+    limit = _silence_limit(state, members, now)
+    for worker in members:
         if worker.enter_by <= now:
             late.append(worker)
         else:
-            _judge(state, worker, is_alone, False, now)
+            _judge(state, worker, limit, is_alone, False, now)
     if late:
         # Those that are late are judged last, when it is known who else is lost.
         spared = _last_holders(state, now)
         for worker in late:
-            _judge(state, worker, is_alone, worker.name in spared, now)
+            _judge(state, worker, limit, is_alone, worker.name in spared, now)
+
+
+def _silence_limit(state: MembershipState, members: list[WorkerRecord], now: float) -> float:
+    rules = state.rules
+    if len(members) > rules.small_group:
+        since = now - rules.suspected_seconds
+        num_silent = sum(one.session is not None and one.heard <= since for one in members)
+        if 2 * num_silent > len(members):
+            return rules.longest_silence_seconds
+    return state.silence_limit(now)
 
 
 def _judge(
-    state: MembershipState, worker: WorkerRecord, is_alone: bool, is_spared: bool, now: float
+    state: MembershipState,
+    worker: WorkerRecord,
+    limit: float,
+    is_alone: bool,
+    is_spared: bool,
+    now: float,
 ) -> None:
-    deadline, why = _deadline(state, worker)
+    deadline, why = _deadline(state, worker, limit)
     if is_alone:
         deadline = max(deadline, worker.heard + state.rules.alone_seconds)
     if worker.enter_by < deadline and not is_spared:
@@ -42,20 +59,22 @@ def _judge(
         state.has_changed = True
 
 
-def _deadline(state: MembershipState, worker: WorkerRecord) -> tuple[float, str]:
-    """When it is lost unless it is heard of before, and why."""
+def _deadline(state: MembershipState, worker: WorkerRecord, limit: float) -> tuple[float, str]:
+    """When it is lost unless it is heard of before, and why. `limit`: longest silence of one that
+    is missed."""
     rules, progress = state.rules, state.progress
     is_missed = progress.complaints or state.num_retries or progress.waiting
     if worker.session is not None:
         # All workers of a machine are lost together, and none is heard after the call to a new
         # generation.
         is_short = is_missed or worker.heard < progress.called_at
-        patience = rules.suspected_seconds if is_short else rules.silence_seconds
+        patience = limit if is_short else max(rules.silence_seconds, limit)
         return worker.heard + patience, "no heartbeat"
     if not worker.is_absent:
         wait = 0.0 if progress.complaints else rules.reconnect_seconds
         return worker.closed + wait, "its connection closed"
-    back = min(state.comeback_until, state.came_back + rules.lull_seconds)
+    lull_seconds = max(rules.lull_seconds, limit)
+    back = min(state.comeback_until, state.came_back + lull_seconds)
     deadline = min(state.absent_until, back) if is_missed else state.absent_until
     return deadline, "did not reconnect to the new coordinator"
 

@@ -37,8 +37,16 @@ class Rules:
     """Time without a heartbeat after which a member is lost, while nobody complains or waits: then
     its silence costs nothing."""
     suspected_seconds: float = 1.5
-    """The same when somebody does. The longest pause by imports and compiling was 0.4 s, a lost
-    packet is sent again after 0.2 s: one late heartbeat is not enough."""
+    """The same when somebody does, in a small group that is not late. The longest pause by imports
+    and compiling was 0.4 s, a lost packet is sent again after 0.2 s: one late heartbeat is not
+    enough. Grows with the group and with its pauses: `silence.silence_limit`."""
+    small_group: int = 8
+    """Members up to which it does not grow with their number."""
+    longest_silence_seconds: float = 15.0
+    """The most that it grows to. Also the time for everybody while more than half of a group that
+    is not small are silent: rather than they the network or the coordinator has failed."""
+    lateness_seconds: float = 3600.0
+    """How long a late heartbeat is remembered, at least."""
     alone_seconds: float = ALONE_SECONDS
     """The same when no member that has the run's state is heard: most likely the coordinator is cut
     off, or has moved and is not found yet, and to continue without them would lose steps. A

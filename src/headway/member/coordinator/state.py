@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.silence import RecentLateness, silence_limit
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.identity import parse
 from headway.member.protocol.status import WorkerStatus
@@ -149,6 +150,8 @@ class MembershipState:
     incarnation: int
     workers: dict[str, WorkerRecord]
     progress: GenerationProgress
+    lateness: RecentLateness
+    """Of heartbeats of members that were not lost."""
     absent_until: float
     """After the coordinator's start: how long members have to come back that nobody misses."""
     comeback_until: float = inf
@@ -184,6 +187,10 @@ class MembershipState:
         """Twice as long each time, so that nobody holds the others up again and again."""
         times, _ = self.barred.get(name, (0, now))
         self.barred[name] = (times + 1, now + self.rules.barred_seconds * 2**times)
+
+    def silence_limit(self, now: float) -> float:
+        """Seconds without a heartbeat after which a member that is missed is lost."""
+        return silence_limit(self.rules, len(self.progress.members), self.lateness.longest(now))
 
     def forget_retries(self) -> None:
         self.num_retries = 0

@@ -18,6 +18,8 @@ from headway.member.protocol.messages import (
     encode,
 )
 
+HEARTBEAT_SECONDS = 1.0
+"""Longest time between two heartbeats of a worker."""
 ALIVE_SECONDS = 2.0
 """Longest time between two messages of the coordinator..."""
 DEAF_SECONDS = 10.0

@@ -17,7 +17,7 @@ from headway.errors import HeadwayError
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.handshake import HANDSHAKE_SECONDS
 from headway.member.protocol.status import WorkerStatus
-from headway.member.protocol.wire import DEAF_SECONDS
+from headway.member.protocol.wire import DEAF_SECONDS, HEARTBEAT_SECONDS
 
 
 class SessionError(HeadwayError):
@@ -52,7 +52,7 @@ class Forked(SessionError):
 class SessionTimeouts:
     """Deadlines of a session. Those of the coordinator are in `Rules`."""
 
-    heartbeat_seconds: float = 1.0
+    heartbeat_seconds: float = HEARTBEAT_SECONDS
     connect_seconds: float = 2.0
     """Time for the connection and TLS. The machine behind an address may have vanished."""
     handshake_seconds: float = HANDSHAKE_SECONDS
