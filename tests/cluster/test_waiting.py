@@ -82,7 +82,7 @@ def test_pods_that_policy_rejects(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> 
 def test_pods_that_are_always_out_of_memory(lab: Lab) -> None:
     """For two minutes it may be bad luck; then the run is marked failed."""
     lab.change_target({"resources": {"cpu": "450m", "memory": "160Mi"}})
-    with lab.typed("run", "--on", "lab", "--nodes", "1") as command:
+    with lab.typed("run", "--on", "lab", "--nodes", "1", "--anyway") as command:
         command.wait_for(" (out of memory)", SAID_SECONDS)
         assert "node 0 was lost: its pod ended with exit code " in command.output
         assert command.end(TOO_OFTEN_SECONDS) == 1, command.output

@@ -26,7 +26,7 @@ CPU_WORKER_BYTES = (0.05 * GIB, 0.1 * GIB, 0.3 * GIB)
 forked from."""
 HEAP_SHARE = (0.0, 0.1, 0.3)
 """Of its tensors, that the C library holds and has not given back."""
-LAUNCHER_BYTES = (0.4 * GIB, 0.5 * GIB, 0.8 * GIB)
+LAUNCHER_BYTES = (0.3 * GIB, 0.5 * GIB, 0.8 * GIB)
 """Of a host's own processes: the launcher, and the one that has imported torch and forks
 workers."""
 OTHERS_SHARE = 0.1
