@@ -180,6 +180,13 @@ class RunProgress:
                 self.line.above(f"note: {event['reason']}")
             case "built_whole":
                 self.line.above(f"warning: {event['reason']}")
+            case "snapshot_failed":
+                self.line.above(f"warning: no snapshot in memory: {event['reason']}")
+            case "snapshots_off":
+                self.line.above(
+                    "warning: no more snapshots in memory until the next start, after "
+                    f"{event['failures']} failures in a row"
+                )
             case "passed_over":
                 self.line.above(f"warning: skipping {event['checkpoint']}: {event['reason']}")
 

@@ -27,6 +27,7 @@ from headway.launch.failure_domains import (
     WorkerProcess,
     last_saved,
 )
+from headway.launch.folder_in_memory import folder_in_memory
 from headway.launch.fork_server import ForkServerProcess, fork_server_command
 from headway.launch.packages import with_packages
 from headway.launch.script_progress import (
@@ -120,6 +121,8 @@ class Supervisor(ABC):
         self._script_ends = ScriptEnds()
         self._work_folders: dict[int, WorkFolder] = {}
         """By node, of a script."""
+        self._snapshots: Path | None = None
+        """Folder in memory, for what workers leave to their successors."""
         self._uncounted = UncountedEnds(self._progress, waits=not directory.store.is_local)
 
     # What a launcher decides for itself
@@ -197,6 +200,10 @@ class Supervisor(ABC):
             ForkServerProcess(self.directory.location, environment, log, lock, self._fork_server)
         )
 
+    def _enter_snapshots(self, stack: ExitStack) -> None:
+        if self.resolved.peer_steps is not None:
+            self._snapshots = stack.enter_context(folder_in_memory(self.directory.location))
+
     def _worker_environment(self, worker: WorkerProcess, store: Path) -> dict[str, str]:
         environment = {
             **self._environment(self.resolved.packages),
@@ -216,6 +223,9 @@ class Supervisor(ABC):
             environment["HEADWAY_STORE"] = str(store)
         if self.resolved.is_script:
             environment |= self._script_environment(worker.node)
+        if self._snapshots is not None:
+            place = self._snapshots / f"node-{worker.node}" / f"rank-{worker.local_rank}"
+            environment["HEADWAY_SNAPSHOTS"] = str(place)
         return environment
 
     def _script_environment(self, node: int) -> dict[str, str]:
@@ -356,7 +366,8 @@ class Supervisor(ABC):
     def _require_steps(self, end: UncountedEnd, progress: SeenProgress) -> None:
         """A generation has ended, and nobody was lost here."""
         starts = self._fruitless_starts
-        starts.add(end.has_advanced, progress.saved, end.at)
+        first = 0 if end.steps_taken is None else end.steps_taken.first
+        starts.add(end.has_advanced, progress.saved, end.at, first)
         if starts.are_too_many(end.at):
             raise self._end_failed(end, starts)
 

@@ -133,6 +133,12 @@ class Resolved(Section):
         return (self.checkpoint_every or default) if every == "auto" else every
 
     @property
+    def peer_steps(self) -> int | None:
+        """Steps between two snapshots in the memory of the nodes; None: there are none."""
+        every = self.run.checkpoint.peers
+        return None if every == "off" or self.is_script else int(every.amount)
+
+    @property
     def is_script(self) -> bool:
         """Whether workers run the user's command: nothing is known of what it trains."""
         return self.run.command is not None
@@ -245,6 +251,13 @@ def require_complete(loaded: Loaded) -> None:
             "on several nodes is lost with any of them",
             str(loaded.located.mark(("elastic",))),
             "--set elastic=restart restarts all nodes from the newest checkpoint after a loss",
+        )
+    if loaded.run.checkpoint.peers != "off" and loaded.run.shard.unit != "all":
+        raise SpecError(
+            f"checkpoint.peers is not supported with shard: {loaded.run.shard}: it keeps the parts "
+            "of a model that is divided over all nodes",
+            str(loaded.located.mark(("checkpoint", "peers"))),
+            "--set shard=all, or --set checkpoint.peers=off",
         )
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")

@@ -23,6 +23,7 @@ from headway.spec.quantities import (
     NodeRangeField,
     ShardField,
     Sharding,
+    StepsOrOffField,
     Warmup,
     WarmupField,
 )
@@ -229,6 +230,11 @@ class CheckpointConfig(Section):
     how often nodes are interrupted; decided at each start."""
     keep: KeepConfig = KeepConfig()
     """Retention of checkpoints."""
+    peers: StepsOrOffField = "off"
+    """Most steps that are done again after a node is lost: so often all nodes take a snapshot of
+    the state in their memory, where each keeps its own part and that of a neighbour. Needs `shard:
+    all`, and host memory for four times a node's part of the state. `off`: a lost node costs the
+    steps since the newest checkpoint."""
 
 
 class MetricsConfig(Section):

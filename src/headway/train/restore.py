@@ -19,6 +19,7 @@ from headway.state.checkpoints import (
     counts,
 )
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.store import Store
 from headway.state.stored_file import DamagedFile, WholeFile, content_is_right
 from headway.train.optim import counter_device
 from headway.train.read_rows import SharedRows, WantedRows, read_rows
@@ -39,12 +40,12 @@ def restore_newest(
     was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
     for found, manifest, is_counted in _proposed_by_leader(directory, world, journal.clock):
-        problem = manifest if isinstance(manifest, str) else _mismatch(manifest, training)
+        problem = manifest if isinstance(manifest, str) else mismatch(manifest, training)
         if world.any(problem is not None) and problem is None:  # COLLECTIVE
             problem = "another worker cannot read it"
         if problem is None:
             assert isinstance(manifest, CheckpointManifest)
-            problem = _load_or_problem(training, directory, found, manifest, world)
+            problem = load_or_problem(training, directory.store, found, manifest, world)
             if problem is None:
                 return manifest
         if world.is_leader:
@@ -98,7 +99,7 @@ def manifest_seen_here(
         clock.sleep(LOOK_SECONDS)
 
 
-def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
+def mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
     """Why the run cannot resume from this checkpoint: it is of other settings or data."""
     if manifest.identity != identity_digest(training.resolved.run):
         return "it was written with different settings"
@@ -111,9 +112,9 @@ def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
     return None
 
 
-def _load_or_problem(
+def load_or_problem(
     training: Training,
-    directory: RunDirectory,
+    store: Store,
     found: FoundCheckpoint,
     manifest: CheckpointManifest,
     world: World,
@@ -124,10 +125,10 @@ def _load_or_problem(
     whole = [name for name, file in manifest.files.items() if isinstance(file, WholeFile)]
     if whole:
         # Version 1 has one digest for each file: all of it must be read before any rows are.
-        damaged = _damaged_in_share(sorted(whole), directory, found, manifest, world)
+        damaged = _damaged_in_share(sorted(whole), store, found, manifest, world)
         problem = _damage(damaged, manifest, world)  # COLLECTIVE
     if problem is None:
-        rows = _wanted_rows(training, directory, found, manifest, world)
+        rows = _wanted_rows(training, store, found, manifest, world)
         problem = _damage(_damaged_in_rows(rows), manifest, world)  # COLLECTIVE
     if problem is None:
         _exchange(rows, world)  # COLLECTIVE
@@ -148,20 +149,20 @@ def _damage(damaged: set[str], manifest: CheckpointManifest, world: World) -> st
 
 def _damaged_in_share(
     names: list[str],
-    directory: RunDirectory,
+    store: Store,
     found: FoundCheckpoint,
     manifest: CheckpointManifest,
     world: World,
 ) -> set[str]:
     """The damaged ones of the files that this worker reads; together all read each once."""
-    store, folder, files = directory.store, found.folder, manifest.files
+    folder, files = found.folder, manifest.files
     share = names[world.rank :: world.num_workers]
     return {n for n in share if not content_is_right(store, f"{folder}/{n}", files[n])}
 
 
 def _wanted_rows(
     training: Training,
-    directory: RunDirectory,
+    store: Store,
     found: FoundCheckpoint,
     manifest: CheckpointManifest,
     world: World,
@@ -173,7 +174,7 @@ def _wanted_rows(
     ]
     group = world.replicas
     rank, num_readers = (0, 1) if group is None else (group.rank, group.size)
-    return SharedRows(wanted, manifest.files, directory.store, found.folder, rank, num_readers)
+    return SharedRows(wanted, manifest.files, store, found.folder, rank, num_readers)
 
 
 def _damaged_in_rows(rows: SharedRows) -> set[str]:

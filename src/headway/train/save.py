@@ -232,8 +232,13 @@ class CheckpointSaver:
             self._host_copies.start(tensor.local, buffer)
             rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
         self._host_copies.finish()  # SYNC
+        facts = self.facts(training, validation_loss)
+        return Snapshot(training.step, training.committed_in, self.world, rows, facts)
+
+    def facts(self, training: Training, validation_loss: float | None) -> dict[str, Any]:
+        """What a manifest says of the state besides its tensors."""
         run = training.resolved.run
-        facts = {
+        return {
             "step": training.step,
             "generation": self.world.generation,
             "run": self.directory.name,
@@ -249,7 +254,6 @@ class CheckpointSaver:
                 ARITHMETIC: VERSION,
             },
         }
-        return Snapshot(training.step, training.committed_in, self.world, rows, facts)
 
     def _write(self, snapshot: Snapshot, keep: KeepConfig) -> None:
         began, world = self.clock.monotonic(), snapshot.world

@@ -20,6 +20,7 @@ from headway.spec.resolve import (
     run_directory,
     run_name,
 )
+from headway.spec.run_identity import is_operation
 
 COMPLETE = """\
 version: 1
@@ -357,6 +358,19 @@ def test_copies_on_several_nodes_are_not_live_and_never_half(folder: Path) -> No
     for wrong in ("0 nodes", "some", "2"):
         with pytest.raises(SpecError, match="such as 2 nodes"):
             load(f"shard={wrong}")
+
+
+def test_snapshots_in_memory_are_of_models_that_are_divided_over_all_nodes(folder: Path) -> None:
+    assert resolved(nodes=2).peer_steps is None
+    found = resolved("shard=all", "checkpoint.peers=10 steps", nodes=2)
+    assert found.peer_steps == 10
+    text = found.model_dump_json(by_alias=True, exclude_none=True)
+    assert Resolved.model_validate_json(text) == found
+    assert is_operation("checkpoint.peers")
+    with pytest.raises(SpecError, match="peers is not supported with shard: node:"):
+        resolved("shard=node", "checkpoint.peers=10 steps", nodes=2)
+    with pytest.raises(SpecError, match="'10min' is not a number of steps"):
+        resolved("shard=all", "checkpoint.peers=10min", nodes=2)
 
 
 def test_a_script_has_no_sets_and_no_batch_and_always_a_coordinator(folder: Path) -> None:

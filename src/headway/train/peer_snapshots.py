@@ -1,0 +1,379 @@
+"""Snapshots of the state in the memory of the nodes, every few steps: each rank keeps its own part
+and that of a rank on another node.
+
+After an agreed step every rank copies its part into memory that outlives it. A thread completes it
+and then reads the neighbour's part, while training continues. The next snapshot is taken only when
+all are done with the one before, as the control all-reduce of the step tells: so there is always a
+complete one. Restoring is in restore_peers.py, docs/design/peer-snapshots.md has the reasons.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import torch
+
+from headway.clock import Clock
+from headway.state.checkpoints import RankManifest
+from headway.state.ledger import follows
+from headway.state.run_directory import Journal
+from headway.state.stored_file import BLOCK_BYTES, BlockDigests, StoredFile
+from headway.train.host_copies import HostCopies
+from headway.train.recorder import Recorder
+from headway.train.safetensors_file import FileLayout, TensorRows, layout_of
+from headway.train.save import CheckpointSaver
+from headway.train.snapshot_choice import HeldPart, Name, neighbour
+from headway.train.snapshot_memory import COPIES, KINDS, NoRoom, PartFacts, PartFile, SnapshotMemory
+from headway.train.snapshot_server import (
+    TOKEN_BYTES,
+    Address,
+    PartMissing,
+    PartReader,
+    SnapshotServer,
+    reachable_host,
+)
+from headway.train.state_tensors import state_tensors, tensors_to_write
+from headway.train.step import Agreed, Training
+from headway.train.world import World
+
+NO_MEMORY = "this node has no folder in memory: /dev/shm cannot be used"
+NO_ADDRESS = [0, 0, 0]
+MOST_FAILURES = 3
+"""In a row, after which no more snapshots are taken in this generation."""
+PART_SECONDS = 120.0
+"""Wait for the neighbour to complete its part."""
+LOOK_SECONDS = 0.02
+READING_SHARE = 0.5
+"""Of the time, at most, in which the neighbour's part is read: the rest of the network and of a
+core is for training."""
+
+
+@dataclass(frozen=True)
+class PeerAddresses:
+    """How the ranks of a generation reach each other's parts."""
+
+    addresses: tuple[Address | None, ...]
+    """By rank; None: it serves nothing."""
+    token: bytes
+
+
+class PeerSnapshots:
+    """Those of one worker."""
+
+    def __init__(
+        self,
+        every: int,
+        memory: SnapshotMemory | None,
+        ranks_per_node: int,
+        journal: Journal,
+        clock: Clock,
+    ) -> None:
+        """`memory`: None if this node has none; then there are none on the others, either."""
+        self._memory = memory
+        self.is_off = False
+        self.has_resumed = False
+        """Whether the run has resumed from one."""
+        self._every = every
+        self._ranks_per_node = ranks_per_node
+        self._journal, self._clock = journal, clock
+        self._needed: Name | None = None
+        """The newest snapshot that is complete everywhere: not to be overwritten."""
+        self._pending: Name | None = None
+        """The one that is being completed."""
+        self._last_step: int | None = None
+        """Step of the newest one of this generation."""
+        self._lag = 1
+        """Steps that were taken before the newest one was complete everywhere."""
+        self._num_failures = 0
+        self._failure: str | None = None
+        self._thread: Thread | None = None
+        self._peers: PeerAddresses | None = None
+        self._world: World | None = None
+        self._mapped: dict[Path, torch.Tensor] = {}
+        self._host_copies = HostCopies()
+
+    # Meeting the others
+
+    def meet(self, world: World) -> tuple[PeerAddresses, list[list[HeldPart]]]:
+        """COLLECTIVE. Serves what this node holds. Returns how to reach the others, and what each
+        of them holds, by rank."""
+        self._world = world
+        server, address = self._serve()
+        token = secrets.token_bytes(TOKEN_BYTES)
+        rows = _all_gather(world, [*address, *struct.unpack("!2q", token)])  # COLLECTIVE
+        self._peers = PeerAddresses(
+            tuple(_as_address(row[:3]) for row in rows), struct.pack("!2q", *rows[0][3:])
+        )
+        if server is not None:
+            server.token = self._peers.token
+        held = self._memory.held() if server is not None and self._memory is not None else []
+        parts: list[list[HeldPart]] = [[] for _ in rows]
+        for _ in KINDS:
+            some, held = held[:COPIES], held[COPIES:]
+            for rank, row in enumerate(_all_gather(world, _part_integers(some))):  # COLLECTIVE
+                parts[rank].extend(_parts_of(row))
+        return self._peers, parts
+
+    def _serve(self) -> tuple[SnapshotServer | None, list[int]]:
+        if self._memory is None:
+            self._failure = NO_MEMORY
+            return None, NO_ADDRESS
+        try:
+            host = reachable_host(os.environ.get("HEADWAY_COORDINATOR"))
+            server = SnapshotServer(host, self._memory.find)
+            return server, _as_integers(server.address)
+        except (OSError, ValueError) as error:
+            self._failure = f"the others cannot reach this node: {error}"
+            return None, NO_ADDRESS
+
+    def find(self, name: Name, part: int) -> PartFile | None:
+        """In the memory of this node."""
+        return None if self._memory is None else self._memory.find(name, part)
+
+    def resumed_from(self, name: Name) -> None:
+        """All have that snapshot: it is needed until the next is complete."""
+        self._needed = name
+        self.has_resumed = True
+
+    # At each step
+
+    @property
+    def is_done(self) -> bool:
+        is_busy = self._thread is not None and self._thread.is_alive()
+        return not (self.is_off or is_busy or self._peers is None)
+
+    def wait(self) -> None:
+        """Until this worker is done with the newest one."""
+        if self._thread is not None:
+            self._thread.join()
+
+    @property
+    def has_failed(self) -> bool:
+        return self._failure is not None
+
+    def after_step(
+        self, training: Training, agreed: Agreed, saver: CheckpointSaver, recorder: Recorder
+    ) -> None:
+        """Takes a snapshot, if one is due: the same decision on all."""
+        if not agreed.snapshot_done or self.is_off:
+            return
+        self._end_pending(training.step, agreed.snapshot_failed)
+        if self.is_off or not self._is_due(training.step) or agreed.stop or agreed.over:
+            return
+        self._last_step = training.step
+        self._pending = (training.step, training.committed_in)
+        recorder.settle()
+        self._start(training, saver, recorder)
+
+    def _is_due(self, step: int) -> bool:
+        """So early that no more than `every` steps are lost, if a node is lost just before this one
+        is complete. The first one at once: after a loss some parts have a single holder."""
+        if self._last_step is None:
+            return True
+        return step - self._last_step >= max(1, self._every - self._lag)
+
+    def _end_pending(self, step: int, failed: bool) -> None:
+        if self._pending is not None and not failed:
+            self._num_failures = 0
+            self._needed, self._lag = self._pending, step - self._pending[0]
+        elif failed:
+            self._num_failures += 1
+            if self._failure is not None:
+                self._journal.note(
+                    "snapshot_failed", step=step, rank=self._rank, reason=self._failure
+                )
+                self._failure = None
+            if self._num_failures >= MOST_FAILURES:
+                self.is_off = True
+                if self._rank == 0:
+                    self._journal.note("snapshots_off", step=step, failures=self._num_failures)
+        self._pending = None
+
+    @property
+    def _rank(self) -> int:
+        assert self._world is not None
+        return self._world.rank
+
+    def _start(self, training: Training, saver: CheckpointSaver, recorder: Recorder) -> None:
+        """Copies the state, and starts the thread that completes the snapshot."""
+        world = self._world
+        assert world is not None
+        assert self._pending is not None
+        if self._memory is None:
+            self._failure = NO_MEMORY
+            return
+        own = self._memory.replaceable("own", self._needed)
+        try:
+            layout = self._copy_state(training, world, own)
+        except (NoRoom, OSError) as error:
+            self._failure = str(error)
+            return
+        records: list[list[dict[str, Any]]] = []
+        if world.is_leader:
+            saved = saver.saved
+            last = None if saved is None else {"step": saved[0], "generation": saved[1]}
+            records = [
+                [line for line in lines if follows(line, last)] for lines in recorder.kept_records()
+            ]
+        age = self._clock.monotonic() - saver.saved_at
+
+        def facts(stored: StoredFile) -> PartFacts:
+            manifest = RankManifest(file=part_file(world.rank), stored=stored, tensors=tensors)
+            return PartFacts(
+                name=name,
+                part=world.rank,
+                num_parts=world.num_workers,
+                manifest=manifest.model_dump_json(),
+                facts=state,
+                saved=saver.saved,
+                saved_at=self._clock.now() - age,
+                records=records,
+            )
+
+        name, tensors = self._pending, layout.tensors
+        state = saver.facts(training, None)
+        self._thread = Thread(
+            target=self._complete, args=(own, facts, name), name="headway-snapshot", daemon=True
+        )
+        self._thread.start()
+
+    def _copy_state(self, training: Training, world: World, own: PartFile) -> FileLayout:
+        tensors = tensors_to_write(list(state_tensors(training.model, training.optimizer)), world)
+        rows = [TensorRows(one.name, one.shape, one.start, one.local) for one in tensors]
+        layout = layout_of(part_file(world.rank), rows)
+        content = self._memory_of(own, layout.size)
+        content[: len(layout.beginning)] = torch.frombuffer(
+            bytearray(layout.beginning), dtype=torch.uint8
+        )
+        at = len(layout.beginning)
+        for row in rows:
+            source = row.tensor.contiguous().reshape(-1).view(torch.uint8)
+            self._host_copies.start(source, content[at : at + row.tensor.nbytes])
+            at += row.tensor.nbytes
+        self._host_copies.finish()  # SYNC
+        return layout
+
+    def _memory_of(self, file: PartFile, num_bytes: int) -> torch.Tensor:
+        """The file as a tensor of bytes. Mapped once: touching pages again costs as much as copying
+        into them."""
+        mapped = self._mapped.get(file.path)
+        if mapped is None or len(mapped) != num_bytes:
+            self._mapped.pop(file.path, None)
+            assert self._memory is not None
+            file.resize(num_bytes, self._memory.memory)
+            mapped = torch.frombuffer(file.mapped(), dtype=torch.uint8)
+            self._mapped[file.path] = mapped
+        return mapped
+
+    # The thread
+
+    def _complete(self, own: PartFile, facts: Any, name: Name) -> None:
+        try:
+            digests = BlockDigests(BLOCK_BYTES)
+            content = memoryview(self._mapped[own.path].numpy().data)
+            for at in range(0, len(content), BLOCK_BYTES):
+                digests.update(content[at : at + BLOCK_BYTES])
+            own.complete(facts(digests.stored()))
+            self._keep_neighbours(name)
+        except (NoRoom, OSError) as error:
+            self._failure = str(error)
+
+    def _keep_neighbours(self, name: Name) -> None:
+        assert self._peers is not None
+        assert self._world is not None
+        assert self._memory is not None
+        part = neighbour(self._world.rank, self._world.num_workers, self._ranks_per_node)
+        address = self._peers.addresses[part]
+        if part == self._world.rank:
+            return
+        if address is None:
+            raise OSError(f"rank {part} cannot be reached")
+        reader = PartReader(address, self._peers.token)
+        try:
+            found = self._facts_of(reader, name, part)
+            stored = found.rank_manifest().stored
+            kept = self._memory.replaceable("kept", self._needed)
+            content = memoryview(self._memory_of(kept, stored.size).numpy().data)
+            _read_part(reader, found, content, self._clock)
+            kept.complete(found)
+        finally:
+            reader.close()
+
+    def _facts_of(self, reader: PartReader, name: Name, part: int) -> PartFacts:
+        deadline = self._clock.monotonic() + PART_SECONDS
+        while True:
+            try:
+                return reader.facts(name, part)
+            except PartMissing:
+                if self._clock.monotonic() > deadline:
+                    raise
+            self._clock.sleep(LOOK_SECONDS)
+
+
+def part_file(part: int) -> str:
+    return f"rank-{part}.safetensors"
+
+
+def _read_part(reader: PartReader, found: PartFacts, content: memoryview, clock: Clock) -> None:
+    stored = found.rank_manifest().stored
+    for number, digest in enumerate(stored.blocks):
+        began = clock.monotonic()
+        place = content[number * stored.block_bytes : (number + 1) * stored.block_bytes]
+        digests = BlockDigests(stored.block_bytes)
+        count = reader.read_into(found.name, found.part, number * stored.block_bytes, [place])
+        digests.update(place)
+        if count < len(place) or digests.stored().blocks != (digest,):
+            raise OSError(f"part {found.part} of step {found.name[0]} arrived damaged")
+        clock.sleep((clock.monotonic() - began) * (1 / READING_SHARE - 1))
+
+
+def _all_gather(world: World, values: list[int]) -> list[list[int]]:
+    """COLLECTIVE. The values of all workers, by rank. All are in one domain."""
+    assert world.replicas is None
+    return [values] if world.domain is None else world.domain.all_gather(values)
+
+
+def _as_integers(address: Address) -> list[int]:
+    """Port and address. Never zero: of a rank without one."""
+    found = ipaddress.ip_address(address[0])
+    if found.version == 4:
+        found = ipaddress.IPv6Address(f"::ffff:{found}")
+    return [address[1], *struct.unpack("!2q", found.packed)]
+
+
+def _as_address(values: list[int]) -> Address | None:
+    port, *packed = values
+    if port == 0:
+        return None
+    found = ipaddress.IPv6Address(struct.pack("!2q", *packed))
+    return str(found.ipv4_mapped or found), port
+
+
+def _part_integers(parts: list[HeldPart]) -> list[int]:
+    """Of as many as there are copies."""
+    integers = [len(parts)]
+    for one in parts:
+        integers += [*one.name, one.part, one.num_parts]
+    return integers + [0] * (1 + 4 * COPIES - len(integers))
+
+
+def _parts_of(integers: list[int]) -> list[HeldPart]:
+    number, *rest = integers
+    found = [rest[at : at + 4] for at in range(0, 4 * number, 4)]
+    return [HeldPart((step, within), part, num) for step, within, part, num in found]
+
+
+def given_memory() -> SnapshotMemory | None:
+    """By the launcher: memory that outlives this process."""
+    folder = os.environ.get("HEADWAY_SNAPSHOTS")
+    try:
+        return None if folder is None else SnapshotMemory(Path(folder))
+    except OSError:
+        return None

@@ -1,0 +1,174 @@
+"""Parts of snapshots in the memory of a node: files of a tmpfs, which outlive the worker processes.
+
+For each rank of the node two parts of its own and two of its neighbour's:
+
+    own-0.safetensors  own-0.json     the part, and what it is; written when the part is complete
+    own-1.safetensors  own-1.json
+    kept-0.safetensors ...
+
+The newer one of each two is replaced only when the older one is no longer needed. Nothing here is
+written to a disk, and nothing survives the node.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from headway.memory_limits import Memory, byte_size
+from headway.state.checkpoints import RankManifest
+from headway.train.snapshot_choice import HeldPart, Name
+
+Kind = Literal["own", "kept"]
+KINDS: tuple[Kind, ...] = ("own", "kept")
+IN_A_POD = "; in a pod: pod.shared_memory of the target, and pod.resources.memory"
+COPIES = 2
+"""Of each kind: the newest complete one stays until the next is complete everywhere."""
+
+
+class NoRoom(Exception):
+    """The memory of this node is too small."""
+
+
+class PartFacts(msgspec.Struct, frozen=True):
+    """What is written beside a part."""
+
+    name: Name
+    part: int
+    num_parts: int
+    manifest: str
+    """RankManifest of the part, as JSON: its tensors, and the digests of its blocks."""
+    facts: dict[str, Any]
+    """Of the state: what a checkpoint's manifest has besides tensors."""
+    saved: Name | None = None
+    """The newest checkpoint, as far as this rank knew..."""
+    saved_at: float | None = None
+    """... and when it was made, in seconds since 1970."""
+    records: list[list[dict[str, Any]]] = []
+    """Lines of the logs since then. Only of the leader."""
+
+    @property
+    def held(self) -> HeldPart:
+        return HeldPart(self.name, self.part, self.num_parts)
+
+    def rank_manifest(self) -> RankManifest:
+        return RankManifest.model_validate_json(self.manifest)
+
+
+class PartFile:
+    """One of the files, and what is in it."""
+
+    def __init__(self, folder: Path, kind: Kind, number: int) -> None:
+        self.kind = kind
+        self.path = folder / f"{kind}-{number}.safetensors"
+        self._record = folder / f"{kind}-{number}.json"
+        self.facts = self._read()
+
+    @property
+    def name(self) -> Name | None:
+        """Of the complete part in it."""
+        return None if self.facts is None else self.facts.name
+
+    @property
+    def size(self) -> int:
+        try:
+            return self.path.stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def clear(self) -> None:
+        """Its content is about to be replaced."""
+        self.facts = None
+        self._record.unlink(missing_ok=True)
+
+    def resize(self, num_bytes: int, memory: Memory) -> None:
+        """Reserves the memory: a page that is missing later would end the process by SIGBUS."""
+        before = self.size
+        if before == num_bytes:
+            return
+        self.clear()
+        more = num_bytes - before
+        room = min(_free_bytes(self.path.parent), memory.available_bytes())
+        if more > room:
+            raise NoRoom(
+                f"{byte_size(more)} more in {self.path.parent} are needed and "
+                f"{byte_size(max(0, room))} are free{IN_A_POD}"
+            )
+        descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            os.ftruncate(descriptor, num_bytes)
+            if num_bytes:
+                os.posix_fallocate(descriptor, 0, num_bytes)
+        except OSError as error:
+            os.ftruncate(descriptor, before)
+            if error.errno != errno.ENOSPC:
+                raise
+            raise NoRoom(
+                f"{self.path.parent} is full: {byte_size(more)} more are needed{IN_A_POD}"
+            ) from None
+        finally:
+            os.close(descriptor)
+
+    def mapped(self) -> mmap.mmap:
+        with self.path.open("r+b") as file:
+            return mmap.mmap(file.fileno(), self.size)
+
+    def complete(self, facts: PartFacts) -> None:
+        partial = self._record.with_suffix(".partial")
+        partial.write_bytes(msgspec.json.encode(facts))
+        partial.rename(self._record)
+        self.facts = facts
+
+    def _read(self) -> PartFacts | None:
+        try:
+            return msgspec.json.decode(self._record.read_bytes(), type=PartFacts)
+        except (FileNotFoundError, msgspec.DecodeError):
+            return None
+
+
+class SnapshotMemory:
+    """The parts that one rank of a node is responsible for."""
+
+    def __init__(self, folder: Path, memory: Memory | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.memory = memory or Memory()
+        self.files = [PartFile(folder, kind, n) for kind in KINDS for n in range(COPIES)]
+
+    def complete_parts(self) -> Iterator[PartFile]:
+        return (file for file in self.files if file.facts is not None)
+
+    def held(self) -> list[HeldPart]:
+        return [file.facts.held for file in self.files if file.facts is not None]
+
+    def find(self, name: Name, part: int) -> PartFile | None:
+        for file in self.complete_parts():
+            assert file.facts is not None
+            if (file.facts.name, file.facts.part) == (name, part):
+                return file
+        return None
+
+    def replaceable(self, kind: Kind, needed: Name | None) -> PartFile:
+        """The file for the next part of this kind, emptied: not the one with the part of a
+        snapshot that is still needed."""
+        of_kind = [file for file in self.files if file.kind == kind]
+        free = [file for file in of_kind if file.name is None or file.name != needed]
+        # Rather the one without a complete part, or the older one.
+        file = min(free, key=lambda one: one.name or (-1, -1))
+        file.clear()
+        return file
+
+    def remove(self) -> None:
+        for file in self.files:
+            file.clear()
+            file.path.unlink(missing_ok=True)
+
+
+def _free_bytes(folder: Path) -> int:
+    found = os.statvfs(folder)
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,206 @@
+"""Snapshots in the memory of a node: what is restored from them, when one is taken, and what
+happens when that fails. Several nodes are in tests/local."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from headway.memory_limits import Memory
+from headway.state.generations import begin_generation
+from headway.state.run_directory import RunDirectory
+from headway.train.peer_snapshots import MOST_FAILURES, PeerSnapshots
+from headway.train.restore_peers import restore_from_peers
+from headway.train.snapshot_memory import PartFacts, SnapshotMemory
+from headway.train.step import Agreed
+
+from .conftest import Little
+
+EVERY = 10
+DONE, FAILED = Agreed(snapshot_done=True), Agreed(snapshot_done=True, snapshot_failed=True)
+BEGIN = {"begin": 1, "step": 0}
+
+
+class Room(Memory):
+    def __init__(self, free: int = 2**40) -> None:
+        super().__init__()
+        self.free = free
+
+    def available_bytes(self) -> int:
+        return self.free
+
+
+class Node:
+    """A worker of one node, and the memory that its predecessors have left."""
+
+    def __init__(self, directory: RunDirectory, generation: int, room: Room | None = None) -> None:
+        self.little = Little(directory, generation)
+        folder = Path(directory.location).parent / "memory"
+        self.memory = SnapshotMemory(folder, room or Room())
+        little = self.little
+        self.peers = PeerSnapshots(EVERY, self.memory, 1, little.journal, little.clock)
+        self.lines: list[dict[str, Any]] = [BEGIN]
+        self.recorder: Any = SimpleNamespace(
+            settle=lambda: None, kept_records=lambda: [[], [], list(self.lines)]
+        )
+
+    def restore(self) -> PartFacts | None:
+        little = self.little
+        return restore_from_peers(
+            little.train, self.peers, little.directory, little.world, little.journal
+        )
+
+    def begin(self) -> Node:
+        assert self.restore() is None
+        self.little.begin()
+        return self
+
+    def step(self, count: int = 1, agreed: Agreed = DONE) -> None:
+        for _ in range(count):
+            self.peers.wait()
+            self.little.advance(1)
+            self.lines.append({"step": self.little.train.step, "generation": 1})
+            self.peers.after_step(self.little.train, agreed, self.little.saver, self.recorder)
+        self.peers.wait()
+
+    @property
+    def held_steps(self) -> list[int]:
+        return sorted(one.name[0] for one in self.memory.held())
+
+
+def same(one: object, other: object) -> bool:
+    if isinstance(one, torch.Tensor):
+        return isinstance(other, torch.Tensor) and torch.equal(one, other)
+    if isinstance(one, list):
+        return isinstance(other, list) and all(same(a, b) for a, b in zip(one, other, strict=True))
+    return one == other
+
+
+def test_a_snapshot_is_restored_bit_for_bit_with_the_lines_of_the_logs(
+    directory: RunDirectory,
+) -> None:
+    first = Node(directory, 1).begin()
+    first.step(1)
+    state = first.little.state()
+    first.step(4)
+    second = Node(directory, 2)
+    found = second.restore()
+    assert found is not None
+    assert same(second.little.state(), state)
+    assert second.peers.has_resumed
+    assert found.records[2] == [BEGIN, {"step": 1, "generation": 1}]
+    assert (found.saved, second.little.train.committed_in) == (None, 1)
+
+
+def test_lines_that_are_in_the_store_with_a_checkpoint_are_not_kept(
+    directory: RunDirectory,
+) -> None:
+    first = Node(directory, 1).begin()
+    first.step(3)
+    first.little.save()
+    first.step(9)
+    found = Node(directory, 2).restore()
+    assert found is not None
+    assert found.name == (10, 1)
+    assert found.saved == (3, 1)
+    assert [line["step"] for line in found.records[2]] == list(range(4, 11))
+
+
+def test_a_newer_checkpoint_is_taken_instead(directory: RunDirectory) -> None:
+    first = Node(directory, 1).begin()
+    first.step(3)
+    first.little.save()
+    second = Node(directory, 2)
+    assert second.restore() is None
+    assert second.little.restore() == 3
+
+
+def test_one_that_a_later_generation_has_gone_back_behind_does_not_count(
+    directory: RunDirectory,
+) -> None:
+    """It was taken by a node that was away since, and whose steps were taken again without it."""
+    first = Node(directory, 1).begin()
+    first.step(3)
+    begin_generation(directory, 2, 0, 1, 0.0)
+    assert Node(directory, 3).restore() is None
+
+
+def test_a_damaged_one_is_passed_over_with_the_reason(directory: RunDirectory) -> None:
+    first = Node(directory, 1).begin()
+    first.step(12)
+    assert first.held_steps == [1, 10]
+    newest = first.memory.find((10, 1), 0)
+    assert newest is not None
+    content = bytearray(newest.path.read_bytes())
+    content[-1] ^= 1
+    newest.path.write_bytes(content)
+    second = Node(directory, 2)
+    found = second.restore()
+    assert found is not None
+    assert found.name == (1, 1), "the one before it"
+    (event,) = second.little.events("passed_over")
+    assert event["checkpoint"] == "peers of step 10"
+    assert event["reason"] == "rank-0.safetensors is damaged: wrong digest"
+
+
+def test_of_other_settings_none_is_taken(directory: RunDirectory) -> None:
+    first = Node(directory, 1).begin()
+    first.step(3)
+    second = Node(directory, 2)
+    second.little.train.feed.set.digest = "other"
+    assert second.restore() is None
+    (event,) = second.little.events("passed_over")
+    assert "different data" in event["reason"]
+
+
+def test_so_often_that_no_more_steps_than_asked_for_are_lost(directory: RunDirectory) -> None:
+    node = Node(directory, 1).begin()
+    node.step(1)
+    assert node.held_steps == [1], "at once"
+    node.step(2, Agreed())  # the others are not done yet
+    node.step(1)
+    assert node.held_steps == [1], "complete after 3 steps"
+    node.step(3)
+    assert node.held_steps == [1], "step 7: 6 after it"
+    node.step(1)
+    assert node.held_steps == [1, 8], "in 3 more steps it is complete, after 10 in all"
+
+
+def test_the_newest_complete_one_is_never_overwritten(directory: RunDirectory) -> None:
+    node = Node(directory, 1).begin()
+    node.step(10)
+    assert node.held_steps == [1, 10]
+    node.step(1, FAILED)  # on another node
+    node.step(20, DONE)
+    assert 1 not in node.held_steps
+    assert len(node.held_steps) == 2
+    node.step(30, FAILED)
+    assert max(node.held_steps) - min(node.held_steps) >= EVERY - 1
+    assert node.peers.is_off
+
+
+@pytest.mark.parametrize("has_memory", [True, False])
+def test_without_memory_training_continues_without_snapshots(
+    directory: RunDirectory, has_memory: bool
+) -> None:
+    node = Node(directory, 1, Room(100))
+    if not has_memory:
+        little = node.little
+        node.peers = PeerSnapshots(EVERY, None, 1, little.journal, little.clock)
+    node.begin()
+    for _ in range(5 * EVERY):
+        node.step(1, FAILED if node.peers.has_failed else DONE)
+        if node.peers.is_off:
+            break
+    assert node.peers.is_off
+    failed = node.little.events("snapshot_failed")
+    assert len(failed) == MOST_FAILURES
+    reason = "are needed and 0 KiB are free" if has_memory else "no folder in memory"
+    assert reason in failed[0]["reason"]
+    (off,) = node.little.events("snapshots_off")
+    assert off["failures"] == MOST_FAILURES
+    assert node.held_steps == []
