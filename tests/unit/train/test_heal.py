@@ -239,6 +239,16 @@ def test_newcomers_and_those_behind_get_it_bit_by_bit(
     assert module.head.weight is module.embedding.weight, "what was tied is tied"
 
 
+def test_holders_may_have_made_their_state_in_another_order() -> None:
+    """One from a checkpoint, the other by its steps: parts of both make one state."""
+    first, second, newcomer = Worker(2, 4, 2), Worker(2, 4, 2), Worker(1)
+    state = second.training.optimizer.state
+    for parameter in state:
+        state[parameter] = dict(reversed(state[parameter].items()))
+    in_turn([first, second, newcomer], [True, True, False])
+    assert newcomer.contents() == first.contents()
+
+
 @pytest.mark.parametrize("steps_before", [0, 2])
 def test_before_the_first_step_there_is_no_optimizer_state(steps_before: int) -> None:
     """Also for one that has some: it was further once, in a run that went back."""
