@@ -31,7 +31,7 @@ from headway.train.trial import Trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "5"))
 LAYERS = int(os.environ.get("LAYERS", "24"))
-SEQUENCES = int(os.environ.get("SEQUENCES", "16"))
+SEQUENCES = int(os.environ.get("SEQUENCES", "8"))
 STEPS, NODES = 10, 2
 TARGET = 0.01
 

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 from headway.clock import Clock
+from headway.errors import HeadwayError
 from headway.state.checkpoints import RankManifest
 from headway.state.ledger import follows
 from headway.state.run_directory import Journal
@@ -129,7 +130,7 @@ class PeerSnapshots:
             host = reachable_host(os.environ.get("HEADWAY_COORDINATOR"))
             server = SnapshotServer(host, self._memory.find)
             return server, _as_integers(server.address)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HeadwayError) as error:
             self._failure = f"the others cannot reach this node: {error}"
             return None, NO_ADDRESS
 

@@ -183,6 +183,17 @@ def test_the_newest_complete_one_is_never_overwritten(directory: RunDirectory) -
     assert node.peers.is_off
 
 
+def test_a_node_that_the_others_cannot_reach_says_so_and_trains(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_COORDINATOR", "nowhere")
+    node = Node(directory, 1).begin()
+    assert node.peers.has_failed
+    node.step(1, FAILED)
+    (event,) = node.little.events("snapshot_failed")
+    assert event["reason"] == "the others cannot reach this node: nowhere is not an address"
+
+
 @pytest.mark.parametrize("has_memory", [True, False])
 def test_without_memory_training_continues_without_snapshots(
     directory: RunDirectory, has_memory: bool
