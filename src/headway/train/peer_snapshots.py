@@ -131,7 +131,8 @@ class PeerSnapshots:
             server = SnapshotServer(host, self._memory.find)
             return server, _as_integers(server.address)
         except (OSError, ValueError, HeadwayError) as error:
-            self._failure = f"the others cannot reach this node: {error}"
+            why = error.message if isinstance(error, HeadwayError) else error
+            self._failure = f"the others cannot reach this node: {why}"
             return None, NO_ADDRESS
 
     def find(self, name: Name, part: int) -> PartFile | None:
