@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from headway.plan.workload import Layout
 from headway.spec.load import load_run
 from headway.state.run_directory import RunDirectory
 from headway.train import measure_steps
-from support.live import RUN_FILE
+from support.commands import headway
+from support.live import RUN_FILE, write_run
 from support.workers import resolved_run
 
 pytestmark = pytest.mark.local
@@ -70,3 +72,23 @@ def test_a_model_that_cannot_be_built_is_said_with_its_cause(tmp_path: Path) -> 
     assert not isinstance(workload, UnknownShape)
     with pytest.raises(RunFailed, match="the steps to measure could not be run"):
         measured_here(loaded, workload, Fleet(None, 1, 1), Layout(1, recomputes=False))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.long("measures a run for ten seconds, then runs it")
+def test_a_run_after_a_measurement_has_a_time_to_compare_with(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In epochs: the measured step and the prepared set give the whole run its time."""
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    run_file = RUN_FILE.replace("100000 steps", "0.2 epochs").replace("global: 14", "global: 20")
+    write_run(tmp_path, text, run_file)
+    headway("plan", "--measure", folder=tmp_path, seconds=400)
+    headway("run", folder=tmp_path, seconds=400)
+    rows = json.loads(headway("plan", "it", "--json", folder=tmp_path).stdout)["rows"]
+    for key in ("step_seconds", "tokens_per_second", "goodput", "run_seconds"):
+        assert rows[key]["planned"] is not None, key
+        assert rows[key]["measured"] > 0, key
+    assert rows["step_seconds"]["planned"]["basis"] == "measured"
+    shown = headway("plan", "it", folder=tmp_path).stdout
+    assert "not planned" not in shown
