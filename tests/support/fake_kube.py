@@ -145,6 +145,8 @@ class FakeKube:
             return self._status(404, f"{path} not found")
         if method == "PATCH":
             return self._changed(path, json.loads(content))
+        if method == "PUT":
+            return self._replaced(path, json.loads(content))
         if method == "POST":
             return self._created(path, json.loads(content))
         if method == "DELETE":
@@ -162,6 +164,14 @@ class FakeKube:
         made = self._patched(path, content)
         made["metadata"].setdefault("creationTimestamp", "2026-11-17T00:00:00Z")
         return 201, json.dumps(made).encode()
+
+    def _replaced(self, path: str, content: Object) -> tuple[int, bytes]:
+        """Refused if the object is not the one that was read."""
+        version = self.objects[path]["metadata"].get("resourceVersion", "1")
+        if content["metadata"].get("resourceVersion", "1") != version:
+            return self._status(409, f"{path} has been modified")
+        content["metadata"]["resourceVersion"] = str(int(version) + 1)
+        return 200, json.dumps(self.put(path, content)).encode()
 
     def _changed(self, path: str, patch: Object) -> tuple[int, bytes]:
         """Refused if the patch is for another object or version than the one that is there."""

@@ -70,7 +70,7 @@ class Strays:
 
 def away_from_the_coordinator(lab: Lab) -> Mapping[str, Any]:
     """A worker's pod."""
-    keeper = lab.node_of(lab.pods("coordinator")[0]).name
+    keeper = lab.node_of(lab.coordinator()).name
     return next(pod for pod in lab.pods() if lab.node_of(pod).name != keeper)
 
 

@@ -91,6 +91,10 @@ class NotLoggedIn(RequestRefused):
     """The API server does not know the user."""
 
 
+class NotActing(ClusterUnreachable):
+    """This process does not hold the run's Lease any more: another acts in its place."""
+
+
 class PodForbidden(RequestRefused):
     """The user may use neither port-forward nor proxy."""
 
@@ -136,10 +140,20 @@ class KubeClient:
             raise BadInput(f"cannot connect to a cluster: {error}", "kubectl config view") from None
 
     @classmethod
-    def in_cluster(cls) -> KubeClient:
+    def in_cluster(cls, call_seconds: float = CALL_SECONDS) -> KubeClient:
         """From a pod, with its token."""
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        return cls._of(in_cluster_client(), namespace)
+        return cls._of(in_cluster_client(call_seconds), namespace)
+
+    def only_while(self, is_acting: Callable[[], bool]) -> None:
+        """From now on, calls are refused while this process does not act, from whatever thread."""
+
+        def check(_: httpx2.Request) -> None:
+            if not is_acting():
+                raise NotActing("another coordinator acts for this run")
+
+        hooks = self._http.event_hooks
+        self._http.event_hooks = {**hooks, "request": [*hooks["request"], check]}
 
     @classmethod
     def _of(cls, http: httpx2.Client, namespace: str) -> KubeClient:

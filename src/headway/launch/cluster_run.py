@@ -5,9 +5,10 @@ depend on this process; each of these is a few calls, whatever the run's size.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any, TypeVar
 
+from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
@@ -22,8 +23,10 @@ from headway.kube.client import (
     RequestRefused,
 )
 from headway.kube.kueue import queue_of, start_job, stop_job
+from headway.kube.lease_object import lease_holder
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
+    COORDINATORS,
     EVENT_SOURCE,
     HTTP_PORT,
     INDEX,
@@ -60,6 +63,9 @@ SETTLED_SECONDS = 60.0
 """Time for another command to finish its launch: it makes ten objects."""
 REPLACED_SECONDS = 30.0
 """Time after which a launch looks whether it was replaced: before anybody may do so."""
+ASKED_PODS = 3
+"""Pods of the coordinator that are asked for a page: one that was lost, one that stands by, and the
+one that acts."""
 LOOKED_AT = 50
 """Pods that are checked for why they wait: of thousands, the others wait for the same reason."""
 
@@ -112,7 +118,9 @@ class ClusterRun:
         self.kube.patch_job(run_object(self.name), {"metadata": whole} | start)
         if not is_queued:
             # Its keeper may have given the launch up, if this machine slept meanwhile.
-            self.kube.scale_replica_set(coordinator_object(self.name), 1)
+            coordinators = next(one for one in objects if one["kind"] == "ReplicaSet")
+            count = coordinators["spec"]["replicas"]
+            self.kube.scale_replica_set(coordinator_object(self.name), count)
 
     def _require_own_job(self) -> None:
         job = self.job()
@@ -203,34 +211,42 @@ class ClusterRun:
         return known
 
     def ask(self, path: str) -> bytes | None:
-        """A page of the coordinator; None if it does not answer."""
-        tried = ""
-        for _ in range(2):
-            if not self._coordinator and not self._find_coordinator():
-                self.unreachable = None
-                return None
-            if self._coordinator == tried:
-                return None
+        """A page of the coordinator; None if it does not answer. A standby has none."""
+        tried: set[str] = set()
+        failure: PodUnreachable | PodForbidden | None = None
+        for _ in range(ASKED_PODS):
+            # It may have been replaced.
+            pod = self._coordinator or self._find_coordinator(tried)
+            if not pod:
+                break
+            tried.add(pod)
+            self._coordinator = ""
             try:
-                answer = self.kube.request_to_pod(self._coordinator, HTTP_PORT, path)
+                answer = self.kube.request_to_pod(pod, HTTP_PORT, path)
             except (PodUnreachable, PodForbidden) as error:
-                self.unreachable, tried = error, self._coordinator
-                self._coordinator = ""  # it may have been replaced
+                failure = error
             except (ClusterUnreachable, NotFound):
-                self.unreachable, self._coordinator = None, ""
+                continue
             else:
-                self.unreachable = None
+                self.unreachable, self._coordinator = None, pod
                 return answer
+        self.unreachable = failure
         return None
 
-    def _find_coordinator(self) -> bool:
-        for pod in self.coordinators():
-            assert pod.metadata is not None
-            is_running = pod.status is not None and pod.status.phase == "Running"
-            if is_running and pod.metadata.deletionTimestamp is None:
-                self._coordinator = pod.metadata.name or ""
-                return True
-        return False
+    def _find_coordinator(self, tried: Set[str]) -> str:
+        """The pod that acts, as far as it is known; empty: none is left to be asked."""
+        running = [
+            pod_name(pod)
+            for pod in self.coordinators()
+            if pod.status is not None
+            and pod.status.phase == "Running"
+            and pod.metadata is not None
+            and pod.metadata.deletionTimestamp is None
+        ]
+        left = [pod for pod in running if pod not in tried]
+        if len(left) > 1 and (holder := lease_holder(self.kube, self.name)) in left:
+            return holder
+        return left[0] if left else ""
 
     def coordinators(self) -> list[Pod]:
         """The coordinator's pod, and those before it that still exist."""
@@ -324,9 +340,11 @@ class ClusterRun:
         """The coordinator first, as at a launch, and again afterwards: if the run was stopped a
         moment ago, its keeper may have ended it in between."""
         job = self.require_job()
-        self.kube.scale_replica_set(coordinator_object(self.name), 1)
+        owner = self.kube.replica_set(coordinator_object(self.name))
+        count = 1 if owner is None else wanted_coordinators(owner)
+        self.kube.scale_replica_set(coordinator_object(self.name), count)
         start_job(self.kube, job)
-        self.kube.scale_replica_set(coordinator_object(self.name), 1)
+        self.kube.scale_replica_set(coordinator_object(self.name), count)
 
     def delete(
         self, say: Callable[[str], None], uid: str | None = None, version: str | None = None
@@ -385,6 +403,12 @@ class ClusterRun:
                 elif now > deadline:
                     raise
                 self.clock.sleep(LOOK_SECONDS)
+
+
+def wanted_coordinators(owner: ReplicaSet) -> int:
+    """Pods of a coordinator's ReplicaSet while the run is not stopped."""
+    annotations = owner.metadata.annotations if owner.metadata is not None else None
+    return int((annotations or {}).get(COORDINATORS, 1))
 
 
 def _marked(workers: Object) -> Object:

@@ -1,5 +1,6 @@
 """The launcher of a run on Kubernetes, in the coordinator's pod: what `local_run` does on a laptop,
-with pods instead of processes.
+with pods instead of processes. Of two such pods, the one that does not hold the run's Lease stands
+by (`lease`).
 
 It keeps the coordinator alive, has pods placed and lost ones replaced (`pod_keeper`), notes what
 happens (`keeper_notes`), and ends with the Job of the workers (`job_keeper`). At each look they
@@ -17,8 +18,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from headway.clock import Clock
-from headway.errors import StillRunning
-from headway.http_server import HttpServer
+from headway.errors import RunFailed, StillRunning
+from headway.http_server import TEXT, HttpServer, Pages
 from headway.kube.client import KubeClient
 from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.kinds import KindTerms
@@ -28,6 +29,7 @@ from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.job_keeper import JobKeeper
 from headway.launch.keeper_notes import KeeperNotes
 from headway.launch.kube_events import KubeEvents
+from headway.launch.lease import LeaseKeeper
 from headway.launch.pod_keeper import KeptCoordinator, PodKeeper
 from headway.launch.run_pages import run_pages
 from headway.launch.scarcity import ScarcityRules
@@ -36,6 +38,13 @@ from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
 
 LOOK_SECONDS = 0.5
+STANDBY_SECONDS = 0.1
+"""Between looks whether a pod that stands by holds the Lease now."""
+STANDBY_PAGES: Pages = {
+    "/healthz": lambda: (TEXT, b"stands by\n"),
+    # Prometheus finds both pods.
+    "/metrics": lambda: (TEXT, b""),
+}
 COORDINATOR_HTTP = "127.0.0.1:7462"
 """Address of the coordinator's pages for this process, also after a restart."""
 
@@ -52,12 +61,14 @@ class Keeper:
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
         rates: NodePrices | None = None,
+        lease: LeaseKeeper | None = None,
         clock: Clock,
         say: Callable[[str], None],
     ) -> None:
         """`spot_label`: label of machines on which the minimum of nodes must not run. `scarcity`:
         None if pods are never given back. `kinds`: of accelerators, if the run may have one of
-        several. `rates`: what nodes cost, if the target says so."""
+        several. `rates`: what nodes cost, if the target says so. `lease`: if there are two such
+        pods."""
         self.kube = kube
         self.resolved = resolved
         self.directory = directory
@@ -66,48 +77,97 @@ class Keeper:
         self.notes = KeeperNotes(directory, resolved, clock, say)
         self.pods = PodKeeper(kube, self.notes, spot_label, clock)
         self.job = JobKeeper(
-            kube, self.notes, self.pods, scarcity=scarcity, kinds=kinds, rates=rates, clock=clock
+            kube,
+            self.notes,
+            self.pods,
+            scarcity=scarcity,
+            kinds=kinds,
+            rates=rates,
+            num_coordinators=1 if lease is None else 2,
+            clock=clock,
         )
         self._key = key
+        self._lease = lease
+
+    @property
+    def is_over(self) -> bool:
+        """Whether this keeper has to end: Kubernetes ends its pod, or another acts in its place."""
+        return self.is_stopping or (self._lease is not None and self._lease.is_over)
 
     def run(self) -> None:
-        """Until `is_stopping`: Kubernetes ends this pod, also when the run has stopped or ended. A
+        """Until `is_over`: Kubernetes ends this pod, also when the run has stopped or ended. A
         process that ends by itself is started again."""
         with ExitStack() as stack:
-            with suppress(StillRunning):  # by our predecessor, on a machine that no longer answers
-                stack.enter_context(self.directory.held())
-            job = self.job.started(lambda: self.is_stopping)
-            if job is None:
-                return
-            after = self.job.note_launch(job)
-            events = KubeEvents(
-                self.kube,
-                job,
-                self.directory,
-                self.clock,
-                self.notes.say,
-                self.resolved.is_script,
-            )
-            events.start()
-            stack.callback(events.finish)
-            stack.callback(self.pods.finish)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-")))
             coordinator = self._coordinator(folder)
-            coordinator.start(*([] if after is None else ["--after", str(after)]))
+            if self._lease is not None:
+                self._lease.on_lost = coordinator.kill
+                # Given up when all that follows has ended, the coordinator as well.
+                stack.enter_context(self._lease)
             stack.enter_context(coordinator)
+            if self._lease is not None and not self._stand_by(coordinator, self._lease):
+                return
+            self._act(coordinator, stack)
+
+    def _stand_by(self, coordinator: CoordinatorProcess, lease: LeaseKeeper) -> bool:
+        """Until the Lease is held; False: this pod is ending. Nothing of the run is read
+        meanwhile, but all that acting takes is loaded."""
+        coordinator.prepare()
+        with HttpServer(bound_to("", HTTP_PORT), STANDBY_PAGES, self.clock):
+            while not self.is_over:
+                if lease.is_held():
+                    self.notes.say(f"acts for the run, in term {lease.term} of its Lease")
+                    return True
+                coordinator.keep_alive()
+                self.clock.sleep(STANDBY_SECONDS)
+        return False
+
+    def _act(self, coordinator: CoordinatorProcess, stack: ExitStack) -> None:
+        with suppress(StillRunning):  # by our predecessor, on a machine that no longer answers
+            stack.enter_context(self.directory.held())
+        job = self.job.started(lambda: self.is_over)
+        if job is None:
+            return
+        lease = self._lease
+        has_members = lease is not None and self.job.is_of_launch(job, lease.found_launch)
+        if has_members:
+            # They come back while the run's files are read.
+            coordinator.act(None)
+        after = self.job.note_launch(job)
+        events = KubeEvents(
+            self.kube,
+            job,
+            self.directory,
+            self.clock,
+            self.notes.say,
+            self.resolved.is_script,
+        )
+        events.start()
+        stack.callback(events.finish)
+        stack.callback(self.pods.finish)
+        stack.callback(coordinator.end)
+        if not has_members:
+            coordinator.act(after)
+        try:
             coordinator.wait()
-            pages = run_pages(coordinator, self.job.watched, self.clock)
-            stack.enter_context(HttpServer(bound_to("", HTTP_PORT), pages, self.clock))
-            self.pods.watch.start()
-            stack.callback(self.pods.watch.stop)
-            stack.callback(self.notes.flush)
-            stack.callback(self.job.finish)
-            while not self.is_stopping:
-                self.look(coordinator)
-                self.clock.sleep(LOOK_SECONDS)
+        except RunFailed:
+            if not self.is_over:
+                raise
+            return
+        pages = run_pages(coordinator, self.job.watched, self.clock)
+        stack.enter_context(HttpServer(bound_to("", HTTP_PORT), pages, self.clock))
+        self.pods.watch.start()
+        stack.callback(self.pods.watch.stop)
+        stack.callback(self.notes.flush)
+        stack.callback(self.job.finish)
+        while not self.is_over:
+            self.look(coordinator)
+            self.clock.sleep(LOOK_SECONDS)
 
     def look(self, coordinator: KeptCoordinator) -> None:
         """One round of facts, decisions and actions."""
+        if self._lease is not None:
+            self._lease.launch = self.job.launch or ""
         self.pods.note_calls(coordinator)
         if how := coordinator.keep_alive():
             self.notes.note("coordinator_lost", how=how)

@@ -13,12 +13,16 @@ import weakref
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from headway.errors import BadInput
 from headway.member.protocol.handshake import certificate_binding
 from headway.member.protocol.sockets import join_address, set_tcp_options, split_address
 
 READ_BYTES = 256 * 1024
+ONE_OF_SEVERAL_SECONDS = 0.5
+"""For a connection to one address of several, before the next is tried. Within a cluster it takes
+milliseconds, and whoever was slow is tried again a moment later."""
 
 
 @dataclass(frozen=True)
@@ -171,18 +175,39 @@ class Channel:
 
 
 def connect(place: CoordinatorAddress, attempt: int, sleeper: Sleeper, until: float) -> Channel:
-    """A name may have several addresses: each attempt takes the next. (Resolving it is the one
-    thing that cannot be interrupted; it happens while there is no connection.)"""
+    """A name may have several addresses: each attempt begins with the next, and takes the first
+    that answers. Of a standby nobody listens, and a machine that was lost says nothing. (Resolving
+    the name is the one thing that cannot be interrupted; it happens while there is no
+    connection.)"""
     found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, address = found[attempt % len(found)]
+    if len(found) == 1:
+        return _connect(place, found[0], sleeper, until, until)
+    for number in range(attempt, attempt + len(found)):
+        connected_by = min(until, time.monotonic() + ONE_OF_SEVERAL_SECONDS)
+        try:
+            return _connect(place, found[number % len(found)], sleeper, connected_by, until)
+        except OSError as error:
+            failure = error
+    raise failure
+
+
+def _connect(
+    place: CoordinatorAddress,
+    found: tuple[Any, ...],
+    sleeper: Sleeper,
+    connected_by: float,
+    until: float,
+) -> Channel:
+    """`found`: an answer of getaddrinfo. `until`: for TLS as well."""
+    family, kind, protocol, _, address = found
     sleeper.connection = connecting = socket.socket(family, kind, protocol)
     try:
         connecting.setblocking(False)
         set_tcp_options(connecting)
         code = connecting.connect_ex(address)
         if code == errno.EINPROGRESS:
-            while not sleeper.sleep(until, connecting, write=True):
-                _check_time(until, "connect")
+            while not sleeper.sleep(connected_by, connecting, write=True):
+                _check_time(connected_by, "connect")
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))

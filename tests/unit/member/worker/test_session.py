@@ -169,6 +169,29 @@ def test_a_name_that_cannot_be_resolved_yet_is_asked_for_again(
         assert connected(session).error is None
 
 
+def test_of_several_addresses_the_one_that_answers_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two coordinators one stands by, and nobody listens there; the machine of a third is lost,
+    and does not even refuse."""
+    resolve = socket.getaddrinfo
+    with socket.socket() as lost, socket.socket() as fills:
+        lost.bind(("127.0.0.3", 0))
+        lost.listen(0)  # one connection fills it, and others get no answer
+        port = lost.getsockname()[1]
+        fills.connect(("127.0.0.3", port))
+
+        def several(host: str, *arguments: Any, **options: Any) -> Any:
+            if host != "headway-it.ml.svc":
+                return resolve(host, *arguments, **options)
+            hosts = ("127.0.0.3", "127.0.0.2", "127.0.0.1")
+            return [one for host in hosts for one in resolve(host, *arguments, **options)]
+
+        monkeypatch.setattr(socket, "getaddrinfo", several)
+        with SmallCoordinator(1, port), open_session(f"headway-it.ml.svc:{port}") as session:
+            connected(session)
+
+
 def test_the_highest_incarnation_is_followed() -> None:
     port = free_port()
     with open_session(f"127.0.0.1:{port}") as session:
