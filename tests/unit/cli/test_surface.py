@@ -111,6 +111,7 @@ SURFACE = {
         "--tls-cert",
         "--tls-key",
         "--until-eof",
+        "--on-order",
     ],
     "storage": [],
     "storage list": ["--on", "--json"],

@@ -41,7 +41,7 @@ def objects(queue: str | None = None) -> list[dict[str, Any]]:
         return {"kind": kind, "metadata": metadata, **more}
 
     workers = labels("it", "worker") | ({QUEUE: queue} if queue else {})
-    spec = {"selector": {}, "template": {}}
+    spec = {"replicas": 1, "selector": {}, "template": {}}
     return [
         made("Job", "headway-it", workers, apiVersion="batch/v1", spec={"template": {}}),
         made("ConfigMap", "headway-it-record", labels("it"), apiVersion="v1"),
