@@ -26,7 +26,7 @@ AWAY_SECONDS = 10.0
 
 def start(lab: Lab, nodes: int) -> None:
     lab.change_target(coordinator={**lab.target()["coordinator"], "standby": True})
-    lab.headway("run", "--on", "lab", "--nodes", str(nodes))
+    lab.headway("run", "--on", "lab", "--nodes", str(nodes), seconds=400)
     lab.wait_for_workers(nodes)
     wait_for("a standby", lab.standby, STANDBY_SECONDS)
     lab.wait_for_step(lab.step() + 5)
