@@ -40,7 +40,7 @@ def say(words: str) -> None:
 
 def main(name: str) -> None:
     clock = SystemClock()
-    keeper_module.HTTP_PORT = PORT + 1
+    vars(keeper_module)["HTTP_PORT"] = PORT + 1
     resolved = resolve(
         load_run(FOLDER / "run.yaml", ["data.train=prepared", "elastic=live"]),
         Hardware(cores=2, cuda_devices=0),
