@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headway.clock import SystemClock
 from headway.kube.client import KubeClient
-from headway.kube.lease_object import KubeLease
+from headway.kube.lease_object import KubeLease, only_while
 from headway.launch import keeper as keeper_module
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.keeper import Keeper
@@ -55,7 +55,7 @@ def main(name: str) -> None:
         own = KubeClient.from_kubeconfig(None, "ml")
         object_ = KubeLease(own, "headway-it-coordinator", BootClock(), DURATION_SECONDS)
         lease = LeaseKeeper(object_, name, BootClock(), say)
-        kube.only_while(lease.is_held)
+        only_while(lease.is_held, kube)
     keeper = KeeperOverFolder(
         kube,
         resolved,

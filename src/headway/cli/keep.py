@@ -18,6 +18,7 @@ def keep() -> None:
     from headway.clock import SystemClock, stamp
     from headway.kube.client import KubeClient
     from headway.kube.kinds import parse_kinds
+    from headway.kube.lease_object import only_while
     from headway.kube.node_prices import NodePrices
     from headway.kube.versions import require_launchers_version
     from headway.launch.keeper import Keeper
@@ -53,7 +54,7 @@ def keep() -> None:
         lease = None
         if lease_name is not None:
             lease = LeaseKeeper.of_pod(lease_name, process, say_with_time)
-            kube.only_while(lease.is_held)
+            only_while(lease.is_held, kube)
         keeper = Keeper(
             kube,
             resolved,

@@ -91,10 +91,6 @@ class NotLoggedIn(RequestRefused):
     """The API server does not know the user."""
 
 
-class NotActing(ClusterUnreachable):
-    """This process does not hold the run's Lease any more: another acts in its place."""
-
-
 class PodForbidden(RequestRefused):
     """The user may use neither port-forward nor proxy."""
 
@@ -145,15 +141,10 @@ class KubeClient:
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
         return cls._of(in_cluster_client(call_seconds), namespace)
 
-    def only_while(self, is_acting: Callable[[], bool]) -> None:
-        """From now on, calls are refused while this process does not act, from whatever thread."""
-
-        def check(_: httpx2.Request) -> None:
-            if not is_acting():
-                raise NotActing("another coordinator acts for this run")
-
+    def check_calls(self, check: Callable[[], None]) -> None:
+        """Before each call, from whatever thread: what it raises is raised there."""
         hooks = self._http.event_hooks
-        self._http.event_hooks = {**hooks, "request": [*hooks["request"], check]}
+        self._http.event_hooks = {**hooks, "request": [*hooks["request"], lambda _: check()]}
 
     @classmethod
     def _of(cls, http: httpx2.Client, namespace: str) -> KubeClient:

@@ -3,14 +3,19 @@ changed only if it still is as it was read, so of two pods that want it one succ
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
 from headway.clock import Clock, stamp
 from headway.errors import HeadwayError
-from headway.kube.client import Conflict, KubeClient
+from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
 from headway.kube.names import LAUNCH, Object, lease_object
 from headway.kube.rbac import LEASES
+
+
+class NotActing(ClusterUnreachable):
+    """This process does not hold the run's Lease any more: another acts in its place."""
 
 
 @dataclass(frozen=True)
@@ -38,6 +43,16 @@ def lease_holder(kube: KubeClient, run: str) -> str:
     with suppress(HeadwayError):
         return _found(kube.call("GET", _path(kube, lease_object(run)))).holder.partition("_")[0]
     return ""
+
+
+def only_while(is_acting: Callable[[], bool], kube: KubeClient) -> None:
+    """From now on, its calls are refused while this process does not act."""
+
+    def check() -> None:
+        if not is_acting():
+            raise NotActing("another coordinator acts for this run")
+
+    kube.check_calls(check)
 
 
 class KubeLease:

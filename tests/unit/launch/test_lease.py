@@ -11,8 +11,8 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, KubeClient, NotActing
-from headway.kube.lease_object import FoundLease, KubeLease, lease_holder
+from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.lease_object import FoundLease, KubeLease, NotActing, lease_holder, only_while
 from headway.launch import lease as lease_module
 from headway.launch.lease import (
     DURATION_SECONDS,
@@ -282,7 +282,7 @@ def test_who_acts_is_not_known_without_a_lease(kube: FakeKube) -> None:
 
 def test_calls_of_one_that_does_not_act_are_refused(kube: FakeKube) -> None:
     client, is_acting = KubeClient.from_kubeconfig(None, "ml"), True
-    client.only_while(lambda: is_acting)
+    only_while(lambda: is_acting, client)
     kube.job("it")
     assert client.job("headway-it") is not None
     is_acting = False
