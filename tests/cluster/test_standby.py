@@ -17,6 +17,7 @@ from support.waiting import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
+START_SECONDS = 400.0
 NEXT_STEP_SECONDS = 10.0
 STANDBY_SECONDS = 120.0
 GONE_SECONDS = 60.0
@@ -26,10 +27,10 @@ AWAY_SECONDS = 10.0
 
 def start(lab: Lab, nodes: int) -> None:
     lab.change_target(coordinator={**lab.target()["coordinator"], "standby": True})
-    lab.headway("run", "--on", "lab", "--nodes", str(nodes), seconds=400)
-    lab.wait_for_workers(nodes)
+    lab.headway("run", "--on", "lab", "--nodes", str(nodes), seconds=START_SECONDS)
+    lab.wait_for_workers(nodes, START_SECONDS)
     wait_for("a standby", lab.standby, STANDBY_SECONDS)
-    lab.wait_for_step(lab.step() + 5)
+    lab.wait_for_step(lab.step() + 5, START_SECONDS)
 
 
 def standby_beside_a_worker(lab: Lab) -> dict[str, Any]:
