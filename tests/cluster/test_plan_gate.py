@@ -78,5 +78,3 @@ def test_what_the_plan_refuses_is_launched_anyway(
         command.interrupt()
     (pod,) = lab.pods()
     assert pod["spec"]["containers"][0]["resources"]["limits"][DEVICE] == "1"
-    lab.headway("delete", "it", "--on", "lab", "--yes")
-    wait_for("nothing to be left", lambda: lab.objects() == [], 120)
