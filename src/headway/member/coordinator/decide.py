@@ -229,9 +229,11 @@ class Membership:
 
     def _note_lateness(self, worker: WorkerRecord, now: float) -> None:
         """Not of one that was lost by it: a process that was suspended for a minute says nothing
-        of the pauses of others. One that starts imports modules, which nobody waits for."""
-        late = now - worker.heard - HEARTBEAT_SECONDS
-        if late > 0 and not worker.gone and worker.name in self.state.progress.members:
+        of the pauses of others. Nor before all members have the run's state: one that starts
+        imports modules and builds its model."""
+        late, progress = now - worker.heard - HEARTBEAT_SECONDS, self.state.progress
+        is_member = worker.name in progress.members and progress.established
+        if late > 0 and is_member and not worker.gone:
             self.state.lateness.note(late, now)
 
     def _received(self, worker: WorkerRecord, status: WorkerStatus, now: float) -> list[Decision]:

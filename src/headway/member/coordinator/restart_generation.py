@@ -12,6 +12,7 @@ from headway.member.coordinator.nodes import Node, domains_of
 from headway.member.coordinator.state import MembershipState, WorkerRecord
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.identity import parse
+from headway.member.protocol.wire import HEARTBEAT_SECONDS
 
 
 def next_restart(state: MembershipState, now: float) -> Generation | None:
@@ -58,7 +59,9 @@ def _awaited(state: MembershipState, now: float, gone: list[WorkerRecord]) -> tu
 
 
 def _is_silent(state: MembershipState, worker: WorkerRecord, now: float) -> bool:
-    return now - worker.heard > state.rules.suspected_seconds
+    """For as long as one that is lost, or up to a heartbeat less."""
+    limit = state.silence_limit(now) - HEARTBEAT_SECONDS
+    return now - worker.heard > max(state.rules.suspected_seconds, limit)
 
 
 def _num_domains(state: MembershipState, num_nodes: int) -> int:

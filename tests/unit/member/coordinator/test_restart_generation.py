@@ -99,6 +99,26 @@ def test_one_that_was_silent_for_a_moment_comes_back_with_the_others() -> None:
     assert drive.workers == workers(2, "n0", "n2")
 
 
+def test_where_pauses_are_long_one_that_pauses_is_waited_for() -> None:
+    """When another is lost it has been silent for less time than it may."""
+    drive = started()
+    drive.membership.state.lateness.note(3.0, drive.now)
+    assert drive.membership.state.silence_limit(drive.now) == 7
+    drive.quiet.add("n2.1/0")
+    drive.wait(4)
+    drive.close("n1.1/0")
+    drive.wait(0.4)
+    assert drive.workers == []
+    drive.close("n0.1/0")
+    drive.close("n2.1/0")
+    drive.open(*workers(2, "n0"))
+    drive.wait(RULES.join_seconds + 0.2)
+    assert drive.workers == [], "alone it would have to start again for the other"
+    drive.open(*workers(2, "n2"))
+    drive.wait(RULES.join_seconds + 0.2)
+    assert drive.workers == workers(2, "n0", "n2")
+
+
 def test_one_that_was_not_lost_is_waited_for_as_in_the_beginning() -> None:
     drive = started()
     drive.close("n1.1/0")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from headway.member.coordinator.decide import Membership
 from headway.member.coordinator.rules import Rules
 from headway.member.coordinator.silence import RecentLateness, silence_limit
+from headway.member.protocol.generation import nobody
 from support.membership.drive import Drive, started
 
 RULES = Rules(max_domains=64)
@@ -71,6 +73,26 @@ def test_one_that_was_lost_by_its_silence_lengthens_nobody_elses() -> None:
     drive.quiet.clear()
     drive.wait(5)
     assert "w1" in drive.workers, "it came back"
+    assert drive.membership.state.silence_limit(drive.now) == pytest.approx(1.5, abs=0.1)
+
+
+def test_one_that_is_late_while_it_builds_its_model_lengthens_nobody_elses() -> None:
+    """It says nothing of the pauses of members that train."""
+    rules = Rules(max_domains=4)
+    drive = Drive(Membership(rules, 1, nobody(1), 0.0))
+    drive.open(*(f"w{number}" for number in range(4)))
+    while not drive.published:
+        drive.wait(0.1)
+    number = drive.current.number
+    for worker in drive.workers:
+        drive.tell(worker, seen=number, entered=number, went=number)
+    drive.quiet.add("w1")
+    drive.wait(3.9)
+    drive.quiet.clear()
+    drive.wait(0.1)
+    for worker in drive.workers:
+        drive.tell(worker, healed=number)
+    assert drive.membership.established
     assert drive.membership.state.silence_limit(drive.now) == pytest.approx(1.5, abs=0.1)
 
 
