@@ -98,6 +98,8 @@ class PeerSnapshots:
         self._peers: PeerAddresses | None = None
         self._world: World | None = None
         self._mapped: dict[Path, torch.Tensor] = {}
+        self.damaged: set[Name] = set()
+        """Those of which some was loaded before the rest was found to be unreadable."""
         self._host_copies = HostCopies()
 
     # Meeting the others
@@ -144,6 +146,13 @@ class PeerSnapshots:
         self._needed = name
         self.has_resumed = True
 
+    def forget_damaged(self) -> None:
+        """No process meets them again."""
+        if self._memory is not None:
+            for file in self._memory.complete_parts():
+                if file.name in self.damaged:
+                    file.clear()
+
     # At each step
 
     @property
@@ -167,7 +176,8 @@ class PeerSnapshots:
         if not agreed.snapshot_done or self.is_off:
             return
         self._end_pending(training.step, agreed.snapshot_failed)
-        if self.is_off or not self._is_due(training.step) or agreed.stop or agreed.over:
+        # Also before a planned change: if its checkpoint cannot be saved, training continues.
+        if self.is_off or not self._is_due(training.step) or agreed.stop:
             return
         self._last_step = training.step
         self._pending = (training.step, training.committed_in)
@@ -194,6 +204,9 @@ class PeerSnapshots:
                 self._failure = None
             if self._num_failures >= MOST_FAILURES:
                 self.is_off = True
+                self._mapped.clear()
+                if self._memory is not None:
+                    self._memory.remove_all_but(self._needed)
                 if self._rank == 0:
                     self._journal.note("snapshots_off", step=step, failures=self._num_failures)
         self._pending = None
@@ -286,6 +299,8 @@ class PeerSnapshots:
             self._keep_neighbours(name)
         except (NoRoom, OSError) as error:
             self._failure = str(error)
+        except Exception as error:  # noqa: BLE001 - recorded; without words it would count as complete
+            self._failure = f"{type(error).__name__}: {error}"
 
     def _keep_neighbours(self, name: Name) -> None:
         assert self._peers is not None

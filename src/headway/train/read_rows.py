@@ -92,7 +92,10 @@ class SharedRows:
                 self._files.get(file),
             ):
                 reads.end_oldest()
-        if not is_shared:
+        if is_shared:
+            num_bytes = sum(p.end - p.start for pieces in self._pieces.values() for p in pieces)
+            assert self._bounds[-1] == num_bytes, f"a file of {self._folder} ends early"
+        else:
             for file, pieces in self._pieces.items():
                 assert all(p.is_filled for p in pieces), f"{self._folder}/{file} ends early"
 

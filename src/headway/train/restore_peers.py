@@ -112,7 +112,11 @@ def _load(
     problem = mismatch(manifest, training)
     if problem is not None:
         return problem  # the same on all
-    return load_or_problem(training, store, FoundCheckpoint(*snapshot.name), manifest, world)
+    found_one = FoundCheckpoint(*snapshot.name)
+    problem = load_or_problem(training, store, found_one, manifest, world)  # COLLECTIVE
+    if problem is not None:
+        peers.damaged.add(snapshot.name)
+    return problem
 
 
 def _manifest(found: list[PartFacts]) -> CheckpointManifest:

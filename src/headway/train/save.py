@@ -71,6 +71,13 @@ class SaveSchedule:
         self.last = self.clock.monotonic()
         self.owed = False
 
+    def resumed(self, step: int, saved_step: int) -> None:
+        """After a loss, from a state that is newer than the newest checkpoint: one that was due in
+        between was not completed."""
+        for interval in (self.every, self.milestones):
+            if interval is not None and interval.is_by_steps:
+                self.owed = self.owed or interval.newest_due(step) > saved_step
+
     def due(self, step: int) -> bool:
         """Asked for every step. A save that is due while another is being written stays due."""
         regular = self.every.is_due(step, self.clock.monotonic() - self.last)

@@ -13,9 +13,11 @@ written to a disk, and nothing survives the node.
 from __future__ import annotations
 
 import errno
+import fcntl
 import mmap
 import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,6 +32,10 @@ KINDS: tuple[Kind, ...] = ("own", "kept")
 IN_A_POD = "; in a pod: pod.shared_memory of the target, and pod.resources.memory"
 COPIES = 2
 """Of each kind: the newest complete one stays until the next is complete everywhere."""
+LEFT_ALONE = 10
+"""One part in so many of /dev/shm, and of the memory that this process may use..."""
+MOST_LEFT_ALONE = 2**30
+"""... but no more bytes, for all that is not snapshots: NCCL's buffers, copies for checkpoints."""
 
 
 class NoRoom(Exception):
@@ -93,17 +99,26 @@ class PartFile:
         if before == num_bytes:
             return
         self.clear()
+        # One rank of the node after the other: all would see the same memory as free.
+        with _locked(self.path.parent.parent):
+            self._reserve(before, num_bytes, memory)
+
+    def _reserve(self, before: int, num_bytes: int, memory: Memory) -> None:
         more = num_bytes - before
-        room = min(_free_bytes(self.path.parent), memory.available_bytes())
-        if more > room:
+        room, left_alone = _room(self.path.parent, memory)
+        if more > max(0, room):
             raise NoRoom(
                 f"{byte_size(more)} more in {self.path.parent} are needed and "
-                f"{byte_size(max(0, room))} are free{IN_A_POD}"
+                f"{byte_size(max(0, room))} are free besides {byte_size(left_alone)} that are left "
+                f"alone{IN_A_POD}"
             )
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            os.ftruncate(descriptor, num_bytes)
-            if num_bytes:
+            if more < 0:
+                os.ftruncate(descriptor, num_bytes)
+            else:
+                # Makes the file longer only when it has the memory: a worker that dies before that
+                # leaves none of this size without it.
                 os.posix_fallocate(descriptor, 0, num_bytes)
         except OSError as error:
             os.ftruncate(descriptor, before)
@@ -163,12 +178,28 @@ class SnapshotMemory:
         file.clear()
         return file
 
-    def remove(self) -> None:
+    def remove_all_but(self, needed: Name | None) -> None:
         for file in self.files:
-            file.clear()
-            file.path.unlink(missing_ok=True)
+            if file.name is None or file.name != needed:
+                file.clear()
+                file.path.unlink(missing_ok=True)
 
 
-def _free_bytes(folder: Path) -> int:
+def _room(folder: Path, memory: Memory) -> tuple[int, int]:
+    """Bytes that snapshots may still take, and those that are free besides."""
     found = os.statvfs(folder)
-    return found.f_bavail * found.f_frsize
+    size, free = (number * found.f_frsize for number in (found.f_blocks, found.f_bavail))
+    limits = ((size, free), (memory.limit_bytes(), memory.available_bytes()))
+    left_alone = [min(most // LEFT_ALONE, MOST_LEFT_ALONE) for most, _ in limits]
+    return min((free - left, left) for (_, free), left in zip(limits, left_alone, strict=True))
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """Of a node, whose ranks are ended together: none waits for one that was suspended."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -31,6 +31,11 @@ TOKEN_BYTES = 16
 IDLE_SECONDS = 60.0
 """After which a connection without a request, or one that does not take its answer, is closed."""
 CONNECT_SECONDS = 10.0
+"""Also for the first request, which follows at once."""
+MOST_UNPROVEN = 64
+"""Connections that have not shown the token yet. More wait until one of them has, or is closed."""
+ACCEPT_PAUSE_SECONDS = 0.2
+"""After an error: too many open files, say."""
 MOST_FACTS_BYTES = 2**30
 LOOPBACK = "127.0.0.1"
 
@@ -61,35 +66,55 @@ class SnapshotServer:
         self.token = b""
         """None is accepted before it is set."""
         self._find = find
+        self._unproven = threading.Semaphore(MOST_UNPROVEN)
+        self._closed = threading.Event()
         self._socket = bound_to(host, 0)
         self._socket.listen(64)
         self.address: Address = self._socket.getsockname()[:2]
         threading.Thread(target=self._accept, name="headway-snapshots", daemon=True).start()
 
     def close(self) -> None:
+        self._closed.set()
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
     def _accept(self) -> None:
-        while True:
+        while not self._closed.is_set():
+            self._unproven.acquire()
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
-                return  # closed
-            threading.Thread(
-                target=self._serve, args=(connection,), name="headway-snapshot", daemon=True
-            ).start()
+                threading.Thread(
+                    target=self._serve, args=(connection,), name="headway-snapshot", daemon=True
+                ).start()
+            except (OSError, RuntimeError):  # RuntimeError: no more threads
+                self._unproven.release()
+                self._closed.wait(ACCEPT_PAUSE_SECONDS)
 
     def _serve(self, connection: socket.socket) -> None:
         with connection, suppress(OSError):
-            connection.settimeout(IDLE_SECONDS)
-            request = bytearray(REQUEST.size)
-            while _receive(connection, memoryview(request)):
-                token, step, generation, part, start, length = REQUEST.unpack(request)
-                if not self.token or not hmac.compare_digest(token, self.token):
-                    return
+            try:
+                request = self._first_request(connection)
+            finally:
+                self._unproven.release()
+            while request is not None:
+                _, step, generation, part, start, length = REQUEST.unpack(request)
                 self._answer(connection, (step, generation), part, start, length)
+                request = self._request(connection)
+
+    def _first_request(self, connection: socket.socket) -> bytearray | None:
+        connection.settimeout(CONNECT_SECONDS)
+        request = self._request(connection)
+        connection.settimeout(IDLE_SECONDS)
+        return request
+
+    def _request(self, connection: socket.socket) -> bytearray | None:
+        """None: there are no more, or this one has not the token."""
+        request = bytearray(REQUEST.size)
+        is_whole = _receive(connection, memoryview(request))
+        token = request[:TOKEN_BYTES]
+        has_token = is_whole and self.token and hmac.compare_digest(token, self.token)
+        return request if has_token else None
 
     def _answer(
         self, connection: socket.socket, name: Name, part: int, start: int, length: int

@@ -283,6 +283,14 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     resumed = restore_newest(training, run.directory, world, run.journal)
     if resumed is None and was_at != 0:
         raise Diverged("no worker has the run's state and nothing was saved: the run starts over")
+    if resumed is None and run.snapshots is not None and run.snapshots.damaged:
+        # Some of it is in the model now, and nothing was saved that would replace all of it.
+        step = max(step for step, _ in run.snapshots.damaged)
+        run.snapshots.forget_damaged()
+        raise Diverged(
+            f"step {step} is damaged in the memory of the nodes and nothing was saved: the run "
+            "starts over"
+        )
     if training.step > training.total_steps:
         raise BadInput(
             f"train_for is {training.total_steps} steps, but the run is already at step "
@@ -306,6 +314,7 @@ def _continue_from(run: WorkerRun, kept: PartFacts) -> None:
     run.training.evaluated_step = run.training.step
     run.recorder.replace_kept_records(kept.records)
     run.saver.saved = kept.saved
+    run.save_schedule.resumed(run.training.step, run.saver.saved_step or 0)
     if kept.saved_at is not None:
         age = max(0.0, run.clock.now() - kept.saved_at)
         run.saver.saved_at = run.save_schedule.last = run.clock.monotonic() - age

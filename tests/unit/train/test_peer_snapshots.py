@@ -10,13 +10,17 @@ from typing import Any
 import pytest
 import torch
 
+from headway.errors import PeerLost
 from headway.memory_limits import Memory
+from headway.spec.stepped_interval import SteppedInterval
 from headway.state.generations import begin_generation
 from headway.state.run_directory import RunDirectory
 from headway.train.peer_snapshots import MOST_FAILURES, PeerSnapshots
 from headway.train.restore_peers import restore_from_peers
+from headway.train.save import SaveSchedule
 from headway.train.snapshot_memory import PartFacts, SnapshotMemory
 from headway.train.step import Agreed
+from headway.train.worker_run import _restore
 
 from .conftest import Little
 
@@ -66,6 +70,24 @@ class Node:
             self.lines.append({"step": self.little.train.step, "generation": 1})
             self.peers.after_step(self.little.train, agreed, self.little.saver, self.recorder)
         self.peers.wait()
+
+    def run(self, every: str = "10min", milestones: str | None = None) -> Any:
+        """What a WorkerRun is to restoring."""
+        little = self.little
+        little.train.total_steps = 1000
+        kept = None if milestones is None else SteppedInterval.parse(milestones)
+        return SimpleNamespace(
+            training=little.train,
+            snapshots=self.peers,
+            directory=little.directory,
+            journal=little.journal,
+            saver=little.saver,
+            save_schedule=SaveSchedule(SteppedInterval.parse(every), kept, little.clock),
+            recorder=SimpleNamespace(replace_kept_records=lambda records: None),
+            clock=little.clock,
+            built=SimpleNamespace(weights=None),
+            evaluator=SimpleNamespace(sample=little.saver.sample),
+        )
 
     @property
     def held_steps(self) -> list[int]:
@@ -147,6 +169,75 @@ def test_a_damaged_one_is_passed_over_with_the_reason(directory: RunDirectory) -
     assert event["reason"] == "rank-0.safetensors is damaged: wrong digest"
 
 
+def damage(node: Node, step: int) -> None:
+    found = node.memory.find((step, 1), 0)
+    assert found is not None
+    content = bytearray(found.path.read_bytes())
+    content[-1] ^= 1
+    found.path.write_bytes(content)
+
+
+def test_a_run_never_begins_with_some_weights_of_a_damaged_one(directory: RunDirectory) -> None:
+    """Some have been read when the damage is found, and there is no checkpoint to replace them."""
+    first = Node(directory, 1).begin()
+    first.step(3)
+    damage(first, 1)
+    second = Node(directory, 2)
+    with pytest.raises(PeerLost, match="step 1 is damaged in the memory of the nodes"):
+        _restore(second.run(), second.little.world)
+    third = Node(directory, 3)
+    assert third.held_steps == [], "new processes do not meet it again"
+    assert _restore(third.run(), third.little.world) is None
+
+
+def test_a_checkpoint_replaces_all_of_a_damaged_one(directory: RunDirectory) -> None:
+    first = Node(directory, 1).begin()
+    first.step(3)
+    first.little.save()
+    state = first.little.state()
+    first.step(7)
+    damage(first, 10)
+    second = Node(directory, 2)
+    assert _restore(second.run(), second.little.world) == 3
+    assert same(second.little.state(), state)
+
+
+@pytest.mark.parametrize(
+    ("every", "milestones", "is_owed"),
+    [
+        ("8 steps", None, True),
+        ("20 steps", None, False),
+        ("10min", None, False),
+        ("10min", "8 steps", True),
+        ("3 steps", "20 steps", True),
+        ("20 steps", "20 steps", False),
+    ],
+)
+def test_a_checkpoint_that_was_being_written_is_due_at_once(
+    directory: RunDirectory, every: str, milestones: str | None, is_owed: bool
+) -> None:
+    """Otherwise a loss during each of them would leave the run without any."""
+    first = Node(directory, 1).begin()
+    first.step(3)
+    first.little.save()
+    first.step(8)
+    second = Node(directory, 2)
+    run = second.run(every, milestones)
+    assert _restore(run, second.little.world) == 10
+    assert run.save_schedule.due(11) == is_owed
+
+
+def test_one_that_was_saved_is_not_due_again(directory: RunDirectory) -> None:
+    first = Node(directory, 1).begin()
+    first.step(8)
+    first.little.save()
+    first.step(4)
+    second = Node(directory, 2)
+    run = second.run("8 steps", "4 steps")
+    assert _restore(run, second.little.world) == 10
+    assert not run.save_schedule.due(11)
+
+
 def test_of_other_settings_none_is_taken(directory: RunDirectory) -> None:
     first = Node(directory, 1).begin()
     first.step(3)
@@ -178,8 +269,9 @@ def test_the_newest_complete_one_is_never_overwritten(directory: RunDirectory) -
     node.step(20, DONE)
     assert 1 not in node.held_steps
     assert len(node.held_steps) == 2
+    complete = max(node.held_steps)
     node.step(30, FAILED)
-    assert max(node.held_steps) - min(node.held_steps) >= EVERY - 1
+    assert complete in node.held_steps
     assert node.peers.is_off
 
 
@@ -215,3 +307,42 @@ def test_without_memory_training_continues_without_snapshots(
     (off,) = node.little.events("snapshots_off")
     assert off["failures"] == MOST_FAILURES
     assert node.held_steps == []
+
+
+def test_one_that_fails_for_whatever_reason_is_none(directory: RunDirectory) -> None:
+    """Else it would count as complete everywhere, and the one before it be replaced."""
+    node = Node(directory, 1).begin()
+    node.lines.append({"step": 1, "generation": 1, "odd": object()})
+    node.step(1)
+    assert node.held_steps == []
+    assert node.peers.has_failed
+    node.step(1, FAILED)
+    (event,) = node.little.events("snapshot_failed")
+    assert event["reason"].startswith("TypeError: ")
+
+
+def test_there_are_some_while_a_planned_change_waits_for_its_checkpoint(
+    directory: RunDirectory,
+) -> None:
+    """The store fails: until it is back the run trains on, and may lose a node."""
+    node = Node(directory, 1).begin()
+    node.step(12, Agreed(over=True, snapshot_done=True))
+    assert node.held_steps == [1, 10]
+    node.step(12, Agreed(stop=True, snapshot_done=True))
+    assert node.held_steps == [1, 10], "a worker that stops saves, or its run has failed"
+
+
+def test_when_no_more_are_taken_only_the_newest_complete_one_takes_memory(
+    directory: RunDirectory,
+) -> None:
+    node = Node(directory, 1).begin()
+    node.step(12)
+    assert node.held_steps == [1, 10]
+    node.step(30, FAILED)
+    assert node.peers.is_off
+    assert node.held_steps == [10]
+    files = [file.path for file in node.memory.files if file.path.exists()]
+    found = node.memory.find((10, 1), 0)
+    assert found is not None
+    assert files == [found.path]
+    assert Node(directory, 2).restore() is not None

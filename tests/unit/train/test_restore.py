@@ -20,6 +20,8 @@ from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
     FoundCheckpoint,
+    StoredTensor,
+    TensorChunk,
     candidates,
     find_checkpoint,
     folder_of,
@@ -32,7 +34,7 @@ from headway.state.stored_file import WholeFile
 from headway.train import safetensors_file
 from headway.train.collectives import WorkerGroup
 from headway.train.outages import outage_restarts
-from headway.train.read_rows import SharedRows
+from headway.train.read_rows import SharedRows, WantedRows
 from headway.train.restore import VISIBLE_SECONDS, load_weights, manifest_seen_here
 from headway.train.world import RankPlacement, World
 from support.clock import Patient
@@ -226,6 +228,21 @@ def test_together_they_read_each_byte_once(
     for worker in workers:
         worker.advance(2)
         assert same(worker.state(), workers[0].state())
+
+
+@pytest.mark.parametrize("num_readers", [1, 2])
+def test_a_manifest_that_promises_more_rows_than_its_file_has_is_no_state(
+    directory: RunDirectory, num_readers: int
+) -> None:
+    saved(directory, 3)
+    found, manifest = find_checkpoint(directory)
+    file = manifest.files["rank-0.safetensors"]
+    chunk = TensorChunk(file="rank-0.safetensors", start=0, rows=8, offset=file.size - 16)
+    stored = StoredTensor(dtype="F32", shape=(8,), chunks=(chunk,))
+    wanted = [WantedRows(torch.zeros(8), 0, stored)]
+    rows = SharedRows(wanted, manifest.files, directory.store, found.folder, 0, num_readers)
+    with pytest.raises(AssertionError, match="ends early"):
+        rows.read_share()
 
 
 @pytest.mark.parametrize("byte", [-1, -100, -250])

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import socket
+import threading
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,6 +16,7 @@ from headway.launch.folder_in_memory import folder_in_memory
 from headway.memory_limits import Memory
 from headway.train.snapshot_memory import NoRoom, PartFacts, PartFile, SnapshotMemory
 from headway.train.snapshot_server import (
+    MOST_UNPROVEN,
     PartMissing,
     PartReader,
     PartStore,
@@ -22,12 +28,15 @@ TOKEN = b"0123456789abcdef"
 
 
 class Roomy(Memory):
-    def __init__(self, free: int = 2**40) -> None:
+    def __init__(self, free: int = 2**40, limit: int = 0) -> None:
         super().__init__()
-        self._free = free
+        self._free, self._limit = free, limit
 
     def available_bytes(self) -> int:
         return self._free
+
+    def limit_bytes(self) -> int:
+        return self._limit
 
 
 def facts(step: int, part: int = 0) -> PartFacts:
@@ -81,6 +90,71 @@ def test_too_little_memory_is_refused_with_the_bytes(tmp_path: Path) -> None:
     assert os.stat(file.path).st_blocks * 512 >= 2**20, "reserved, not only promised"
 
 
+def test_some_memory_is_left_to_everything_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a pod's limit, or the worker would be killed; and of /dev/shm, which NCCL uses, too."""
+    file = SnapshotMemory(tmp_path / "node").replaceable("own", None)
+    wanted = 100 * 2**20
+    with pytest.raises(NoRoom, match=r"97\.6 MiB are free besides 102\.4 MiB that are left alone"):
+        file.resize(wanted, Roomy(free=200 * 2**20, limit=2**30))
+    filesystem = SimpleNamespace(f_frsize=2**20, f_bavail=200, f_blocks=2**10)
+    monkeypatch.setattr(os, "statvfs", lambda _: filesystem)
+    with pytest.raises(NoRoom, match=r"97\.6 MiB are free besides 102\.4 MiB that are left alone"):
+        file.resize(wanted, Roomy())
+    filesystem.f_bavail, filesystem.f_blocks = 2**20 + 50, 2**20
+    file.resize(wanted, Roomy(free=2**40, limit=2**42))
+
+
+def test_memory_is_reserved_again_after_a_worker_that_died_while_it_reserved_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its successor would be ended by the first page that is missing."""
+
+    def die(*_: int) -> None:
+        raise SystemExit
+
+    file = SnapshotMemory(tmp_path / "node", Roomy()).replaceable("own", None)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "posix_fallocate", die)
+        with pytest.raises(SystemExit):
+            file.resize(2**20, Roomy())
+    after = SnapshotMemory(tmp_path / "node", Roomy()).replaceable("own", None)
+    with pytest.raises(NoRoom):
+        after.resize(2**20, Roomy(free=1000))
+    after.resize(2**20, Roomy())
+    assert os.stat(after.path).st_blocks * 512 >= 2**20
+    after.resize(2**10, Roomy(free=0, limit=2**30))
+    assert after.size == 2**10, "smaller again"
+
+
+def test_ranks_of_a_node_do_not_reserve_the_same_memory_twice(tmp_path: Path) -> None:
+    size, both_look = 2**20, threading.Barrier(2)
+
+    class OneFits(Roomy):
+        def available_bytes(self) -> int:
+            used = sum(file.stat().st_size for file in tmp_path.glob("*/*.safetensors"))
+            with suppress(threading.BrokenBarrierError):
+                both_look.wait(0.5)
+            return size - used
+
+    refused = []
+
+    def reserve(rank: int) -> None:
+        memory = SnapshotMemory(tmp_path / f"rank-{rank}", OneFits())
+        try:
+            memory.replaceable("own", None).resize(size, memory.memory)
+        except NoRoom as error:
+            refused.append(error)
+
+    ranks = [threading.Thread(target=reserve, args=(rank,)) for rank in range(2)]
+    for thread in ranks:
+        thread.start()
+    for thread in ranks:
+        thread.join()
+    assert len(refused) == 1
+
+
 def test_memory_that_is_left_below_the_limit_of_a_pod(tmp_path: Path) -> None:
     (tmp_path / "proc/self").mkdir(parents=True)
     (tmp_path / "proc/meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:  8000 kB\n")
@@ -128,6 +202,42 @@ def test_nobody_without_the_token_reads_anything(memory: SnapshotMemory) -> None
     server.token = TOKEN
     with pytest.raises(ConnectionError):
         PartReader(server.address, bytes(16)).facts((10, 2), 0)
+    server.close()
+
+
+def test_a_server_outlives_an_error_of_a_connection(
+    memory: SnapshotMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(memory, 10, b"ten")
+    accept, failures = socket.socket.accept, iter(range(2))
+
+    def fail_twice(self: socket.socket) -> tuple[socket.socket, object]:
+        if next(failures, None) is not None:
+            raise OSError(errno.EMFILE, "too many open files")
+        return accept(self)
+
+    monkeypatch.setattr(socket.socket, "accept", fail_twice)
+    server = SnapshotServer("127.0.0.1", memory.find)
+    server.token = TOKEN
+    assert PartReader(server.address, TOKEN).facts((10, 2), 0) == facts(10)
+    server.close()
+
+
+def test_connections_without_the_token_take_few_threads(memory: SnapshotMemory) -> None:
+    filled(memory, 10, b"ten")
+    before = threading.active_count()
+    server = SnapshotServer("127.0.0.1", memory.find)
+    server.token = TOKEN
+    readers = [PartReader(server.address, TOKEN) for _ in range(MOST_UNPROVEN)]
+    for reader in readers:
+        reader.facts((10, 2), 0)
+    idle = [socket.create_connection(server.address) for _ in range(MOST_UNPROVEN + 20)]
+    for reader in readers:
+        assert reader.facts((10, 2), 0) == facts(10), "those that have shown it are not held up"
+    assert threading.active_count() - before <= 1 + len(readers) + MOST_UNPROVEN
+    for connection in idle:
+        connection.close()
+    assert PartReader(server.address, TOKEN).facts((10, 2), 0) == facts(10)
     server.close()
 
 
