@@ -185,6 +185,9 @@ bench-silence: install ## living members that a group of 5,000 loses by their si
 bench-buckets: install ## seconds to all-reduce 64 MiB by number of processes (SIZES=2,4,8,16) and size of the buckets
 	$(BENCH).buckets
 
+bench-old-run: install ## a save, a change, status and list after GENERATIONS=10000 and 10^6 steps beside a young run, on an S3 server; 10 minutes
+	$(BENCH).old_run
+
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
 

@@ -12,7 +12,7 @@ from headway.http_server import HttpServer, Pages
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_pages import run_pages
 from headway.member.protocol.sockets import bound_to
-from headway.state.status import watched
+from headway.state.run_history import HistoryReader
 from support.dashboard import (
     alert_queries,
     alert_rules,
@@ -46,7 +46,7 @@ def pages(run: LiveRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pa
     options = ["--http", "127.0.0.1:0"]
     coordinator = CoordinatorProcess("it", str(folder / "members"), folder, options, clock)
     with coordinator.start().wait():
-        yield run_pages(coordinator, watched(run.directory), clock)
+        yield run_pages(coordinator, HistoryReader(run.directory), clock)
 
 
 @pytest.fixture(scope="module")

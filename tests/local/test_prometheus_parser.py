@@ -18,6 +18,7 @@ from headway.http_server import HttpServer
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_pages import run_pages
 from headway.member.protocol.sockets import bound_to
+from headway.state.run_history import HistoryReader
 from support.s3 import CACHE
 from support.scraped_run import samples_of, scraped_run
 
@@ -55,7 +56,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, bytes]
     options = ["--http", "127.0.0.1:0"]
     coordinator = CoordinatorProcess("wiki", str(folder / "members"), folder, options, clock)
     with coordinator.start().wait():
-        pages = run_pages(coordinator, directory, clock)
+        pages = run_pages(coordinator, HistoryReader(directory), clock)
         with HttpServer(bound_to("127.0.0.1", 0), pages, clock) as server:
             address = f"http://127.0.0.1:{server.port}/metrics"
             with build_opener(ProxyHandler({})).open(address, timeout=30) as answer:

@@ -11,6 +11,7 @@ from prometheus_client.samples import Sample
 from headway.clock import Clock, SystemClock, stamp
 from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.run_history import HistoryReader
 from headway.state.spent_money import FILE, Account, NodeRate, PodTime
 
 
@@ -51,7 +52,9 @@ def train(directory: RunDirectory, clock: Clock, step: int) -> None:
 
 def scrape(directory: RunDirectory, num_training: int | None = None) -> list[Sample]:
     """What Prometheus reads of it."""
-    text = generate_latest(RunMetrics(directory, SystemClock(), num_training)).decode()
+    text = generate_latest(
+        RunMetrics(HistoryReader(directory), SystemClock(), num_training)
+    ).decode()
     return samples_of(text)
 
 

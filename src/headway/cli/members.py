@@ -12,21 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headway.member.protocol.identity import WorkerIdentity, parse, replace_names, without_tokens
-from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
 
 Event = Mapping[str, Any]
-
-
-class RunSnapshot(RunDirectory):
-    """A run at one moment: its history is read once."""
-
-    _history: list[Record] | None = None
-
-    def history(self) -> list[Record]:
-        if self._history is None:
-            self._history = super().history()
-        return self._history
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,8 @@ from pathlib import Path
 from headway.cli.output import goodput_text, say, short_count, short_loss, short_time
 from headway.errors import HeadwayError
 from headway.spec.resolve import Resolved
-from headway.state.checkpoints import fenced, found_checkpoints, steps_saved
+from headway.state.checkpoints import newest_saved, steps_saved
 from headway.state.find_run import find_run
-from headway.state.generations import generations
 from headway.state.goodput import goodput
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import MODEL, OUTPUT, RunDirectory
@@ -83,11 +82,8 @@ def _last_and_best(records: list[Record]) -> str:
 
 
 def newest_checkpoint(directory: RunDirectory) -> str | None:
-    known = generations(directory)
-    for found in found_checkpoints(directory):  # the newest first
-        if fenced(found, known) is None:
-            return directory.store.location(found.folder)
-    return None
+    found = newest_saved(directory)
+    return None if found is None else directory.store.location(found.folder)
 
 
 def next_commands(resolved: Resolved, directory: RunDirectory) -> Iterator[str]:

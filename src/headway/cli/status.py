@@ -59,16 +59,18 @@ class StatusHere:
 
 
 def read_here(location: str) -> StatusHere:
-    from headway.cli.members import RunSnapshot, members, newest_launch
+    from headway.cli.members import members, newest_launch
     from headway.clock import SystemClock
-    from headway.state.status import read_status
+    from headway.state.run_directory import RunDirectory
+    from headway.state.run_history import HistoryReader
+    from headway.state.status import status_of
 
-    directory = RunSnapshot(location)
-    found = read_status(directory, SystemClock().now())
-    events = directory.history()
-    launch = newest_launch(events)
+    directory = RunDirectory(location)
+    history = HistoryReader(directory).read()
+    found = status_of(directory, history, SystemClock().now())
+    launch = newest_launch(history.events)
     there = members(directory, launch) if found.state == "running" else []
-    return StatusHere(directory.as_typed, events, found, launch, there)
+    return StatusHere(directory.as_typed, history.events, found, launch, there)
 
 
 def status_lines(here: StatusHere) -> list[tuple[str, str]]:
@@ -85,7 +87,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     from headway.cli.members import newest_launch
     from headway.clock import SystemClock
     from headway.launch.training_wait import reasons_to_wait
-    from headway.state.status import RunStatus, read_status
+    from headway.state.run_history import HistoryReader
+    from headway.state.status import RunStatus, status_of
 
     cluster = run.cluster
     job = cluster.job()
@@ -106,7 +109,8 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     elif not is_active:
         with suppress(NotFound) if on_cluster is not None else nullcontext():
             directory = run.directory()  # none, if it was stopped before it was ever started
-            found, events = read_status(directory, SystemClock().now()), [*directory.history()]
+            history = HistoryReader(directory).read()
+            found, events = status_of(directory, history, SystemClock().now()), [*history.events]
     if found is not None and on_cluster is not None:
         found = replace(found, state=_state_of(found, on_cluster))
     if json_:

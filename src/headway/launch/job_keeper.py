@@ -48,7 +48,8 @@ from headway.launch.scarcity import (
     TryAgain,
 )
 from headway.launch.scarcity_calls import carry_out
-from headway.state.status import spent_seconds, watched
+from headway.state.run_history import HistoryReader
+from headway.state.status import spent_seconds
 
 START_LOOK_SECONDS = 0.5
 """Interval between looks at a Job that was not started yet."""
@@ -99,7 +100,7 @@ class JobKeeper:
         self._kinds = {one.name: one for one in kinds}
         self.is_idle = True
         """The run was stopped or has ended, or its Job was not looked at yet."""
-        self.watched = watched(notes.directory)
+        self.history = HistoryReader(notes.directory)
         self._looked = self._looked_at_budget = -inf
 
     # Its start
@@ -150,7 +151,7 @@ class JobKeeper:
         if facts.gave_back is not None or facts.launch == self._tracker.launch:
             self._pods.replacements.remember(events)
             if self._scarcity is not None:
-                self._scarcity.remember(directory.history())
+                self._scarcity.remember(self.history.read().events)
             self._notes.note("coordinator_lost", how="its pod was replaced")
             return None
         assert facts.launch is not None
@@ -233,7 +234,7 @@ class JobKeeper:
         if self._tracker.budget_seconds is None or now - self._looked_at_budget < BUDGET_SECONDS:
             return None
         self._looked_at_budget = now
-        return spent_seconds(self.watched, self._clock.now())
+        return spent_seconds(self.history.read(), self._clock.now())
 
     def _carry_out(self, decision: JobDecision | ScarcityDecision, job: Job | None) -> None:
         notes = self._notes

@@ -154,7 +154,7 @@ class Keeper:
             if not self.is_over:
                 raise
             return
-        pages = run_pages(coordinator, self.job.watched, self.clock)
+        pages = run_pages(coordinator, self.job.history, self.clock)
         stack.enter_context(HttpServer(bound_to("", HTTP_PORT), pages, self.clock))
         self.pods.watch.start()
         stack.callback(self.pods.watch.stop)

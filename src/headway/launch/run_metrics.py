@@ -6,7 +6,6 @@ lines of the journal, which only grows, so they survive a new keeper.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
@@ -16,8 +15,8 @@ from prometheus_client.registry import Collector
 from headway import __version__
 from headway.clock import Clock, seconds_of
 from headway.state.rewinds import Record
-from headway.state.run_directory import RunDirectory
-from headway.state.status import RunStatus, State, newest_event, read_status
+from headway.state.run_history import HistoryReader
+from headway.state.status import RunStatus, State, newest_event, status_of
 
 PREFIX = "headway_run_"
 COUNTED = {
@@ -31,18 +30,18 @@ COUNTED = {
 
 class RunMetrics(Collector):
     def __init__(
-        self, directory: RunDirectory, clock: Clock, num_training: int | None = None
+        self, reader: HistoryReader, clock: Clock, num_training: int | None = None
     ) -> None:
-        """`directory` is from `watched`: it is read often. `num_training`: workers that train, as
-        the coordinator says, since logs do not tell that all are gone; None: it does not answer."""
-        self._directory = directory
+        """`num_training`: workers that train, as the coordinator says, since logs do not tell that
+        all are gone; None: it does not answer."""
+        self._reader = reader
         self._clock = clock
         self._num_training = num_training
 
     def collect(self) -> Iterator[Metric]:
-        run = self._directory.name
-        status = read_status(self._directory, self._clock.now())
-        history = self._directory.history()
+        directory, known = self._reader.directory, self._reader.read()
+        run, history = directory.name, known.events
+        status = status_of(directory, known, self._clock.now())
         yield _labelled(run, "info", "Version and device.", _info(history), 1.0)
         yield _by_label(run, "state", "1 for the state it is in.", "state", _states(status))
         for name, (meaning, value) in _numbers(status, history, self._num_training).items():
@@ -56,10 +55,9 @@ class RunMetrics(Collector):
             seconds = {"learning": spent.learning_seconds, **spent.lost_seconds}
             meaning = "Time spent, by cause; `learning` is what goodput counts."
             yield _by_label(run, "time_seconds", meaning, "cause", seconds)
-        found = Counter(event["event"] for event in history if event.get("local_rank", 0) == 0)
         for name, (event, meaning) in COUNTED.items():
             counter = CounterMetricFamily(PREFIX + name, meaning, labels=["run"])
-            counter.add_metric([run], float(found[event]))
+            counter.add_metric([run], float(known.counts[event]))
             yield counter
 
 

@@ -17,8 +17,8 @@ from headway.http_server import JSON, Answer, Page, Pages
 from headway.kube.wheels import own_digest
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_metrics import RunMetrics
-from headway.state.run_directory import RunDirectory
-from headway.state.status import read_status
+from headway.state.run_history import HistoryReader
+from headway.state.status import status_of, watched
 
 OF_THE_COORDINATOR = ("/state", "/history", "/healthz")
 SHOWN = ("launched", "started", "changed", "scaled", "stuck", "failed", "gave_back", "tries_again")
@@ -34,27 +34,25 @@ MOST_KEPT_SECONDS = 30.0
 """... but never longer than this."""
 
 
-def run_pages(coordinator: CoordinatorProcess, directory: RunDirectory, clock: Clock) -> Pages:
-    """`directory` is from `watched`: it is read often."""
+def run_pages(coordinator: CoordinatorProcess, reader: HistoryReader, clock: Clock) -> Pages:
+    remembered = watched(reader.directory)
 
     def status() -> Answer:
-        history = directory.history()
-        events = [event for event in history if event["event"] in SHOWN]
+        history = reader.read()
+        events = [event for event in history.events if event["event"] in SHOWN]
         known = {
-            "status": read_status(directory, clock.now()).as_json(),
+            "status": status_of(reader.directory, history, clock.now()).as_json(),
             "events": events[-MOST_EVENTS:],
-            "loss": newest_loss(history),
+            "loss": newest_loss(history.events),
             "files": own_digest(),
         }
         return _json(known)
 
     def events() -> Answer:
-        return _json(directory.history()[-MOST_HISTORY:])
+        return _json(remembered.history()[-MOST_HISTORY:])
 
     def metrics() -> Answer:
-        own = partial(
-            generate_latest, RunMetrics(directory, clock, num_training(coordinator.state()))
-        )
+        own = partial(generate_latest, RunMetrics(reader, clock, num_training(coordinator.state())))
         return CONTENT_TYPE_LATEST, _joined([lambda: coordinator.page("/metrics")[1], own])
 
     def page(path: str) -> Page:

@@ -14,7 +14,8 @@ from headway.report.series import Series, thinned
 from headway.state.ledger import Verdict, verify_ledger
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
-from headway.state.status import RunStatus, read_status, watched
+from headway.state.run_history import whole_history
+from headway.state.status import RunStatus, status_of, watched
 
 METRICS = {
     "loss": "Loss",
@@ -79,7 +80,7 @@ def run_data(directory: RunDirectory, now: float) -> RunData:
     resolved = directory.read_spec()
     return RunData(
         name=directory.name,
-        status=read_status(directory, now),
+        status=status_of(directory, whole_history(directory), now),
         series={key: found for key in METRICS if (found := _series(steps, key))[0]},
         evaluations=_evaluations(apply_rewinds(directory.evaluations.read()[0])),
         samples=_samples(apply_rewinds(directory.samples.read()[0])),

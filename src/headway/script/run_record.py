@@ -15,7 +15,7 @@ from headway.errors import Exit, HeadwayError
 from headway.script.ending import has_finished, is_untried
 from headway.script.heartbeat import READ_SECONDS, HeartbeatFile, ScriptHeartbeat, StepRecords
 from headway.script.place import Place
-from headway.state.generations import begin_generation, generations
+from headway.state.generations import begin_generation, generation_numbers
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.train.outages import outage_is_loss, outage_restarts
 from headway.train.steps_file import StepsFile
@@ -87,7 +87,7 @@ class RunRecord:
         return history
 
     def _read_history(self) -> ScriptHistory:
-        begun = [one.generation for one in generations(self._directory)]
+        begun = generation_numbers(self._directory)
         # Of a launcher on this machine also what has not reached the store yet.
         events = [*self._directory.history(), *self._directory.here().launcher.read()[0]]
 

@@ -12,7 +12,7 @@ is ever overwritten.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any, Literal
@@ -24,7 +24,7 @@ from headway.errors import NotFound
 from headway.spec.run_file import KeepConfig, RunFile
 from headway.spec.run_identity import identity_digest
 from headway.spec.section import Section
-from headway.state.generations import GenerationStart, generations, taken_over_by
+from headway.state.generations import Begun, Fences, taken_over_by
 from headway.state.run_directory import MODEL, RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import READ_BYTES, StoredFile, WholeFile, content_is_right
@@ -142,11 +142,26 @@ def found_checkpoints(directory: RunDirectory) -> list[FoundCheckpoint]:
 
 def steps_saved(directory: RunDirectory) -> list[int]:
     """Steps with a checkpoint that is not fenced, oldest first."""
-    known = generations(directory)
-    return sorted({f.step for f in found_checkpoints(directory) if not fenced(f, known)})
+    found = found_checkpoints(directory)
+    known = fences_of(directory, found)
+    return sorted({f.step for f in found if not fenced(f, known)})
 
 
-def fenced(found: FoundCheckpoint, known: list[GenerationStart]) -> str | None:
+def newest_saved(directory: RunDirectory) -> FoundCheckpoint | None:
+    """The newest checkpoint that is not fenced."""
+    fences = Fences(directory)
+    for found in found_checkpoints(directory):
+        if not fenced(found, fences.of([found.generation])):
+            return found
+    return None
+
+
+def fences_of(directory: RunDirectory, found: Sequence[FoundCheckpoint]) -> Sequence[Begun]:
+    """The generations that decide which of these count."""
+    return Fences(directory).of(one.generation for one in found) if found else []
+
+
+def fenced(found: FoundCheckpoint, known: Sequence[Begun]) -> str | None:
     """Why a checkpoint of an older generation does not count, or None."""
     later = taken_over_by(known, found.generation)
     if later is not None and found.step > later.first_step:
@@ -159,7 +174,7 @@ def fenced(found: FoundCheckpoint, known: list[GenerationStart]) -> str | None:
 
 def counts(found: FoundCheckpoint, directory: RunDirectory) -> bool:
     """Whether it is finished and not fenced."""
-    return found.has_manifest and not fenced(found, generations(directory))
+    return found.has_manifest and not fenced(found, fences_of(directory, [found]))
 
 
 def write_manifest(store: Store, folder: str, manifest: CheckpointManifest) -> None:
@@ -204,8 +219,9 @@ def candidates(
     directory: RunDirectory, step: int | None = None
 ) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str]]:
     """Newest first, each with its manifest, or with the reason why it is unusable."""
-    known = generations(directory)
-    for found in found_folders(directory):
+    folders = found_folders(directory)
+    known = fences_of(directory, folders)
+    for found in folders:
         if step is not None and found.step != step:
             continue
         problem = fenced(found, known)
@@ -269,7 +285,7 @@ def take_over(
 
 def superseded(
     manifests: list[CheckpointManifest],
-    known: list[GenerationStart],
+    known: Sequence[Begun],
     keep: KeepConfig,
     settled_step: float = inf,
 ) -> list[CheckpointManifest]:
@@ -325,33 +341,39 @@ def clear_failed(directory: RunDirectory, step: int, generation: int) -> None:
             directory.store.remove(found.folder)
 
 
-Remembered = dict[FoundCheckpoint, CheckpointManifest]
-"""Manifests that were read before, without their tensors and files. They never change."""
+class Retention:
+    """Applies retention, for a saver that does so again and again: what never changes is read
+    once. A run may keep hundreds of checkpoints, and have begun thousands of times."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._fences = Fences(directory)
+        self._manifests: dict[FoundCheckpoint, CheckpointManifest] = {}
+        """Without their tensors and files."""
+
+    def apply(self, keep: KeepConfig, generation: int, settled_step: float = inf) -> None:
+        """Deletes what is superseded, and unfinished saves of older generations. A damaged manifest
+        is kept for inspection until a generation has started without it."""
+        directory, folders = self._directory, found_folders(self._directory)
+        known = self._fences.of(found.generation for found in folders)
+        manifests = []
+        for found in folders:
+            if not found.has_manifest:
+                continue
+            manifest = self._manifests.get(found) or read_manifest(directory, found)
+            if isinstance(manifest, CheckpointManifest):
+                self._manifests[found] = manifest.model_copy(update={"tensors": {}, "files": {}})
+                manifests.append(manifest)
+            elif fenced(found, known):
+                drop(directory, found.step, found.generation)
+        for manifest in superseded(manifests, known, keep, settled_step):
+            drop(directory, manifest.step, manifest.generation)
+        if any(_is_left_over(found, generation) for found in folders):
+            for found in found_folders(directory):  # again: it may have been finished meanwhile
+                if _is_left_over(found, generation):
+                    directory.store.remove(found.folder)
+        self._fences.summarize()
 
 
-def retire(
-    directory: RunDirectory,
-    keep: KeepConfig,
-    generation: int,
-    settled_step: float = inf,
-    remembered: Remembered | None = None,
-) -> None:
-    """Applies retention, and deletes unfinished saves of older generations. A damaged manifest is
-    kept for inspection until a generation has started without it."""
-    known = generations(directory)
-    remembered = {} if remembered is None else remembered
-    manifests = []
-    for found in found_checkpoints(directory):
-        manifest = remembered.get(found) or read_manifest(directory, found)
-        if isinstance(manifest, CheckpointManifest):
-            # A run may keep hundreds: to read all of them again at each save would take longer
-            # than the save.
-            remembered[found] = manifest.model_copy(update={"tensors": {}, "files": {}})
-            manifests.append(manifest)
-        elif fenced(found, known):
-            drop(directory, found.step, found.generation)
-    for manifest in superseded(manifests, known, keep, settled_step):
-        drop(directory, manifest.step, manifest.generation)
-    for found in found_folders(directory):
-        if not found.has_manifest and found.generation < generation:
-            directory.store.remove(found.folder)
+def _is_left_over(found: FoundCheckpoint, generation: int) -> bool:
+    return not found.has_manifest and found.generation < generation

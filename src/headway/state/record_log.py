@@ -15,17 +15,19 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
-from pathlib import Path, PurePath
+from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from headway.state.numbered_files import NumberedFiles
 from headway.state.rewinds import Record, without_stale
-from headway.state.store import Store
+from headway.state.store import NUM_REQUESTS, Store, in_parallel
 
 APPENDING = os.O_RDWR | os.O_CREAT | os.O_APPEND
 PIECE_BYTES = 2**22
 """Read at a time."""
+END_BYTES = 2**16
+"""Read at a time to find the last line."""
 
 
 class Log(Protocol):
@@ -38,9 +40,11 @@ class Log(Protocol):
         """Returns when all appended records are in the store, and on its disk; else OSError."""
         ...
 
-    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
-        """Complete records from a position on, some megabytes at a time, each with the position
-        after them: a long run's log need not be in memory at once."""
+    def pieces(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[list[Record], int]]:
+        """Complete records from a position on, up to another one or to the end, some megabytes at a
+        time, each with the position after them: a long run's log need not be in memory at once."""
         ...
 
     def read(self, position: int = 0) -> tuple[list[Record], int]:
@@ -51,6 +55,14 @@ class Log(Protocol):
             records += some
             end = after
         return records, end
+
+    def end(self) -> int:
+        """The position after the newest record in the store."""
+        ...
+
+    def is_position(self, position: int) -> bool:
+        """Whether a reader may have come to it: false for one of another log."""
+        ...
 
     def last(self) -> Record | None:
         """The newest record that has reached the store."""
@@ -114,15 +126,37 @@ class FileLog(Log):
             os.close(descriptor)
 
     def pieces(
-        self, position: int = 0, piece_bytes: int = PIECE_BYTES
+        self, position: int = 0, end: int | None = None, piece_bytes: int = PIECE_BYTES
     ) -> Iterator[tuple[list[Record], int]]:
         with suppress(FileNotFoundError), self.path.open("rb") as file:
             file.seek(position)
-            yield from _complete_lines(partial(file.read, piece_bytes), position)
+
+            def next_bytes() -> bytes:
+                left = piece_bytes if end is None else end - file.tell()
+                return file.read(min(piece_bytes, max(0, left)))
+
+            yield from _complete_lines(next_bytes, position)
 
     def end(self) -> int:
-        """The position after the newest record, without reading."""
-        return self.path.stat().st_size if self.path.exists() else 0
+        """Half a line may follow."""
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            while size:
+                begin = max(0, size - END_BYTES)
+                file.seek(begin)
+                found = file.read(size - begin).rfind(b"\n")
+                if found >= 0:
+                    return begin + found + 1
+                size = begin
+        return 0
+
+    def is_position(self, position: int) -> bool:
+        if not position:
+            return True
+        with suppress(FileNotFoundError), self.path.open("rb") as file:
+            file.seek(position - 1)
+            return file.read(1) == b"\n"
+        return False
 
     def last(self, block_bytes: int = 65536) -> Record | None:
         """The newest complete record, without reading a long file whole."""
@@ -157,14 +191,30 @@ class ServedLog(Log):
     def flush(self) -> None:
         pass
 
-    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
-        starts = iter(range(position, self.store.size(self.name) or 0, PIECE_BYTES))
+    def pieces(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[list[Record], int]]:
+        last = self.end() if end is None else end
+        starts = iter(range(position, last, PIECE_BYTES))
 
         def next_bytes() -> bytes:
-            start = next(starts, None)
-            return b"" if start is None else self.store.read_range(self.name, start, PIECE_BYTES)
+            start = next(starts, last)
+            length = min(PIECE_BYTES, last - start)
+            return self.store.read_range(self.name, start, length) if length else b""
 
         yield from _complete_lines(next_bytes, position)
+
+    def end(self) -> int:
+        """Half a line may be before it."""
+        return self.store.size(self.name) or 0
+
+    def is_position(self, position: int) -> bool:
+        if not position:
+            return True
+        try:
+            return self.store.read_range(self.name, position - 1, 1) == b"\n"
+        except FileNotFoundError:
+            return False
 
     def last(self) -> Record | None:
         records = without_stale(self.read()[0])
@@ -191,14 +241,23 @@ class RememberedLog(Log):
     def flush(self) -> None:
         pass
 
-    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
+    def pieces(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[list[Record], int]]:
         """From a number of records on, in one piece."""
         with self._lock:
             for new, after in self._log.pieces(self._position):
                 self._records += map(self._slim, new)
                 self._position = after
-            piece = self._records[position:], len(self._records)
-        yield piece
+            found = self._records[position:end]
+        yield found, position + len(found)
+
+    def end(self) -> int:
+        return len(self._records)
+
+    def is_position(self, position: int) -> bool:
+        """Positions in the log itself are no numbers of records."""
+        return position == 0
 
     def _slim(self, record: Record) -> Record:
         if self._keys is None:  # else each record has its own copies of the names
@@ -213,7 +272,8 @@ class RememberedLog(Log):
 
 
 class SegmentLog(Log):
-    """Numbered segments `NAME/00000001.jsonl` in an object store, and a local file to follow."""
+    """Numbered segments `NAME/000000/00000001.jsonl` in an object store, and a local file to
+    follow. A position is the number of a segment."""
 
     def __init__(self, store: Store, name: str, here: FileLog) -> None:
         self.store = store
@@ -221,7 +281,10 @@ class SegmentLog(Log):
         self.here = here
         self._pending: list[bytes] = []
         self._sending: list[bytes] = []
+        self._files = NumberedFiles(store, name, 8, ".jsonl", is_gapless=True)
         self._next: int | None = None
+        self._last: tuple[int, Record] | None = None
+        """The newest record that was found, and the number of its segment."""
         self._lock = Lock()  # training appends, the saver's thread flushes
         self._flushing = Lock()  # two threads may flush at once
 
@@ -241,30 +304,49 @@ class SegmentLog(Log):
         if not self._sending:
             return
         if self._next is None:
-            self._next = max((int(PurePath(n).stem) for n in self._segments()), default=0) + 1
+            self._next = self._files.newest() + 1
         content = b"".join(self._sending)
-        while not self.store.create(f"{self.name}/{self._next:08d}.jsonl", content):
+        while not self.store.create(self._files.name(self._next), content):
             self._next += 1
         self._next += 1
         self._sending = []
 
-    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
-        for number, name in enumerate(self._segments()[position:], start=position + 1):
-            yield _records(self.store.read(name)), number
+    def end(self) -> int:
+        """Others may have written behind it since."""
+        with self._flushing:
+            return self._files.newest() if self._next is None else self._next - 1
+
+    def is_position(self, position: int) -> bool:
+        return True  # segments are never removed
+
+    def pieces(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[list[Record], int]]:
+        names = self._files.after(position)
+        if end is not None:
+            names = {number: name for number, name in names.items() if number <= end}
+        contents = in_parallel(self.store.read, names.values(), NUM_REQUESTS)
+        for number, content in zip(names, contents, strict=True):
+            yield _records(content), number
 
     def last(self) -> Record | None:
-        for name in reversed(self._segments()):
+        if self._last is not None:
+            self._last = self._newest_of(self._files.after(self._last[0])) or self._last
+        elif names := self._files.newest_folder():
+            # All of them, only if no record of a whole folder can be read.
+            self._last = self._newest_of(names) or self._newest_of(self._files.all())
+        return self._last[1] if self._last is not None else None
+
+    def _newest_of(self, names: dict[int, str]) -> tuple[int, Record] | None:
+        for number, name in reversed(names.items()):
             records = without_stale(_records(self.store.read(name)))
             if records:
-                return records[-1]
+                return number, records[-1]
         return None
 
     def forget(self) -> None:
         with self._flushing, self._lock:  # waits until an upload under way has ended
             self._sending, self._pending = [], []
-
-    def _segments(self) -> list[str]:
-        return self.store.names(self.name)
 
 
 def _line(record: Record) -> bytes:

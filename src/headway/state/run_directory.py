@@ -3,7 +3,8 @@
     run.json            format version, name, creation time, what it was forked from
     spec.json           the resolved run
     plan.json           what was planned at the newest start, if anything could be
-    generations/        000001.json, ...: each start, and the step it began at
+    generations/        0000/000001.json, ...: each start, and the step it began at
+    summary.json        of the beginning of the logs, for a status; made of them at each save
     launcher.jsonl      events of the launcher: launched, failed, stopped
     events.jsonl        events of training: started, evaluated, saved, skipped, ...
     metrics.jsonl       one line per committed step

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from headway.clock import seconds_of
 from headway.errors import without_hint
-from headway.state.checkpoints import steps_saved
-from headway.state.goodput import Goodput, goodput
-from headway.state.goodput import spent_seconds as time_spent
+from headway.state.checkpoints import newest_saved
+from headway.state.goodput import Goodput
 from headway.state.record_log import RememberedLog
-from headway.state.rewinds import Record, apply_rewinds
+from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
+from headway.state.run_history import STEP_KEYS, HistoryReader, RunHistory
 from headway.state.spent_money import Spending, spending_or_problem
 from headway.state.time_left import seconds_left
 
@@ -24,12 +24,6 @@ uploaded every minute."""
 SCRIPT_LIFE_SECONDS = 600.0 + SIGN_OF_LIFE_SECONDS
 """The same of a script, whose first worker notes every ten minutes that it is alive."""
 SHOWN_CHANGES = 8
-STEP_KEYS = (
-    *("step", "generation", "writer", "rewind", "time"),
-    *("seconds", "data_seconds", "unprepared_seconds", "skipped"),
-    *("loss", "tokens_per_second", "lr", "grad_norm"),
-)
-"""Keys of a step's record that the status needs: a long run has millions of records."""
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
@@ -114,8 +108,11 @@ def watched(directory: RunDirectory, more_keys: Sequence[str] = ()) -> RunDirect
 
 
 def read_status(directory: RunDirectory, now: float) -> RunStatus:
-    events = directory.history()
-    steps = directory.steps()
+    return status_of(directory, HistoryReader(directory).read(), now)
+
+
+def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunStatus:
+    events, steps = history.events, history.steps
     last = steps[-1] if steps else None
     state = _state(events, _is_alive(directory, events, last, now))
     started = newest_event(events, "started")
@@ -124,7 +121,7 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
     left = None
     if state == "running" and last and total is not None:
         left = seconds_left(steps, events)
-    saved, saved_steps = newest_event(events, "saved"), steps_saved(directory)
+    saved, checkpoint = newest_event(events, "saved"), newest_saved(directory)
     failed = newest_event(events, "failed") if state == "failed" else None
     spending, spending_problem = spending_or_problem(directory.store)
     return RunStatus(
@@ -139,12 +136,12 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
         workers=newest["workers"] if newest else None,
         generation=newest["generation"] if newest else None,
         changes=_changes(events),
-        evaluations={e["set"]: e["loss"] for e in apply_rewinds(directory.evaluations.read()[0])},
-        checkpoint_step=saved_steps[-1] if saved_steps else None,
-        checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and saved_steps else None,
+        evaluations=history.evaluations,
+        checkpoint_step=checkpoint.step if checkpoint else None,
+        checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and checkpoint else None,
         save_failure=_save_failure(events),
-        skipped_steps=sum(step.get("skipped") is not None for step in steps),
-        goodput=goodput(events, directory.metrics.read()[0]),
+        skipped_steps=history.sums.num_skipped,
+        goodput=history.goodput,
         failure=_message(failed) if failed else None,
         failure_hint=failed.get("hint") if failed else None,
         lr=last.get("lr") if last else None,
@@ -156,13 +153,12 @@ def read_status(directory: RunDirectory, now: float) -> RunStatus:
     )
 
 
-def spent_seconds(directory: RunDirectory, now: float) -> float | None:
+def spent_seconds(history: RunHistory, now: float) -> float | None:
     """Time that a running run has used; None until it has taken a step. A script may never tell of
     any."""
-    events, steps = directory.history(), directory.metrics.read()[0]
-    if _is_script(events):
-        return time_spent(events, steps, now)
-    found = goodput(events, steps)
+    if _is_script(history.events):
+        return history.spent_seconds(now)
+    found = history.goodput
     return None if found is None else found.total_seconds
 
 

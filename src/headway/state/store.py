@@ -251,6 +251,21 @@ class Store:
             return []
         return sorted(key.removeprefix(self._prefix).lstrip("/") for key in keys)
 
+    def children(self, folder: str) -> list[str]:
+        """Names of the files and folders directly below a folder, sorted."""
+        if self.is_local:
+            try:
+                names = os.listdir(self.path(folder))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+            return sorted(f"{folder}/{name}" for name in names if PARTIAL not in name)
+        try:
+            with _as_os_errors():
+                keys = self._remote.ls(self._key(folder), detail=False)
+        except FileNotFoundError:
+            return []
+        return sorted(key.removeprefix(self._prefix).strip("/") for key in keys)
+
     def names_one_below(self, file: str) -> list[str]:
         """`a/FILE`, `b/FILE`, ...: without walking through everything below a and b."""
         if self.is_local:

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
 from headway.clock import Clock, stamp
 from headway.spec.resolve import Resolved
 from headway.state.ledger import follows
-from headway.state.record_log import Log
 from headway.state.rewinds import Record, step_after
 from headway.state.run_directory import RunDirectory
+from headway.state.store import in_parallel
 from headway.train.evaluate import EvaluationResult
 from headway.train.objectives import HARD_LOSS
 from headway.train.samples import Sample
@@ -80,18 +81,27 @@ class Recorder:
         generation, directory = self._world.generation, self.directory
         for log in (directory.metrics, directory.evaluations, directory.ledger):
             log.forget()  # or lines that were not uploaded yet would be written twice
-        to_metrics = _missing(self._metrics, directory.metrics)
-        to_evaluations = _missing(self._evaluations, directory.evaluations)
-        to_ledger = _missing(self._ledger, directory.ledger)
-        beside = [
-            log for log in (directory.samples, directory.activations) if log.last() is not None
-        ]
+        in_metrics, in_evaluations, in_ledger, in_samples, in_activations = self._newest_written()
+        to_metrics = [line for line in self._metrics if follows(line, in_metrics)]
+        to_evaluations = [line for line in self._evaluations if follows(line, in_evaluations)]
+        to_ledger = [line for line in self._ledger if follows(line, in_ledger)]
+        beside = [directory.samples] if in_samples is not None else []
+        beside += [directory.activations] if in_activations is not None else []
         # Appending never fails: so all of it is done, or an error above has changed nothing.
         directory.metrics.append(*to_metrics)
         directory.evaluations.append(*to_evaluations)
         directory.ledger.append(*({**line, "writer": generation} for line in to_ledger))
         for log in beside:
             log.append({"rewind": first_step, "generation": generation})
+
+    def _newest_written(self) -> Iterator[Record | None]:
+        """The newest record of each log. An object store answers all in the time of one."""
+        directory = self.directory
+        logs = [directory.metrics, directory.evaluations, directory.ledger]
+        logs += [directory.samples, directory.activations]
+        if directory.store.is_local:
+            return (log.last() for log in logs)
+        return in_parallel(lambda log: log.last(), logs, len(logs))
 
     def resign(self) -> None:
         """The run continues without this worker: another one writes from now on."""
@@ -204,11 +214,6 @@ class Recorder:
 
 def perplexity(loss: float) -> float:
     return math.exp(min(loss, LARGEST_EXPONENT)) if math.isfinite(loss) else math.inf
-
-
-def _missing(kept: deque[Record], log: Log) -> list[Record]:
-    last = log.last()
-    return [line for line in kept if follows(line, last)]
 
 
 def finite(value: Any) -> Any:

@@ -27,14 +27,14 @@ from headway.state.checkpoints import (
     SAMPLE,
     CheckpointManifest,
     RankManifest,
-    Remembered,
+    Retention,
     clear_failed,
     drop,
     folder_of,
-    retire,
     write_manifest,
 )
 from headway.state.run_directory import Journal, RunDirectory, send_logs
+from headway.state.run_history import summarize
 from headway.train.host_copies import HostCopies
 from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
 from headway.train.state_tensors import state_tensors, tensors_to_write
@@ -121,7 +121,7 @@ class CheckpointSaver:
         """A save whose step is not settled yet: older checkpoints are kept until then."""
         self._retiring: Thread | None = None
         self._retires = Lock()
-        self._remembered: Remembered = {}
+        self._retention = Retention(directory)
         self.failures = 0
         self.failure = "the leader could not write it"
         """Why the newest save failed, if it did."""
@@ -299,13 +299,15 @@ class CheckpointSaver:
             # If the others turn out not to have this step, it is computed again, and only the older
             # checkpoints count.
             self._owed = (snapshot, keep)
+        with suppress(OSError):  # readers then begin at an older one
+            summarize(self.directory)
 
     def _retire(self, snapshot: Snapshot, keep: KeepConfig) -> None:
         settled = max(self.settled_step, snapshot.step)
         # Old ones that cannot be removed now go with the next save.
         with self._retires, suppress(OSError):
             generation = snapshot.world.generation
-            retire(self.directory, keep, generation, settled, self._remembered)
+            self._retention.apply(keep, generation, settled)
 
     def _make_room(self, snapshot: Snapshot, mine: str) -> None:
         """After a failure: removes what this rank has written; the leader removes all of it."""

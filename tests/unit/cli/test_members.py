@@ -14,6 +14,7 @@ from headway.cli.progress import FOLD_SECONDS, RunProgress
 from headway.clock import SystemClock
 from headway.member.coordinator.record import NOTHING, Entry, StoreRecord
 from headway.member.protocol.generation import Domain, Generation
+from headway.state.record_log import FileLog
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.store import Store
 from support.in_process import Headway
@@ -255,12 +256,17 @@ def test_history_is_read_once(
     headway: Headway, directory: RunDirectory, happens: Happens, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(happens, "live", 2)
-    reads = []
-    real = RunDirectory.history
-    monkeypatch.setattr(RunDirectory, "history", lambda self: reads.append(1) or real(self))
+    reads: list[str] = []
+    real = FileLog.pieces
+
+    def noted(self: FileLog, *arguments: Any) -> Any:
+        reads.append(self.path.stem)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(FileLog, "pieces", noted)
     with directory.held():
         headway("status")
-    assert reads == [1]
+    assert sorted(reads) == ["evaluations", "events", "launcher", "metrics"]
 
 
 # --- training that stands still

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from headway.clock import SystemClock, seconds_of
 from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.run_history import HistoryReader
 from support.clock import Patient
 from support.scraped_run import scrape, scraped_run, train
 
@@ -126,7 +127,7 @@ def test_each_sample_names_its_run(run: RunDirectory) -> None:
 
 def test_names_follow_the_conventions_of_prometheus(tmp_path: Path) -> None:
     run = scraped_run(tmp_path, Patient())
-    text = generate_latest(RunMetrics(run, Patient())).decode()
+    text = generate_latest(RunMetrics(HistoryReader(run), Patient())).decode()
     families = list(text_string_to_metric_families(text))
     assert len({family.name for family in families}) == len(families)
     for family in families:

@@ -29,12 +29,15 @@ from headway.member.protocol.sockets import bound_to
 from headway.state.record_log import RememberedLog
 from headway.state.rewinds import Record
 from headway.state.run_directory import Journal, RunDirectory
+from headway.state.run_history import HistoryReader
 from support.clock import Patient
 from support.scraped_run import samples_of, scraped_run
 
 
 class AwayLog(RememberedLog):
-    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
+    def pieces(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[list[Record], int]]:
         raise OSError("the store is away")
 
 
@@ -48,7 +51,7 @@ def served(folder: Path, is_store_away: bool = False) -> Iterator[str]:
     members = str(folder / "members")
     coordinator = CoordinatorProcess("it", members, folder, ["--http", "127.0.0.1:0"], clock)
     with coordinator.start("--after", "6").wait():
-        pages = run_pages(coordinator, directory, clock)
+        pages = run_pages(coordinator, HistoryReader(directory), clock)
         with HttpServer(bound_to("127.0.0.1", 0), pages, clock) as server:
             yield f"http://127.0.0.1:{server.port}"
 
@@ -84,7 +87,7 @@ def test_metrics_of_the_run_are_there_while_the_coordinator_restarts(tmp_path: P
     directory = RunDirectory.create(tmp_path / "it", clock)
     coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, [], clock)
     coordinator.http = "127.0.0.1:1"  # nobody listens there
-    text = run_pages(coordinator, directory, clock)["/metrics"]()[1].decode()
+    text = run_pages(coordinator, HistoryReader(directory), clock)["/metrics"]()[1].decode()
     assert "headway_run_step" in text
     assert "headway_coordinator" not in text
 
@@ -95,7 +98,7 @@ def test_a_run_whose_workers_are_all_gone_has_no_members_and_no_speed(tmp_path: 
     options = ["--http", "127.0.0.1:0"]
     coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, options, clock)
     with directory.held(), coordinator.start().wait():
-        text = run_pages(coordinator, directory, clock)["/metrics"]()[1].decode()
+        text = run_pages(coordinator, HistoryReader(directory), clock)["/metrics"]()[1].decode()
     found = {sample.name: sample.value for sample in samples_of(text)}
     assert found["headway_run_members"] == found["headway_run_tokens_per_second"] == 0
 
@@ -120,7 +123,7 @@ def test_a_page_is_made_once_for_all_who_ask_within_a_while(tmp_path: Path) -> N
     clock = Patient()
     directory = RunDirectory.create(tmp_path / "it", clock)
     coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, [], clock)
-    pages = run_pages(coordinator, directory, clock)
+    pages = run_pages(coordinator, HistoryReader(directory), clock)
     journal = Journal(directory.launcher, clock)
 
     def events() -> list[str]:

@@ -21,7 +21,7 @@ from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
     FoundCheckpoint,
-    Remembered,
+    Retention,
     StoredTensor,
     TensorChunk,
     candidates,
@@ -32,7 +32,6 @@ from headway.state.checkpoints import (
     folder_of,
     found_checkpoints,
     read_manifest,
-    retire,
     steps_saved,
     superseded,
     take_over,
@@ -374,7 +373,7 @@ def test_retention_keeps_the_newest(
     directory = RunDirectory.create(tmp_path_factory.mktemp("runs") / "it", SystemClock())
     for step in steps:
         save(directory, step, content=b"little")
-    retire(directory, KeepConfig(last=keep_last, best=0), 1)
+    Retention(directory).apply(KeepConfig(last=keep_last, best=0), 1)
     assert steps_saved(directory) == sorted(steps)[-keep_last:]
     assert find_checkpoint(directory)[0].step == max(steps)
     assert len(list(directory.store.path("checkpoints").iterdir())) == min(keep_last, len(steps))
@@ -385,7 +384,7 @@ def test_last_best_and_milestones(directory: RunDirectory) -> None:
     for step, loss in losses.items():
         save(directory, step, validation_loss=loss)
     keep = KeepConfig(last=1, best=2, every=SteppedInterval.parse("40 steps"))
-    retire(directory, keep, 1)
+    Retention(directory).apply(keep, 1)
     assert [step for step, _ in kept(directory)] == [30, 40, 70, 80]
 
 
@@ -394,7 +393,7 @@ def test_milestones_of_several_intervals_late_ones_too(directory: RunDirectory) 
     for step in (10, 20, 31, 35, 40, 50, 100, 150):
         save(directory, step)
     every = SteppedInterval.parse(["10 steps until 40", "100 steps"])
-    retire(directory, KeepConfig(last=1, best=0, every=every), 1)
+    Retention(directory).apply(KeepConfig(last=1, best=0, every=every), 1)
     assert [step for step, _ in kept(directory)] == [10, 20, 31, 40, 100, 150]
 
 
@@ -410,10 +409,10 @@ def test_no_manifest_is_read_twice(
 
     monkeypatch.setattr(directory.store, "read", noted)
     keep = KeepConfig(last=1, best=1, every=SteppedInterval.parse("10 steps"))
-    remembered: Remembered = {}
+    retention = Retention(directory)
     for step in (10, 20, 25, 30):
         save(directory, step, validation_loss=1.0 / step)
-        retire(directory, keep, 1, remembered=remembered)
+        retention.apply(keep, 1)
     assert [step for step, _ in kept(directory)] == [10, 20, 30]
     assert len(reads) == len(set(reads)) == 4
 
@@ -436,14 +435,14 @@ def test_losses_of_other_samples_are_not_compared(directory: RunDirectory) -> No
     for step, loss in {40: 3.0, 50: 2.0, 60: 2.5, 70: None}.items():
         new = {**scalars, "evaluation": "512 sequences drawn by seed 3"}
         save(directory, step, validation_loss=loss, scalars=new)
-    retire(directory, KeepConfig(last=1, best=1), 1)
+    Retention(directory).apply(KeepConfig(last=1, best=1), 1)
     assert [step for step, _ in kept(directory)] == [20, 50, 70]
 
 
 def test_of_equal_losses_the_newest_is_the_best(directory: RunDirectory) -> None:
     for step in (10, 20, 30):
         save(directory, step, validation_loss=1.0 if step < 30 else None)
-    retire(directory, KeepConfig(last=1, best=1), 1)
+    Retention(directory).apply(KeepConfig(last=1, best=1), 1)
     assert [step for step, _ in kept(directory)] == [20, 30]
 
 
@@ -452,7 +451,7 @@ def test_what_does_not_count_pushes_out_nothing(directory: RunDirectory) -> None
     begin(directory, 0, 200)
     for step, generation in ((100, 1), (200, 1), (300, 1), (400, 1), (210, 2)):
         save(directory, step, generation, validation_loss=step)
-    retire(directory, KeepConfig(last=2, best=0), 2)
+    Retention(directory).apply(KeepConfig(last=2, best=0), 2)
     assert kept(directory) == [(200, 1), (210, 2)]
 
 
@@ -460,7 +459,7 @@ def test_a_step_saved_by_several_generations_counts_once(directory: RunDirectory
     begin(directory, 0, 300, 300)
     for step, generation in ((100, 1), (200, 1), (300, 1), (300, 2), (300, 3)):
         save(directory, step, generation)
-    retire(directory, KeepConfig(last=2, best=0), 3)
+    Retention(directory).apply(KeepConfig(last=2, best=0), 3)
     assert kept(directory) == [(200, 1), (300, 3)]
 
 
@@ -473,7 +472,7 @@ def test_what_killed_saves_left_does_not_fill_the_disk(directory: RunDirectory) 
     killed = directory.store.path(f"{folder_of(250, 1)}/.rank-0.safetensors.partial-0123456789ab")
     killed.parent.mkdir()
     killed.write_bytes(b"half")
-    retire(directory, KeepConfig(), 2)
+    Retention(directory).apply(KeepConfig(), 2)
     folders = sorted(item.name for item in directory.store.path("checkpoints").iterdir())
     assert folders == ["step-00000300.g000002", Path(under_way).name]
 
@@ -482,11 +481,11 @@ def test_a_damaged_manifest_is_left_for_a_look_while_it_may_matter(directory: Ru
     begin(directory, 0)
     save(directory, 200)
     directory.store.write(f"{save(directory, 300)}/{MANIFEST}", b"{")
-    retire(directory, KeepConfig(last=1), 1)
+    Retention(directory).apply(KeepConfig(last=1), 1)
     assert kept(directory) == [(200, 1), (300, 1)], "nor does it push out a good one"
     begin_generation(directory, 2, 200, 1, SystemClock().now())
     save(directory, 250, 2)
-    retire(directory, KeepConfig(last=2), 2)
+    Retention(directory).apply(KeepConfig(last=2), 2)
     assert kept(directory) == [(200, 1), (250, 2)]
 
 

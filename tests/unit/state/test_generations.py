@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, StillRunning
 from headway.state.checkpoints import FoundCheckpoint, fenced
 from headway.state.generations import (
+    Fences,
     GenerationStart,
     begin_generation,
     generations,
@@ -44,15 +46,15 @@ def test_numbers_from_one_on(directory: RunDirectory) -> None:
         (2, 300, 3),
     ]
     assert directory.store.names("generations") == [
-        "generations/000001.json",
-        "generations/000002.json",
+        "generations/0000/000001.json",
+        "generations/0000/000002.json",
     ]
 
 
 def test_a_number_is_not_used_again(directory: RunDirectory) -> None:
     for number in (1, 2, 3):
         begin_generation(directory, number, 0, 1, SystemClock().now())
-    directory.store.remove("generations/000001.json")
+    directory.store.remove("generations/0000/000001.json")
     assert next_generation(directory) == 4
     directory.store.write("generations/notes.txt", b"")
     directory.store.write("generations/notes.json", b"{}")
@@ -130,3 +132,32 @@ def test_fencing_is_by_every_later_generation(first_steps: list[int], step: int)
         passed = any(step > first for first in first_steps[number:])
         assert (fenced(FoundCheckpoint(step, number), known(*first_steps)) is not None) == passed
     assert taken_over_by(known(*first_steps), len(first_steps)) is None
+
+
+@settings(max_examples=15, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_summary_of_many_generations_fences_as_all_of_them_do(seed: int) -> None:
+    """Numbers are left out; some go back; summaries are written at times, or lost."""
+    chance = random.Random(seed)
+    with fake_s3() as s3:
+        directory = RunDirectory("s3://bucket/it")
+        number = step = 0
+        kept = Fences(directory)
+        for _ in range(350):
+            number += chance.choice([1, 1, 1, 2, 60])
+            step = max(0, step + chance.choice([5, 5, 5, 5, -40]))
+            begin_generation(directory, number, step, 1, 0.0)
+            if chance.random() < 0.05:
+                chance.choice([kept, Fences(directory)]).summarize()
+            if chance.random() < 0.01:
+                directory.store.remove("generations/fences.json")
+        everything = generations(directory)
+        saves = [
+            FoundCheckpoint(chance.randint(0, step + 50), chance.randint(0, number + 2))
+            for _ in range(60)
+        ]
+        for fences in (kept, Fences(directory)):
+            known = fences.of(one.generation for one in saves)
+            for one in saves:
+                assert fenced(one, known) == fenced(one, everything)
+        s3.store.clear()

@@ -50,7 +50,7 @@ def test_a_log_is_read_in_pieces_of_any_size(lines: FileLog, piece_bytes: int) -
         file.write(b'{"step": 2')
     for position in (0, lines.path.read_bytes().index(b"\n") + 1):
         found, end = [], position
-        for some, end in lines.pieces(position, piece_bytes):
+        for some, end in lines.pieces(position, piece_bytes=piece_bytes):
             assert lines.read(end)[0] == records[len(records) - len(lines.read(end)[0]) :]
             found += some
         assert (found, end) == lines.read(position)
@@ -254,7 +254,7 @@ def test_a_log_in_segments(tmp_path: Path) -> None:
     assert log.here.read()[0] == [{"step": 1}], "but to be followed on this machine"
     log.flush()
     log.flush()
-    assert log.store.names("") == ["ledger/00000001.jsonl"], "nothing to send is no segment"
+    assert log.store.names("") == ["ledger/000000/00000001.jsonl"], "nothing to send is no segment"
     records, position = log.read()
     assert (records, position) == ([{"step": 1}], 1)
     log.append({"step": 2})
@@ -286,7 +286,7 @@ def test_a_new_start_goes_on_after_the_segments_there_are(tmp_path: Path) -> Non
         log.append({"step": step})
         log.flush()
     assert [record["step"] for record in log.read()[0]] == list(range(1, 13))
-    assert log.store.names("ledger")[-1] == "ledger/00000012.jsonl"
+    assert log.store.names("ledger")[-1] == "ledger/000000/00000012.jsonl"
 
 
 @pytest.mark.usefixtures("s3")

@@ -118,8 +118,16 @@ class Hooked(Log):
     def flush(self) -> None:
         self.log.flush()
 
-    def pieces(self, position: int = 0) -> Iterator[tuple[list[Record], int]]:
-        return self.log.pieces(position)
+    def pieces(
+        self, position: int = 0, end: int | None = None
+    ) -> Iterator[tuple[list[Record], int]]:
+        return self.log.pieces(position, end)
+
+    def end(self) -> int:
+        return self.log.end()
+
+    def is_position(self, position: int) -> bool:
+        return self.log.is_position(position)
 
     def forget(self) -> None:
         self.log.forget()

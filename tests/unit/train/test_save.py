@@ -118,7 +118,7 @@ def test_the_ledger_is_in_the_store_before_the_manifest() -> None:
 
         s3.pipe_file = note  # type: ignore[method-assign, assignment]
         little.save()
-        assert written.index("ledger/00000001.jsonl") < written.index(
+        assert written.index("ledger/000000/00000001.jsonl") < written.index(
             f"{folder_of(2, 1)}/{MANIFEST}"
         )
 
