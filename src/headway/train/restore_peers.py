@@ -7,8 +7,13 @@ from collections.abc import Iterator
 
 from headway.clock import stamp
 from headway.errors import BadInput
-from headway.state.checkpoints import CheckpointManifest, FoundCheckpoint, candidates, fenced
-from headway.state.generations import generations
+from headway.state.checkpoints import (
+    CheckpointManifest,
+    FoundCheckpoint,
+    candidates,
+    fenced,
+    fences_of,
+)
 from headway.state.run_directory import Journal, RunDirectory
 from headway.train.peer_snapshots import PeerAddresses, PeerSnapshots, part_file
 from headway.train.restore import load_or_problem, mismatch
@@ -67,11 +72,12 @@ def _chosen_by_leader(
 def _numbers_that_count(whole: list[WholeSnapshot], directory: RunDirectory) -> Iterator[int]:
     if not whole:
         return
-    known = generations(directory)
+    found = [FoundCheckpoint(*snapshot.name) for snapshot in whole]
+    known = fences_of(directory, found)
     good = (f.step for f, one in candidates(directory) if isinstance(one, CheckpointManifest))
     newest = next(good, -1)
-    for number, snapshot in enumerate(whole):
-        if snapshot.name[0] > newest and not fenced(FoundCheckpoint(*snapshot.name), known):
+    for number, snapshot in enumerate(found):
+        if snapshot.step > newest and not fenced(snapshot, known):
             yield number
 
 
