@@ -109,6 +109,9 @@ class PodHttp:
             try:
                 answer = self._ways[way](request)
             except WayFailed as failure:
+                if kept is not None and failure.code == 403:  # a right was taken away
+                    self.kept = None
+                    return self.request(request)
                 failures[way] = failure
                 if _may_try_again(request, failure, is_kept=kept is not None):
                     continue

@@ -83,6 +83,16 @@ def test_the_other_way_is_tried_when_the_kept_one_fails(kube: FakeKube, client: 
     assert ways(kube)[-1] == "forward"
 
 
+def test_the_other_way_is_tried_at_once_when_a_right_is_taken_away(
+    kube: FakeKube, client: KubeClient
+) -> None:
+    assert asked(client) == b"hello"
+    kube.port_forward.refusal = (403, "no")
+    assert asked(client) == b"hello"
+    assert asked(client) == b"hello"
+    assert ways(kube) == ["forward", "forward", "forward", "proxy", "proxy"]
+
+
 def test_neither_way_says_why(kube: FakeKube, client: KubeClient) -> None:
     kube.port_forward.refusal, kube.proxy_error = (403, "you may not get pods/portforward"), BLOCKED
     with pytest.raises(PodUnreachable) as caught:
