@@ -128,6 +128,7 @@ def test_stop_resume_fork_and_delete(folder: Path) -> None:
 def test_with_one_node_a_killed_worker_restarts_from_the_checkpoint(folder: Path) -> None:
     going = start("run", "--set", "checkpoint.every=20 steps", folder=folder)
     wait_for("some steps", lambda: len(metrics(folder)) >= 25, seconds=90)
+    wait_for("a checkpoint", lambda: any(one["event"] == "saved" for one in events(folder)))
     (victim,) = workers_of(folder)
     os.kill(victim, signal.SIGKILL)
     watch = Stopwatch()
