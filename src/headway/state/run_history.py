@@ -140,7 +140,7 @@ class RunHistory:
     @property
     def has_steps(self) -> bool:
         """Whether any was ever recorded."""
-        return bool(self._summary.steps or self._done)
+        return bool(self._summary.sums.done_seconds or self._summary.steps or self._done)
 
     @property
     def goodput(self) -> Goodput | None:

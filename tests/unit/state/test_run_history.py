@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headway.clock import SystemClock
@@ -82,6 +82,7 @@ Move = st.sampled_from(["begin", "back", "far back", "steps", "flush", "save", "
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moves=st.lists(Move, max_size=20))
+@example(moves=["begin", "stale", "save", "save"])
 @pytest.mark.usefixtures("far")
 def test_whatever_happens_to_a_run(moves: list[str], far: type[FakeS3]) -> None:
     """It goes back, also behind what was summarized; a leader that slept writes on; summaries are
