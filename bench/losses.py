@@ -18,7 +18,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +25,7 @@ from bench.loss_trial import OUTLIER, SETTLE_SECONDS, Figure, LossTrial
 from headway.clock import seconds_of
 from headway.data.tiny_stories import stories
 from headway.state.record_log import FileLog
-from support.live import Away, LiveRun, soon
+from support.live import Away, LiveRun, num_sockets, soon
 from support.netns import Cut, NetworkedRun, Unreached
 from support.waiting import wait_for
 from support.workers import resolved_run
@@ -233,15 +232,15 @@ def _kill_at(
 
     soon("its admission", is_admitted, SETTLE_SECONDS)
     trial.generation = run.generation().number
-    idle, (leader, *others) = _num_sockets(newcomer), run.members()
+    idle, (leader, *others) = num_sockets(newcomer), run.members()
     victim = run.workers()[choose(leader, others), 0]
     # First it listens; then it is connected with all others.
     aimed = idle + (1 if moment == "forming" else NODES)
     deadline = time.monotonic() + SETTLE_SECONDS
-    while _num_sockets(newcomer) < aimed and time.monotonic() < deadline:
+    while num_sockets(newcomer) < aimed and time.monotonic() < deadline:
         time.sleep(0.0005)
     time.sleep(chance.random() * AIM_SECONDS[moment])
-    found = _num_sockets(newcomer) - idle
+    found = num_sockets(newcomer) - idle
     trial.struck_at = time.time()
     os.kill(victim, signal.SIGKILL)
     seconds = trial.next_step()
@@ -250,15 +249,6 @@ def _kill_at(
         return {}
     trial.moment = "waiting" if found <= 0 else "forming" if found < NODES else "healing"
     return {name: seconds}
-
-
-def _num_sockets(pid: int) -> int:
-    found = 0
-    with suppress(FileNotFoundError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):  # closed meanwhile
-                found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-    return found
 
 
 def _stop(trial: LossTrial) -> dict[str, float]:

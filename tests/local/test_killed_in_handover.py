@@ -6,12 +6,11 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from support.live import RUN_FILE, LiveRun, soon, write_run
+from support.live import RUN_FILE, LiveRun, num_sockets, soon, write_run
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -40,11 +39,11 @@ def test_all_continue_and_the_newcomer_is_healed(shared: LiveRun, victim: str) -
     soon("its successor", lambda: run.workers().get(place, predecessor) != predecessor, SECONDS)
     newcomer = run.workers()[place]
     soon("its admission", lambda: _is_admitted(run, before), SECONDS)
-    idle, (leader, *others) = _num_sockets(newcomer), run.members()
+    idle, (leader, *others) = num_sockets(newcomer), run.members()
     chosen = {"leader": leader, "holder": min({*others} - {place[0]}), "newcomer": place[0]}
     killed = run.workers()[chosen[victim], 0]
     # First it listens; then it is connected with the others, and the state follows.
-    soon("its group", lambda: _num_sockets(newcomer) >= idle + NODES, SECONDS)
+    soon("its group", lambda: num_sockets(newcomer) >= idle + NODES, SECONDS)
     os.kill(killed, signal.SIGKILL)
     run.wait_for_step(run.step + 3, SECONDS)
     run.wait_for_members(NODES, SECONDS)
@@ -60,12 +59,3 @@ def test_nothing_was_lost_or_repeated(shared: LiveRun) -> None:
 def _is_admitted(run: LiveRun, before: int) -> bool:
     newest = run.generation()
     return newest.number > before and len(newest.domains) == NODES
-
-
-def _num_sockets(pid: int) -> int:
-    found = 0
-    with suppress(FileNotFoundError):
-        for name in os.listdir(f"/proc/{pid}/fd"):
-            with suppress(OSError):  # closed meanwhile
-                found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
-    return found

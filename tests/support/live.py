@@ -202,3 +202,13 @@ def is_alive(pid: int, run_directory: str) -> bool:
         return run_directory in process.cmdline() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
+
+
+def num_sockets(pid: int) -> int:
+    """That a process has open."""
+    found = 0
+    with suppress(FileNotFoundError):
+        for name in os.listdir(f"/proc/{pid}/fd"):
+            with suppress(OSError):  # closed meanwhile
+                found += os.readlink(f"/proc/{pid}/fd/{name}").startswith("socket:")
+    return found
