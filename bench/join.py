@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -31,11 +31,10 @@ from headway.train.collectives import WorkerGroup
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.heal import ChosenState, choose_state, hand_over_state
 from headway.train.loss_guard import LossGuard
-from headway.train.optim import make_optimizer
+from headway.train.optim import make_moments, make_optimizer
 from headway.train.precision import LossScale
 from headway.train.safetensors_file import DTYPES
 from headway.train.state_tensors import state_tensors
-from headway.train.state_transfer import ByteSequence
 from headway.train.step import Training
 from headway.train.weight_copies import WeightCopies
 from support.together import group_of
@@ -116,6 +115,8 @@ def _work(rank: int, store: Path, pipe: Connection) -> None:
     while (asked := pipe.recv()) != "end":
         if rank == NEWCOMER:
             training.optimizer.state.clear()
+            if asked == "handed":  # a newcomer makes them before it asks to join
+                make_moments(training.optimizer)
         group.all_gather(torch.zeros(1))
         began, written = time.perf_counter(), _written()
         ways[asked]()
@@ -167,19 +168,35 @@ def _broadcast(training: Training, group: WorkerGroup, layout: list[list[Any]]) 
         tensors = [one.local for one in heal._tensors_to_fill(training, layout)]
     elif is_source:
         tensors = [one.local for one in state_tensors(training.model, training.optimizer)]
-    content = ByteSequence([tensor.view(-1).view(torch.uint8) for tensor in tensors])
-    num_bytes = torch.tensor([content.num_bytes])
+    flat = [tensor.view(-1).view(torch.uint8) for tensor in tensors]
+    num_bytes = torch.tensor([sum(map(len, flat))])
     group.broadcast(num_bytes, 0)
     buffer = torch.empty(CHUNK_BYTES + 8, dtype=torch.uint8)
     for begin in range(0, int(num_bytes), CHUNK_BYTES):
         chunk = buffer[: min(CHUNK_BYTES, int(num_bytes) - begin) + 8]
         if is_source:
-            content.read(begin, chunk[:-8])
+            at = 0
+            for part in _parts(flat, begin, begin + len(chunk) - 8):
+                chunk[at : at + len(part)] = part
+                at += len(part)
             chunk[-8:] = _checksum(chunk[:-8])
         group.broadcast(chunk, 0)
         if is_receiver:
             assert torch.equal(chunk[-8:], _checksum(chunk[:-8]))
-            content.write(begin, chunk[:-8])
+            at = 0
+            for part in _parts(flat, begin, begin + len(chunk) - 8):
+                part[:] = chunk[at : at + len(part)]
+                at += len(part)
+
+
+def _parts(tensors: list[torch.Tensor], begin: int, end: int) -> Iterator[torch.Tensor]:
+    """Of the bytes [begin, end) of all tensors, one after the other."""
+    at = 0
+    for tensor in tensors:
+        first, last = max(begin - at, 0), min(end - at, len(tensor))
+        if first < last:
+            yield tensor[first:last]
+        at += len(tensor)
 
 
 def _checksum(content: torch.Tensor) -> torch.Tensor:

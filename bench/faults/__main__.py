@@ -3,9 +3,9 @@ the same schedule of faults, for MINUTES=5 each.
 
 SYSTEMS=headway,torchrun and SCENARIOS=15s choose some; `torchft-default` is torchft with the
 timeouts it has by default. Systems take turns within a scenario, and scenarios within ROUNDS=1.
-Each trial begins calmly: its steps then tell what a sample takes undisturbed. What counts is in
-tests/support/fault_judge.py. torchrun and torchft have their own environment, in COMPARE_ENV. Ends
-with one line of JSON, of which `make faults-page` makes the table and the plot of
+Each trial begins and ends calmly: its steps then tell what a sample takes undisturbed. What counts
+is in tests/support/fault_judge.py. torchrun and torchft have their own environment, in COMPARE_ENV.
+Ends with one line of JSON, of which `make faults-page` makes the table and the plot of
 docs/concepts/under-faults.md.
 """
 
@@ -98,8 +98,7 @@ def trial(name: str, scenario: Scenario) -> Result:
         settle(run)
         started = time.monotonic() - began
         say(f"{scenario.name}, {name}: all train after {started:.0f} s, in {folder}")
-        calm_from = time.time()
-        wait(run, calm_from + CALM_SECONDS)
+        calm = [calm_time(run)]
         begin = time.time()
         strikes, killed = [], []
         for fault in schedule(scenario, 60 * MINUTES, SEED):
@@ -109,11 +108,15 @@ def trial(name: str, scenario: Scenario) -> Result:
             killed.append(workers)
         end = begin + 60 * MINUTES
         wait(run, end)
+        settle(run)
+        calm.append(calm_time(run))
         settings = run.settings()
     finally:
         run.end()
     lines = run.lines()
-    usual = usual_seconds(line for line in lines if calm_from < line.time <= begin)
+    usual = statistics.mean(
+        usual_seconds(line for line in lines if first < line.time <= last) for first, last in calm
+    )
     samples = judge_samples(lines, run.num_samples())
     ratio = goodput(lines, begin, end, usual / BATCH)
     seconds = next_steps(lines, strikes)
@@ -146,6 +149,12 @@ def trial(name: str, scenario: Scenario) -> Result:
 
 def _python(system: str) -> Path:
     return Path(sys.executable) if system == "headway" else ENVIRONMENT / "bin" / "python"
+
+
+def calm_time(run: System) -> tuple[float, float]:
+    began = time.time()
+    wait(run, began + CALM_SECONDS)
+    return began, time.time()
 
 
 def settle(run: System) -> None:

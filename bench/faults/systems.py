@@ -78,7 +78,7 @@ class Headway:
         write_run(folder)
         self.scenario = scenario
         own = (
-            f"batch.micro={BATCH // scenario.workers}",
+            f"batch.micro={BATCH // scenario.workers // 2}",
             f"resources.accelerators=cpu:{scenario.workers_each}",
         )
         options = [f"--set={one}" for one in (*SETTINGS, *own)]

@@ -42,6 +42,9 @@ class GradientReducer:
     A parameter without a gradient here may have one on another worker (a user's model may branch),
     so it takes part as zeros: all replicas must reduce the same buckets, in the same order. One
     worker alone does the same as several: the result must not depend on their number.
+
+    A backward pass raises PeerLost when the generation is over: from a long pass a worker would
+    come as late to the next generation.
     """
 
     def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
@@ -117,7 +120,12 @@ class GradientReducer:
 
     def _hook_of(self, parameter: torch.nn.Parameter) -> Callable[[torch.Tensor], None]:
         def hook(_: torch.Tensor) -> None:
-            if not self._is_last_micro_batch or self._replicas is None:
+            if self._replicas is None:
+                return
+            if self._replicas.is_over:  # the rest of this pass would be wasted
+                self._abandon()
+                raise PeerLost("the generation is over")
+            if not self._is_last_micro_batch:
                 return
             self._bucket_of[parameter].num_missing -= 1
             for following in self._buckets:  # in order, on all workers
@@ -126,6 +134,12 @@ class GradientReducer:
                 self._start_bucket(following)
 
         return hook
+
+    def _abandon(self) -> None:
+        for bucket in self._buckets:
+            if bucket.pending is not None:
+                bucket.pending.abandon()
+                bucket.pending, bucket.is_in_doubt = None, True
 
     def _start_bucket(self, bucket: _Bucket) -> None:
         if bucket.is_started or self._lost is not None:

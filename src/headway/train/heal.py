@@ -130,7 +130,8 @@ def _header_for_receivers(
 
 @torch.no_grad()
 def _tensors_to_fill(training: Training, wanted: list[list[Any]]) -> list[StateTensor]:
-    """The tensors to receive into, in the order of `wanted`. The optimizer's state is created."""
+    """The tensors to receive into, in the order of `wanted`. Of the optimizer's state those that
+    are there are used, others are created, and what is not wanted is dropped."""
     tied = tied_names(training.model)
     held_tensors = {
         f"model/{name}": state_tensor_of(f"model/{name}", tensor)
@@ -138,27 +139,31 @@ def _tensors_to_fill(training: Training, wanted: list[list[Any]]) -> list[StateT
         if name not in tied
     }
     parameters = dict(training.model.named_parameters())
-    training.optimizer.state.clear()
+    optimizer = training.optimizer
+    had = {parameter: dict(state) for parameter, state in optimizer.state.items()}
+    optimizer.state.clear()
     for name, dtype, shape in wanted:
         if name.startswith("optimizer/"):
             of, _, key = name.removeprefix("optimizer/").rpartition("/")
             parameter: Any = parameters[of]
-            like = list(state_tensor_of(name, parameter).local.shape) == shape
-            tensor: Any = (
-                torch.zeros_like(parameter)
-                if like and shape
-                else torch.zeros(
-                    shape,
-                    dtype=TORCH_DTYPES[dtype],
-                    device=counter_device(training.optimizer, parameter),
-                )
-            )
-            training.optimizer.state[parameter][key] = tensor
+            tensor = had.get(parameter, {}).get(key)
+            if tensor is None or not _fits(state_tensor_of(name, tensor), dtype, shape):
+                tensor = _optimizer_tensor(optimizer, parameter, dtype, shape)
+            optimizer.state[parameter][key] = tensor
             held_tensors[name] = state_tensor_of(name, tensor)
     found = [held_tensors[name] for name, _, _ in wanted]
     for held, (name, dtype, shape) in zip(found, wanted, strict=True):
         assert _fits(held, dtype, shape), f"{name} differs between workers"
     return found
+
+
+def _optimizer_tensor(
+    optimizer: torch.optim.Optimizer, parameter: Any, dtype: str, shape: list[int]
+) -> Any:
+    if shape and list(state_tensor_of("", parameter).local.shape) == shape:
+        return torch.zeros_like(parameter)
+    device = counter_device(optimizer, parameter)
+    return torch.zeros(shape, dtype=TORCH_DTYPES[dtype], device=device)
 
 
 def _fits(held: StateTensor, dtype: str, shape: list[int]) -> bool:

@@ -31,6 +31,19 @@ def counter_device(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) ->
     return parameter.device if optimizer.defaults.get("fused") else torch.device("cpu")
 
 
+@torch.no_grad()
+def make_moments(optimizer: torch.optim.Optimizer) -> None:
+    """What the first step would make, in memory that was written to: fresh memory costs more to
+    touch than to copy into. Parameters without gradients get some, too."""
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter] = {
+                "step": torch.zeros((), device=counter_device(optimizer, parameter)),
+                "exp_avg": torch.empty_like(parameter, requires_grad=False).zero_(),
+                "exp_avg_sq": torch.empty_like(parameter, requires_grad=False).zero_(),
+            }
+
+
 def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
     for group in optimizer.param_groups:
         group["lr"] = lr

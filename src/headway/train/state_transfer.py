@@ -15,10 +15,11 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import xxhash
 
@@ -30,6 +31,8 @@ BLOCK_BYTES = 2**25
 IN_FLIGHT = 2
 """Rounds at the same time: one is sent while another is copied and verified."""
 CHECKSUM_BYTES = 8
+PIECE_BYTES = 2**18
+"""What is copied and then added to the checksum while it is in the processor's cache."""
 
 
 class Message(NamedTuple):
@@ -46,33 +49,41 @@ class ByteSequence:
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         """Each flat, of bytes, and on any device."""
-        self._tensors = tensors
-        self._ends = list(accumulate(tensor.numel() for tensor in tensors))
+        self._memory = [one.numpy() if one.device.type == "cpu" else one for one in tensors]
+        self._ends = list(accumulate(len(one) for one in tensors))
 
     @property
     def num_bytes(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def read(self, begin: int, place: torch.Tensor) -> None:
+    def read(self, begin: int, place: np.ndarray) -> None:
         at = 0
-        for part in self._parts(begin, begin + place.numel()):
-            place[at : at + part.numel()] = part
-            at += part.numel()
+        for part in self._parts(begin, begin + len(place)):
+            into = place[at : at + len(part)]
+            if isinstance(part, torch.Tensor):
+                torch.from_numpy(into).copy_(part)
+            else:
+                into[:] = part
+            at += len(part)
 
-    def write(self, begin: int, content: torch.Tensor) -> None:
+    def write(self, begin: int, content: np.ndarray) -> None:
         at = 0
-        for part in self._parts(begin, begin + content.numel()):
-            part[:] = content[at : at + part.numel()]
-            at += part.numel()
+        for part in self._parts(begin, begin + len(content)):
+            source = content[at : at + len(part)]
+            if isinstance(part, torch.Tensor):
+                part.copy_(torch.from_numpy(source))
+            else:
+                part[:] = source
+            at += len(part)
 
-    def _parts(self, begin: int, end: int) -> Iterator[torch.Tensor]:
+    def _parts(self, begin: int, end: int) -> Iterator[np.ndarray | torch.Tensor]:
         index = bisect_right(self._ends, begin)
         while begin < end:
-            tensor, tensor_end = self._tensors[index], self._ends[index]
-            tensor_begin = tensor_end - tensor.numel()
-            last = min(end, tensor_end)
+            memory, memory_end = self._memory[index], self._ends[index]
+            memory_begin = memory_end - len(memory)
+            last = min(end, memory_end)
             if last > begin:
-                yield tensor[begin - tensor_begin : last - tensor_begin]
+                yield memory[begin - memory_begin : last - memory_begin]
             begin, index = last, index + 1
 
 
@@ -179,9 +190,8 @@ class _Round:
         self._received = _grown(self._received, sum(received_sizes))
         at = 0
         for message in outgoing:
-            place = self._sent[at : at + _length(message)]
-            self._content.read(message.begin, place[:-CHECKSUM_BYTES])
-            place[-CHECKSUM_BYTES:] = _checksum(message, place)
+            place = self._sent[at : at + _length(message)].numpy()
+            place[-CHECKSUM_BYTES:] = self._copied(message, place, self._content.read)
             at += len(place)
         self._pending = self._group.start_all_to_all(
             self._received[: sum(received_sizes)], self._sent[:at], received_sizes, sent_sizes
@@ -193,14 +203,26 @@ class _Round:
         pending.wait()
         at = 0
         for message in self._awaited:
-            place = self._received[at : at + _length(message)]
-            if not torch.equal(place[-CHECKSUM_BYTES:], _checksum(message, place)):
+            place = self._received[at : at + _length(message)].numpy()
+            checksum = self._copied(message, place, self._content.write)
+            if not np.array_equal(place[-CHECKSUM_BYTES:], checksum):
                 raise PeerLost(
                     "the run's state arrived damaged: its checksum does not match "
                     f"(bytes {message.begin} to {message.end}, from rank {message.source})"
                 )
-            self._content.write(message.begin, place[:-CHECKSUM_BYTES])
             at += len(place)
+
+    def _copied(
+        self, message: Message, place: np.ndarray, copy: Callable[[int, np.ndarray], None]
+    ) -> np.ndarray:
+        """Copies what a message has. Returns the checksum of that, and of where it belongs."""
+        digest = xxhash.xxh3_64(seed=message.begin)
+        for begin in range(message.begin, message.end, PIECE_BYTES):
+            at = begin - message.begin
+            piece = place[at : min(at + PIECE_BYTES, message.end - message.begin)]
+            copy(begin, piece)
+            digest.update(piece.data)
+        return np.frombuffer(digest.digest(), dtype=np.uint8)
 
     def abandon(self) -> None:
         if self._pending is not None:
@@ -213,10 +235,3 @@ def _length(message: Message) -> int:
 
 def _grown(buffer: torch.Tensor, size: int) -> torch.Tensor:
     return buffer if buffer.numel() >= size else torch.empty(size, dtype=torch.uint8)
-
-
-def _checksum(message: Message, place: torch.Tensor) -> torch.Tensor:
-    """Of what a message has, and of where it belongs."""
-    content = memoryview(place[:-CHECKSUM_BYTES].numpy().data)
-    digest = xxhash.xxh3_64_digest(content, seed=message.begin)
-    return torch.frombuffer(bytearray(digest), dtype=torch.uint8)

@@ -25,6 +25,7 @@ from headway.train.export import describe_model
 from headway.train.heal import choose_state, hand_over_state, held_state
 from headway.train.initial_weights import WEIGHTS_RULE
 from headway.train.models import BuiltModel
+from headway.train.optim import make_moments
 from headway.train.outages import outage_is_loss, outage_restarts, reached
 from headway.train.peer_snapshots import PeerSnapshots, given_memory
 from headway.train.recorder import Recorder
@@ -121,6 +122,8 @@ def open_run(
     )
     with outage_is_loss():
         training, built = build(resolved, placement, reading)
+        if resolved.is_live:
+            make_moments(training.optimizer)  # before it asks to join: then the others wait for it
         evaluator = Evaluator(resolved, placement, stop, reading)
         sampler = Sampler(training, stop)
     sampler.require_logits(placement.device)
@@ -300,6 +303,7 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     training.evaluated_step = training.step
     run.saver.saved = None
     if resumed is None:
+        training.optimizer.state.clear()
         fill_weights(run.built, world.placement)  # COLLECTIVE
         return None
     if world.is_leader:

@@ -231,6 +231,7 @@ class Watched:
 
     def __init__(self, group: WorkerGroup, interfere: Callable[[int], None] = lambda number: None):
         self.rank, self.size = group.rank, group.size
+        self.is_over = False
         self.begun: list[int] = []
         """Of how many numbers each is."""
         self._group, self._interfere = group, interfere
@@ -315,7 +316,7 @@ def test_a_transport_that_fails_at_once_does_not_end_backward(
 class Late:
     """A transport whose sums are given up by the worker, and arrive all the same."""
 
-    rank, size = 0, 2
+    rank, size, is_over = 0, 2, False
 
     def __init__(self) -> None:
         self.given_up: list[torch.Tensor] = []
@@ -354,7 +355,7 @@ def test_a_sum_that_was_given_up_and_arrives_late_does_not_touch_the_next_attemp
 class Breaking:
     """A transport whose first sum fails, and that notes which of the others were abandoned."""
 
-    rank, size = 0, 2
+    rank, size, is_over = 0, 2, False
 
     def __init__(self) -> None:
         self.begun, self.abandoned = 0, 0
@@ -375,3 +376,45 @@ def test_sums_behind_one_that_failed_are_abandoned_and_not_waited_for(bucket_byt
     replica, breaking = Replica(), Breaking()
     assert isinstance(replica.step(4, cast(Any, breaking)), PeerLost)
     assert breaking.abandoned == breaking.begun - 1 > 0
+
+
+class Ending(Late):
+    """A transport of a generation that is over after some sums were started."""
+
+    def __init__(self, after: int) -> None:
+        super().__init__()
+        self.after, self.abandoned = after, 0
+
+    @property
+    def is_over(self) -> bool:  # type: ignore[override]
+        return len(self.given_up) >= self.after
+
+    def start_all_reduce(self, tensor: torch.Tensor) -> PendingCollective:
+        self.given_up.append(tensor)
+        return PendingCollective(lambda: None, self._abandon)
+
+    def _abandon(self) -> None:
+        self.abandoned += 1
+
+
+@pytest.mark.parametrize("after", [0, 1, 3])
+def test_a_backward_pass_of_a_generation_that_is_over_is_left(
+    monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """At the next gradient, not after the pass. What was started is abandoned, and does not touch
+    the next attempt when it arrives."""
+    monkeypatch.setattr(replicate, "BUCKET_BYTES", 1)
+    replicas, ending = [Replica(), Replica()], Ending(after)
+    with pytest.raises(PeerLost, match="the generation is over"):
+        replicas[0].step(4, cast(Any, ending))
+    assert ending.abandoned == len(ending.given_up) == after
+
+    def work(group: WorkerGroup) -> Sums | PeerLost:
+        found = replicas[group.rank].step(4, group)
+        if group.rank == 0:
+            ending.arrive()
+            return replicas[0].sums()
+        return found
+
+    for found in together(2, work):
+        require_equal(found, expected(4))

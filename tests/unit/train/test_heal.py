@@ -23,7 +23,7 @@ from headway.train.domain_group import DomainGroup
 from headway.train.gradient_all_reduce import GradientReducer
 from headway.train.heal import ChosenState, choose_state, hand_over_state, held_state
 from headway.train.loss_guard import LossGuard
-from headway.train.optim import make_optimizer
+from headway.train.optim import make_moments, make_optimizer
 from headway.train.precision import LossScale
 from headway.train.state_tensors import state_tensors
 from headway.train.step import Training
@@ -259,6 +259,19 @@ def test_before_the_first_step_there_is_no_optimizer_state(steps_before: int) ->
     for worker in (newcomer, source):
         worker.advance()
     assert newcomer.contents() == source.contents()
+
+
+def test_moments_that_were_made_beforehand_are_received_into() -> None:
+    """A newcomer makes them before the others wait for it. What no holder has is dropped."""
+    newcomer, source = Worker(seed=1), Worker(2, 4, 2)
+    model, state = cast(Zoo, newcomer.training.model), newcomer.training.optimizer.state
+    make_moments(newcomer.training.optimizer)
+    moments = [state[model.large]["exp_avg"], state[model.large]["exp_avg_sq"]]
+    in_turn([newcomer, source], [False, True])
+    assert newcomer.contents() == source.contents()
+    assert state[model.large]["exp_avg"] is moments[0]
+    assert state[model.large]["exp_avg_sq"] is moments[1]
+    assert model.unused not in state
 
 
 def test_those_who_have_it_receive_nothing() -> None:

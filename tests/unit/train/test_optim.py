@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from headway.spec.run_file import OptimizerConfig
-from headway.train.optim import Lamb, make_optimizer, set_lr
+from headway.train.optim import Lamb, make_moments, make_optimizer, set_lr
 
 
 def test_only_matrices_are_decayed() -> None:
@@ -23,6 +23,27 @@ def test_frozen_weights_are_left_alone(kind: str) -> None:
     model.bias.requires_grad_(False)
     optimizer = make_optimizer(OptimizerConfig(type=kind), model)
     assert sum(len(group["params"]) for group in optimizer.param_groups) == 1
+
+
+@pytest.mark.parametrize("kind", ["adamw", "lamb"])
+def test_moments_made_beforehand_are_those_of_the_first_step(kind: str) -> None:
+    torch.manual_seed(1)
+    models = [nn.Linear(4, 4), nn.Linear(4, 4)]
+    models[1].load_state_dict(models[0].state_dict())
+    optimizers = [make_optimizer(OptimizerConfig(type=kind), model) for model in models]
+    make_moments(optimizers[1])
+    for model, optimizer in zip(models, optimizers, strict=True):
+        for _ in range(2):
+            for parameter in model.parameters():
+                parameter.grad = parameter.detach() + 1
+            optimizer.step()
+    for one, other in zip(*(model.parameters() for model in models), strict=True):
+        assert torch.equal(one, other)
+        states = [optimizers[0].state[one], optimizers[1].state[other]]
+        assert list(states[0]) == list(states[1])
+        for key, value in states[0].items():
+            assert value.dtype == states[1][key].dtype
+            assert torch.equal(value, states[1][key])
 
 
 def lamb_by_hand(

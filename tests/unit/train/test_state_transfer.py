@@ -180,8 +180,8 @@ def test_a_sequence_is_its_tensors_one_after_the_other(sizes: list[int], data: A
     begin = data.draw(st.integers(0, sum(sizes)))
     end = data.draw(st.integers(begin, sum(sizes)))
     place = torch.empty(end - begin, dtype=torch.uint8)
-    sequence.read(begin, place)
+    sequence.read(begin, place.numpy())
     assert torch.equal(place, whole[begin:end])
-    sequence.write(begin, place + 1)
+    sequence.write(begin, (place + 1).numpy())
     whole[begin:end] += 1
     assert torch.equal(torch.cat([*tensors, torch.empty(0, dtype=torch.uint8)]), whole)
