@@ -3,10 +3,10 @@ the same schedule of faults, for MINUTES=5 each.
 
 SYSTEMS=headway,torchrun and SCENARIOS=15s choose some; `torchft-default` is torchft with the
 timeouts it has by default. Systems take turns within a scenario, and scenarios within ROUNDS=1.
-Each trial begins and ends calmly: its steps then tell what a sample takes undisturbed. What counts
-is in tests/support/fault_judge.py. torchrun and torchft have their own environment, in COMPARE_ENV.
-Ends with one line of JSON, of which `make faults-page` makes the table and the plot of
-docs/concepts/under-faults.md.
+Each trial begins and ends calmly: that tells what a step takes undisturbed, if faults leave no time
+to tell. What counts is in tests/support/fault_judge.py. torchrun and torchft have their own
+environment, in COMPARE_ENV. Ends with one line of JSON, of which `make faults-page` makes the table
+and the plot of docs/concepts/under-faults.md.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from bench.faults.scenarios import SCENARIOS, Scenario, schedule
 from bench.faults.systems import BATCH, SYSTEMS, System
 from support.fault_judge import (
     goodput,
+    intervals,
     judge_samples,
     lost_seconds,
     next_steps,
@@ -114,11 +115,13 @@ def trial(name: str, scenario: Scenario) -> Result:
     finally:
         run.end()
     lines = run.lines()
-    usual = statistics.mean(
+    before, after = (
         usual_seconds(line for line in lines if first < line.time <= last) for first, last in calm
     )
+    times = intervals(lines, strikes, begin, end, (before, after))
+    usual = statistics.median(one.usual for one in times)
     samples = judge_samples(lines, run.num_samples())
-    ratio = goodput(lines, begin, end, usual / BATCH)
+    ratio = goodput(lines, times, BATCH)
     seconds = next_steps(lines, strikes)
     known = [one for one in seconds if one is not None]
     median = statistics.median(known) if known else None
@@ -128,12 +131,12 @@ def trial(name: str, scenario: Scenario) -> Result:
         "faults": len(strikes),
         "killed": sum(killed),
         "step_seconds": round(usual, 3),
+        "step_seconds_between_faults": [round(one.usual, 3) for one in times],
         "next_step_median": None if median is None else round(median, 2),
         "next_step_seconds": [None if one is None else round(one, 2) for one in seconds],
         "within_a_second": median is not None and median <= TARGET_NEXT_STEP_SECONDS + usual,
         "lost_seconds": {
-            where: round(seconds, 1)
-            for where, seconds in lost_seconds(lines, begin, end, usual).items()
+            where: round(seconds, 1) for where, seconds in lost_seconds(lines, times).items()
         },
         "redone_steps": run.redone_steps(),
         "samples": {

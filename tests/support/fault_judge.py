@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
+LEAST_STEPS = 5
 Sample = tuple[int, int]
 """Epoch, and number of the sample in the data."""
 
@@ -43,10 +44,50 @@ def usual_seconds(lines: Iterable[Trained]) -> float:
     return statistics.median(after - before for before, after in pairwise(sorted(times.values())))
 
 
-def goodput(lines: Iterable[Trained], begin: float, end: float, seconds_of_sample: float) -> float:
+class Interval(NamedTuple):
+    """From one fault to the next."""
+
+    begin: float
+    end: float
+    usual: float
+    """What a step takes undisturbed, by this machine at that time."""
+
+
+def intervals(
+    lines: Iterable[Trained],
+    strikes: Sequence[float],
+    begin: float,
+    end: float,
+    calm: tuple[float, float],
+) -> list[Interval]:
+    """The machine is not equally fast all the time: what a step takes undisturbed is the median of
+    the last third of an interval, when its fault is over. If it is not (the workers change, or
+    there are fewer than `LEAST_STEPS`), it is the mean of `calm`: of the times without faults
+    before the first interval and after the last. These two have what is next to them."""
+    some, found = list(lines), []
+    mean = statistics.mean(calm)
+    for first, last in pairwise([begin, *strikes, end]):
+        late = [line for line in some if last - (last - first) / 3 < line.time <= last]
+        is_over = len({line.generation for line in late}) == 1
+        has_enough = len({line.step for line in late}) > LEAST_STEPS
+        usual = usual_seconds(late) if is_over and has_enough else mean
+        found.append(Interval(first, last, usual))
+    found[0], found[-1] = found[0]._replace(usual=calm[0]), found[-1]._replace(usual=calm[1])
+    return found
+
+
+def goodput(lines: Iterable[Trained], times: Sequence[Interval], batch: int) -> float:
     """Samples that count, times what one takes undisturbed, over all of the time."""
-    samples = sum(len(line.samples) for line in counted(lines) if begin < line.time <= end)
-    return samples * seconds_of_sample / (end - begin)
+    taken = counted(lines)
+    useful = sum(
+        one.usual / batch * sum(len(line.samples) for line in taken if _is_in(one, line))
+        for one in times
+    )
+    return useful / (times[-1].end - times[0].begin)
+
+
+def _is_in(interval: Interval, line: Trained) -> bool:
+    return interval.begin < line.time <= interval.end
 
 
 @dataclass(frozen=True)
@@ -93,17 +134,16 @@ def next_steps(lines: Iterable[Trained], strikes: Sequence[float]) -> list[float
     return found
 
 
-def lost_seconds(
-    lines: Iterable[Trained], begin: float, end: float, usual: float
-) -> dict[str, float]:
+def lost_seconds(lines: Iterable[Trained], times: Sequence[Interval]) -> dict[str, float]:
     """Time beyond what steps take undisturbed: where workers changed between two steps, and
     elsewhere (noise, saves, cores that newcomers take)."""
-    firsts: dict[int, Trained] = {}
+    firsts: dict[int, tuple[Trained, float]] = {}
     for line in counted(lines):
-        if begin < line.time <= end:
-            firsts.setdefault(line.step, line)
+        for one in times:
+            if _is_in(one, line):
+                firsts.setdefault(line.step, (line, one.usual))
     found = {"changes": 0.0, "elsewhere": 0.0}
-    for before, after in pairwise(sorted(firsts.values())):
+    for (before, _), (after, usual) in pairwise(sorted(firsts.values())):
         where = "changes" if after.generation != before.generation else "elsewhere"
         found[where] += after.time - before.time - usual
     return found
