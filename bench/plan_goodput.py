@@ -5,9 +5,10 @@ the recoveries of earlier benches (`headway.plan.interruptions.HERE`), and what 
 of the same mode needs to start, for a step, for a save and between steps, as `headway plan
 --measure` would find it. Measured by the run's own account, as `headway status` shows it.
 
-Workers are killed by the clock, each at another moment of the interval between two checkpoints
-(every part of it equally often, in random order): by chance alone, the steps that are done again
-in a run of four minutes would scatter by more than what is to be shown.
+Workers are killed by the clock, each at another moment of the interval between two checkpoints: as
+often at each as if losses came at random, which is what is planned with, in random order. By chance
+alone, the steps that are done again in a run of four minutes would scatter by more than what is to
+be shown.
 
 Two rows more are recorded runs: bench-goodput of 2026-11-15 and cluster-storm of 2026-11-16.
 ROWS=2,4 chooses rows by number.
@@ -16,6 +17,7 @@ ROWS=2,4 chooses rows by number.
 from __future__ import annotations
 
 import json
+import math
 import os
 import random
 import statistics
@@ -164,7 +166,7 @@ def chaos_run(folder: Path, chaos: Chaos, calm: Calm, name: str) -> dict[str, An
         began = time.monotonic()
         faults = 0
         number = max(1, round(MINUTES * 60 / chaos.every_seconds))
-        phases = [(one + 0.5) / number for one in range(number)]
+        phases = moments_of_losses(number, chaos.save_seconds / chaos.every_seconds)
         chance.shuffle(phases)
         for phase in phases:
             _strike(run, chaos, began + (faults + 0.25) * chaos.every_seconds, phase, chance)
@@ -190,6 +192,15 @@ def chaos_run(folder: Path, chaos: Chaos, calm: Calm, name: str) -> dict[str, An
         "measured_lost": {cause: one for cause, one in found.lost_seconds.items() if one},
         "calm": {key: round(value, 4) for key, value in vars(calm).items()},
     }
+
+
+def moments_of_losses(number: int, intervals: float) -> list[float]:
+    """At which part of the interval between two checkpoints so many losses fall, if the time to the
+    next is exponential, and an interval lasts for `intervals` of its means: one for each equal
+    share of the probability. Earlier ones are likelier: who is lost early does not come to the end.
+    """
+    lost = 1 - math.exp(-intervals)
+    return [-math.log(1 - (one + 0.5) / number * lost) / intervals for one in range(number)]
 
 
 def _strike(

@@ -39,6 +39,7 @@ from headway.train.snapshot_server import (
     PartReader,
     SnapshotServer,
     reachable_host,
+    yield_to_training,
 )
 from headway.train.state_tensors import state_tensors, tensors_to_write
 from headway.train.step import Agreed, Training
@@ -54,6 +55,8 @@ LOOK_SECONDS = 0.02
 READING_SHARE = 0.5
 """Of the time, at most, in which the neighbour's part is read: the rest of the network and of a
 core is for training."""
+PIECE_BYTES = 2**20
+"""What is read and then verified while it is in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -290,6 +293,7 @@ class PeerSnapshots:
     # The thread
 
     def _complete(self, own: PartFile, facts: Any, name: Name) -> None:
+        yield_to_training()
         try:
             digests = BlockDigests(BLOCK_BYTES)
             content = memoryview(self._mapped[own.path].numpy().data)
@@ -342,11 +346,13 @@ def _read_part(reader: PartReader, found: PartFacts, content: memoryview, clock:
     stored = found.rank_manifest().stored
     for number, digest in enumerate(stored.blocks):
         began = clock.monotonic()
-        place = content[number * stored.block_bytes : (number + 1) * stored.block_bytes]
         digests = BlockDigests(stored.block_bytes)
-        count = reader.read_into(found.name, found.part, number * stored.block_bytes, [place])
-        digests.update(place)
-        if count < len(place) or digests.stored().blocks != (digest,):
+        first = number * stored.block_bytes
+        for at in range(first, min(first + stored.block_bytes, stored.size), PIECE_BYTES):
+            piece = content[at : min(at + PIECE_BYTES, first + stored.block_bytes)]
+            count = reader.read_into(found.name, found.part, at, [piece])
+            digests.update(piece[:count])
+        if digests.stored().blocks != (digest,):
             raise OSError(f"part {found.part} of step {found.name[0]} arrived damaged")
         clock.sleep((clock.monotonic() - began) * (1 / READING_SHARE - 1))
 
