@@ -123,7 +123,7 @@ def open_run(
     with outage_is_loss():
         training, built = build(resolved, placement, reading)
         if resolved.is_live:
-            make_moments(training.optimizer)  # before it asks to join: then the others wait for it
+            make_moments(training.optimizer)  # now: once it has joined, the others would wait
         evaluator = Evaluator(resolved, placement, stop, reading)
         sampler = Sampler(training, stop)
     sampler.require_logits(placement.device)
