@@ -39,8 +39,9 @@ ACCEPT_PAUSE_SECONDS = 0.2
 """After an error: too many open files, say."""
 MOST_FACTS_BYTES = 2**30
 LOOPBACK = "127.0.0.1"
-POLITENESS = 10
-"""A tenth of the time of a processor that training wants all the time."""
+POLITENESS = 19
+"""One part in 70 of a processor that training wants all the time: what is left while ranks wait for
+each other is enough."""
 
 Find = Callable[[Name, int], PartFile | None]
 Address = tuple[str, int]
