@@ -22,6 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -173,15 +174,20 @@ def _work(
 
 def _turn(trial: Trial, memory: Path, is_with: bool) -> dict[str, float]:
     snapshots: Any = trial.run.snapshots
-    take, held, complete_steps = snapshots.after_step, 0.0, 0
+    held, complete_steps = 0.0, 0
 
-    def timed(*arguments: Any) -> None:
-        nonlocal held
-        began = time.perf_counter()
-        take(*arguments)
-        held = max(held, time.perf_counter() - began)
+    def timed(wait: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            nonlocal held
+            began = time.perf_counter()
+            wait(*arguments)
+            held += time.perf_counter() - began
 
-    snapshots.after_step = timed
+        return call
+
+    waits = ("after_step", "_wait_for_copy")
+    for name in waits:
+        setattr(snapshots, name, timed(getattr(snapshots, name)))
     snapshots._last_step = None if is_with else 10**9  # due at the first step, or never
     dist.barrier()
     began = time.perf_counter()
@@ -189,7 +195,8 @@ def _turn(trial: Trial, memory: Path, is_with: bool) -> dict[str, float]:
         trial.advance()
         complete_steps += not snapshots.is_done
     seconds = time.perf_counter() - began
-    del snapshots.after_step
+    for name in waits:
+        delattr(snapshots, name)
     snapshots.wait()
     assert not snapshots.is_off
     size = max((file.stat().st_size for file in memory.glob("*.safetensors")), default=0)

@@ -131,7 +131,7 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
                 held_seconds=round(held, 4),
                 **peak_memory(world.device),
             )
-    if run.snapshots is not None:  # copies the state; a thread reads the neighbour's
+    if run.snapshots is not None:  # a thread copies the state, and reads the neighbour's
         run.snapshots.after_step(training, result.agreed, run.saver, recorder)
     if recorder.is_leader:
         run.saver.send_logs()

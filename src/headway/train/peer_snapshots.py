@@ -1,9 +1,10 @@
 """Snapshots of the state in the memory of the nodes, every few steps: each rank keeps its own part
 and that of a rank on another node.
 
-After an agreed step every rank copies its part into memory that outlives it. A thread completes it
-and then reads the neighbour's part, while training continues. The next snapshot is taken only when
-all are done with the one before, as the control all-reduce of the step tells: so there is always a
+After an agreed step a thread of every rank copies its part into memory that outlives it, while the
+next step is computed, which changes nothing of it until its update: that waits for the copy. Then
+the thread completes the part and reads the neighbour's. The next snapshot is taken only when all
+are done with the one before, as the control all-reduce of the step tells: so there is always a
 complete one. Restoring is in restore_peers.py, docs/design/peer-snapshots.md has the reasons.
 """
 
@@ -15,7 +16,7 @@ import secrets
 import struct
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from headway.state.checkpoints import RankManifest
 from headway.state.ledger import follows
 from headway.state.run_directory import Journal
 from headway.state.stored_file import BLOCK_BYTES, BlockDigests, StoredFile
+from headway.train.device import beside_training
 from headway.train.host_copies import HostCopies
 from headway.train.recorder import Recorder
 from headway.train.safetensors_file import FileLayout, TensorRows, layout_of
@@ -55,8 +57,6 @@ LOOK_SECONDS = 0.02
 READING_SHARE = 0.5
 """Of the time, at most, in which the neighbour's part is read: the rest of the network and of a
 core is for training."""
-PIECE_BYTES = 2**20
-"""What is read and then verified while it is in the processor's cache."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +104,9 @@ class PeerSnapshots:
         self.damaged: set[Name] = set()
         """Those of which some was loaded before the rest was found to be unreadable."""
         self._host_copies = HostCopies()
+        self._copied = Event()
+        """The copy of the state is complete: the state may change."""
+        self._has_hook = False
 
     # Meeting the others
 
@@ -220,7 +223,7 @@ class PeerSnapshots:
         return self._world.rank
 
     def _start(self, training: Training, saver: CheckpointSaver, recorder: Recorder) -> None:
-        """Copies the state, and starts the thread that completes the snapshot."""
+        """Starts the thread that makes the snapshot."""
         world = self._world
         assert world is not None
         assert self._pending is not None
@@ -229,7 +232,7 @@ class PeerSnapshots:
             return
         own = self._memory.replaceable("own", self._needed)
         try:
-            layout = self._copy_state(training, world, own)
+            layout, copies = self._copies(training, world, own)
         except (NoRoom, OSError) as error:
             self._failure = str(error)
             return
@@ -257,12 +260,27 @@ class PeerSnapshots:
 
         name, tensors = self._pending, layout.tensors
         state = saver.facts(training, None)
+        self._copied.clear()
+        if not self._has_hook:
+            training.optimizer.register_step_pre_hook(lambda *_: self._wait_for_copy())
+            self._has_hook = True
         self._thread = Thread(
-            target=self._complete, args=(own, facts, name), name="headway-snapshot", daemon=True
+            target=self._complete,
+            args=(own, copies, facts, name),
+            name="headway-snapshot",
+            daemon=True,
         )
         self._thread.start()
 
-    def _copy_state(self, training: Training, world: World, own: PartFile) -> FileLayout:
+    def _wait_for_copy(self) -> None:
+        """SYNC. Without a deadline, as nothing but memory is waited for."""
+        self._copied.wait()
+
+    def _copies(
+        self, training: Training, world: World, own: PartFile
+    ) -> tuple[FileLayout, list[tuple[torch.Tensor, torch.Tensor]]]:
+        """What is to be copied, and where. Buffers are copied at once: a forward pass may change
+        them."""
         tensors = tensors_to_write(list(state_tensors(training.model, training.optimizer)), world)
         rows = [TensorRows(one.name, one.shape, one.start, one.local) for one in tensors]
         layout = layout_of(part_file(world.rank), rows)
@@ -271,12 +289,18 @@ class PeerSnapshots:
             bytearray(layout.beginning), dtype=torch.uint8
         )
         at = len(layout.beginning)
+        named = training.model.named_buffers(remove_duplicate=False)
+        buffers = {f"model/{name}" for name, _ in named}
+        copies = []
         for row in rows:
-            source = row.tensor.contiguous().reshape(-1).view(torch.uint8)
-            self._host_copies.start(source, content[at : at + row.tensor.nbytes])
+            place = content[at : at + row.tensor.nbytes]
+            if row.name in buffers:
+                self._host_copies.start(row.tensor, place)
+            else:
+                copies.append((row.tensor, place))
             at += row.tensor.nbytes
         self._host_copies.finish()  # SYNC
-        return layout
+        return layout, copies
 
     def _memory_of(self, file: PartFile, num_bytes: int) -> torch.Tensor:
         """The file as a tensor of bytes. Mapped once: touching pages again costs as much as copying
@@ -285,16 +309,20 @@ class PeerSnapshots:
         if mapped is None or len(mapped) != num_bytes:
             self._mapped.pop(file.path, None)
             assert self._memory is not None
-            file.resize(num_bytes, self._memory.memory)
+            copies = self._ranks_per_node * num_bytes  # each rank's part of a checkpoint
+            file.resize(num_bytes, self._memory.memory, copies)
             mapped = torch.frombuffer(file.mapped(), dtype=torch.uint8)
             self._mapped[file.path] = mapped
         return mapped
 
     # The thread
 
-    def _complete(self, own: PartFile, facts: Any, name: Name) -> None:
+    def _complete(
+        self, own: PartFile, copies: list[tuple[torch.Tensor, torch.Tensor]], facts: Any, name: Name
+    ) -> None:
         yield_to_training()
         try:
+            self._copy(copies)
             digests = BlockDigests(BLOCK_BYTES)
             content = memoryview(self._mapped[own.path].numpy().data)
             for at in range(0, len(content), BLOCK_BYTES):
@@ -305,6 +333,16 @@ class PeerSnapshots:
             self._failure = str(error)
         except Exception as error:  # noqa: BLE001 - recorded; without words it would count as complete
             self._failure = f"{type(error).__name__}: {error}"
+
+    def _copy(self, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        assert self._world is not None
+        try:
+            with beside_training(self._world.device):
+                for source, place in copies:
+                    self._host_copies.start(source, place)
+                self._host_copies.finish()  # SYNC
+        finally:
+            self._copied.set()
 
     def _keep_neighbours(self, name: Name) -> None:
         assert self._peers is not None
@@ -346,12 +384,11 @@ def _read_part(reader: PartReader, found: PartFacts, content: memoryview, clock:
     stored = found.rank_manifest().stored
     for number, digest in enumerate(stored.blocks):
         began = clock.monotonic()
+        start = number * stored.block_bytes
+        block = content[start : start + stored.block_bytes]
+        count = reader.read_into(found.name, found.part, start, [block])
         digests = BlockDigests(stored.block_bytes)
-        first = number * stored.block_bytes
-        for at in range(first, min(first + stored.block_bytes, stored.size), PIECE_BYTES):
-            piece = content[at : min(at + PIECE_BYTES, first + stored.block_bytes)]
-            count = reader.read_into(found.name, found.part, at, [piece])
-            digests.update(piece[:count])
+        digests.update(block[:count])
         if digests.stored().blocks != (digest,):
             raise OSError(f"part {found.part} of step {found.name[0]} arrived damaged")
         clock.sleep((clock.monotonic() - began) * (1 / READING_SHARE - 1))

@@ -29,13 +29,13 @@ from headway.train.snapshot_choice import HeldPart, Name
 
 Kind = Literal["own", "kept"]
 KINDS: tuple[Kind, ...] = ("own", "kept")
-IN_A_POD = "; in a pod: pod.shared_memory of the target, and pod.resources.memory"
+IN_A_POD = "; in a pod: pod.resources.memory of the target"
 COPIES = 2
 """Of each kind: the newest complete one stays until the next is complete everywhere."""
 LEFT_ALONE = 10
 """One part in so many of /dev/shm, and of the memory that this process may use..."""
 MOST_LEFT_ALONE = 2**30
-"""... but no more bytes, for all that is not snapshots: NCCL's buffers, copies for checkpoints."""
+"""... but no more bytes, for all that is not snapshots, such as NCCL's buffers."""
 
 
 class NoRoom(Exception):
@@ -93,19 +93,20 @@ class PartFile:
         self.facts = None
         self._record.unlink(missing_ok=True)
 
-    def resize(self, num_bytes: int, memory: Memory) -> None:
-        """Reserves the memory: a page that is missing later would end the process by SIGBUS."""
+    def resize(self, num_bytes: int, memory: Memory, spare: int = 0) -> None:
+        """Reserves the memory: a page that is missing later would end the process by SIGBUS.
+        `spare`: bytes that the node's processes have yet to take, for the copy of a checkpoint."""
         before = self.size
         if before == num_bytes:
             return
         self.clear()
         # One rank of the node after the other: all would see the same memory as free.
         with _locked(self.path.parent.parent):
-            self._reserve(before, num_bytes, memory)
+            self._reserve(before, num_bytes, memory, spare)
 
-    def _reserve(self, before: int, num_bytes: int, memory: Memory) -> None:
+    def _reserve(self, before: int, num_bytes: int, memory: Memory, spare: int) -> None:
         more = num_bytes - before
-        room, left_alone = _room(self.path.parent, memory)
+        room, left_alone = _room(self.path.parent, memory, spare)
         if more > max(0, room):
             raise NoRoom(
                 f"{byte_size(more)} more in {self.path.parent} are needed and "
@@ -185,12 +186,13 @@ class SnapshotMemory:
                 file.path.unlink(missing_ok=True)
 
 
-def _room(folder: Path, memory: Memory) -> tuple[int, int]:
-    """Bytes that snapshots may still take, and those that are free besides."""
+def _room(folder: Path, memory: Memory, spare: int) -> tuple[int, int]:
+    """Bytes that snapshots may still take, and those that are left alone."""
     found = os.statvfs(folder)
     size, free = (number * found.f_frsize for number in (found.f_blocks, found.f_bavail))
     limits = ((size, free), (memory.limit_bytes(), memory.available_bytes()))
     left_alone = [min(most // LEFT_ALONE, MOST_LEFT_ALONE) for most, _ in limits]
+    left_alone[1] += spare
     return min((free - left, left) for (_, free), left in zip(limits, left_alone, strict=True))
 
 

@@ -4,12 +4,17 @@ whoever has the token that the workers of a generation share; nothing can be wri
 A request has a fixed size: the token, the name of the snapshot, the part, first byte and length. A
 length of zero asks for what is known of the part (PartFacts, as JSON). The answer is a length and
 so many bytes; a length of -1: there is no such part here, or not yet.
+
+Each block is sent and received in one call. Training waits whenever a thread of such low priority
+is interrupted while it has the interpreter's lock, so it should need that rarely: a socket with a
+timeout of Python's returns to it for every few packets.
 """
 
 from __future__ import annotations
 
 import errno
 import hmac
+import math
 import os
 import socket
 import struct
@@ -115,9 +120,9 @@ class SnapshotServer:
                 request = self._request(connection)
 
     def _first_request(self, connection: socket.socket) -> bytearray | None:
-        connection.settimeout(CONNECT_SECONDS)
+        _limit_waits(connection, CONNECT_SECONDS)
         request = self._request(connection)
-        connection.settimeout(IDLE_SECONDS)
+        _limit_waits(connection, IDLE_SECONDS)
         return request
 
     def _request(self, connection: socket.socket) -> bytearray | None:
@@ -143,8 +148,7 @@ class SnapshotServer:
                 size = os.fstat(content_file.fileno()).st_size
                 count = max(0, min(length, size - start)) if start >= 0 else 0
                 connection.sendall(ANSWER.pack(count))
-                if count:
-                    connection.sendfile(content_file, start, count)
+                _send_file(connection, content_file.fileno(), start, count)
 
 
 class PartReader:
@@ -158,6 +162,7 @@ class PartReader:
         """Raises PartMissing."""
         count = self._ask(name, part, 0, 0)
         if count > MOST_FACTS_BYTES:
+            self.close()
             raise OSError(f"{count} bytes of facts about a part")
         content = bytearray(count)
         self._fill(memoryview(content))
@@ -175,11 +180,15 @@ class PartReader:
 
         def receive(place: memoryview) -> int:
             nonlocal left
-            received = connection.recv_into(place[: min(len(place), left)]) if left else 0
+            received = _receive_some(connection, place[:left]) if left else 0
             left -= received
             return received
 
-        found = fill(receive, places)
+        try:
+            found = fill(receive, places)
+        except OSError:
+            self.close()
+            raise
         if found < count:
             self.close()
             raise OSError(f"{self._address[0]} ended after {found} of {count} bytes")
@@ -205,14 +214,17 @@ class PartReader:
         return count
 
     def _fill(self, place: memoryview) -> None:
-        if not _receive(self._connected(), place):
+        try:
+            if not _receive(self._connected(), place):
+                raise ConnectionResetError(f"{self._address[0]} closed the connection")
+        except OSError:
             self.close()
-            raise ConnectionResetError(f"{self._address[0]} closed the connection")
+            raise
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
             made = socket.create_connection(self._address, CONNECT_SECONDS)
-            made.settimeout(IDLE_SECONDS)
+            _limit_waits(made, IDLE_SECONDS)
             self._connection = made
         return self._connection
 
@@ -247,10 +259,34 @@ class PartStore(Store):
         return int(readers[address].read_into(self._name, part, start, places))
 
 
+def _limit_waits(connection: socket.socket, seconds: float) -> None:
+    """By the kernel: a call that has waited for so long raises BlockingIOError."""
+    connection.settimeout(None)
+    timeout = struct.pack("@ll", math.ceil(seconds), 0)
+    for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+        connection.setsockopt(socket.SOL_SOCKET, option, timeout)
+
+
+def _send_file(connection: socket.socket, descriptor: int, start: int, count: int) -> None:
+    while count:
+        sent = os.sendfile(connection.fileno(), descriptor, start, count)
+        if not sent:
+            raise OSError("a part became shorter while it was sent")
+        start, count = start + sent, count - sent
+
+
+def _receive_some(connection: socket.socket, place: memoryview) -> int:
+    """All of it, unless the connection ends."""
+    try:
+        return connection.recv_into(place, len(place), socket.MSG_WAITALL)
+    except BlockingIOError:
+        raise TimeoutError(f"nothing came for {IDLE_SECONDS:.0f} s") from None
+
+
 def _receive(connection: socket.socket, place: memoryview) -> bool:
     """Whether all of it came."""
     while len(place):
-        count = connection.recv_into(place)
+        count = _receive_some(connection, place)
         if not count:
             return False
         place = place[count:]

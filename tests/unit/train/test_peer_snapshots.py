@@ -4,11 +4,13 @@ happens when that fails. Several nodes are in tests/local."""
 from __future__ import annotations
 
 from pathlib import Path
+from threading import Event, Timer, current_thread, main_thread
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from headway.errors import PeerLost
 from headway.memory_limits import Memory
@@ -116,6 +118,54 @@ def test_a_snapshot_is_restored_bit_for_bit_with_the_lines_of_the_logs(
     assert second.peers.has_resumed
     assert found.records[2] == [BEGIN, {"step": 1, "generation": 1}]
     assert (found.saved, second.little.train.committed_in) == (None, 1)
+
+
+def late_copies(node: Node, monkeypatch: pytest.MonkeyPatch) -> Event:
+    """The copy of the state begins when this is set."""
+    copies = node.peers._host_copies
+    begin, start = Event(), copies.start
+
+    def wait_and_start(source: torch.Tensor, target: torch.Tensor) -> None:
+        if current_thread() is not main_thread():
+            assert begin.wait(60)
+        start(source, target)
+
+    monkeypatch.setattr(copies, "start", wait_and_start)
+    return begin
+
+
+def test_the_state_is_copied_while_the_next_step_is_computed_and_its_update_waits(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = Node(directory, 1).begin()
+    begin = late_copies(first, monkeypatch)
+    first.little.advance(1)
+    state = first.little.state()
+    first.peers.after_step(first.little.train, DONE, first.little.saver, first.recorder)
+    Timer(0.5, begin.set).start()
+    first.little.advance(1)
+    assert begin.is_set(), "the update did not wait"
+    first.peers.wait()
+    second = Node(directory, 2)
+    assert second.restore() is not None
+    assert same(second.little.state(), state)
+
+
+def test_what_a_forward_pass_changes_is_copied_at_once(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(directory, 1).begin()
+    model = node.little.train.model
+    model.register_buffer("calls", torch.zeros(()))
+    begin = late_copies(node, monkeypatch)
+    node.little.advance(1)
+    node.peers.after_step(node.little.train, DONE, node.little.saver, node.recorder)
+    model.get_buffer("calls").add_(1)
+    begin.set()
+    node.peers.wait()
+    part = node.memory.find((1, 1), 0)
+    assert part is not None
+    assert load_file(part.path)["model/calls"] == 0
 
 
 def test_lines_that_are_in_the_store_with_a_checkpoint_are_not_kept(

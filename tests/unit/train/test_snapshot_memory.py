@@ -14,15 +14,18 @@ import pytest
 
 from headway.launch.folder_in_memory import folder_in_memory
 from headway.memory_limits import Memory
+from headway.train import snapshot_server
 from headway.train.snapshot_memory import NoRoom, PartFacts, PartFile, SnapshotMemory
 from headway.train.snapshot_server import (
     MOST_UNPROVEN,
+    REQUEST,
     PartMissing,
     PartReader,
     PartStore,
     SnapshotServer,
     reachable_host,
 )
+from support.waiting import wait_for
 
 TOKEN = b"0123456789abcdef"
 
@@ -103,6 +106,8 @@ def test_some_memory_is_left_to_everything_else(
     with pytest.raises(NoRoom, match=r"97\.6 MiB are free besides 102\.4 MiB that are left alone"):
         file.resize(wanted, Roomy())
     filesystem.f_bavail, filesystem.f_blocks = 2**20 + 50, 2**20
+    with pytest.raises(NoRoom, match=r"90\.0 MiB are free besides 110\.0 MiB"):
+        file.resize(wanted, Roomy(free=200 * 2**20, limit=100 * 2**20), spare=100 * 2**20)
     file.resize(wanted, Roomy(free=2**40, limit=2**42))
 
 
@@ -252,6 +257,30 @@ def test_a_node_that_is_gone_is_a_part_that_cannot_be_read(memory: SnapshotMemor
     place = bytearray(3)
     assert store.read_into("any/rank-0.safetensors", 0, [memoryview(place)]) == 3, "read here"
     assert place == b"ten"
+
+
+def test_a_node_that_says_nothing_is_not_waited_for_without_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot_server, "IDLE_SECONDS", 1.0)
+    silent = socket.create_server(("127.0.0.1", 0))
+    with silent, pytest.raises(TimeoutError, match="nothing came for 1 s"):
+        PartReader(silent.getsockname(), TOKEN).facts((10, 2), 0)
+
+
+def test_a_reader_that_takes_nothing_is_left(
+    memory: SnapshotMemory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_server, "IDLE_SECONDS", 1.0)
+    filled(memory, 10, bytes(64_000_000))
+    server = SnapshotServer("127.0.0.1", memory.find)
+    server.token = TOKEN
+    before = threading.active_count()
+    with socket.create_connection(server.address) as stuck:
+        stuck.sendall(REQUEST.pack(TOKEN, 10, 2, 0, 0, 64_000_000))
+        wait_for("its thread", lambda: threading.active_count() > before, 30)
+        wait_for("its end", lambda: threading.active_count() == before, 30)
+    server.close()
 
 
 def test_the_address_of_a_machine_is_the_one_that_reaches_the_coordinator() -> None:
