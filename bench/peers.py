@@ -2,14 +2,14 @@
 how long a restore from it takes.
 
 Two nodes of one process each share this machine and a model of 173M parameters: with two moments
-1 GB a node. They take turns of 6 steps, with a snapshot after the first and without. All of a
-snapshot's work is done within a turn (asserted). What it adds is a turn's time less the mean of the
-two turns around it, as the speed of a shared machine changes by more than the 1 % that is to be
-seen. The figure is the median of that, as a share of the steps from one snapshot to the next: ten
-less those that pass until one is complete. The spread is where it is in nine of ten draws of as
-many turns (bootstrap). Here both nodes compute, copy, send and receive on the same cores: nodes of
-their own have cores to spare. Then one node starts with an empty memory, and both restore from that
-of the other.
+1 GB a node. A snapshot is taken in the first of every 9 steps, and complete before the last three
+(asserted). What it adds is the time of the first six, less six times the mean of the three steps
+before them and of the three after: the speed of a shared machine changes within a minute by more
+than the 1 % that is to be seen. The figure is the median of that, as a share of the steps from one
+snapshot to the next at `peers: 10 steps`, which are ten less those that pass until one is complete.
+The spread is where it is in nine of ten draws of as many rounds (bootstrap). Here both nodes
+compute, copy, send and receive on the same cores: nodes of their own have cores to spare. Then one
+node starts with an empty memory, and both restore from that of the other.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 
 from bench.trial import prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
@@ -38,7 +39,9 @@ from headway.train.trial import Trial
 ROUNDS = int(os.environ.get("ROUNDS", "16"))
 LAYERS = int(os.environ.get("LAYERS", "24"))
 SEQUENCES = int(os.environ.get("SEQUENCES", "8"))
-STEPS, NODES = 6, 2
+NODES = 2
+STEPS, CALM_STEPS = 9, 3
+"""From one snapshot to the next, and those at the end that it does not reach."""
 EVERY = 10
 """Steps that are lost at most, in the figure."""
 TARGET = 0.01
@@ -71,18 +74,15 @@ def main() -> int:
         (folder / "run.yaml").write_text(RUN_FILE % (LAYERS, SEQUENCES))
         prepare_set(folder, 200_000, 4096)
         resolved = resolved_trial(folder, nodes=NODES)
-        turns = _turns(resolved, folder, Path(memory))
+        rounds = _rounds(resolved, folder, Path(memory))
         shutil.rmtree(Path(memory, "1"))  # that node is new
         nodes = Nodes(resolved, folder, Path(memory), generation=2)
         restored = nodes.ask("load")
         nodes.end()
-    plain, taken = turns[::2], turns[1::2]
-    step_seconds = statistics.median(turn["seconds"] for turn in plain) / STEPS
-    extra = [
-        one["seconds"] - (before["seconds"] + after["seconds"]) / 2
-        for one, before, after in zip(taken, plain[:-1], plain[1:], strict=True)
-    ]
-    between = EVERY - statistics.median(turn["lag"] for turn in taken)
+    taken = rounds[1:]
+    step_seconds = statistics.median(s for one in rounds for s in one.seconds[-CALM_STEPS:])
+    extra = [one.extra(before) for before, one in pairwise(rounds)]
+    between = EVERY - statistics.median(one.lag for one in taken)
     share = 1 / (between * step_seconds)
     cost = statistics.median(extra) * share
     chance = random.Random(1)
@@ -96,34 +96,54 @@ def main() -> int:
         "spread": [round(one * share, 4) for one in (low, high)],
         "extra_seconds": [round(one, 2) for one in extra],
         "step_seconds": round(step_seconds, 3),
-        "held_seconds": [round(turn["held"], 3) for turn in taken],
-        "complete_after_steps": [turn["lag"] for turn in taken],
-        "gigabytes_a_node": round(taken[0]["bytes"] / 1e9, 3),
-        "restore_seconds": round(max(one["load"] for one in restored), 2),
+        "held_seconds": [round(one.held, 3) for one in taken],
+        "complete_after_steps": [one.lag for one in taken],
+        "gigabytes_a_node": round(taken[0].num_bytes / 1e9, 3),
+        "restore_seconds": round(max(restored), 2),
         "versions": {"torch": torch.__version__},
     }
     print(json.dumps(line))
     return 0
 
 
-def _turns(resolved: Resolved, folder: Path, memory: Path) -> list[dict[str, float]]:
+@dataclass(frozen=True)
+class Round:
+    """From one snapshot to the next."""
+
+    seconds: list[float]
+    """Of each step."""
+    held: float
+    """Of these, seconds in which training waited for the snapshot."""
+    lag: int
+    """Steps until it was complete."""
+    num_bytes: int
+    """Of a node's part."""
+
+    def extra(self, before: Round) -> float:
+        """Seconds that the snapshot has added."""
+        calm = [*before.seconds[-CALM_STEPS:], *self.seconds[-CALM_STEPS:]]
+        reached = self.seconds[:-CALM_STEPS]
+        return sum(reached) - len(reached) * statistics.mean(calm)
+
+
+def _rounds(resolved: Resolved, folder: Path, memory: Path) -> list[Round]:
     nodes = Nodes(resolved, folder, memory, generation=1)
-    for kind in ("with", "with", "without"):  # the first ones make the memory
-        nodes.ask(kind)
-    turns = []
-    for number in range(2 * ROUNDS + 1):
-        kind = "with" if number % 2 else "without"
-        answers = nodes.ask(kind)
-        turn = {key: max(one[key] for one in answers) for key in answers[0]}
-        assert turn["lag"] < STEPS, "a snapshot was not complete within its turn"
-        turns.append(turn)
+    for _ in range(2):  # which make the memory
+        nodes.ask("steps")
+    rounds = []
+    for number in range(ROUNDS + 1):
+        seen: list[Round] = nodes.ask("steps")
+        slowest = max(seen, key=lambda one: sum(one.seconds))
+        lag, held = max(one.lag for one in seen), max(one.held for one in seen)
+        rounds.append(Round(slowest.seconds, held, lag, slowest.num_bytes))
+        assert lag < STEPS - CALM_STEPS, "a snapshot was not complete before the calm steps"
         print(
-            f"turn {number + 1}/{2 * ROUNDS + 1}, {kind} a snapshot: {turn['seconds']:.2f} s, held "
-            f"{turn['held']:.3f} s, complete after {turn['lag']:.0f} steps",
+            f"round {number}/{ROUNDS}: held {held:.3f} s, complete after {lag} steps; steps of "
+            f"{' '.join(f'{each:.2f}' for each in slowest.seconds)} s",
             file=sys.stderr,
         )
     nodes.end()
-    return turns
+    return rounds
 
 
 class Nodes:
@@ -144,7 +164,7 @@ class Nodes:
             process.start()
         self._pipes = [ours for ours, _ in pipes]
 
-    def ask(self, what: str) -> list[dict[str, float]]:
+    def ask(self, what: str) -> list[Any]:
         for pipe in self._pipes:
             pipe.send(what)
         return [pipe.recv() for pipe in self._pipes]
@@ -167,14 +187,14 @@ def _work(
     assert trial.run.snapshots.has_resumed == (generation > 1)
     while (asked := pipe.recv()) != "end":
         if asked == "load":
-            pipe.send({"load": trial.run.start_seconds.get("load", 0.0)})
+            pipe.send(trial.run.start_seconds.get("load", 0.0))
         else:
-            pipe.send(_turn(trial, memory / str(rank), is_with=asked == "with"))
+            pipe.send(_steps(trial, memory / str(rank)))
 
 
-def _turn(trial: Trial, memory: Path, is_with: bool) -> dict[str, float]:
+def _steps(trial: Trial, memory: Path) -> Round:
     snapshots: Any = trial.run.snapshots
-    held, complete_steps = 0.0, 0
+    held, lag, seconds = 0.0, 0, []
 
     def timed(wait: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
@@ -188,19 +208,18 @@ def _turn(trial: Trial, memory: Path, is_with: bool) -> dict[str, float]:
     waits = ("after_step", "_wait_for_copy")
     for name in waits:
         setattr(snapshots, name, timed(getattr(snapshots, name)))
-    snapshots._last_step = None if is_with else 10**9  # due at the first step, or never
-    dist.barrier()
-    began = time.perf_counter()
+    snapshots._last_step = None  # so one is due at the first step, and then at none of these
     for _ in range(STEPS):
+        began = time.perf_counter()
         trial.advance()
-        complete_steps += not snapshots.is_done
-    seconds = time.perf_counter() - began
+        seconds.append(time.perf_counter() - began)
+        lag += not snapshots.is_done
     for name in waits:
         delattr(snapshots, name)
     snapshots.wait()
     assert not snapshots.is_off
-    size = max((file.stat().st_size for file in memory.glob("*.safetensors")), default=0)
-    return {"seconds": seconds, "held": held, "lag": complete_steps, "bytes": size}
+    size = max(file.stat().st_size for file in memory.glob("*.safetensors"))
+    return Round(seconds, held, lag, size)
 
 
 if __name__ == "__main__":
