@@ -167,7 +167,7 @@ rehearse: install ## the closed form of memory against the real step on tensors 
 bench-form: install ## 64 to 512 simulated members exchange their addresses: processor time and bytes of the coordinator
 	$(BENCH).form_many
 
-bench-many: install ## as many workers as fit in GIGABYTES=20 train together, lose a quarter at once ROUNDS=3 times, and heal; 10 minutes
+bench-many: install ## as many workers as fit in GIGABYTES=20, at most MOST=64, train together, lose a quarter at once ROUNDS=3 times, and heal; 10 minutes
 	$(BENCH).many
 
 bench-join: install ## one of four workers gets a state of 1 GB from the other three, beside a broadcast to all: their pause and the bytes sent; 2 minutes

@@ -55,14 +55,14 @@ class LossTrial:
         self._steps += [line for line in more if "time" in line]
         return self._steps
 
-    def next_step(self, begin: float | None = None) -> float:
+    def next_step(self, begin: float | None = None, wait_seconds: float = SETTLE_SECONDS) -> float:
         """Seconds from `begin`, or from the fault, to the first step of a newer generation."""
 
         def found() -> float | None:
             later = (line for line in self.steps() if line["generation"] > self.generation)
             return next((seconds_of(line["time"]) for line in later), None)
 
-        at = wait_for("a step in another generation", found, SETTLE_SECONDS)
+        at = wait_for("a step in another generation", found, wait_seconds)
         assert at is not None
         return at - (self.struck_at if begin is None else begin)
 
