@@ -20,8 +20,8 @@ import socket
 import struct
 import sys
 import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 
 import msgspec
 
@@ -161,11 +161,11 @@ class PartReader:
     def facts(self, name: Name, part: int) -> PartFacts:
         """Raises PartMissing."""
         count = self._ask(name, part, 0, 0)
-        if count > MOST_FACTS_BYTES:
-            self.close()
-            raise OSError(f"{count} bytes of facts about a part")
-        content = bytearray(count)
-        self._fill(memoryview(content))
+        with self._closed_on_error():
+            if count > MOST_FACTS_BYTES:
+                raise OSError(f"{count} bytes of facts about a part")
+            content = bytearray(count)
+            self._fill(memoryview(content))
         try:
             return msgspec.json.decode(content, type=PartFacts)
         except msgspec.DecodeError as error:
@@ -184,14 +184,10 @@ class PartReader:
             left -= received
             return received
 
-        try:
+        with self._closed_on_error():
             found = fill(receive, places)
-        except OSError:
-            self.close()
-            raise
-        if found < count:
-            self.close()
-            raise OSError(f"{self._address[0]} ended after {found} of {count} bytes")
+            if found < count:
+                raise OSError(f"{self._address[0]} ended after {found} of {count} bytes")
         return found
 
     def close(self) -> None:
@@ -201,25 +197,27 @@ class PartReader:
 
     def _ask(self, name: Name, part: int, start: int, length: int) -> int:
         connection = self._connected()
-        try:
+        with self._closed_on_error():
             connection.sendall(REQUEST.pack(self._token, *name, part, start, length))
             answer = bytearray(ANSWER.size)
             self._fill(memoryview(answer))
-        except OSError:
-            self.close()
-            raise
         count: int = ANSWER.unpack(answer)[0]
         if count < 0 or (length and count > length):
             raise PartMissing(f"part {part} of step {name[0]} is not in the memory of the node")
         return count
 
-    def _fill(self, place: memoryview) -> None:
+    @contextmanager
+    def _closed_on_error(self) -> Iterator[None]:
+        """Half of an answer may still come: the next request needs another connection."""
         try:
-            if not _receive(self._connected(), place):
-                raise ConnectionResetError(f"{self._address[0]} closed the connection")
+            yield
         except OSError:
             self.close()
             raise
+
+    def _fill(self, place: memoryview) -> None:
+        if not _receive(self._connected(), place):
+            raise ConnectionResetError(f"{self._address[0]} closed the connection")
 
     def _connected(self) -> socket.socket:
         if self._connection is None:
@@ -285,9 +283,4 @@ def _receive_some(connection: socket.socket, place: memoryview) -> int:
 
 def _receive(connection: socket.socket, place: memoryview) -> bool:
     """Whether all of it came."""
-    while len(place):
-        count = _receive_some(connection, place)
-        if not count:
-            return False
-        place = place[count:]
-    return True
+    return fill(lambda rest: _receive_some(connection, rest), [place]) == len(place)
