@@ -80,6 +80,8 @@ SHAPES = [
     ((), 4),
     (("shard=node",), 4),
     (("shard=all",), 4),
+    (("shard=all", "checkpoint.peers=10 steps"), 4),
+    (("shard=all", "checkpoint.peers=10 steps"), 1),
     (("shard=2 nodes",), 4),
     (("shard=2 nodes",), 2),
     (("elastic=restart",), 4),
