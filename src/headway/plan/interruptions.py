@@ -392,8 +392,9 @@ def _lost(
         return found
     most = busy + saving
     if place.snapshot_steps is not None:
-        few = age * place.snapshot_steps * times.step_seconds
-        redone = (1 - together) * few + together * (times.save_every_seconds / 2 + write)
+        since_saved = times.save_every_seconds / 2 + write
+        few = min(since_saved, age * place.snapshot_steps * times.step_seconds)
+        redone = (1 - together) * few + together * since_saved
         with_losses = most * (1 + _of_each_second(rate, restart + redone))
     else:
         # A checkpoint counts once it is written, so what is lost begins that much earlier.

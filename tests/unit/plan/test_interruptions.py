@@ -111,6 +111,12 @@ def test_snapshots_in_memory_save_the_steps_since_a_checkpoint() -> None:
     assert found.goodput.value > expected_goodput(place(), rates(10 / 24 / 8), times()).goodput.high
 
 
+def test_snapshots_that_are_rarer_than_checkpoints_lose_nothing() -> None:
+    rare = expected_goodput(place(snapshot_steps=10_000), rates(0.05), times())
+    redone = rare.lost_seconds["redone"] / rare.interruptions.value
+    assert redone == pytest.approx(305, rel=0.02)
+
+
 def test_with_snapshots_a_checkpoint_is_for_the_loss_of_neighbours_and_of_everything() -> None:
     found = rewinds_per_hour(place(snapshot_steps=10), rates(0.2))
     assert found.value == pytest.approx(8 * 0.2 / 10 + 1 / 720)
