@@ -1,17 +1,21 @@
 """`make bench-peers`: what a snapshot in the memory of the nodes costs training every 10 steps, and
 how long a restore from it takes.
 
-Two nodes of one process each share this machine and a model of 173M parameters: with two moments
-1 GB a node. A snapshot is taken in the first of every 9 steps, and complete before the last three
+Two nodes of one process each share this machine and a model of 173M parameters: with two moments 1
+GB a node. A snapshot is taken in the first of every 9 steps, and complete before the last three
 (asserted). What it adds to the first six is compared with the three before them and the three
 after. The figure is how long training waited: for the snapshot, and, by the scheduler's count, for
 a core, of both nodes together, as each waits for the other; the median, as a share of the steps
 from one snapshot to the next at `peers: 10 steps`, which are ten less those that pass until one is
 complete. The steps' own time is there as well (`extra_seconds`), but the speed of a shared machine
-changes from step to step by more than the 1 % that is to be seen. Spreads are where a median is in
-nine of ten draws of as many rounds (bootstrap). Here both nodes compute, copy, send and receive on
-the same cores: nodes of their own have cores to spare. Then one node starts with an empty memory,
-and both restore from that of the other.
+changes from step to step by more than the 1 % that is to be seen. What of that is speed is in the
+processor time of the same threads, too, as each step computes the same: `beyond_work` is what a
+step takes for a second of it, over that of calm steps. That is the least it costs, and has waits
+for the interpreter's lock in it, which the figure has not; caches that the snapshot has emptied are
+in the processor time alone (`work_seconds`). Spreads are where a median is in nine of ten draws of
+as many rounds (bootstrap). Here both nodes compute, copy, send and receive on the same cores: nodes
+of their own have cores to spare. Then one node starts with an empty memory, and both restore from
+that of the other.
 """
 
 from __future__ import annotations
@@ -89,7 +93,13 @@ def main() -> int:
         one.held + beyond_calm(before.core_waits, one.core_waits)
         for before, one in pairwise(rounds)
     ]
-    between = EVERY - statistics.median(one.lag for one in taken)
+    work = [beyond_calm(before.work, one.work) for before, one in pairwise(rounds)]
+    beyond_work = [
+        beyond_calm(before.per_work, one.per_work) / calm_mean(before.per_work, one.per_work)
+        for before, one in pairwise(rounds)
+    ]
+    lag = statistics.median(one.lag for one in taken)
+    between = max(EVERY - lag, lag)
     share = 1 / (between * step_seconds)
     cost = statistics.median(waited) * share
     line = {
@@ -102,6 +112,10 @@ def main() -> int:
         "extra_seconds": [round(one, 2) for one in extra],
         "extra_share": round(statistics.median(extra) * share, 4),
         "extra_spread": [round(one * share, 4) for one in spread(extra)],
+        "work_seconds": [round(one, 2) for one in work],
+        "beyond_work_steps": [round(one, 3) for one in beyond_work],
+        "beyond_work_share": round(statistics.median(beyond_work) / between, 4),
+        "beyond_work_spread": [round(one / between, 4) for one in spread(beyond_work)],
         "step_seconds": round(step_seconds, 3),
         "held_seconds": [round(one.held, 3) for one in taken],
         "complete_after_steps": [one.lag for one in taken],
@@ -122,18 +136,27 @@ class Round:
     held: float
     """Of these, seconds in which training waited for the snapshot."""
     lag: int
-    """Steps until it was complete."""
+    """Steps until all knew that it was complete."""
     core_waits: list[float]
     """Seconds of each step in which threads that train were ready and had no core."""
+    work: list[float]
+    """Seconds of each step that these threads had a core."""
     num_bytes: int
     """Of a node's part."""
+
+    @property
+    def per_work(self) -> list[float]:
+        return [seconds / work for seconds, work in zip(self.seconds, self.work, strict=True)]
 
 
 def beyond_calm(before: list[float], steps: list[float]) -> float:
     """What the first steps have more than the calm ones before and after them."""
-    calm = [*before[-CALM_STEPS:], *steps[-CALM_STEPS:]]
     reached = steps[:-CALM_STEPS]
-    return sum(reached) - len(reached) * statistics.mean(calm)
+    return sum(reached) - len(reached) * calm_mean(before, steps)
+
+
+def calm_mean(before: list[float], steps: list[float]) -> float:
+    return statistics.mean([*before[-CALM_STEPS:], *steps[-CALM_STEPS:]])
 
 
 def spread(values: list[float]) -> tuple[float, float]:
@@ -153,12 +176,14 @@ def _rounds(resolved: Resolved, folder: Path, memory: Path) -> list[Round]:
         slowest = max(seen, key=lambda one: sum(one.seconds))
         lag, held = max(one.lag for one in seen), max(one.held for one in seen)
         core_waits = [sum(each) for each in zip(*(one.core_waits for one in seen), strict=True)]
-        rounds.append(Round(slowest.seconds, held, lag, core_waits, slowest.num_bytes))
-        assert lag < STEPS - CALM_STEPS, "a snapshot was not complete before the calm steps"
+        work = [sum(each) for each in zip(*(one.work for one in seen), strict=True)]
+        rounds.append(Round(slowest.seconds, held, lag, core_waits, work, slowest.num_bytes))
+        assert lag <= STEPS - CALM_STEPS, "a snapshot was not complete before the calm steps"
         print(
             f"round {number}/{ROUNDS}: held {held:.3f} s, complete after {lag} steps; steps of "
             f"{' '.join(f'{each:.2f}' for each in slowest.seconds)} s, of which threads waited for "
-            f"a core {' '.join(f'{each:.2f}' for each in core_waits)} s",
+            f"a core {' '.join(f'{each:.2f}' for each in core_waits)} s, and had one "
+            f"{' '.join(f'{each:.2f}' for each in work)} s",
             file=sys.stderr,
         )
     nodes.end()
@@ -213,7 +238,7 @@ def _work(
 
 def _steps(trial: Trial, memory: Path) -> Round:
     snapshots: Any = trial.run.snapshots
-    held, lag, seconds, core_waits = 0.0, 0, [], []
+    held, seconds, core_waits, works = 0.0, [], [], []
 
     def timed(wait: Callable[..., None]) -> Callable[..., None]:
         def call(*arguments: Any) -> None:
@@ -229,27 +254,30 @@ def _steps(trial: Trial, memory: Path) -> Round:
         setattr(snapshots, name, timed(getattr(snapshots, name)))
     snapshots._last_step = None  # so one is due at the first step, and then at none of these
     for _ in range(STEPS):
-        began, waited = time.perf_counter(), _core_waits()
+        began, (worked, waited) = time.perf_counter(), _core_times()
         trial.advance()
         seconds.append(time.perf_counter() - began)
-        core_waits.append(_core_waits() - waited)
-        lag += not snapshots.is_done
+        work, wait = _core_times()
+        works.append(work - worked)
+        core_waits.append(wait - waited)
     for name in waits:
         delattr(snapshots, name)
     snapshots.wait()
-    assert not snapshots.is_off
+    assert not snapshots.has_failed
+    assert snapshots._num_failures == 0
     size = max(file.stat().st_size for file in memory.glob("*.safetensors"))
-    return Round(seconds, held, lag, core_waits, size)
+    return Round(seconds, held, snapshots._lag, core_waits, works, size)
 
 
-def _core_waits() -> float:
-    """Seconds that the threads of this process, but for those of snapshots, were ready to run and
-    did not."""
-    total = 0
+def _core_times() -> tuple[float, float]:
+    """Seconds that the threads of this process, but for those of snapshots, had a core, and were
+    ready to run and had none."""
+    work = wait = 0
     for task in Path("/proc/self/task").iterdir():
         if os.getpriority(os.PRIO_PROCESS, int(task.name)) < POLITENESS:
-            total += int((task / "schedstat").read_text().split()[1])
-    return total / 1e9
+            worked, waited, _ = (task / "schedstat").read_text().split()
+            work, wait = work + int(worked), wait + int(waited)
+    return work / 1e9, wait / 1e9
 
 
 if __name__ == "__main__":
