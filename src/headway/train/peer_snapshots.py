@@ -10,11 +10,7 @@ complete one. Restoring is in restore_peers.py, docs/design/peer-snapshots.md ha
 
 from __future__ import annotations
 
-import ipaddress
 import os
-import secrets
-import struct
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
 from typing import Any
@@ -33,10 +29,9 @@ from headway.train.recorder import Recorder
 from headway.train.safetensors_file import FileLayout, TensorRows, layout_of
 from headway.train.save import CheckpointSaver
 from headway.train.snapshot_choice import HeldPart, Name, neighbour
-from headway.train.snapshot_memory import COPIES, KINDS, NoRoom, PartFacts, PartFile, SnapshotMemory
+from headway.train.snapshot_meeting import PeerAddresses, exchange_addresses, exchange_held
+from headway.train.snapshot_memory import NoRoom, PartFacts, PartFile, SnapshotMemory
 from headway.train.snapshot_server import (
-    TOKEN_BYTES,
-    Address,
     PartMissing,
     PartReader,
     SnapshotServer,
@@ -48,7 +43,6 @@ from headway.train.step import Agreed, Training
 from headway.train.world import World
 
 NO_MEMORY = "this node has no folder in memory: /dev/shm cannot be used"
-NO_ADDRESS = [0, 0, 0]
 MOST_FAILURES = 3
 """In a row, after which no more snapshots are taken in this generation."""
 PART_SECONDS = 120.0
@@ -57,15 +51,6 @@ LOOK_SECONDS = 0.02
 READING_SHARE = 0.5
 """Of the time, at most, in which the neighbour's part is read: the rest of the network and of a
 core is for training."""
-
-
-@dataclass(frozen=True)
-class PeerAddresses:
-    """How the ranks of a generation reach each other's parts."""
-
-    addresses: tuple[Address | None, ...]
-    """By rank; None: it serves nothing."""
-    token: bytes
 
 
 class PeerSnapshots:
@@ -95,10 +80,12 @@ class PeerSnapshots:
         """Step of the newest one of this generation."""
         self._lag = 1
         """Steps that were taken before the newest one was complete everywhere."""
+        self._said_late = False
         self._num_failures = 0
         self._failure: str | None = None
         self._thread: Thread | None = None
         self._peers: PeerAddresses | None = None
+        self._server: SnapshotServer | None = None
         self._world: World | None = None
         self._mapped: dict[Path, torch.Tensor] = {}
         self.damaged: set[Name] = set()
@@ -114,34 +101,26 @@ class PeerSnapshots:
         """COLLECTIVE. Serves what this node holds. Returns how to reach the others, and what each
         of them holds, by rank."""
         self._world = world
-        server, address = self._serve()
-        token = secrets.token_bytes(TOKEN_BYTES)
-        rows = _all_gather(world, [*address, *struct.unpack("!2q", token)])  # COLLECTIVE
-        self._peers = PeerAddresses(
-            tuple(_as_address(row[:3]) for row in rows), struct.pack("!2q", *rows[0][3:])
-        )
-        if server is not None:
-            server.token = self._peers.token
-        held = self._memory.held() if server is not None and self._memory is not None else []
-        parts: list[list[HeldPart]] = [[] for _ in rows]
-        for _ in KINDS:
-            some, held = held[:COPIES], held[COPIES:]
-            for rank, row in enumerate(_all_gather(world, _part_integers(some))):  # COLLECTIVE
-                parts[rank].extend(_parts_of(row))
-        return self._peers, parts
+        self._server = server = self._serve()
+        address = None if server is None else server.address
+        self._peers = peers = exchange_addresses(world, address)  # COLLECTIVE
+        held = []
+        if server is not None and self._memory is not None:
+            server.token = peers.token
+            held = self._memory.held()
+        return peers, exchange_held(world, held)  # COLLECTIVE
 
-    def _serve(self) -> tuple[SnapshotServer | None, list[int]]:
+    def _serve(self) -> SnapshotServer | None:
         if self._memory is None:
             self._failure = NO_MEMORY
-            return None, NO_ADDRESS
+            return None
         try:
             host = reachable_host(os.environ.get("HEADWAY_COORDINATOR"))
-            server = SnapshotServer(host, self._memory.find)
-            return server, _as_integers(server.address)
+            return SnapshotServer(host, self._memory.find)
         except (OSError, ValueError, HeadwayError) as error:
             why = error.message if isinstance(error, HeadwayError) else error
             self._failure = f"the others cannot reach this node: {why}"
-            return None, NO_ADDRESS
+            return None
 
     def find(self, name: Name, part: int) -> PartFile | None:
         """In the memory of this node."""
@@ -192,7 +171,8 @@ class PeerSnapshots:
 
     def _is_due(self, step: int) -> bool:
         """So early that no more than `every` steps are lost, if a node is lost just before this one
-        is complete. The first one at once: after a loss some parts have a single holder."""
+        is complete, as long as that takes no more than half of them. The first one at once: after a
+        loss some parts have a single holder."""
         if self._last_step is None:
             return True
         return step - self._last_step >= max(1, self._every - self._lag)
@@ -201,6 +181,9 @@ class PeerSnapshots:
         if self._pending is not None and not failed:
             self._num_failures = 0
             self._needed, self._lag = self._pending, step - self._pending[0]
+            if 2 * self._lag > self._every and not self._said_late and self._rank == 0:
+                self._said_late = True
+                self._journal.note("snapshots_late", step=step, lag=self._lag, every=self._every)
         elif failed:
             self._num_failures += 1
             if self._failure is not None:
@@ -234,7 +217,7 @@ class PeerSnapshots:
         try:
             layout, copies = self._copies(training, world, own)
         except (NoRoom, OSError) as error:
-            self._failure = str(error)
+            self._fail(self._pending, str(error))
             return
         records: list[list[dict[str, Any]]] = []
         if world.is_leader:
@@ -271,6 +254,11 @@ class PeerSnapshots:
             daemon=True,
         )
         self._thread.start()
+
+    def _fail(self, name: Name, reason: str) -> None:
+        self._failure = reason
+        if self._server is not None:
+            self._server.failed = name
 
     def _wait_for_copy(self) -> None:
         """SYNC. Without a deadline, as nothing but memory is waited for."""
@@ -330,9 +318,9 @@ class PeerSnapshots:
             own.complete(facts(digests.stored()))
             self._keep_neighbours(name)
         except (NoRoom, OSError) as error:
-            self._failure = str(error)
+            self._fail(name, str(error))
         except Exception as error:  # noqa: BLE001 - recorded; without words it would count as complete
-            self._failure = f"{type(error).__name__}: {error}"
+            self._fail(name, f"{type(error).__name__}: {error}")
 
     def _copy(self, copies: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         assert self._world is not None
@@ -392,42 +380,6 @@ def _read_part(reader: PartReader, found: PartFacts, content: memoryview, clock:
         if digests.stored().blocks != (digest,):
             raise OSError(f"part {found.part} of step {found.name[0]} arrived damaged")
         clock.sleep((clock.monotonic() - began) * (1 / READING_SHARE - 1))
-
-
-def _all_gather(world: World, values: list[int]) -> list[list[int]]:
-    """COLLECTIVE. The values of all workers, by rank. All are in one domain."""
-    assert world.replicas is None
-    return [values] if world.domain is None else world.domain.all_gather(values)
-
-
-def _as_integers(address: Address) -> list[int]:
-    """Port and address. Never zero: of a rank without one."""
-    found = ipaddress.ip_address(address[0])
-    if found.version == 4:
-        found = ipaddress.IPv6Address(f"::ffff:{found}")
-    return [address[1], *struct.unpack("!2q", found.packed)]
-
-
-def _as_address(values: list[int]) -> Address | None:
-    port, *packed = values
-    if port == 0:
-        return None
-    found = ipaddress.IPv6Address(struct.pack("!2q", *packed))
-    return str(found.ipv4_mapped or found), port
-
-
-def _part_integers(parts: list[HeldPart]) -> list[int]:
-    """Of as many as there are copies."""
-    integers = [len(parts)]
-    for one in parts:
-        integers += [*one.name, one.part, one.num_parts]
-    return integers + [0] * (1 + 4 * COPIES - len(integers))
-
-
-def _parts_of(integers: list[int]) -> list[HeldPart]:
-    number, *rest = integers
-    found = [rest[at : at + 4] for at in range(0, 4 * number, 4)]
-    return [HeldPart((step, within), part, num) for step, within, part, num in found]
 
 
 def given_memory() -> SnapshotMemory | None:

@@ -15,10 +15,11 @@ from headway.state.checkpoints import (
     fences_of,
 )
 from headway.state.run_directory import Journal, RunDirectory
-from headway.train.peer_snapshots import PeerAddresses, PeerSnapshots, part_file
+from headway.train.peer_snapshots import PeerSnapshots, part_file
 from headway.train.restore import load_or_problem, mismatch
 from headway.train.safetensors_file import merged_tensors
 from headway.train.snapshot_choice import WholeSnapshot, whole_snapshots
+from headway.train.snapshot_meeting import PeerAddresses
 from headway.train.snapshot_memory import PartFacts
 from headway.train.snapshot_server import PartReader, PartStore
 from headway.train.step import Training

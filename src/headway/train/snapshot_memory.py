@@ -163,9 +163,9 @@ class SnapshotMemory:
         return [file.facts.held for file in self.files if file.facts is not None]
 
     def find(self, name: Name, part: int) -> PartFile | None:
-        for file in self.complete_parts():
-            assert file.facts is not None
-            if (file.facts.name, file.facts.part) == (name, part):
+        for file in self.files:
+            facts = file.facts  # another thread may clear it
+            if facts is not None and (facts.name, facts.part) == (name, part):
                 return file
         return None
 

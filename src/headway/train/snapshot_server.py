@@ -3,7 +3,7 @@ whoever has the token that the workers of a generation share; nothing can be wri
 
 A request has a fixed size: the token, the name of the snapshot, the part, first byte and length. A
 length of zero asks for what is known of the part (PartFacts, as JSON). The answer is a length and
-so many bytes; a length of -1: there is no such part here, or not yet.
+so many bytes; a length of -1: there is no such part here, or not yet; -2: it has failed.
 
 Each block is sent and received in one call. Training waits whenever a thread of such low priority
 is interrupted while it has the interpreter's lock, so it should need that rarely: a socket with a
@@ -31,6 +31,7 @@ from headway.state.store import Store
 from headway.train.snapshot_choice import Name
 from headway.train.snapshot_memory import PartFacts, PartFile
 
+MISSING, FAILED = -1, -2
 REQUEST = struct.Struct("!16sqqqqq")
 ANSWER = struct.Struct("!q")
 TOKEN_BYTES = 16
@@ -54,6 +55,10 @@ Address = tuple[str, int]
 
 class PartMissing(OSError):
     """The other node has no such part."""
+
+
+class PartFailed(OSError):
+    """And it will not have it."""
 
 
 def reachable_host(coordinator: str | None) -> str:
@@ -81,6 +86,8 @@ class SnapshotServer:
     def __init__(self, host: str, find: Find) -> None:
         self.token = b""
         """None is accepted before it is set."""
+        self.failed: Name | None = None
+        """The newest snapshot that this worker could not make."""
         self._find = find
         self._unproven = threading.Semaphore(MOST_UNPROVEN)
         self._closed = threading.Event()
@@ -139,7 +146,7 @@ class SnapshotServer:
         file = self._find(name, part)
         facts = None if file is None else file.facts
         if file is None or facts is None:
-            connection.sendall(ANSWER.pack(-1))
+            connection.sendall(ANSWER.pack(FAILED if name == self.failed else MISSING))
         elif length == 0:
             content = msgspec.json.encode(facts)
             connection.sendall(ANSWER.pack(len(content)) + content)
@@ -159,7 +166,7 @@ class PartReader:
         self._connection: socket.socket | None = None
 
     def facts(self, name: Name, part: int) -> PartFacts:
-        """Raises PartMissing."""
+        """Raises PartMissing, PartFailed."""
         count = self._ask(name, part, 0, 0)
         with self._closed_on_error():
             if count > MOST_FACTS_BYTES:
@@ -202,6 +209,8 @@ class PartReader:
             answer = bytearray(ANSWER.size)
             self._fill(memoryview(answer))
         count: int = ANSWER.unpack(answer)[0]
+        if count == FAILED:
+            raise PartFailed(f"rank {part} could not take its part of step {name[0]}")
         if count < 0 or (length and count > length):
             raise PartMissing(f"part {part} of step {name[0]} is not in the memory of the node")
         return count

@@ -21,6 +21,7 @@ from headway.train.peer_snapshots import MOST_FAILURES, PeerSnapshots
 from headway.train.restore_peers import restore_from_peers
 from headway.train.save import SaveSchedule
 from headway.train.snapshot_memory import PartFacts, SnapshotMemory
+from headway.train.snapshot_server import PartFailed, PartMissing, PartReader
 from headway.train.step import Agreed
 from headway.train.worker_run import _restore
 
@@ -311,6 +312,17 @@ def test_so_often_that_no_more_steps_than_asked_for_are_lost(directory: RunDirec
     assert node.held_steps == [1, 8], "in 3 more steps it is complete, after 10 in all"
 
 
+def test_one_that_takes_more_than_half_of_the_interval_is_said_once(
+    directory: RunDirectory,
+) -> None:
+    node = Node(directory, 1).begin()
+    for _ in range(3):
+        node.step(1)
+        node.step(5, Agreed())
+    (event,) = node.little.events("snapshots_late")
+    assert (event["lag"], event["every"]) == (6, EVERY)
+
+
 def test_the_newest_complete_one_is_never_overwritten(directory: RunDirectory) -> None:
     node = Node(directory, 1).begin()
     node.step(10)
@@ -369,6 +381,25 @@ def test_one_that_fails_for_whatever_reason_is_none(directory: RunDirectory) -> 
     node.step(1, FAILED)
     (event,) = node.little.events("snapshot_failed")
     assert event["reason"].startswith("TypeError: ")
+
+
+@pytest.mark.parametrize("too_little", [True, False])
+def test_the_neighbour_does_not_wait_for_a_part_that_has_failed(
+    directory: RunDirectory, too_little: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node = Node(directory, 1, Room(100) if too_little else None).begin()
+    peers, _ = node.peers.meet(node.little.world)
+    assert peers.addresses[0] is not None
+    reader = PartReader(peers.addresses[0], peers.token)
+    with pytest.raises(PartMissing, match="part 0 of step 1 is not in the memory"):
+        reader.facts((1, 1), 0)
+    node.lines.append({"step": 1, "generation": 1, "odd": object()})
+    node.step(1)
+    never_sleeps: Any = SimpleNamespace(monotonic=node.little.clock.monotonic)
+    monkeypatch.setattr(node.peers, "_clock", never_sleeps)
+    with pytest.raises(PartFailed, match="rank 0 could not take its part of step 1"):
+        node.peers._facts_of(reader, (1, 1), 0)
+    reader.close()
 
 
 def test_there_are_some_while_a_planned_change_waits_for_its_checkpoint(
