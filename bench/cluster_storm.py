@@ -62,6 +62,10 @@ class Storm:
         self.lab = lab
         self.chance = random.Random(seed)
         self.struck: Counter[str] = Counter()
+        self.kind = ""
+        """Of the newest."""
+        self.instead: Counter[str] = Counter()
+        """Of these, another fault took the place of: pods were not where it needs them."""
         self.kinds: dict[str, Callable[[], Callable[[], None]]] = {
             "a machine without power": self._pull_plug,
             "a machine taken back": self._reclaim,
@@ -85,9 +89,10 @@ class Storm:
         for kind in plan[:count]:
             began = time.monotonic()
             step = self.lab.step()
-            say(f"step {step}: fault {self.struck.total() + 1}, {kind}")
-            undo = self.kinds[kind]()
             self.struck[kind] += 1
+            say(f"step {step}: fault {self.struck.total()}, {kind}")
+            self.kind = kind
+            undo = self.kinds[kind]()
             self.lab.wait_for_step(step + 2, CALM_SECONDS)
             time.sleep(max(0.0, began + UNDO_SECONDS - time.monotonic()))
             undo()
@@ -96,12 +101,16 @@ class Storm:
                 wait_for("a standby", self.lab.standby, CALM_SECONDS)
             time.sleep(max(0.0, began + EVERY_SECONDS - time.monotonic()))
 
+    def _instead(self, strike: Callable[[], Callable[[], None]]) -> Callable[[], None]:
+        self.instead[self.kind] += 1
+        return strike()
+
     # What is returned undoes it.
 
     def _pull_plug(self) -> Callable[[], None]:
         node = self._machine()
         if node is None:
-            return self._kill_pod()
+            return self._instead(self._kill_pod)
         faults.pull_plug(node)
         return lambda: faults.put_back(node, self.lab.cluster.api)
 
@@ -112,7 +121,7 @@ class Storm:
         others = sorted(self.lab.machines_of_workers() - {keeper.name})
         spared = self.lab.node_of(standby).name if standby is not None else ""
         if spared not in others or len(others) < 2:
-            return self._pull_plug()
+            return self._instead(self._pull_plug)
         others.remove(spared)
         nodes = [keeper, self.lab.cluster.node(self.chance.choice(others))]
         for node in nodes:
@@ -129,7 +138,7 @@ class Storm:
         keeper = self.lab.node_of(self.lab.coordinator()).name
         others = [node for node in self._machines() if node.name != keeper]
         if not others:
-            return self._evict()
+            return self._instead(self._evict)
         node, api = self.chance.choice(others), self.lab.cluster.api
         faults.reclaim(node, api, NOTICE_SECONDS)
 
@@ -142,7 +151,7 @@ class Storm:
     def _cut(self) -> Callable[[], None]:
         node = self._machine()
         if node is None:
-            return self._kill_worker()
+            return self._instead(self._kill_worker)
         faults.cut_network(node)
         return lambda: faults.mend_network(node)
 
@@ -238,6 +247,7 @@ def main() -> int:
             "seed": SEED,
             "every_seconds": EVERY_SECONDS,
             "faults": dict(storm.struck),
+            "replaced_by_another": dict(storm.instead),
             "own": own,
             "by_intervals": found,
             "events": dict(events),
