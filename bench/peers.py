@@ -40,7 +40,6 @@ import torch
 
 from bench.trial import prepare_set, resolved_trial
 from headway.spec.resolve import Resolved
-from headway.train.snapshot_server import POLITENESS
 from headway.train.trial import Trial
 
 ROUNDS = int(os.environ.get("ROUNDS", "16"))
@@ -63,7 +62,7 @@ model:
 data: {train: set, sequence_length: 128}
 batch: {global: %d, micro: 4}
 train_for: 1000000 steps
-precision: bf16
+precision: fp32
 shard: all
 threads: 1
 track: []
@@ -274,7 +273,7 @@ def _core_times() -> tuple[float, float]:
     ready to run and had none."""
     work = wait = 0
     for task in Path("/proc/self/task").iterdir():
-        if os.getpriority(os.PRIO_PROCESS, int(task.name)) < POLITENESS:
+        if os.sched_getscheduler(int(task.name)) != os.SCHED_IDLE:
             worked, waited, _ = (task / "schedstat").read_text().split()
             work, wait = work + int(worked), wait + int(waited)
     return work / 1e9, wait / 1e9

@@ -45,8 +45,9 @@ from headway.train.world import World
 NO_MEMORY = "this node has no folder in memory: /dev/shm cannot be used"
 MOST_FAILURES = 3
 """In a row, after which no more snapshots are taken in this generation."""
-PART_SECONDS = 120.0
-"""Wait for the neighbour to complete its part."""
+PART_SECONDS = 600.0
+"""Wait for the neighbour to complete its part, which it does when its cores have nothing else to
+do. The loss of a node ends the wait sooner: all restart."""
 LOOK_SECONDS = 0.02
 READING_SHARE = 0.5
 """Of the time, at most, in which the neighbour's part is read: the rest of the network and of a

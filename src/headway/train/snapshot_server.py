@@ -5,9 +5,10 @@ A request has a fixed size: the token, the name of the snapshot, the part, first
 length of zero asks for what is known of the part (PartFacts, as JSON). The answer is a length and
 so many bytes; a length of -1: there is no such part here, or not yet; -2: it has failed.
 
-Each block is sent and received in one call. Training waits whenever a thread of such low priority
-is interrupted while it has the interpreter's lock, so it should need that rarely: a socket with a
-timeout of Python's returns to it for every few packets.
+Training waits whenever a thread of such low priority is interrupted while it has the interpreter's
+lock, so it should need that rarely: a socket with a timeout of Python's returns to it for every few
+packets, so these have none. Nor should a call last for long: many kernels do not interrupt one, and
+a thread that trains has no core until it returns.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ ACCEPT_PAUSE_SECONDS = 0.2
 """After an error: too many open files, say."""
 MOST_FACTS_BYTES = 2**30
 LOOPBACK = "127.0.0.1"
-POLITENESS = 19
-"""One part in 70 of a processor that training wants all the time: what is left while ranks wait for
-each other is enough."""
+CALL_BYTES = 2**17
+"""Sent or received in one call."""
 
 Find = Callable[[Name, int], PartFile | None]
 Address = tuple[str, int]
@@ -74,10 +74,11 @@ def reachable_host(coordinator: str | None) -> str:
 
 
 def yield_to_training() -> None:
-    """This thread leaves the processor to training, where both want it."""
+    """This thread leaves the processor to training, where both want it: it gets one part in 300 of
+    one that training wants all the time, and what is left while ranks wait for each other."""
     if sys.platform == "linux":  # elsewhere only whole processes have a priority
         with suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), POLITENESS)
+            os.sched_setscheduler(threading.get_native_id(), os.SCHED_IDLE, os.sched_param(0))
 
 
 class SnapshotServer:
@@ -276,16 +277,16 @@ def _limit_waits(connection: socket.socket, seconds: float) -> None:
 
 def _send_file(connection: socket.socket, descriptor: int, start: int, count: int) -> None:
     while count:
-        sent = os.sendfile(connection.fileno(), descriptor, start, count)
+        sent = os.sendfile(connection.fileno(), descriptor, start, min(count, CALL_BYTES))
         if not sent:
             raise OSError("a part became shorter while it was sent")
         start, count = start + sent, count - sent
 
 
 def _receive_some(connection: socket.socket, place: memoryview) -> int:
-    """All of it, unless the connection ends."""
+    """As much as one call is for, unless the connection ends."""
     try:
-        return connection.recv_into(place, len(place), socket.MSG_WAITALL)
+        return connection.recv_into(place, min(len(place), CALL_BYTES), socket.MSG_WAITALL)
     except BlockingIOError:
         raise TimeoutError(f"nothing came for {IDLE_SECONDS:.0f} s") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import socket
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -24,6 +25,7 @@ from headway.train.snapshot_server import (
     PartStore,
     SnapshotServer,
     reachable_host,
+    yield_to_training,
 )
 from support.waiting import wait_for
 
@@ -196,6 +198,21 @@ def test_a_part_is_read_from_another_node(memory: SnapshotMemory) -> None:
             reader.facts(name, part)
     assert reader.facts((10, 2), 0) == facts(10), "the connection lasts"
     server.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere threads have no priority")
+def test_threads_of_snapshots_leave_the_cores_to_training() -> None:
+    found = []
+
+    def look() -> None:
+        yield_to_training()
+        found.append(os.sched_getscheduler(threading.get_native_id()))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert found == [os.SCHED_IDLE]
+    assert os.sched_getscheduler(0) != os.SCHED_IDLE, "training's own are as they were"
 
 
 def test_nobody_without_the_token_reads_anything(memory: SnapshotMemory) -> None:
