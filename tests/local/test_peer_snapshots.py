@@ -117,6 +117,7 @@ def digests(directory: RunDirectory) -> dict[str, object]:
     return {name: file.model_dump() for name, file in manifest.files.items()}
 
 
+@pytest.mark.long("waits for a suspended worker to be given up; fewer restore as anywhere")
 def test_fewer_nodes_share_what_more_had(run: LiveRun) -> None:
     """One is suspended: its neighbour has its part. When it is back, all save first."""
     wait_for("a snapshot", lambda: newest_everywhere(run) > SAVED_AT, SECONDS)
