@@ -137,7 +137,9 @@ def _template(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
     mounts = [spec_mount(), {"name": "headway-shm", "mountPath": SHARED_MEMORY}]
     shared = {"medium": "Memory"}
-    if resolved.peer_steps is None:  # snapshots need most of the pod's memory, and heed its limit
+    if (
+        resolved.run.peer_steps is None
+    ):  # snapshots need most of the pod's memory, and heed its limit
         shared["sizeLimit"] = target.pod.shared_memory
     volumes: list[Object] = [spec_volume(resolved), {"name": "headway-shm", "emptyDir": shared}]
     if folders_to_fetch(resolved):

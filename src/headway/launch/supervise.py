@@ -201,7 +201,7 @@ class Supervisor(ABC):
         )
 
     def _enter_snapshots(self, stack: ExitStack) -> None:
-        if self.resolved.peer_steps is not None:
+        if self.resolved.run.peer_steps is not None:
             self._snapshots = stack.enter_context(folder_in_memory(self.directory.location))
 
     def _worker_environment(self, worker: WorkerProcess, store: Path) -> dict[str, str]:

@@ -101,8 +101,6 @@ def planned_placement(run: RunFile, fleet: Fleet, layout: Layout, *, on_pods: bo
     copy_nodes = 1 if run.shard.num_nodes == 0 else -(-layout.shard_devices // ranks)
     wanted = run.resources.nodes
     least = max(copy_nodes, wanted.minimum if wanted.minimum < wanted.maximum else 1)
-    peers = run.checkpoint.peers
-    is_without = run.command is not None or fleet.nodes == 1
     return Placement(
         mode="live" if is_live else "restart",
         nodes=fleet.nodes,
@@ -111,7 +109,7 @@ def planned_placement(run: RunFile, fleet: Fleet, layout: Layout, *, on_pods: bo
         trains_with_fewer=fleet.nodes > least,
         on_gpu=on_gpu,
         on_pods=on_pods,
-        snapshot_steps=None if peers == "off" or is_without else int(peers.amount),
+        snapshot_steps=run.peer_steps if fleet.nodes > 1 else None,
     )
 
 

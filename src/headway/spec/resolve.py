@@ -133,12 +133,6 @@ class Resolved(Section):
         return (self.checkpoint_every or default) if every == "auto" else every
 
     @property
-    def peer_steps(self) -> int | None:
-        """Steps between two snapshots in the memory of the nodes; None: there are none."""
-        every = self.run.checkpoint.peers
-        return None if every == "off" or self.is_script else int(every.amount)
-
-    @property
     def is_script(self) -> bool:
         """Whether workers run the user's command: nothing is known of what it trains."""
         return self.run.command is not None

@@ -426,6 +426,12 @@ class RunFile(Section):
     notify: str | None = later()
     """Address that is notified when the run fails, finishes, stalls or uses up its budget."""
 
+    @property
+    def peer_steps(self) -> int | None:
+        """Steps between two snapshots in the memory of the nodes; None: there are none."""
+        every = self.checkpoint.peers
+        return None if every == "off" or self.command is not None else int(every.amount)
+
     @model_validator(mode="before")
     @classmethod
     def _has_code(cls, written: Any) -> Any:

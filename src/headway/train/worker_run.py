@@ -151,7 +151,7 @@ def open_run(
 
 
 def _snapshots(resolved: Resolved, journal: Journal, clock: Clock) -> PeerSnapshots | None:
-    every = resolved.peer_steps
+    every = resolved.run.peer_steps
     if every is None:
         return None
     return PeerSnapshots(every, given_memory(), resolved.ranks_per_node, journal, clock)

@@ -361,9 +361,9 @@ def test_copies_on_several_nodes_are_not_live_and_never_half(folder: Path) -> No
 
 
 def test_snapshots_in_memory_are_of_models_that_are_divided_over_all_nodes(folder: Path) -> None:
-    assert resolved(nodes=2).peer_steps is None
+    assert resolved(nodes=2).run.peer_steps is None
     found = resolved("shard=all", "checkpoint.peers=10 steps", nodes=2)
-    assert found.peer_steps == 10
+    assert found.run.peer_steps == 10
     text = found.model_dump_json(by_alias=True, exclude_none=True)
     assert Resolved.model_validate_json(text) == found
     assert is_operation("checkpoint.peers")
