@@ -184,8 +184,8 @@ class RunProgress:
                 self.line.above(f"warning: no snapshot in memory: {event['reason']}")
             case "snapshots_late":
                 self.line.above(
-                    f"warning: a snapshot in memory took {event['lag']} steps to be complete: up "
-                    f"to {2 * event['lag']} steps are redone after a loss, not {event['every']}"
+                    f"warning: a snapshot in memory took {event['lag']} steps to complete: up to "
+                    f"{2 * event['lag']} steps are redone after a loss, not {event['every']}"
                 )
             case "snapshots_off":
                 self.line.above(

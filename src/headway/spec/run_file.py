@@ -232,10 +232,10 @@ class CheckpointConfig(Section):
     """Retention of checkpoints."""
     peers: StepsOrOffField = "off"
     """Most steps that are done again after a node is lost: so often all nodes take a snapshot of
-    the state in their memory, where each keeps its own part and that of a neighbour. If one takes
-    more than half as many steps to be complete, twice those it takes. Needs `shard: all`, and host
-    memory for four times a node's part of the state. `off`: a lost node costs the steps since the
-    newest checkpoint."""
+    the state in their memory, where each keeps its own part and that of a neighbour. If a
+    snapshot takes more than half that many steps to complete, it is up to twice the steps it takes.
+    Needs `shard: all`, and host memory for four times a node's part of the state. `off`: a lost
+    node costs the steps since the newest checkpoint."""
 
 
 class MetricsConfig(Section):
