@@ -74,7 +74,7 @@ class RunRecord:
 
     def begin(self) -> ScriptHistory:
         """Called by rank 0. Records that the generation begins, unless the script has finished."""
-        with outage_restarts(self._directory, True), outage_is_loss():
+        with outage_restarts(self._directory), outage_is_loss():
             history = self._read_history()
             if not history.has_finished:
                 begin_generation(

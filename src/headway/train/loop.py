@@ -10,6 +10,7 @@ from headway.state.checkpoints import steps_saved
 from headway.state.run_directory import RunDirectory
 from headway.train.device import peak_memory
 from headway.train.domain_group import DomainLost
+from headway.train.outages import StoreLost
 from headway.train.recorder import finite
 from headway.train.step import Flags, StepResult, take_step
 from headway.train.weight_fingerprint import EVERY_STEPS, Diverged, diverged_ranks, own_kind
@@ -35,8 +36,8 @@ def train(run: WorkerRun, worlds: WorldSource) -> Exit:
         try:
             begin_world(run, world, worlds)  # COLLECTIVE
             end = _train_in_world(run, world, worlds)  # COLLECTIVE
-        except (Diverged, DomainLost):
-            raise  # this worker's state is unusable
+        except (Diverged, DomainLost, StoreLost):
+            raise  # a new process has to take this one's place
         except PeerLost as lost:
             # The attempted step is discarded: it has not changed the state yet.
             run.has_discarded = True

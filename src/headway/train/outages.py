@@ -21,6 +21,11 @@ FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.5, 5.0
 Answer = TypeVar("Answer")
 
 
+class StoreLost(PeerLost):
+    """What this worker needs of the store cannot be had: its process ends, and its successor tries
+    again."""
+
+
 def reached(
     attempt: Callable[[], Answer], clock: Clock, is_stopped: Callable[[], bool] = lambda: False
 ) -> Answer:
@@ -31,7 +36,7 @@ def reached(
             return attempt()
         except StoreUnreachable as error:
             if clock.monotonic() + pause > deadline:
-                raise PeerLost(f"the store cannot be reached: {error.message}") from error
+                raise StoreLost(f"the store cannot be reached: {error.message}") from error
             if is_stopped():
                 raise Stopped("stopped while the store could not be reached") from error
         clock.sleep(pause)
@@ -44,16 +49,15 @@ def outage_is_loss() -> Iterator[None]:
     try:
         yield
     except (StoreUnreachable, SetUnreachable) as error:
-        raise PeerLost(f"the store cannot be reached: {error.message}") from error
+        raise StoreLost(f"the store cannot be reached: {error.message}") from error
 
 
 @contextmanager
-def outage_restarts(directory: RunDirectory, all_restart: bool) -> Iterator[None]:
-    """Where all workers restart together, a remote store that fails for a moment is a loss like any
-    other, also when their generation has begun."""
+def outage_restarts(directory: RunDirectory) -> Iterator[None]:
+    """For what a generation that has begun needs of a remote store."""
     try:
         yield
     except OSError as error:
-        if not all_restart or directory.store.is_local or is_refusal(error):
+        if directory.store.is_local or is_refusal(error):
             raise
-        raise PeerLost(f"the store cannot be reached: {error}") from error
+        raise StoreLost(f"the store cannot be reached: {error}") from error

@@ -168,10 +168,9 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     """COLLECTIVE. When this returns, all members of a new world have the same state, and continue
     from it."""
     training, began = run.training, run.clock.monotonic()
-    all_restart = not training.resolved.is_live
     was_healed, resumed_from = False, None
     if not _heal(run, world, worlds):
-        with outage_restarts(run.directory, all_restart):
+        with outage_restarts(run.directory):
             resumed_from = _restore(run, world)
     else:
         was_healed = True
@@ -190,11 +189,11 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     run.worker_log.begin(world, training.step)
     run.steps_file.begin(training.step)
     if world.is_leader:
-        with outage_restarts(run.directory, all_restart):
+        with outage_restarts(run.directory):
             _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
-        with outage_restarts(run.directory, all_restart), outage_is_loss():
+        with outage_restarts(run.directory), outage_is_loss():
             describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(

@@ -8,6 +8,8 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -33,7 +35,8 @@ from headway.state.store import Store
 from headway.state.stored_file import WholeFile
 from headway.train import safetensors_file
 from headway.train.collectives import WorkerGroup
-from headway.train.outages import outage_restarts
+from headway.train.loop import train
+from headway.train.outages import StoreLost, outage_restarts
 from headway.train.read_rows import SharedRows, WantedRows
 from headway.train.restore import VISIBLE_SECONDS, load_weights, manifest_seen_here
 from headway.train.world import RankPlacement, World
@@ -379,26 +382,40 @@ def test_a_store_that_fails_gives_up_no_step(
         second = Little(directory, 2)
         with pytest.raises(OSError, match="503 slow down"):
             second.restore()
-        with (
-            pytest.raises(PeerLost, match="503 slow down"),
-            outage_restarts(directory, all_restart=True),
-        ):
-            second.restore()  # the launcher starts a successor, which retries
+        with pytest.raises(StoreLost, match="503 slow down"):
+            train(*starting(second))  # the launcher starts a successor, which retries
         s3.cat_file = read  # type: ignore[method-assign]
         assert second.restore() == 5
 
 
+def starting(little: Little) -> Any:
+    """This worker as it begins in a world in which nobody has the run's state. There may be others
+    after that one."""
+    run = SimpleNamespace(
+        training=little.train,
+        directory=little.directory,
+        journal=little.journal,
+        clock=little.clock,
+        stop=SimpleNamespace(asked=False),
+        snapshots=None,
+    )
+
+    def leave(lost: PeerLost) -> None:
+        raise AssertionError(f"waits for another world: {lost}")
+
+    worlds = SimpleNamespace(next=lambda _: little.world, has_state=False, end_world=leave)
+    return run, worlds
+
+
 @pytest.mark.parametrize(
-    ("location", "all_restart", "error"),
+    ("location", "error"),
     [
-        ("s3://bucket/it", False, OSError("503 slow down")),
-        ("s3://bucket/it", True, PermissionError("no such key")),
-        ("here", True, OSError("no space left on device")),
+        ("s3://bucket/it", PermissionError("no such key")),
+        ("here", OSError("no space left on device")),
     ],
 )
 def test_what_a_restart_would_not_cure_is_an_error(
     location: str,
-    all_restart: bool,
     error: OSError,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -407,7 +424,7 @@ def test_what_a_restart_would_not_cure_is_an_error(
     with fake_s3():
         place = str(tmp_path / location) if location == "here" else location
         directory = RunDirectory.create(place, SystemClock())
-        with pytest.raises(type(error)) as caught, outage_restarts(directory, all_restart):
+        with pytest.raises(type(error)) as caught, outage_restarts(directory):
             raise error
         assert caught.value is error
 
