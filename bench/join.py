@@ -155,8 +155,8 @@ def _training() -> Training:
 def _handed(training: Training, group: WorkerGroup) -> None:
     """As a generation begins."""
     held = (-1, -1) if group.rank == NEWCOMER else (1, 0)
-    choice = choose_state(training, group, held)
-    assert choice == ChosenState(1, 0, (0, 1, 2), (NEWCOMER,), 0)
+    choice = choose_state(training, group, held, kind=0)
+    assert choice == ChosenState(1, 0, (0, 1, 2), (NEWCOMER,), 0, (0,) * 4)
     hand_over_state(training, group, choice, [])
 
 

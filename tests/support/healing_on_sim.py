@@ -79,7 +79,7 @@ def _heal(workers: list[Any]) -> None:
         with install():  # a mode is a thread's own
             training = workers[group.rank]
             held = (training.step, 1) if group.rank == 0 else NO_STATE
-            choice = choose_state(training, group, held)
+            choice = choose_state(training, group, held, kind=0)
             assert choice is not None
             hand_over_state(training, group, choice, [])
 

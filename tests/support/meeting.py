@@ -31,17 +31,22 @@ class Meeting(SmallCoordinator):
         self,
         *domains: Sequence[str],
         leader: int = 0,
-        holds: bool = True,
+        lacking: Sequence[str] = (),
         paused: bool = False,
         sound: tuple[int, ...] = (),
         reason: str = "somebody is ready",
     ) -> int:
-        """A new generation of these; its number."""
+        """A new generation of these; its number. `lacking`: workers that are known to lack the
+        run's state."""
         with self._lock:
             number = self.generation.number + 1
             since = {domain.workers: domain.since for domain in self.generation.domains}
             made = tuple(
-                Domain(tuple(workers), since.get(tuple(workers), number), holds)
+                Domain(
+                    tuple(workers),
+                    since.get(tuple(workers), number),
+                    holds=workers[0] not in lacking,
+                )
                 for workers in domains
             )
             self.rendezvous.open(number, [worker for workers in domains for worker in workers])

@@ -3,7 +3,8 @@
 A state is named (step, generation that committed it). The state that most domains hold is chosen,
 and domains with another state or none receive it: a step that only one domain has committed is not
 settled, and is computed again. The header goes first, as JSON, from one holder; then the bytes of
-all tensors, a part from each.
+all tensors, a part from each holder of the receiver's own kind: processors of another model may
+have other last bits of the same state, and a mixture would be nobody's.
 """
 
 from __future__ import annotations
@@ -37,6 +38,24 @@ class ChosenState:
     """Ranks that have another state, older or newer, or none: they receive this one."""
     evaluated_step: int
     """The lowest among the ranks that have the state."""
+    kinds: tuple[int, ...]
+    """Of each rank: the hardware and software whose arithmetic gives the same bits."""
+
+    def routes(self) -> list[tuple[list[int], list[int]]]:
+        """Holders that have the same bits, and who receives from them: ranks of their kind, and,
+        from the first, those of a kind that no holder has."""
+        among_holders = list(dict.fromkeys(self.kinds[rank] for rank in self.holders))
+        routes = []
+        for kind in among_holders:
+            receivers = [
+                rank
+                for rank in self.receivers
+                if self.kinds[rank] == kind
+                or (kind == among_holders[0] and self.kinds[rank] not in among_holders)
+            ]
+            if receivers:
+                routes.append(([one for one in self.holders if self.kinds[one] == kind], receivers))
+        return routes
 
 
 def held_state(training: Training, domain: DomainGroup | None, holds: bool) -> Name:
@@ -47,12 +66,14 @@ def held_state(training: Training, domain: DomainGroup | None, holds: bool) -> N
     return state_of_domain([(step, within) for step, within in domain.all_gather(list(own))])
 
 
-def choose_state(training: Training, replicas: WorkerGroup, held: Name) -> ChosenState | None:
+def choose_state(
+    training: Training, replicas: WorkerGroup, held: Name, kind: int
+) -> ChosenState | None:
     """COLLECTIVE. The state that most domains hold. None: no domain holds the run's state, which is
-    restored from a checkpoint instead."""
-    own = torch.tensor([*held, training.evaluated_step], dtype=torch.int64)
+    restored from a checkpoint instead. `kind`: of this worker."""
+    own = torch.tensor([*held, training.evaluated_step, kind], dtype=torch.int64)
     brought = [part.tolist() for part in replicas.all_gather(own)]
-    names = [(step, within) for step, within, _ in brought]
+    names = [(step, within) for step, within, _, _ in brought]
     best = state_of_most(names)
     if best == NO_STATE:
         return None
@@ -62,6 +83,7 @@ def choose_state(training: Training, replicas: WorkerGroup, held: Name) -> Chose
         holders=tuple(rank for rank, name in enumerate(names) if name == best),
         receivers=tuple(rank for rank, name in enumerate(names) if name != best),
         evaluated_step=min(one[2] for one in brought if tuple(one[:2]) == best),
+        kinds=tuple(one[3] for one in brought),
     )
 
 
@@ -79,7 +101,8 @@ def hand_over_state(
         held_tensors = _tensors_to_fill(training, header["tensors"])
     tensors = [held.local for held in held_tensors]
     flat = [_bytes_of(tensor) for tensor in tensors]
-    hand_over(replicas, ByteSequence(flat), choice.holders, choice.receivers)
+    for holders, receivers in choice.routes():
+        hand_over(replicas, ByteSequence(flat), holders, receivers)
     if not is_receiver:
         return None
     _copy_to(tensors, flat)

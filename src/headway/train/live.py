@@ -49,6 +49,8 @@ class LiveWorlds:
         """The generation of the newest world."""
         self._domain: Domain | None = None
         self._monitor: _WorldMonitor | None = None
+        self._has_begun = False
+        """Whether all workers of the newest world have the run's state."""
         self._failed_groups = 0
         """Groups in a row that did not form: the next one has longer."""
         self._wanted_at = time.monotonic()
@@ -97,6 +99,7 @@ class LiveWorlds:
             os.abort()  # the others have continued without it, and it is replaced
 
     def report_state(self) -> None:
+        self._has_begun = True
         self.session.healed()
 
     def report_step_seconds(self, seconds: float) -> None:
@@ -182,7 +185,15 @@ class LiveWorlds:
         # and sockets, until the next garbage collection.
         traceback.clear_frames(lost.__traceback__)
         self._drop()
-        self._complain(())
+        self._complain(() if self._has_begun else self._newcomers())
+
+    def _newcomers(self) -> tuple[str, ...]:
+        """Those that were to be given the run's state by this worker and others. If that fails
+        again and again, and nobody is lost, it is not the fault of those that trained before."""
+        if self._generation is None or not self.has_state:
+            return ()
+        lacking = [one for one in self._generation.domains if not one.holds and one != self._domain]
+        return tuple(worker for domain in lacking for worker in domain.workers)
 
     def finish(self, world: World) -> None:
         pass
@@ -268,6 +279,7 @@ class LiveWorlds:
             monitor.groups.append(group)
             replicas = WorkerGroup(group.process_group, monitor)
         self._generation, self._domain, self._monitor = generation, domain, monitor
+        self._has_begun = False
         return World(
             rank=index * size + local_rank,
             num_workers=len(domains) * size,

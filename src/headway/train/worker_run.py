@@ -41,7 +41,7 @@ from headway.train.throughput import ThroughputMeter
 from headway.train.versions import versions
 from headway.train.watchdog import Watchdog
 from headway.train.weight_copies import note_new_arithmetic
-from headway.train.weight_fingerprint import Diverged
+from headway.train.weight_fingerprint import Diverged, own_kind
 from headway.train.worker_log import WorkerLog
 from headway.train.world import RankPlacement, World, WorldSource
 
@@ -256,10 +256,13 @@ def _heal(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
     is_held = held != NO_STATE
     if world.replicas is not None:
         try:
-            choice = choose_state(training, world.replicas, held)
+            choice = choose_state(training, world.replicas, held, own_kind(world.device))
             is_held = choice is not None
             if choice is not None:
-                run.recorder.settle(upto=choice.step)
+                if world.replicas.rank in choice.holders:
+                    # Others keep the line of their last step until they have this state: if its
+                    # holders are lost before, theirs may be chosen next.
+                    run.recorder.settle(upto=choice.step)
                 training.evaluated_step = choice.evaluated_step
                 if choice.receivers:
                     kept = run.recorder.kept_records()

@@ -4,6 +4,7 @@ groups between them are real."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -34,6 +35,7 @@ from support.together import Died, group_of, outcomes, together
 from support.waiting import wait_for
 
 RECORDS = [[{"step": 1, "loss": None}], [{"begin": 1, "step": 0}]]
+KIND, OTHER_KIND, THIRD_KIND = 11, 22, 33
 BLOCK_BYTES = 2**13
 """So that the header of a Zoo is one block, and its state several."""
 
@@ -70,7 +72,8 @@ class Zoo(nn.Module):
 class Worker:
     """One worker's state, and how it continues."""
 
-    def __init__(self, seed: int, steps: int = 0, committed_in: int = 0) -> None:
+    def __init__(self, seed: int, steps: int = 0, committed_in: int = 0, kind: int = KIND) -> None:
+        self.kind = kind
         torch.manual_seed(seed)
         model = Zoo()
         nothing = cast(Any, None)
@@ -122,7 +125,7 @@ class Worker:
         return contents
 
     def take_part(self, group: WorkerGroup, holds: bool = True) -> Any:
-        choice = choose_state(self.training, group, self.name if holds else NO_STATE)
+        choice = choose_state(self.training, group, self.name if holds else NO_STATE, self.kind)
         assert choice is not None
         return hand_over_state(self.training, group, choice, RECORDS if holds else [])
 
@@ -136,45 +139,53 @@ def in_turn(workers: list[Worker], holds: list[bool]) -> list[Any]:
 # --- which state
 
 
+def chosen(
+    step: int, within: int, holders: tuple[int, ...], receivers: tuple[int, ...], evaluated: int
+) -> ChosenState:
+    """Among workers of one kind."""
+    kinds = (KIND,) * (len(holders) + len(receivers))
+    return ChosenState(step, within, holders, receivers, evaluated, kinds)
+
+
 @pytest.mark.parametrize(
-    ("brought", "chosen"),
+    ("brought", "expected"),
     [
         # Nobody has it: it comes from a checkpoint, whatever somebody believes to have.
         ([None, None], None),
         ([None], None),
         # All are level, as after a loss during a step.
-        ([(5, 2), (5, 2)], ChosenState(5, 2, (0, 1), (), 0)),
+        ([(5, 2), (5, 2)], chosen(5, 2, (0, 1), (), 0)),
         # One has committed a step that the other has not: it cannot be told who is alone with it.
-        ([(4, 2), (5, 2)], ChosenState(5, 2, (1,), (0,), 0)),
+        ([(4, 2), (5, 2)], chosen(5, 2, (1,), (0,), 0)),
         # One alone has committed a step: it was not settled, and good state is not overwritten.
-        ([(4, 2), (5, 2), (4, 2)], ChosenState(4, 2, (0, 2), (1,), 0)),
-        ([(5, 2), (4, 2), (4, 2), (4, 2)], ChosenState(4, 2, (1, 2, 3), (0,), 0)),
+        ([(4, 2), (5, 2), (4, 2)], chosen(4, 2, (0, 2), (1,), 0)),
+        ([(5, 2), (4, 2), (4, 2), (4, 2)], chosen(4, 2, (1, 2, 3), (0,), 0)),
         # As many have it as have not.
-        ([(4, 2), (5, 2), (4, 2), (5, 2)], ChosenState(5, 2, (1, 3), (0, 2), 0)),
+        ([(4, 2), (5, 2), (4, 2), (5, 2)], chosen(5, 2, (1, 3), (0, 2), 0)),
         # Most have it. Newcomers do not count, whatever they believe to have.
-        ([(4, 2), (5, 2), (5, 2)], ChosenState(5, 2, (1, 2), (0,), 0)),
-        ([(4, 2), (5, 2), None, None], ChosenState(5, 2, (1,), (0, 2, 3), 0)),
+        ([(4, 2), (5, 2), (5, 2)], chosen(5, 2, (1, 2), (0,), 0)),
+        ([(4, 2), (5, 2), None, None], chosen(5, 2, (1,), (0, 2, 3), 0)),
         # The same step, committed again by a later generation, after it was lost with the first.
-        ([(5, 2), (5, 3), None], ChosenState(5, 3, (1,), (0, 2), 0)),
+        ([(5, 2), (5, 3), None], chosen(5, 3, (1,), (0, 2), 0)),
         # A higher step counts more than a later generation.
-        ([(6, 1), (5, 9)], ChosenState(6, 1, (0,), (1,), 0)),
+        ([(6, 1), (5, 9)], chosen(6, 1, (0,), (1,), 0)),
         # The very beginning is a state, too.
-        ([None, (0, 0)], ChosenState(0, 0, (1,), (0,), 0)),
+        ([None, (0, 0)], chosen(0, 0, (1,), (0,), 0)),
         # One whose healing broke off believes to hold something, and does not.
-        ([(0, 0), NO_STATE], ChosenState(0, 0, (0,), (1,), 0)),
+        ([(0, 0), NO_STATE], chosen(0, 0, (0,), (1,), 0)),
         ([NO_STATE, None], None),
     ],
 )
 def test_the_state_that_most_holders_bring_is_taken(
-    brought: list[tuple[int, int] | None], chosen: ChosenState | None
+    brought: list[tuple[int, int] | None], expected: ChosenState | None
 ) -> None:
     def work(group: WorkerGroup) -> ChosenState | None:
         worker = Worker(group.rank)
         name = brought[group.rank]
         worker.training.step, worker.training.committed_in = name or (50, 7)
-        return choose_state(worker.training, group, name or NO_STATE)
+        return choose_state(worker.training, group, name or NO_STATE, KIND)
 
-    assert together(len(brought), work) == [chosen] * len(brought)
+    assert together(len(brought), work) == [expected] * len(brought)
 
 
 def test_an_evaluation_that_not_all_have_finished_is_done_again() -> None:
@@ -184,7 +195,7 @@ def test_an_evaluation_that_not_all_have_finished_is_done_again() -> None:
         training = Worker(0).training
         training.step = 4 if group.rank == 0 else 5
         training.evaluated_step = (0, 5, 3)[group.rank]
-        return choose_state(training, group, (training.step, 0))
+        return choose_state(training, group, (training.step, 0), KIND)
 
     assert [choice and choice.evaluated_step for choice in together(3, work)] == [3, 3, 3]
 
@@ -199,7 +210,7 @@ def test_all_choose_the_same_and_whoever_lacks_it_is_named(
     def work(group: WorkerGroup) -> ChosenState | None:
         training = Worker(0).training
         holds, step, committed_in = brought[group.rank]
-        return choose_state(training, group, (step, committed_in) if holds else NO_STATE)
+        return choose_state(training, group, (step, committed_in) if holds else NO_STATE, KIND)
 
     choice, *others = together(len(brought), work)
     assert all(other == choice for other in others)
@@ -247,6 +258,24 @@ def test_holders_may_have_made_their_state_in_another_order() -> None:
         state[parameter] = dict(reversed(state[parameter].items()))
     in_turn([first, second, newcomer], [True, True, False])
     assert newcomer.contents() == first.contents()
+
+
+def test_each_kind_of_processor_receives_from_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have other last bits of the same state: a mixture of both would be nobody's."""
+    monkeypatch.setattr(state_transfer, "BLOCK_BYTES", BLOCK_BYTES)
+    here = [Worker(2, 4, 2), Worker(2, 4, 2)]
+    there = [Worker(2, 4, 2, OTHER_KIND), Worker(2, 4, 2, OTHER_KIND)]
+    for worker in there:
+        with torch.no_grad():
+            cast(Zoo, worker.training.model).large.mul_(1 + 1e-7)
+    newcomers = [Worker(1), Worker(1, kind=OTHER_KIND), Worker(1, kind=THIRD_KIND)]
+    workers = [there[0], here[0], newcomers[0], newcomers[1], here[1], newcomers[2], there[1]]
+    bits = here[0].contents(), there[0].contents()
+    assert bits[0] != bits[1]
+    in_turn(workers, [True, True, False, False, True, False, True])
+    assert newcomers[0].contents() == here[0].contents() == bits[0]
+    assert newcomers[1].contents() == there[0].contents() == bits[1]
+    assert newcomers[2].contents() == bits[1], "of its kind is nobody: the first holder's"
 
 
 @pytest.mark.parametrize("steps_before", [0, 2])
@@ -434,7 +463,9 @@ def test_without_another_source_half_a_state_is_not_gone_on_from(
     assert _heal(run, alone, holder)
     outcomes(2, work)
     # The coordinator may count it as a holder: it was one, a step behind.
-    assert together(1, lambda group: choose_state(behind.training, group, behind.name)) == [None]
+    assert together(1, lambda group: choose_state(behind.training, group, behind.name, KIND)) == [
+        None
+    ]
     assert not _heal(run, alone, holder), "it comes from a checkpoint"
 
 
@@ -450,6 +481,27 @@ def test_lost_before_anything_came_one_keeps_what_it_has(at: int) -> None:
 
     assert isinstance(outcomes(2, work)[1], PeerLost)
     assert (behind.contents(), behind.name) == (expected, (3, 1))
+
+
+def test_one_that_is_to_receive_keeps_the_line_of_its_last_step_until_it_has() -> None:
+    """If the holders are lost before anything came, its own state counts, which has that step."""
+    behind, source = Worker(2, 3, 1), Worker(2, 4, 2)
+    settled: list[tuple[int, int]] = []
+
+    def work(group: WorkerGroup) -> bool:
+        recorder = SimpleNamespace(
+            settle=lambda upto: settled.append((group.rank, upto)), kept_records=lambda: RECORDS
+        )
+        training = (source, behind)[group.rank].training
+        world = World(group.rank, 2, 3, RankPlacement(torch.device("cpu")), group)
+        if group.rank == 0:
+            world = replace(world, replicas=cast(Any, Faulty(group, 0, die)))
+        run = SimpleNamespace(training=training, recorder=recorder)
+        return _heal(cast(Any, run), world, cast(Any, SimpleNamespace(has_state=True)))
+
+    assert isinstance(outcomes(2, work)[1], PeerLost)
+    assert settled == [(0, 4)]
+    assert behind.name == (3, 1)
 
 
 def test_one_that_is_ahead_alone_and_dies_while_it_is_taken_back_costs_nothing() -> None:

@@ -187,13 +187,14 @@ def test_ranks_of_a_domain_have_a_group_inside_and_one_across_each(crew: Crew) -
 def test_what_a_worker_is_told_of_its_world(crew: Crew) -> None:
     one, other = crew.join("node-0.1/0"), crew.join("node-1.1/0")
     reason = f"{other.name} is lost: no heartbeat"
-    crew.meeting.gather([one.name], [other.name], holds=False, paused=True, reason=reason)
+    names = [one.name, other.name]
+    crew.meeting.gather(*([name] for name in names), lacking=names, paused=True, reason=reason)
     crew.next(one, other)
     assert (one.worlds.has_state, one.worlds.is_paused) == (False, True)
     assert one.worlds.reason == "node-1.1/0 is lost: no heartbeat"
     one.worlds.report_state()
     wait_for("it", lambda: one.status.healed == 1, LONG)
-    crew.meeting.gather([one.name], holds=False, sound=(1,))
+    crew.meeting.gather([one.name], lacking=[one.name], sound=(1,))
     crew.next(one)
     assert (one.worlds.has_state, one.worlds.is_paused) == (True, False), "it knows by itself"
 
@@ -418,6 +419,31 @@ def test_a_lost_peer_is_complained_of_unless_the_answer_is_there(crew: Crew) -> 
     assert all(
         status.trouble == 0 for _, worker, status in crew.meeting.heartbeats if worker == two.name
     )
+
+
+def test_a_newcomer_that_cannot_be_given_the_state_is_complained_of(crew: Crew) -> None:
+    """If that fails each time, those that trained before continue without it."""
+    (one, two), _ = crew.together("a", "b")
+    for trained in (one, two):
+        trained.worlds.report_state()
+        wait_for("it", lambda trained=trained: trained.status.healed == 1, LONG)
+    newcomer = crew.join("c")
+    everyone = [one, two, newcomer]
+    for number, has_begun in ((2, False), (3, True)):
+        names = [[member.name] for member in everyone]
+        crew.meeting.gather(*names, lacking=[newcomer.name], sound=(1,))
+        crew.next(*everyone)
+        for member in everyone:
+            if has_begun:
+                member.worlds.report_state()
+            member.worlds.end_world(PeerLost("the group broke"))
+        wait_for(
+            "complaints",
+            lambda number=number: [one.status.trouble for one in everyone] == [number] * 3,
+            LONG,
+        )
+        blamed = () if has_begun else (newcomer.name,)
+        assert [member.status.peers for member in everyone] == [blamed, blamed, ()]
 
 
 def test_one_that_does_not_come_to_the_group_is_named(
