@@ -143,7 +143,7 @@ class _FormingStore(SessionStore):
     def set(self, key: str, value: str | bytes) -> None:
         self._check(key)
         self.values[key] = _bytes(value)
-        super().set(key, value)
+        self.keys.set(key, _bytes(value), self.seconds_left)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
         # gloo's own timeout is a fifth of the time, for another reason. It asks for the address of

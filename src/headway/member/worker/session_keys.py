@@ -45,12 +45,12 @@ class SessionKeys:
     def __init__(self, session: Session, generation: int, prefix: str = "") -> None:
         self.session, self.generation, self.prefix = session, generation, prefix
 
-    def set(self, key: str, value: bytes) -> None:
+    def set(self, key: str, value: bytes, seconds: float = REQUEST_SECONDS) -> None:
         name = self.prefix + key
         self._ask(
             f"setting {name}",
             lambda number: StoreSet(number, self.generation, name, value),
-            REQUEST_SECONDS,
+            seconds,
         )
 
     def get(self, key: str, seconds: float) -> bytes:
