@@ -15,12 +15,23 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import SystemClock, stamp
 from headway.kube.client import KubeClient
+from headway.kube.config_map_record import KubeRecord
 from headway.kube.kinds import KindTerms
-from headway.kube.names import CONTROLLER_UIDS, FINALIZER, GATE, INDEX, SUSPECT, labels
+from headway.kube.names import (
+    CONTROLLER_UIDS,
+    FINALIZER,
+    GATE,
+    INDEX,
+    SUSPECT,
+    labels,
+    record_object,
+)
 from headway.kube.node_prices import NodePrices
 from headway.launch import keeper as keeper_module
 from headway.launch import pod_watch as watch_module
 from headway.launch.scarcity import ScarcityRules
+from headway.member.coordinator.record import Entry
+from headway.member.protocol.generation import nobody
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import Journal, RunDirectory
@@ -29,6 +40,8 @@ from support.fake_pods import PODS
 from support.named_machines import named_machines
 
 JOBS = "/apis/batch/v1/namespaces/ml/jobs"
+CONFIG_MAPS = "/api/v1/namespaces/ml/configmaps"
+CONFIG_MAP = {"apiVersion": "v1", "kind": "ConfigMap"}
 START = 1_800_000_000.0
 SYNC_SECONDS = 5.0
 """For the watch to show what the API server has."""
@@ -114,6 +127,8 @@ class KeptRun:
         self.keeper: Any = self.new_keeper()
         kube.job("it", startTime="2026-11-16T09:00:00Z")
         kube.coordinator("it")
+        metadata = {"name": record_object("it"), "namespace": "ml"}
+        kube.put(f"{CONFIG_MAPS}/{record_object('it')}", {"metadata": metadata, **CONFIG_MAP})
 
     def new_keeper(self, kinds: Sequence[KindTerms] = (), rates: NodePrices | None = None) -> Any:
         return self.code.keeper.Keeper(
@@ -241,7 +256,9 @@ class KeptRun:
 
     def begin(self, *machines: str) -> list[str]:
         """One pod on each of these machines is training."""
-        self.launch(self.keeper)
+        after = self.launch(self.keeper)
+        assert after is not None
+        self.record_generation(after + 1)
         self.keeper.pods.watch.start()
         names = [f"it-{index}-first" for index in range(len(machines))]
         for index, (name, machine) in enumerate(zip(names, machines, strict=True)):
@@ -250,6 +267,12 @@ class KeptRun:
         self.look()
         assert self.is_kept
         return names
+
+    def record_generation(self, number: int) -> None:
+        """As the coordinator does."""
+        record = KubeRecord(KubeClient.from_kubeconfig(None, "ml"), record_object("it"), "it")
+        newest = record.read()
+        assert record.swap(newest, Entry(newest.version + 1, 1, nobody(1, number)))
 
     def started_job(self) -> Any:
         """As a new keeper finds it."""

@@ -14,13 +14,18 @@ from headway.launch import keeper as keeper_module
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.keeper import Keeper
 from headway.launch.lease import DURATION_SECONDS, BootClock, LeaseKeeper
+from headway.member.coordinator.record import GenerationRecord, StoreRecord
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import RunDirectory
+from headway.state.store import Store
 
 
 class KeeperOverFolder(Keeper):
     """Its record is a folder: the coordinator's process is in no pod."""
+
+    def _record(self) -> GenerationRecord:
+        return StoreRecord(Store(FOLDER / "members"), "it")
 
     def _coordinator(self, folder: Path) -> CoordinatorProcess:
         return CoordinatorProcess(

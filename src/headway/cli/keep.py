@@ -49,6 +49,8 @@ def keep() -> None:
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    location = os.environ["HEADWAY_RUN_DIRECTORY"]
+    RunDirectory.create(location, clock)
     while not is_stopping:
         kube = KubeClient.in_cluster()
         lease = None
@@ -58,7 +60,7 @@ def keep() -> None:
         keeper = Keeper(
             kube,
             resolved,
-            RunDirectory.create(os.environ["HEADWAY_RUN_DIRECTORY"], clock),
+            RunDirectory(location),
             key=Path(os.environ["HEADWAY_KEY"]),
             spot_label=(label, value) if label else None,
             scarcity=ScarcityRules.parse(scarcity) if scarcity else None,

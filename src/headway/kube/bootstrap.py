@@ -39,6 +39,8 @@ if TYPE_CHECKING:  # Python 3.7 could not evaluate these
     Version = tuple[int, ...]
 
 GIVE_UP_SECONDS = 600.0
+CONNECT_SECONDS = 5.0
+"""To one address: a name may still have that of a machine that was lost."""
 TRANSFER_SECONDS = 60.0
 """For one read or write; the server gives a connection as long."""
 FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 5.0
@@ -210,9 +212,10 @@ class Server:
 
     def _get(self, sha256: str, size: int, path: str) -> None:
         if self._connection is None:
-            self._connection = http.client.HTTPConnection(
-                self._host, self._port, timeout=TRANSFER_SECONDS
-            )
+            made = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
+            made.connect()
+            made.sock.settimeout(TRANSFER_SECONDS)
+            self._connection = made
         self._connection.request("GET", f"/{sha256}")
         answer = self._connection.getresponse()
         if answer.status == 404:

@@ -455,6 +455,8 @@ def _words(what: str, may: str = "this permission") -> Iterator[None]:
     except httpx2.TransportError as error:
         words = f"the API server does not answer: {error}{_server(error)}"
         raise ClusterUnreachable(words) from None
+    except (json.JSONDecodeError, httpx2.DecodingError) as error:  # of a proxy before it, say
+        raise ClusterUnreachable(f"what the API server answered is not JSON: {error}") from None
 
 
 def _server(error: httpx2.TransportError) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from threading import Lock
 from typing import Any, Self
 from urllib.request import ProxyHandler, build_opener
 
@@ -56,21 +57,27 @@ class CoordinatorProcess:
         self._is_waiting = False
         """Whether it was only prepared."""
         self._is_over = False
+        self._lock = Lock()
+        """So that nothing is started once it is over: another thread kills it."""
         self._started_at = 0.0
         self._gone: dict[str, None] = {}
         """Dismissed nodes, in order."""
 
     def start(self, *once: str) -> Self:
-        """Starts the process; `once` are options for this start only."""
-        self._started_at = self._clock.monotonic()
-        with self.log.open("ab") as output:
-            self._process = subprocess.Popen(
-                [*COMMAND, *self._options, "--listen", self.address, *once],
-                stdin=subprocess.PIPE,  # if we die in any way, it reads end-of-file
-                stdout=subprocess.PIPE,
-                stderr=output,
-                start_new_session=True,
-            )
+        """Starts the process, unless it was killed for good; `once` are options for this start
+        only."""
+        with self._lock:
+            if self._is_over:
+                return self
+            self._started_at = self._clock.monotonic()
+            with self.log.open("ab") as output:
+                self._process = subprocess.Popen(
+                    [*COMMAND, *self._options, "--listen", self.address, *once],
+                    stdin=subprocess.PIPE,  # if we die in any way, it reads end-of-file
+                    stdout=subprocess.PIPE,
+                    stderr=output,
+                    start_new_session=True,
+                )
         self._order(*self._gone)
         return self
 
@@ -90,9 +97,10 @@ class CoordinatorProcess:
 
     def kill(self) -> None:
         """At once and for good: another coordinator is about to act."""
-        self._is_over = True
-        if self._process is not None:
-            self._process.kill()
+        with self._lock:
+            self._is_over = True
+            if self._process is not None:
+                self._process.kill()
 
     def dismiss(self, place: str) -> None:
         """No longer admits workers from this node, even after a restart."""

@@ -48,6 +48,7 @@ from headway.launch.scarcity import (
     TryAgain,
 )
 from headway.launch.scarcity_calls import carry_out
+from headway.member.coordinator.record import GenerationRecord
 from headway.state.run_history import HistoryReader
 from headway.state.status import spent_seconds
 
@@ -70,6 +71,7 @@ class JobKeeper:
         kube: KubeClient,
         notes: KeeperNotes,
         pods: PodKeeper,
+        record: GenerationRecord,
         *,
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
@@ -82,6 +84,7 @@ class JobKeeper:
         self._kube = kube
         self._notes = notes
         self._pods = pods
+        self._record = record
         self._clock = clock
         self._num_coordinators = num_coordinators
         budget = notes.resolved.run.budget
@@ -147,16 +150,21 @@ class JobKeeper:
         coordinator is new."""
         facts, directory = job_facts(job), self._notes.directory
         events = directory.launcher.read()[0]
-        self._tracker.launch = noted_launch(events)
+        self._tracker.launch, first = noted_launch(events)
         if facts.gave_back is not None or facts.launch == self._tracker.launch:
             self._pods.replacements.remember(events)
             if self._scarcity is not None:
                 self._scarcity.remember(self.history.read().events)
             self._notes.note("coordinator_lost", how="its pod was replaced")
-            return None
+            return None if facts.gave_back is not None or self._has_begun(first) else first - 1
         assert facts.launch is not None
         directory.write_spec(self._notes.resolved)
         return self._note_launched(facts.launch) - 1
+
+    def _has_begun(self, first: int) -> bool:
+        """Whether a generation of this launch was recorded. Else its keeper was lost before that,
+        and whoever is in the record has ended."""
+        return self._record.read().generation.number >= first
 
     def _note_launched(self, launch: str) -> int:
         generation = self._notes.launched(launch, self._kube.namespace)

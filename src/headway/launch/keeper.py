@@ -17,10 +17,13 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
+from lightkube.resources.batch_v1 import Job
+
 from headway.clock import Clock
 from headway.errors import RunFailed, StillRunning
 from headway.http_server import TEXT, HttpServer, Pages
-from headway.kube.client import KubeClient
+from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.config_map_record import KubeRecord
 from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.kinds import KindTerms
 from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object
@@ -33,6 +36,7 @@ from headway.launch.lease import LeaseKeeper
 from headway.launch.pod_keeper import KeptCoordinator, PodKeeper
 from headway.launch.run_pages import run_pages
 from headway.launch.scarcity import ScarcityRules
+from headway.member.coordinator.record import GenerationRecord
 from headway.member.protocol.sockets import bound_to
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
@@ -80,6 +84,7 @@ class Keeper:
             kube,
             self.notes,
             self.pods,
+            self._record(),
             scarcity=scarcity,
             kinds=kinds,
             rates=rates,
@@ -133,7 +138,7 @@ class Keeper:
         if has_members:
             # They come back while the run's files are read.
             coordinator.act(None)
-        after = self.job.note_launch(job)
+        after = self._note_launch(job, coordinator if has_members else None)
         events = KubeEvents(
             self.kube,
             job,
@@ -145,7 +150,6 @@ class Keeper:
         events.start()
         stack.callback(events.finish)
         stack.callback(self.pods.finish)
-        stack.callback(coordinator.end)
         if not has_members:
             coordinator.act(after)
         try:
@@ -164,6 +168,24 @@ class Keeper:
             self.look(coordinator)
             self.clock.sleep(LOOK_SECONDS)
 
+    def _note_launch(self, job: Job, acting: KeptCoordinator | None) -> int | None:
+        """As the JobKeeper does, with a coordinator that acts already if workers train: those need
+        no store for a while, but a coordinator."""
+        said = ""
+        while True:
+            try:
+                return self.job.note_launch(job)
+            except (OSError, ClusterUnreachable) as error:
+                if acting is None:
+                    raise
+                if str(error) != said:
+                    said = str(error)
+                    self.notes.say(f"what the keeper before noted cannot be read yet: {said}")
+            if self.is_over:
+                return None
+            acting.keep_alive()
+            self.clock.sleep(LOOK_SECONDS)
+
     def look(self, coordinator: KeptCoordinator) -> None:
         """One round of facts, decisions and actions."""
         if self._lease is not None:
@@ -174,6 +196,10 @@ class Keeper:
         self.pods.find_markers()
         self.job.look()
         self.pods.look(coordinator, self.job.is_idle)
+
+    def _record(self) -> GenerationRecord:
+        name = self.resolved.name
+        return KubeRecord(self.kube, record_object(name), name)
 
     def _coordinator(self, folder: Path) -> CoordinatorProcess:
         return CoordinatorProcess(

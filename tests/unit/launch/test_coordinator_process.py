@@ -148,6 +148,10 @@ def test_one_that_another_follows_is_killed_for_good(
         clock.passed += RESTART_SECONDS
         assert coordinator.keep_alive() is None
         assert processes() == []
+        coordinator.act(0)
+        assert processes() == []
+        with pytest.raises(RunFailed):
+            coordinator.wait()
 
 
 def test_when_all_members_have_ended_the_next_ones_begin_at_once(

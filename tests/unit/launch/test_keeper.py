@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,7 @@ from headway.launch.pod_decisions import (
     LOST_SECONDS,
     SUSPECT_SECONDS,
 )
+from headway.state.generations import begin_generation
 from support.fake_kube import coordinator_path
 from support.fake_pods import PODS
 from support.kept_run import JOBS, Code, KeptRun, kept_run
@@ -627,6 +629,58 @@ def test_a_replaced_coordinator_pod_does_not_start_a_new_launch(run: KeptRun) ->
     assert len(run.events("launched")) == 1
     (lost,) = run.events("coordinator_lost")
     assert lost["how"] == "its pod was replaced"
+
+
+def test_a_keeper_lost_before_its_launch_was_recorded_is_followed_by_one_that_records_it(
+    run: KeptRun,
+) -> None:
+    """Else its generations would begin at 1 again, and those of the run directory refuse them."""
+    begin_generation(run.directory, 6, 40, 2, run.clock.now())
+    assert run.launch(run.keeper) == 6
+    assert run.launch(run.new_keeper()) == 6, "nothing of the record is of this launch"
+    run.record_generation(6)
+    assert run.launch(run.new_keeper()) == 6, "it was claimed, and began no generation"
+    run.record_generation(7)
+    assert run.launch(run.new_keeper()) is None
+    assert len(run.events("launched")) == 1
+
+
+class StoreAway:
+    """A coordinator that acts while the run's store is away, and for how long."""
+
+    def __init__(self, run: KeptRun, looks: int) -> None:
+        self.launcher, self.looks = run.directory.launcher, looks
+        self.read, self.launcher.read = self.launcher.read, self.fail  # type: ignore[method-assign]
+
+    def fail(self, *_: object) -> Any:
+        raise OSError("503 slow down")
+
+    def keep_alive(self) -> str | None:
+        self.looks -= 1
+        if not self.looks:
+            self.launcher.read = self.read  # type: ignore[method-assign]
+        return None
+
+
+def test_one_that_takes_over_while_the_store_is_away_waits_for_it(run: KeptRun) -> None:
+    """Workers train, and need its coordinator."""
+    run.begin("node1")
+    keeper, job = run.new_keeper(), run.started_job()
+    away = StoreAway(run, looks=20)
+    assert keeper._note_launch(job, away) is None
+    assert away.looks == 0
+    assert [words for words in run.said if "503" in words] == [
+        "what the keeper before noted cannot be read yet: 503 slow down"
+    ]
+    keeper.is_stopping, away = True, StoreAway(run, looks=20)
+    assert keeper._note_launch(job, away) is None
+    assert away.looks == 20, "its pod is ending"
+
+
+def test_a_launch_is_not_noted_while_the_store_is_away(run: KeptRun) -> None:
+    StoreAway(run, looks=1)
+    with pytest.raises(OSError, match="503"):
+        run.keeper._note_launch(run.started_job(), None)
 
 
 def test_a_resumed_run_is_a_new_launch(run: KeptRun) -> None:

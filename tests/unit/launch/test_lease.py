@@ -19,6 +19,7 @@ from headway.launch.lease import (
     HELD_SECONDS,
     LOOK_SECONDS,
     RENEW_SECONDS,
+    BootClock,
     LeaseKeeper,
 )
 from support.fake_kube import FakeKube, fake_kube
@@ -278,6 +279,20 @@ def test_one_of_two_takes_it(kube: FakeKube) -> None:
 def test_who_acts_is_not_known_without_a_lease(kube: FakeKube) -> None:
     kube.objects.clear()
     assert lease_holder(KubeClient.from_kubeconfig(None, "ml"), "it") == ""
+
+
+def test_an_answer_of_a_proxy_does_not_end_the_watch_over_the_lease(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said: list[str] = []
+    keeper = LeaseKeeper(kube_lease(), "one", BootClock(), said.append)
+    answer = kube.answer
+    monkeypatch.setattr(kube, "answer", lambda *_: (200, b"<html>try again</html>"))
+    assert keeper.turn() == LOOK_SECONDS
+    assert "is not JSON" in said[0]
+    monkeypatch.setattr(kube, "answer", answer)
+    keeper.turn()
+    assert keeper.is_held()
 
 
 def test_calls_of_one_that_does_not_act_are_refused(kube: FakeKube) -> None:
