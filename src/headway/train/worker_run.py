@@ -46,8 +46,8 @@ from headway.train.worker_log import WorkerLog
 from headway.train.world import RankPlacement, World, WorldSource
 
 RECORD_SECONDS = 600.0
-"""How long to retry when the store cannot be reached while the members change; a run that starts
-does not wait."""
+"""How long to retry when the store cannot be reached while the members change. A run that starts
+waits only for a remote one, and only if the others would continue without this worker."""
 
 
 @dataclass(kw_only=True)
@@ -172,6 +172,10 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     if not _heal(run, world, worlds):
         with outage_restarts(run.directory):
             resumed_from = _restore(run, world)
+        if world.is_leader:
+            # Before anybody counts as holding the state: if it fails, all of this is done again.
+            with outage_restarts(run.directory), outage_is_loss():
+                describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
     else:
         was_healed = True
     # COLLECTIVE: all workers that reach this have the step, so it is settled.
@@ -190,11 +194,13 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     run.steps_file.begin(training.step)
     if world.is_leader:
         with outage_restarts(run.directory):
-            _record_generation(run, world, run.clock.now(), RECORD_SECONDS if was_healed else 0.0)
+            # Whoever holds the state by now continues, and would never note how the run started.
+            is_waiting = was_healed or (
+                training.resolved.is_live and not run.directory.store.is_local
+            )
+            _record_generation(run, world, run.clock.now(), RECORD_SECONDS if is_waiting else 0.0)
     if world.is_leader and not was_healed:
         _note_built_whole(run, world)
-        with outage_restarts(run.directory), outage_is_loss():
-            describe_model(run.built, training.feed.set.tokenizer_folder, run.directory)
         run.start_seconds["load"] = run.clock.monotonic() - began
         run.journal.note(
             "started",

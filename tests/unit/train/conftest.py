@@ -41,6 +41,7 @@ class Little:
             scale=LossScale("fp16"),
             guard=LossGuard(GuardConfig()),
             step=0,
+            total_steps=100,
             committed_in=0,
         )
         self.directory = directory

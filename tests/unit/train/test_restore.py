@@ -388,6 +388,34 @@ def test_a_store_that_fails_gives_up_no_step(
         assert second.restore() == 5
 
 
+def test_nobody_counts_as_a_holder_before_the_model_is_described(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the others would continue without the worker that was to describe it, and nobody
+    would."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    with fake_s3() as s3:
+        directory = RunDirectory.create("s3://bucket/it", SystemClock())
+        saved(directory, 3)
+        write = s3.pipe_file
+
+        def fail(self: object, path: str, *rest: Any, **options: Any) -> Any:
+            if path.endswith("tokenizer/tokenizer.json"):
+                raise OSError("503 slow down")
+            return write(self, path, *rest, **options)
+
+        s3.pipe_file = fail  # type: ignore[method-assign, assignment]
+        second = Little(directory, 2)
+        run, worlds = starting(second)
+        second.train.feed.set.tokenizer_folder = tmp_path / "tokenizer"
+        second.train.feed.set.tokenizer_folder.mkdir()
+        (tmp_path / "tokenizer" / "tokenizer.json").write_text("{}")
+        worlds.report_state = lambda: pytest.fail("it says that it holds the state")
+        with pytest.raises(StoreLost, match="503 slow down"):
+            train(run, worlds)
+        assert second.train.step == 3
+
+
 def starting(little: Little) -> Any:
     """This worker as it begins in a world in which nobody has the run's state. There may be others
     after that one."""
@@ -397,6 +425,9 @@ def starting(little: Little) -> Any:
         journal=little.journal,
         clock=little.clock,
         stop=SimpleNamespace(asked=False),
+        saver=little.saver,
+        evaluator=SimpleNamespace(sample="all"),
+        built=SimpleNamespace(is_transformers=False),
         snapshots=None,
     )
 
