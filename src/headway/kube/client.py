@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 
 import httpcore2
 import httpx2
+import msgspec
 from lightkube import ApiError, Client
 from lightkube.codecs import from_dict
 from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
@@ -58,6 +59,7 @@ FEW = 20
 WATCH_SECONDS = 240
 """Time after which the server ends a watch and a new one starts: a watch that died silently does
 not last forever."""
+NOT_JSON = (json.JSONDecodeError, msgspec.DecodeError, UnicodeDecodeError, httpx2.DecodingError)
 Found = TypeVar("Found")
 Selector = Mapping[str, Any]
 
@@ -455,7 +457,7 @@ def _words(what: str, may: str = "this permission") -> Iterator[None]:
     except httpx2.TransportError as error:
         words = f"the API server does not answer: {error}{_server(error)}"
         raise ClusterUnreachable(words) from None
-    except (json.JSONDecodeError, httpx2.DecodingError) as error:  # of a proxy before it, say
+    except NOT_JSON as error:  # of a proxy before it, say
         raise ClusterUnreachable(f"what the API server answered is not JSON: {error}") from None
 
 

@@ -230,12 +230,11 @@ def launch_id(job: Job) -> str | None:
     return f"{job.metadata.uid} {job.status.startTime}"
 
 
-def noted_launch(events: Iterable[Mapping[str, Any]]) -> tuple[str | None, int]:
-    """The newest in the launcher's journal, and its first generation. If it is that of the Job, the
-    run continues, and only the coordinator's pod is new."""
-    launched = [event for event in events if event["event"] == "launched"]
-    newest = launched[-1] if launched else {}
-    return newest.get("launch"), newest.get("generation", 1)
+def noted_launch(events: Iterable[Mapping[str, Any]]) -> str | None:
+    """The newest in the launcher's journal. If it is that of the Job, the run continues, and only
+    the coordinator's pod is new."""
+    launched = [event.get("launch") for event in events if event["event"] == "launched"]
+    return launched[-1] if launched else None
 
 
 def _without_markers(facts: RunFacts) -> list[JobDecision]:

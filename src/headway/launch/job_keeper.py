@@ -49,6 +49,7 @@ from headway.launch.scarcity import (
 )
 from headway.launch.scarcity_calls import carry_out
 from headway.member.coordinator.record import GenerationRecord
+from headway.state.generations import next_generation
 from headway.state.run_history import HistoryReader
 from headway.state.status import spent_seconds
 
@@ -150,21 +151,19 @@ class JobKeeper:
         coordinator is new."""
         facts, directory = job_facts(job), self._notes.directory
         events = directory.launcher.read()[0]
-        self._tracker.launch, first = noted_launch(events)
+        self._tracker.launch = noted_launch(events)
         if facts.gave_back is not None or facts.launch == self._tracker.launch:
             self._pods.replacements.remember(events)
             if self._scarcity is not None:
                 self._scarcity.remember(self.history.read().events)
+            newest = next_generation(directory) - 1
+            # Else the keeper before was lost between its launch and the first record of it.
+            is_recorded = self._record.read().generation.number >= newest
             self._notes.note("coordinator_lost", how="its pod was replaced")
-            return None if facts.gave_back is not None or self._has_begun(first) else first - 1
+            return None if is_recorded else newest
         assert facts.launch is not None
         directory.write_spec(self._notes.resolved)
         return self._note_launched(facts.launch) - 1
-
-    def _has_begun(self, first: int) -> bool:
-        """Whether a generation of this launch was recorded. Else its keeper was lost before that,
-        and whoever is in the record has ended."""
-        return self._record.read().generation.number >= first
 
     def _note_launched(self, launch: str) -> int:
         generation = self._notes.launched(launch, self._kube.namespace)

@@ -40,6 +40,7 @@ from headway.member.coordinator.record import GenerationRecord
 from headway.member.protocol.sockets import bound_to
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
+from headway.state.store import is_refusal
 
 LOOK_SECONDS = 0.5
 STANDBY_SECONDS = 0.1
@@ -172,19 +173,21 @@ class Keeper:
         """As the JobKeeper does, with a coordinator that acts already if workers train: those need
         no store for a while, but a coordinator."""
         said = ""
-        while True:
+        while not self.is_over:
             try:
                 return self.job.note_launch(job)
-            except (OSError, ClusterUnreachable) as error:
-                if acting is None:
+            except ClusterUnreachable as error:
+                self.notes.away(error)
+            except OSError as error:
+                if acting is None or is_refusal(error):
                     raise
                 if str(error) != said:
                     said = str(error)
                     self.notes.say(f"what the keeper before noted cannot be read yet: {said}")
-            if self.is_over:
-                return None
-            acting.keep_alive()
+            if acting is not None:
+                acting.keep_alive()
             self.clock.sleep(LOOK_SECONDS)
+        return None
 
     def look(self, coordinator: KeptCoordinator) -> None:
         """One round of facts, decisions and actions."""

@@ -161,7 +161,8 @@ class LeaseKeeper:
         try:
             self._turn()
             self._said = ""
-        except HeadwayError as error:
+        # A thread that ended would leave nobody to take over, and no one would see it.
+        except Exception as error:  # noqa: BLE001
             self._own = None
             if str(error) != self._said:
                 self._said = str(error)

@@ -160,12 +160,11 @@ def test_each_start_of_the_workers_is_a_launch() -> None:
     again = launch_id(job_of(status={"startTime": "2026-11-16T10:00:00Z"}))
     assert first is not None
     assert again is not None
-    events = [{"event": "launched", "launch": first, "generation": 1}, {"event": "lost"}]
-    assert noted_launch(events) == (first, 1)
-    next_one = {"event": "launched", "launch": again, "generation": 7}
-    assert noted_launch([*events, next_one]) == (again, 7)
-    assert noted_launch([{"event": "launched"}]) == (None, 1)
-    assert noted_launch([]) == (None, 1)
+    events = [{"event": "launched", "launch": first}, {"event": "lost"}]
+    assert noted_launch(events) == first
+    assert noted_launch([*events, {"event": "launched", "launch": again}]) == again
+    assert noted_launch([{"event": "launched"}]) is None
+    assert noted_launch([]) is None
 
 
 def test_a_start_that_the_keeper_outlived_is_noted_until_that_has_worked(

@@ -637,23 +637,51 @@ def test_a_keeper_lost_before_its_launch_was_recorded_is_followed_by_one_that_re
     """Else its generations would begin at 1 again, and those of the run directory refuse them."""
     begin_generation(run.directory, 6, 40, 2, run.clock.now())
     assert run.launch(run.keeper) == 6
-    assert run.launch(run.new_keeper()) == 6, "nothing of the record is of this launch"
+    assert run.launch(run.new_keeper()) == 6, "nothing is recorded yet"
     run.record_generation(6)
-    assert run.launch(run.new_keeper()) == 6, "it was claimed, and began no generation"
-    run.record_generation(7)
-    assert run.launch(run.new_keeper()) is None
+    assert run.launch(run.new_keeper()) is None, "whoever is in the record may be training"
     assert len(run.events("launched")) == 1
+
+
+def test_workers_that_trained_before_their_launch_was_noted_are_kept(run: KeptRun) -> None:
+    """It is noted late while the store is away from the keeper alone."""
+    run.record_generation(1)
+    begin_generation(run.directory, 1, 0, 2, run.clock.now())
+    assert run.launch(run.keeper) == 1
+    assert run.launch(run.new_keeper()) is None
+
+
+def test_a_keeper_that_cannot_read_the_record_yet_waits_for_the_api_server(
+    run: KeptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run.begin("node1")
+    keeper, job = run.new_keeper(), run.started_job()
+    answer, num_failures = run.kube.answer, 0
+
+    def fail(method: str, path: str, *others: Any) -> Any:
+        nonlocal num_failures
+        if "/configmaps/" in path and num_failures < 5:
+            num_failures += 1
+            return 200, b"<html>d\xe9sol\xe9</html>"
+        return answer(method, path, *others)
+
+    monkeypatch.setattr(run.kube, "answer", fail)
+    assert keeper._note_launch(job, None) is None
+    assert num_failures == 5
+    assert len(run.events("coordinator_lost")) == 1
 
 
 class StoreAway:
     """A coordinator that acts while the run's store is away, and for how long."""
+
+    error: OSError = OSError("503 slow down")
 
     def __init__(self, run: KeptRun, looks: int) -> None:
         self.launcher, self.looks = run.directory.launcher, looks
         self.read, self.launcher.read = self.launcher.read, self.fail  # type: ignore[method-assign]
 
     def fail(self, *_: object) -> Any:
-        raise OSError("503 slow down")
+        raise self.error
 
     def keep_alive(self) -> str | None:
         self.looks -= 1
@@ -675,6 +703,14 @@ def test_one_that_takes_over_while_the_store_is_away_waits_for_it(run: KeptRun) 
     keeper.is_stopping, away = True, StoreAway(run, looks=20)
     assert keeper._note_launch(job, away) is None
     assert away.looks == 20, "its pod is ending"
+
+
+def test_one_whose_rights_are_gone_does_not_wait_for_the_store(run: KeptRun) -> None:
+    run.begin("node1")
+    keeper, job, away = run.new_keeper(), run.started_job(), StoreAway(run, looks=20)
+    away.error = PermissionError("no such key")
+    with pytest.raises(PermissionError):
+        keeper._note_launch(job, away)
 
 
 def test_a_launch_is_not_noted_while_the_store_is_away(run: KeptRun) -> None:
