@@ -43,9 +43,9 @@ def main() -> None:
 
 def _section(found: Result) -> str:
     rows = [
-        "| faults | system | workers | goodput | a step, s | next step after, s | steps redone "
-        "| samples lost, repeated |",
-        "|---|---|--:|--:|--:|--:|--:|---|",
+        "| faults | system | workers | checkpoint | goodput | a step, s | next step after, s "
+        "| steps redone | samples lost, repeated |",
+        "|---|---|--:|---|--:|--:|--:|--:|---|",
     ]
     for name, by_system in found["spread"].items():
         for system, results in by_system.items():
@@ -77,8 +77,8 @@ def _row(words: str, system: str, results: list[Result]) -> str:
         lost, repeated = (sum(one[key] for one in samples) for key in ("lost", "repeated"))
         exact = f"{lost}, {repeated} of {sum(one['trained'] for one in samples)}"
     redone = sum(one["redone_steps"] for one in results)
-    workers = results[0]["workers"]
-    cells = (words, system, workers, f"{ratio:.3f}", f"{step:.2f}", seconds, redone, exact)
+    workers, saves = results[0]["workers"], results[0]["settings"]["checkpoint"]
+    cells = (words, system, workers, saves, f"{ratio:.3f}", f"{step:.2f}", seconds, redone, exact)
     return f"| {' | '.join(map(str, cells))} |"
 
 
