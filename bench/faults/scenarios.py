@@ -35,10 +35,10 @@ class PlannedFault:
 SCENARIOS = {
     one.name: one
     for one in (
-        Scenario("minute", "one worker a minute", 4, 1, 60.0, 1),
-        Scenario("15s", "one worker in 15 s", 4, 1, 15.0, 1),
-        Scenario("half", "half of the workers, each minute", 8, 1, 60.0, 4),
-        Scenario("machine", "a machine of two workers, each minute", 2, 2, 60.0, 1, True),
+        Scenario("minute", "one worker every minute", 4, 1, 60.0, 1),
+        Scenario("15s", "one worker every 15 s", 4, 1, 15.0, 1),
+        Scenario("half", "half of the workers every minute", 8, 1, 60.0, 4),
+        Scenario("machine", "a machine with two workers every minute", 2, 2, 60.0, 1, True),
     )
 }
 
