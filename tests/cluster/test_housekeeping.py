@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from headway.kube.client import Conflict, KubeClient, RequestRefused
+from headway.kube.api_errors import Conflict, RequestRefused
+from headway.kube.client import KubeClient
 from support.guide_rights import users_kubeconfig
 from support.lab import Lab
 from support.waiting import wait_for

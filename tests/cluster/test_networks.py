@@ -11,7 +11,8 @@ from cluster_tool import faults, pods
 from cluster_tool.cluster import Cluster
 from cluster_tool.network import connects
 from headway.errors import Exit, NotFound
-from headway.kube.client import ClusterUnreachable, KubeClient, PodUnreachable
+from headway.kube.api_errors import ClusterUnreachable, PodUnreachable
+from headway.kube.client import KubeClient
 from support.guide_rights import RBAC, users_kubeconfig
 from support.lab import Lab
 from support.stolen_time import Stopwatch

@@ -14,7 +14,8 @@ from lightkube.resources.core_v1 import ConfigMap
 from cluster_tool.api import Object
 from cluster_tool.cluster import GivenCluster
 from headway.errors import HeadwayError
-from headway.kube.client import KubeClient, RequestRefused
+from headway.kube.api_errors import RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.names import coordinator_object, labels, record_object, run_object, spec_object
 from headway.kube.rbac import run_rights, shared_rights
 from headway.spec.target_file import Target

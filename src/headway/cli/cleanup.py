@@ -47,7 +47,7 @@ def cleanup(
 
 def _was_deleted(run: StoppedRun, there: TargetRun) -> bool:
     """Unless it is not as it was when it was listed."""
-    from headway.kube.client import Conflict
+    from headway.kube.api_errors import Conflict
     from headway.launch.kept_objects import still_stopped
 
     job = still_stopped(there.kube, run)

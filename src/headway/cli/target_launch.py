@@ -26,7 +26,7 @@ from headway.cli.target_render import TargetPlan, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
-from headway.kube.client import Conflict, RequestRefused
+from headway.kube.api_errors import Conflict, RequestRefused
 from headway.kube.manifests import compiled_secret
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, keeps_compiled, model_files
 from headway.kube.wheels import own_digest

@@ -12,7 +12,7 @@ from headway.cli.storage import launched_specs, together
 from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
-from headway.kube.client import RequestRefused
+from headway.kube.api_errors import RequestRefused
 from headway.kube.names import COMPILED_SECRET
 from headway.launch.data_run import DataRun, prepared_folders
 from headway.launch.storage_prune import folders_of, last_use, last_used_by, removed_folders

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
 
 import httpcore2
 import httpx2
-import msgspec
 from lightkube import ApiError, Client
 from lightkube.codecs import from_dict
 from lightkube.core.decoders import decode_list, decode_status, decode_watch_event
@@ -26,7 +23,8 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import ConfigMap, Event, Pod, Secret
 from lightkube.types import CascadeType, PatchType
 
-from headway.errors import BadInput, HeadwayError, NotFound
+from headway.errors import BadInput
+from headway.kube.api_errors import ClusterUnreachable, in_words
 from headway.kube.channels import UpgradeRefused
 from headway.kube.connection import (
     CALL_SECONDS,
@@ -45,10 +43,7 @@ from headway.kube.names import (
 )
 from headway.kube.pod_exec import PodCommand, open_exec
 from headway.kube.pod_http import (
-    NoWayToPod,
-    PodAnswerLost,
     PodHttp,
-    PodNotListening,
     PodRequest,
     api_status,
 )
@@ -59,46 +54,10 @@ FEW = 20
 WATCH_SECONDS = 240
 """Time after which the server ends a watch and a new one starts: a watch that died silently does
 not last forever."""
-NOT_JSON = (json.JSONDecodeError, msgspec.DecodeError, UnicodeDecodeError, httpx2.DecodingError)
 Found = TypeVar("Found")
 Selector = Mapping[str, Any]
 
-NOT_BY_RIGHTS = re.compile(
-    r'" is forbidden: (?!User |user .* attempting to grant)|^admission webhook|violates'
-)
-"""Words of a refusal that is not for want of a right: by policy, a quota, a limit, a webhook."""
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-
-
-class ClusterUnreachable(HeadwayError, OSError):
-    """The API server does not answer; it may soon."""
-
-    retry_after_seconds = 0.0
-    """What it asks to wait for before the next call."""
-
-
-class PodUnreachable(ClusterUnreachable):
-    """Neither port-forward nor proxy reaches a pod, and both say why."""
-
-
-class RequestRefused(BadInput):
-    """The API server refused the request, and says why."""
-
-
-class Forbidden(RequestRefused):
-    """The user has no right to it."""
-
-
-class NotLoggedIn(RequestRefused):
-    """The API server does not know the user."""
-
-
-class PodForbidden(RequestRefused):
-    """The user may use neither port-forward nor proxy."""
-
-
-class Conflict(RequestRefused):
-    """Another client changed or created the object first."""
 
 
 _DECODING = Lock()
@@ -157,25 +116,25 @@ class KubeClient:
     def apply(self, manifest: Object, dry_run: bool = False) -> Any:
         """Server-side apply: creates or updates the object."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        with _words(f"{kind} {name}"):
+        with in_words(f"{kind} {name}"):
             made = cast(NamespacedResource, from_dict(manifest))
             return self._client.apply(made, force=True, dry_run=dry_run)
 
     def create(self, manifest: Object) -> Any:
         """Raises Conflict if it exists."""
-        with _words(f"{manifest['kind']} {manifest['metadata']['name']}"):
+        with in_words(f"{manifest['kind']} {manifest['metadata']['name']}"):
             return self._client.create(cast(NamespacedResource, from_dict(manifest)))
 
     def job(self, name: str) -> Job | None:
-        with _words(f"Job {name}"):
+        with in_words(f"Job {name}"):
             return _or_none(lambda: self._client.get(Job, name))
 
     def jobs(self, selector: Selector) -> list[Job]:
-        with _words("Jobs"):
+        with in_words("Jobs"):
             return list(self._client.list(Job, labels=dict(selector), chunk_size=PAGE))
 
     def patch_job(self, name: str, patch: Object) -> Job:
-        with _words(f"Job {name}"):
+        with in_words(f"Job {name}"):
             return self._client.patch(Job, name, patch, patch_type=PatchType.MERGE)
 
     def suspend_job(self, name: str, suspended: bool = True) -> None:
@@ -200,7 +159,7 @@ class KubeClient:
             "preconditions": {key: value for key, value in required.items() if value is not None},
         }
         path = f"apis/batch/v1/namespaces/{self.namespace}/jobs/{name}"
-        with _words(f"Job {name}"):
+        with in_words(f"Job {name}"):
             response = self._http.request("DELETE", path, json=options)
             if response.status_code == 404:
                 return False
@@ -208,31 +167,31 @@ class KubeClient:
             return True
 
     def replica_set(self, name: str) -> ReplicaSet | None:
-        with _words(f"ReplicaSet {name}"):
+        with in_words(f"ReplicaSet {name}"):
             return _or_none(lambda: self._client.get(ReplicaSet, name))
 
     def scale_replica_set(self, name: str, replicas: int) -> None:
         """Creates its pods, or deletes them."""
-        with _words(f"ReplicaSet {name}"):
+        with in_words(f"ReplicaSet {name}"):
             size = {"spec": {"replicas": replicas}}
             self._client.patch(ReplicaSet.Scale, name, size, patch_type=PatchType.MERGE)
 
     def secret(self, name: str) -> Secret | None:
-        with _words(f"Secret {name}"):
+        with in_words(f"Secret {name}"):
             return _or_none(lambda: self._client.get(Secret, name))
 
     def delete_secret(self, name: str) -> None:
-        with _words(f"Secret {name}"):
+        with in_words(f"Secret {name}"):
             _or_none(lambda: self._client.delete(Secret, name))
 
     def config_map(self, name: str) -> ConfigMap | None:
-        with _words(f"ConfigMap {name}"):
+        with in_words(f"ConfigMap {name}"):
             return _or_none(lambda: self._client.get(ConfigMap, name))
 
     def replace_config_map(self, config_map: ConfigMap) -> bool:
         """Returns False if it changed since it was read."""
         assert config_map.metadata is not None
-        with _words(f"ConfigMap {config_map.metadata.name}"):
+        with in_words(f"ConfigMap {config_map.metadata.name}"):
             try:
                 self._client.replace(config_map)
             except ApiError as error:
@@ -248,7 +207,7 @@ class KubeClient:
         kind = PatchType.MERGE.value if method == "PATCH" else "application/json"
         headers = {"Accept": accept} | ({"Content-Type": kind} if sent is not None else {})
         content = json.dumps(sent).encode() if sent is not None else None
-        with _words(path.partition("?")[0]):
+        with in_words(path.partition("?")[0]):
             response = self._http.request(method, path, content=content, headers=headers)
             _require_success(response)
             return dict(response.json())
@@ -258,7 +217,7 @@ class KubeClient:
     def pods(self, selector: Selector, taken: Callable[[Pod], Found]) -> tuple[list[Found], str]:
         """The result of `taken` for each pod, and the resource version to watch from. Of thousands
         of pods, only one page is in memory at a time."""
-        with _words("pods"):
+        with in_words("pods"):
             listing = self._client.list(Pod, labels=dict(selector), chunk_size=PAGE)
             return [taken(pod) for pod in listing], listing.resourceVersion
 
@@ -266,7 +225,7 @@ class KubeClient:
         """All of them, from the API server's cache, which may be a second old: for an exact answer
         it reads all pods of the namespace."""
         path = f"api/v1/namespaces/{self.namespace}/pods"
-        with _words("pods"):
+        with in_words("pods"):
             asked = {"labelSelector": selector, "resourceVersion": "0", "limit": str(FEW)}
             response = self._http.get(path, params=asked)
             _require_success(response)
@@ -276,7 +235,7 @@ class KubeClient:
         self, selector: Selector, most: int, fields: Selector | None = None
     ) -> list[Pod]:
         """At most `most` of them, in one call."""
-        with _words("pods"):
+        with in_words("pods"):
             pods = []
             for pod in self._client.list(
                 Pod, labels=dict(selector), fields=dict(fields) if fields else None, chunk_size=most
@@ -287,13 +246,13 @@ class KubeClient:
             return pods
 
     def pod(self, name: str) -> Pod | None:
-        with _words(f"pod {name}"):
+        with in_words(f"pod {name}"):
             return _or_none(lambda: self._client.get(Pod, name))
 
     def watch_pods(self, selector: Selector, version: str) -> Iterator[tuple[str, Pod]]:
         """(event type, pod) until the server ends the watch. Raises StaleVersion if `version` is
         too old to start from."""
-        with _words("pods"):
+        with in_words("pods"):
             yield from self._client.watch(
                 Pod, labels=dict(selector), resource_version=version, server_timeout=WATCH_SECONDS
             )
@@ -321,23 +280,23 @@ class KubeClient:
 
     def _merge_into_pod(self, name: str, patch: Object) -> None:
         """If the pod exists."""
-        with _words(f"pod {name}"):
+        with in_words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.STRATEGIC))
 
     def lift_gate(self, name: str, num_terms: int, not_labelled: tuple[str, str] | None) -> None:
         """The pod, which has so many terms of node affinity, may be scheduled, but on no node with
         that label."""
         patch = patch_of_gate(num_terms, not_labelled)
-        with _words(f"pod {name}"):
+        with in_words(f"pod {name}"):
             _or_none(lambda: self._client.patch(Pod, name, patch, patch_type=PatchType.JSON))
 
     def delete_pod(self, name: str, grace_seconds: int | None = None) -> None:
-        with _words(f"pod {name}"):
+        with in_words(f"pod {name}"):
             _or_none(lambda: self._client.delete(Pod, name, grace_period=grace_seconds))
 
     def events_of(self, uid: str) -> list[Event]:
         """Kubernetes events of one object, the newest last."""
-        with _words("events"):
+        with in_words("events"):
             found = self._client.list(Event, fields={"involvedObject.uid": uid}, chunk_size=PAGE)
             return sorted(found, key=lambda event: str(event.lastTimestamp or event.eventTime))
 
@@ -353,7 +312,7 @@ class KubeClient:
             parameters["sinceTime"] = since
         timeout = httpx2.Timeout(CALL_SECONDS, read=None if follow else CALL_SECONDS)
         with (
-            _words(f"log of {pod}"),
+            in_words(f"log of {pod}"),
             self._http.stream("GET", path, params=parameters, timeout=timeout) as response,
         ):
             _require_success(response)
@@ -365,7 +324,7 @@ class KubeClient:
         self, pod: str, container: Component, command: Sequence[str], has_terminal: bool
     ) -> PodCommand:
         """Starts it; its `exit_code` relays until it has ended."""
-        with _words(f"pod {pod}", may="pods/exec: get and create"):
+        with in_words(f"pod {pod}", may="pods/exec: get and create"):
             try:
                 return open_exec(self._http, self.namespace, pod, container, command, has_terminal)
             except UpgradeRefused as refused:
@@ -391,7 +350,7 @@ class KubeClient:
         headers: dict[str, str] | None = None,
     ) -> bytes:
         """A request to its HTTP port, with the user's own permissions. Returns the content."""
-        with _words(f"pod {pod}"):
+        with in_words(f"pod {pod}"):
             request = PodRequest(pod, port, path, method, content, headers or {})
             response = self._pod_http.request(request)
             _require_success(response)
@@ -402,10 +361,6 @@ class KubeClient:
     def way_to_pods(self) -> str | None:
         """The one that worked the last time."""
         return self._pod_http.kept
-
-
-class StaleVersion(ClusterUnreachable):
-    """The API server no longer knows that version: list everything again."""
 
 
 def _or_none(call: Callable[[], Found]) -> Found | None:
@@ -429,74 +384,3 @@ def _require_success(response: httpx2.Response) -> None:
             status.details = status.details or StatusDetails()
             status.details.retryAfterSeconds = int(seconds)
         raise ApiError(status=status)
-
-
-@contextmanager
-def _words(what: str, may: str = "this permission") -> Iterator[None]:
-    """`may`: the right that it needs, where the API server's own words do not say all of it."""
-    try:
-        yield
-    except ApiError as error:
-        raise _refusal(what, error.status, may) from None
-    except httpx2.HTTPStatusError as error:
-        code = error.response.status_code
-        status = Status(code=code, message=error.response.reason_phrase)
-        raise _refusal(what, status, may) from None
-    except (ConfigError, FileNotFoundError, PermissionError) as error:
-        # The file of a token.
-        raise BadInput(
-            f"the login in your kubeconfig failed: {str(error).strip()}",
-            "make this work first: kubectl get pods",
-        ) from None
-    except PodNotListening as error:
-        raise ClusterUnreachable(f"{what} does not listen yet: {error}") from None
-    except PodAnswerLost as error:
-        raise ClusterUnreachable(f"{what} was asked and did not answer: {error}") from None
-    except NoWayToPod as error:
-        raise _unreachable(what, error) from None
-    except httpx2.TransportError as error:
-        words = f"the API server does not answer: {error}{_server(error)}"
-        raise ClusterUnreachable(words) from None
-    except NOT_JSON as error:  # of a proxy before it, say
-        raise ClusterUnreachable(f"what the API server answered is not JSON: {error}") from None
-
-
-def _server(error: httpx2.TransportError) -> str:
-    """Its address, if the error has it."""
-    try:
-        url = error.request.url
-    except RuntimeError:
-        return ""
-    return f" ({url.scheme}://{url.netloc.decode()})"
-
-
-def _unreachable(what: str, error: NoWayToPod) -> HeadwayError:
-    words = f"{what} cannot be reached: {error}"
-    if error.is_forbidden:
-        return PodForbidden(
-            words, "ask the administrator of the namespace for pods/portforward: get and create"
-        )
-    return PodUnreachable(words)
-
-
-def _refusal(what: str, status: Status, may: str) -> HeadwayError:
-    message = status.message or status.reason or "no reason given"
-    if status.code == 404:
-        return NotFound(f"{what}: {message}")
-    if status.code == 409:
-        return Conflict(f"{what}: {message}")
-    if status.code == 410:
-        return StaleVersion(f"{what}: {message}")
-    if status.code == 401:
-        return NotLoggedIn(
-            f"{what}: you are not logged in to the cluster",
-            "log in again, and check with: kubectl get pods",
-        )
-    if status.code == 403 and NOT_BY_RIGHTS.search(message) is None:
-        return Forbidden(f"{what}: {message}", f"ask the administrator of the namespace for {may}")
-    if status.code is not None and (status.code >= 500 or status.code == 429):
-        error = ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
-        if status.details is not None:
-            error.retry_after_seconds = float(status.details.retryAfterSeconds or 0)
-        return error
-    return RequestRefused(f"{what}: {message}")

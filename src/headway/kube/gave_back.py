@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from lightkube.resources.batch_v1 import Job
 
 from headway.clock import stamp
-from headway.kube.client import Conflict, KubeClient, RequestRefused
+from headway.kube.api_errors import Conflict, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.kinds import KindTerms, with_kind
 from headway.kube.names import GAVE_BACK, Object
 from headway.kube.pod_status import accelerators_of

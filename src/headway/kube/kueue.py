@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from lightkube.resources.batch_v1 import Job
 
 from headway.errors import NotFound
-from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
+from headway.kube.api_errors import ClusterUnreachable, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.names import GAVE_BACK, LAUNCHING, QUEUE, Object
 
 JOB = "kueue.x-k8s.io/job-uid"

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 from headway.clock import Clock, stamp
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
+from headway.kube.api_errors import ClusterUnreachable, Conflict
+from headway.kube.client import KubeClient
 from headway.kube.names import LAUNCH, Object, lease_object
 from headway.kube.rbac import LEASES
 

@@ -11,13 +11,8 @@ from urllib.parse import urlencode
 
 from headway.clock import Clock
 from headway.errors import NotFound
-from headway.kube.client import (
-    ClusterUnreachable,
-    Forbidden,
-    KubeClient,
-    NotLoggedIn,
-    RequestRefused,
-)
+from headway.kube.api_errors import ClusterUnreachable, Forbidden, NotLoggedIn, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.kueue import local_queue_paths
 from headway.kube.names import Object
 from headway.kube.pod_needs import (

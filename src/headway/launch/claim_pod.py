@@ -12,9 +12,10 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
 from headway.errors import Exit, HeadwayError, NotFound, RunFailed, without_hint
+from headway.kube.api_errors import ClusterUnreachable, Conflict
 from headway.kube.claim_files import ClaimFileExists
 from headway.kube.claim_job import storage_objects
-from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
+from headway.kube.client import KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import HTTP_PORT, labels, run_object
 from headway.kube.pod_status import end_condition, exit_code, is_ready, termination_message

@@ -16,7 +16,8 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.api_errors import ClusterUnreachable
+from headway.kube.client import KubeClient
 from headway.kube.names import INDEX, labels, run_object
 from headway.kube.pod_status import creation_time, pod_name
 from headway.launch.job_status import job_status

@@ -9,7 +9,8 @@ from contextlib import suppress
 
 from headway.clock import Clock
 from headway.errors import BadInput, NotFound
-from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient, RequestRefused
+from headway.kube.api_errors import ClusterUnreachable, Forbidden, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.cluster_facts import Answers
 from headway.kube.names import MANAGED_BY, Object
 from headway.kube.pod_needs import namespace_finding

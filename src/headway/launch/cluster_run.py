@@ -14,14 +14,14 @@ from lightkube.resources.core_v1 import Event, Pod
 
 from headway.clock import Clock, stamp
 from headway.errors import NotFound, RunFailed, StillRunning
-from headway.kube.client import (
+from headway.kube.api_errors import (
     ClusterUnreachable,
     Conflict,
-    KubeClient,
     PodForbidden,
     PodUnreachable,
     RequestRefused,
 )
+from headway.kube.client import KubeClient
 from headway.kube.kueue import queue_of, start_job, stop_job
 from headway.kube.lease_object import lease_holder
 from headway.kube.manifests import owned_by

@@ -14,7 +14,8 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
 from headway.errors import Exit, HeadwayError, RunFailed, without_hint
-from headway.kube.client import ClusterUnreachable, Conflict, KubeClient
+from headway.kube.api_errors import ClusterUnreachable, Conflict
+from headway.kube.client import KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import COMPONENT, INSTANCE, MANAGED_BY, Object, labels, run_object
 from headway.kube.pod_status import (

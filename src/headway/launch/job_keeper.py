@@ -11,7 +11,8 @@ from lightkube.resources.batch_v1 import Job
 
 from headway.clock import Clock
 from headway.errors import HeadwayError, NotFound
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.api_errors import ClusterUnreachable
+from headway.kube.client import KubeClient
 from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.kinds import KindTerms
 from headway.kube.kueue import mend_job, stop_job

@@ -22,7 +22,8 @@ from lightkube.resources.batch_v1 import Job
 from headway.clock import Clock
 from headway.errors import RunFailed, StillRunning
 from headway.http_server import TEXT, HttpServer, Pages
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.api_errors import ClusterUnreachable
+from headway.kube.client import KubeClient
 from headway.kube.config_map_record import KubeRecord
 from headway.kube.coordinator_set import coordinator_arguments
 from headway.kube.kinds import KindTerms

@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable
+from headway.kube.api_errors import ClusterUnreachable
 from headway.launch.worker_exit import failed_facts
 from headway.spec.price_config import dollars
 from headway.spec.resolve import Resolved

@@ -19,7 +19,8 @@ from lightkube.resources.batch_v1 import Job
 
 from headway.clock import Clock, seconds_of, stamp
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
+from headway.kube.api_errors import ClusterUnreachable, Forbidden
+from headway.kube.client import KubeClient
 from headway.kube.names import EVENT_SOURCE, Object
 from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory

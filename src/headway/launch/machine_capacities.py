@@ -9,7 +9,8 @@ from urllib.parse import urlencode
 
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, Forbidden, KubeClient
+from headway.kube.api_errors import ClusterUnreachable, Forbidden
+from headway.kube.client import KubeClient
 from headway.state.spent_money import Capacity
 
 PAGE = 500

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from lightkube.resources.core_v1 import Pod
 
 from headway.errors import BadInput, NotFound
-from headway.kube.client import ClusterUnreachable
+from headway.kube.api_errors import ClusterUnreachable
 from headway.kube.names import INDEX, SUSPECT, labels
 from headway.kube.pod_exec import CommandLost, CommandNotRun, LocalEnds
 from headway.kube.pod_status import creation_time

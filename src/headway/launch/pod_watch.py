@@ -10,7 +10,8 @@ from threading import Event, Lock, Thread
 from lightkube.resources.core_v1 import Pod
 
 from headway.errors import Exit, HeadwayError
-from headway.kube.client import ClusterUnreachable, KubeClient, StaleVersion
+from headway.kube.api_errors import ClusterUnreachable, StaleVersion
+from headway.kube.client import KubeClient
 from headway.kube.names import FINALIZER, GATE, INDEX, SUSPECT_UNTIL, labels
 from headway.kube.pod_status import (
     describe_pod_exit,

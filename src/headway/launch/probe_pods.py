@@ -14,7 +14,8 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.api_errors import ClusterUnreachable
+from headway.kube.client import KubeClient
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
     HTTP_PORT,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from headway.clock import Clock
+from headway.kube.api_errors import ClusterUnreachable, Forbidden, NotLoggedIn, RequestRefused
 from headway.kube.check_lines import (
     COORDINATOR_RIGHTS,
     IMAGE,
@@ -20,13 +21,7 @@ from headway.kube.check_lines import (
     STORAGE,
     YOUR_RIGHTS,
 )
-from headway.kube.client import (
-    ClusterUnreachable,
-    Forbidden,
-    KubeClient,
-    NotLoggedIn,
-    RequestRefused,
-)
+from headway.kube.client import KubeClient
 from headway.kube.names import Object
 from headway.kube.pod_needs import COORDINATOR, WORKERS, NamedObject, named_objects
 from headway.kube.reviews import (

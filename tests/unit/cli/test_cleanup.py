@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock, stamp
-from headway.kube.client import Conflict, KubeClient
+from headway.kube.api_errors import Conflict
+from headway.kube.client import KubeClient
 from headway.kube.names import KEEP_STOPPED
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from headway.errors import BadInput
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.api_errors import ClusterUnreachable
+from headway.kube.client import KubeClient
 from support.fake_kube import fake_kube
 
 NAME = "kubernetes.internal"

@@ -13,7 +13,8 @@ import yaml
 
 from headway.errors import BadInput
 from headway.http_server import TEXT
-from headway.kube.client import KubeClient, RequestRefused
+from headway.kube.api_errors import RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.login import CommandLogin
 from support.fake_kube import READY, FakeKube, fake_kube
 

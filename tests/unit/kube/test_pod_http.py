@@ -14,7 +14,8 @@ import pytest
 
 from headway.errors import HeadwayError, NotFound
 from headway.http_server import TEXT, Answer, HttpRequest
-from headway.kube.client import ClusterUnreachable, KubeClient, PodUnreachable, RequestRefused
+from headway.kube.api_errors import ClusterUnreachable, PodUnreachable, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.pod_http import NoWayToPod, PodAnswerLost, PodHttp, PodRequest
 from support.fake_kube import READY, FakeKube, fake_kube
 from support.fake_port_forward import REFUSED

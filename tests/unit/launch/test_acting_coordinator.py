@@ -8,7 +8,8 @@ from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.core_v1 import Pod
 
 from headway.errors import NotFound
-from headway.kube.client import Forbidden, KubeClient, PodUnreachable
+from headway.kube.api_errors import Forbidden, PodUnreachable
+from headway.kube.client import KubeClient
 from headway.launch.cluster_run import ClusterRun, wanted_coordinators
 from support.clock import Patient
 

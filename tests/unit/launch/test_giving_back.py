@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from headway.clock import SystemClock, seconds_of
-from headway.kube.client import Conflict, KubeClient
+from headway.kube.api_errors import Conflict
+from headway.kube.client import KubeClient
 from headway.kube.gave_back import patch_of_mark
 from headway.kube.kinds import KindTerms
 from headway.kube.names import ACCELERATORS, GAVE_BACK

@@ -10,7 +10,8 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import NotFound
-from headway.kube.client import ClusterUnreachable, Conflict, KubeClient, RequestRefused
+from headway.kube.api_errors import ClusterUnreachable, Conflict, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.names import QUEUE, SUSPECT, labels
 from headway.launch.cluster_run import REPLACED_SECONDS, SETTLED_SECONDS, ClusterRun
 from headway.launch.job_status import is_launching

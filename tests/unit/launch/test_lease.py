@@ -11,7 +11,8 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
-from headway.kube.client import ClusterUnreachable, KubeClient
+from headway.kube.api_errors import ClusterUnreachable
+from headway.kube.client import KubeClient
 from headway.kube.lease_object import FoundLease, KubeLease, NotActing, lease_holder, only_while
 from headway.launch import lease as lease_module
 from headway.launch.lease import (

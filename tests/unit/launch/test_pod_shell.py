@@ -14,7 +14,8 @@ import pytest
 
 from headway.errors import BadInput, Exit, HeadwayError, NotFound
 from headway.kube import pod_exec
-from headway.kube.client import ClusterUnreachable, KubeClient, RequestRefused
+from headway.kube.api_errors import ClusterUnreachable, RequestRefused
+from headway.kube.client import KubeClient
 from headway.kube.names import INDEX, SUSPECT, labels
 from headway.kube.pod_exec import CommandLost, CommandNotRun, LocalEnds
 from headway.launch.cluster_run import ClusterRun

@@ -8,7 +8,7 @@ import pytest
 
 from headway.clock import stamp
 from headway.errors import StillRunning
-from headway.kube.client import ClusterUnreachable
+from headway.kube.api_errors import ClusterUnreachable
 from headway.launch.storage_prune import (
     KEPT_SECONDS,
     REMOVAL_SECONDS,
