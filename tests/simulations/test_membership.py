@@ -16,7 +16,7 @@ from support.membership.history import (
     shrunk,
 )
 from support.membership.judge import failure, story
-from support.membership.mutations import MUTATIONS, Mutation, first_catch
+from support.membership.mutations import MUTATIONS, Mutation, catch
 from support.membership.restart_mutations import RESTART_MUTATIONS
 
 pytestmark = [pytest.mark.simulation, pytest.mark.timeout(600)]
@@ -51,16 +51,16 @@ def require(history: History) -> None:
     "mutation", [*MUTATIONS, *RESTART_MUTATIONS], ids=lambda mutation: mutation.name
 )
 def test_a_defect_is_found(mutation: Mutation) -> None:
-    assert first_catch(mutation, MOST_HISTORIES) is not None
+    assert catch(mutation, MOST_HISTORIES) is not None
 
 
 def test_a_failing_history_is_shrunk_and_told() -> None:
     mutation = next(one for one in MUTATIONS if "window to come back" in one.name)
     parts = mutation.parts()
-    caught = first_catch(mutation, MOST_HISTORIES)
+    caught = catch(mutation, MOST_HISTORIES)
     assert caught is not None
 
-    smallest = shrunk(caught[1], lambda one: failure(one, *parts) is not None)
+    smallest = shrunk(caught.history, lambda one: failure(one, *parts) is not None)
     assert len(smallest.faults) == 1
     told = story(smallest, *parts)
     assert "coordinator" in told

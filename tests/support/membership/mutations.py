@@ -3,9 +3,11 @@ find each. Those of runs whose workers restart are in `restart_mutations`."""
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import ModuleType
 from typing import cast
 from unittest.mock import patch
@@ -307,12 +309,37 @@ MUTATIONS = [
 ]
 
 
-def first_catch(mutation: Mutation, most: int, start: int = 0) -> tuple[int, History, str] | None:
-    """Number of histories until one shows the defect, that history, and what did not hold."""
+@dataclass(frozen=True)
+class Catch:
+    """A history that shows a defect."""
+
+    seed: int
+    history: History
+    what: str
+    """What did not hold in it."""
+
+
+SEEDS = Path(__file__).with_name("catching_seeds.json")
+"""Seed of a history that shows the defect, for each mutation. `make simulate` writes it."""
+
+
+def catch(mutation: Mutation, most: int) -> Catch | None:
+    """Replay the history that showed the defect before. If it does so no longer, because a change
+    to the simulation has changed all histories, search the first `most` of them."""
+    seed = json.loads(SEEDS.read_text()).get(mutation.name)
+    known = [] if seed is None else [seed]
+    return _first_of(mutation, [*known, *range(most)])
+
+
+def first_catch(mutation: Mutation, most: int) -> Catch | None:
+    return _first_of(mutation, range(most))
+
+
+def _first_of(mutation: Mutation, seeds: Iterable[int]) -> Catch | None:
     parts = mutation.parts()
-    for count in range(most):
-        history = mutation.make_history(start + count)
-        found = failure(history, *parts)
-        if found is not None:
-            return count + 1, history, found
+    for seed in seeds:
+        history = mutation.make_history(seed)
+        what = failure(history, *parts)
+        if what is not None:
+            return Catch(seed, history, what)
     return None
