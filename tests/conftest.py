@@ -9,6 +9,9 @@ from hypothesis import settings
 
 from support.stolen_time import start_sleepers
 
+# Its asserts are those of the tests that import them.
+pytest.register_assert_rewrite("support.record_cases")
+
 # No test may ask the hub, and thread counts decide bits.
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -18,6 +18,7 @@ from headway.state.store import LARGE_BYTES, Store
 from support.s3 import credentials, s3_server
 from support.stolen_time import Stopwatch
 
+pytestmark = pytest.mark.local
 SIZE = 3 * LARGE_BYTES
 CONTENT = os.urandom(SIZE)
 

@@ -1,10 +1,8 @@
-"""Only one coordinator can write the next entry, whatever it knows, loses or slept through."""
+"""Tests of a record of generations, which pass in a folder (unit) and in a bucket (local).
+
+Only one coordinator can write the next entry, whatever it knows, loses or slept through."""
 
 from __future__ import annotations
-
-import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +10,6 @@ from headway.errors import BadInput, RunFailed
 from headway.member.coordinator.record import KEPT, Entry, StoreRecord
 from headway.member.protocol.generation import Domain, Generation, nobody
 from headway.state.store import Store
-from support.s3 import credentials, s3_server
 
 
 def generation(number: int) -> Generation:
@@ -22,24 +19,6 @@ def generation(number: int) -> Generation:
 
 def entry(version: int, incarnation: int = 1) -> Entry:
     return Entry(version, incarnation, generation(version))
-
-
-@pytest.fixture(scope="session")
-def bucket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with s3_server(tmp_path_factory.mktemp("s3")) as port:
-        before = dict(os.environ)
-        os.environ.update(credentials(port))
-        yield "s3://bucket"
-        os.environ.clear()
-        os.environ.update(before)
-
-
-@pytest.fixture(params=["folder", "s3"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "folder":
-        return str(tmp_path / "record")
-    bucket: str = request.getfixturevalue("bucket")
-    return f"{bucket}/{tmp_path.name}"
 
 
 def record(place: str) -> StoreRecord:
@@ -104,24 +83,6 @@ def test_old_entries_are_removed_and_the_newest_stay(place: str) -> None:
     names = Store(place).names("")
     assert len(names) == KEPT
     assert names[-1] == f"{KEPT + 5:012d}.json"
-
-
-def test_a_folder_that_is_away_is_not_begun_anew(tmp_path: Path) -> None:
-    place = tmp_path / "record"
-    made = filled(str(place), 2)
-    place.rename(tmp_path / "away")
-    with pytest.raises(OSError, match="has disappeared"):
-        made.swap(entry(2), entry(3))
-    assert not place.exists()
-    (tmp_path / "away").rename(place)
-    assert made.swap(entry(2), entry(3))
-
-
-def test_a_store_that_does_not_answer_is_an_os_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in credentials(1).items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(OSError, match="nowhere"):
-        record("s3://bucket/nowhere").read()
 
 
 def test_another_runs_record_is_refused(place: str) -> None:

@@ -38,7 +38,6 @@ from headway.data.reading.token_set import TokenSet
 from headway.data.set_format import SetManifest, Shard, SpecialIds, file_digest, token_dtype
 from headway.errors import BadInput, HeadwayError, NotFound
 from headway.state.store import Store
-from support.s3 import credentials, s3_server
 
 small_slots = st.lists(st.integers(1, 40), min_size=1, max_size=12)
 
@@ -722,26 +721,3 @@ def test_the_manifest_is_frozen_in_its_fields(tmp_path: Path) -> None:
         list(fields) == list(MixtureManifest.model_fields) == ["version", "members", "created_by"]
     )
     assert list(fields["members"][0]) == ["name", "location", "weight", "digest", "slots"]
-
-
-def test_a_mixture_and_its_members_may_be_in_a_bucket(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with s3_server(tmp_path / "s3") as port:
-        for name, value in credentials(port).items():
-            monkeypatch.setenv(name, value)
-        monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
-        write_set(tmp_path / "s3" / "bucket" / "sets" / "a", 101)
-        write_set(tmp_path / "b", 101, first=1000)
-        members = [
-            MemberSpec(name="a", location="../sets/a", weight=1),
-            MemberSpec(name="b", location=str(tmp_path / "b"), weight=1),
-        ]
-        written = write_mixture(Store("s3://bucket/mix"), members)
-        mixture = MixtureSet.open(Store("s3://bucket/mix"))
-        assert mixture.manifest == written
-        assert mixture.read(np.array([15, 4]), 10).tokens[:, 0].tolist() == [1050, 40]
-        mixture.close()
-        outside = [MemberSpec(name="a", location="../../other/a", weight=1)]
-        with pytest.raises(BadInput, match="is outside of s3://bucket"):
-            write_mixture(Store("s3://bucket/mix"), outside)
