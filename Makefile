@@ -13,6 +13,8 @@ export HF_HUB_OFFLINE ?= 1
 # As the launcher sets it for workers.
 export GOMP_SPINCOUNT ?= 1000
 export TOKENIZERS_PARALLELISM ?= true
+# Without compiled bytecode every process that a test starts would compile Headway again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Every target is a name for work to do, none is a file of that name.
 .PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' $(firstword $(MAKEFILE_LIST)))
@@ -25,6 +27,7 @@ $(VENV)/.made: requirements/all.txt pyproject.toml
 	command -v uv >/dev/null || $(BIN)/python -m pip install -q uv
 	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip sync -q --compile-bytecode --require-hashes requirements/all.txt
 	VIRTUAL_ENV=$(abspath $(VENV)) $(UV) pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python -m compileall -q -j 0 src
 	touch $@
 
 install: $(VENV)/.made   ## create .venv with all dependencies, from hashed requirement files
@@ -38,29 +41,48 @@ lock:            ## update every pinned dependency and its hashes (requirements/
 	cd bench/compare && $(COMPILE) -c ../../requirements/all.txt requirements.in -o requirements.txt
 
 format:          ## format the code and apply the linter's fixes
-	$(BIN)/ruff format src tests bench docker
-	$(BIN)/ruff check --fix src tests bench docker
+	$(BIN)/ruff format src tests bench docker tools
+	$(BIN)/ruff check --fix src tests bench docker tools
 
 generate:        ## write the reference pages and the JSON Schema from the code
 	$(BIN)/python -m headway.cli.reference
 
 check: install   ## formatting, lint, types, import contracts, generated pages up to date
-	$(BIN)/ruff format --check src tests bench docker
-	$(BIN)/ruff check src tests bench docker
+	$(BIN)/ruff format --check src tests bench docker tools
+	$(BIN)/ruff check src tests bench docker tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m headway.cli.reference --check
 
+test: install    ## what to run after `make install`: quick unit tests and the journey of a first hour; no root, no cluster, five minutes
+	$(TEST) -n 2 --dist loadfile tests/unit -m "not slow and not long"
+	$(TEST) tests/local/test_first_hour.py -k own_text
+
+gate:            ## everything CI runs, cheapest first: .ci/run, which also runs single tiers
+	.ci/run
+
+nightly:         ## the tiers that the gate has no time for, as root; what has passed on this commit is not run again
+	.ci/run nightly
+
+affected: check  ## tests of what has changed since BASE (default: the upstream branch), in minutes, each with its reason
+	$(BIN)/python -m tools.affected $(if $(BASE),--base $(BASE))
+
 test-unit: install   ## pure functions, and edges with fakes, in two processes
-	$(TEST) -n 2 --dist loadfile tests/unit
+	$(TEST) -n 2 --dist loadfile tests/unit -m "not long"
 
-test-local: install  ## real training processes on this machine
-	$(TEST) tests/local -m "local and not chaos and not long"
+test-unit-long: install ## unit tests that mostly wait; each says why it is not in the gate
+	$(TEST) -n 2 --dist loadfile tests/unit -m long
 
-test-chaos: install  ## training processes that are killed, stopped and cut off from their storage
+slow-tests: install ## measure which unit tests take more than 0.2 s, which `make test` leaves out: tests/unit/slow.txt
+	REMEMBER_SLOW=1 $(TEST) -n 2 --dist loadfile tests/unit
+
+test-local: install  ## real training processes on this machine, some of them killed, stopped or cut off from their storage
+	$(TEST) tests/local -m "not long"
+
+test-chaos: install  ## of these, the ones with processes that are killed, stopped and cut off
 	$(TEST) tests/local -m "chaos and not long"
 
-test-local-long: install ## local and chaos tests that mostly wait; each says why it is not in the gate
+test-local-long: install ## local tests that mostly wait; each says why it is not in the gate
 	$(TEST) tests/local -m long
 
 images: install  ## core, CPU and CUDA images, built by buildah on a base made by debootstrap; as root, 20 minutes
@@ -79,13 +101,14 @@ test-target-faults: install ## faults planted on the test cluster, each found by
 	$(TEST) tests/cluster/test_target.py
 
 test-cluster: install ## runs on a Kubernetes made on this machine, as root, or on HEADWAY_TEST_KUBECONFIG
-	$(TEST) tests/cluster -m "cluster and not long and not journey"
+	$(TEST) tests/cluster -m "not long"
 
 test-journey: install ## the tutorials in examples/ as their readers type them, at small size, on the same Kubernetes
-	$(TEST) tests/cluster -m "journey and not long"
+	$(TEST) tests/cluster -m journey
 
+# Those that have a target of their own are tiers of their own.
 test-cluster-long: install ## cluster tests that mostly wait, or that test the cluster tool itself
-	$(TEST) tests/cluster -m long
+	$(TEST) tests/cluster -m long $(foreach name,karpenter kueue prometheus target,--ignore tests/cluster/test_$(name).py)
 
 cluster-up: install ## start that Kubernetes and leave it running: NODES=3; prints its kubeconfig
 	cd tests && $(abspath $(BIN))/python -m cluster_tool up --nodes $${NODES:-3}
@@ -93,10 +116,14 @@ cluster-up: install ## start that Kubernetes and leave it running: NODES=3; prin
 cluster-down: install ## stop and remove it
 	cd tests && $(abspath $(BIN))/python -m cluster_tool down
 
-test-simulations: install  ## thousands of random histories of the membership, in two processes
-	$(TEST) -n 2 --dist worksteal tests/simulations -m simulation
+test-simulations: install  ## random histories of the membership, and planted defects, in two processes
+	$(TEST) -n 2 --dist worksteal tests/simulations
 
-test: test-unit test-simulations test-local test-chaos test-cluster test-journey ## everything CI runs after `check`
+test-simulations-long: install ## ten times as many
+	HISTORIES=25000 $(TEST) -n 2 --dist worksteal tests/simulations
+
+check-workflows: ## actionlint over .github/workflows; Go builds it
+	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7 -color
 
 kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and on S3
 	$(BENCH).kill_resume
@@ -107,7 +134,7 @@ prove-rehearsal: install ## headway prove from end to end, on the CPU if there i
 ran-on: install  ## put what headway prove found into README's table: FILE=prove.json
 	FILE=$${FILE:-prove.json} $(BIN)/python -m headway.cli.ran_on
 
-simulate: install ## HISTORIES=100000 random histories of the membership, and planted defects
+simulate: install ## HISTORIES=100000 random histories of the membership, and planted defects; REMEMBER=1 keeps the seeds that found them
 	$(BENCH).simulate
 
 prepare-kills: install ## a preparation killed KILLS=20 times, with 1, 2 and 4 processes, in 7 parts
@@ -211,6 +238,9 @@ bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each 
 
 bench-faults: install ## Headway, torchrun and torchft under the same faults, MINUTES=5 of each of four kinds: time that counts, samples lost; 80 minutes
 	MINUTES=$${MINUTES:-5} $(BENCH).faults
+
+defects: install ## sixteen defects planted by SEED=35, and which tests catch each; hours, resumed where it was cut off
+	$(BENCH).defects
 
 faults-page: install ## the table and the plot of docs/concepts/under-faults.md, of what bench-faults printed: FILE=faults.json
 	FILE=$${FILE:-faults.json} $(BENCH).faults.page

@@ -1,83 +1,89 @@
-"""What fails a tier of `.ci/run` beside its tests."""
+"""What fails a tier of `.ci/run` beside its tests, what a night keeps, and who reads the list."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-GATE = Path(__file__).parents[2] / ".ci" / "run"
+from tools import gate
+from tools.gate import GATE, MOST_MINUTES, NIGHT, Outcome, Tier, judged, run_night, run_tier
+
+REPOSITORY = Path(__file__).parents[2]
+MINE = Tier("mine", 2, "make mine")
 
 
-def _bash(command: str) -> subprocess.CompletedProcess[str]:
-    script = f"source {GATE}\n{command}\necho done"
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True)
+def summary(text: str) -> list[str]:
+    return [f"==== {text} ===="]
 
 
-def _tier(command: str) -> subprocess.CompletedProcess[str]:
-    return _bash(f"tier mine 1 {command}")
+def printing(text: str, exit_code: int = 0) -> Tier:
+    """A tier whose command prints this and ends so."""
+    script = REPOSITORY / "tests" / "support" / "printing.py"
+    return Tier("mine", 1, f"{sys.executable} {script} {exit_code} {text}")
 
 
 @pytest.mark.parametrize(
-    "summary",
+    ("text", "passed", "skipped"),
     [
-        "5 passed in 1.05s",
-        "5 passed, 2 skipped, 1 deselected in 100.05s (0:01:40)",
-        "3 passed, 3 skipped in 1.05s",
+        ("5 passed in 1.05s", 5, 0),
+        ("5 passed, 2 skipped, 1 deselected in 100.05s (0:01:40)", 5, 2),
+        ("3 passed, 3 skipped in 1.05s", 3, 3),
     ],
 )
-def test_a_tier_whose_tests_ran(summary: str) -> None:
-    done = _tier(f"echo '==== {summary} ===='")
-    assert done.returncode == 0
-    assert re.search(r"=== mine took \d+ s(, \d+ s of it lost to the host)?\ndone\n$", done.stdout)
-    assert summary in done.stdout
+def test_a_tier_whose_tests_ran(text: str, passed: int, skipped: int) -> None:
+    outcome = judged(MINE, 0, summary(text), seconds=60, stolen_seconds=0)
+    assert (outcome.passed, outcome.skipped, outcome.problem) == (passed, skipped, "")
 
 
 def test_a_tier_without_tests() -> None:
-    assert _tier("true").returncode == 0
+    assert judged(MINE, 0, [], 60, 0).problem == "no test passed"
+    check = Tier("check", 2, "make check", has_tests=False)
+    assert judged(check, 0, [], 60, 0).problem == ""
 
 
-def test_a_command_that_fails() -> None:
-    done = _tier("false")
-    assert (done.returncode, "done" in done.stdout) == (1, False)
+def test_a_command_that_fails_and_the_tests_that_failed() -> None:
+    lines = [
+        "FAILED tests/unit/test_a.py::test_b[1-a b] - AssertionError: no",
+        "ERROR tests/unit/test_c.py::test_d",
+        *summary("1 failed, 7 passed, 1 error in 1.05s"),
+    ]
+    outcome = judged(MINE, 2, lines, 60, 0)
+    assert (outcome.failed, outcome.passed) == (2, 7)
+    assert outcome.problem == "`make mine` ended with exit code 2"
+    assert outcome.failures == (
+        "tests/unit/test_a.py::test_b[1-a b]",
+        "tests/unit/test_c.py::test_d",
+    )
 
 
-@pytest.mark.parametrize("summary", ["39 skipped in 1.05s", "3 passed, 39 skipped in 1.05s"])
-def test_a_tier_that_was_skipped(summary: str) -> None:
-    done = _tier(f"echo '==== {summary} ===='")
-    assert done.returncode == 1
-    assert "=== mine failed: 39 tests were skipped" in done.stdout
-    assert "done" not in done.stdout
+@pytest.mark.parametrize("text", ["39 skipped in 1.05s", "3 passed, 39 skipped in 1.05s"])
+def test_a_tier_that_was_skipped(text: str) -> None:
+    assert judged(MINE, 0, summary(text), 60, 0).problem
 
 
 @pytest.mark.parametrize(
-    ("seconds", "lost", "code", "said"),
-    [
-        (120, 0, 0, "=== mine took 120 s\ndone\n"),
-        (
-            180,
-            0,
-            0,
-            "=== mine took 180 s\n=== warning: mine is 50 % over its budget of 2 min\ndone\n",
-        ),
-        (241, 0, 1, "=== mine took 241 s\n=== mine failed: 100 % over its budget of 2 min\n"),
-        (300, 0, 1, "=== mine took 300 s\n=== mine failed: 150 % over its budget of 2 min\n"),
-        (190, 70, 0, "=== mine took 190 s, 70 s of it lost to the host\ndone\n"),
-        (
-            250,
-            9,
-            1,
-            "=== mine took 250 s, 9 s of it lost to the host\n"
-            "=== mine failed: 100 % over its budget of 2 min\n",
-        ),
-    ],
+    ("seconds", "stolen", "is_failed"),
+    [(120, 0, False), (180, 0, False), (241, 0, True), (250, 10, False), (250, 9, True)],
 )
-def test_a_tier_over_its_budget(seconds: int, lost: int, code: int, said: str) -> None:
-    done = _bash(f"require_in_budget mine 2 {seconds} {lost}")
-    assert (done.returncode, done.stdout) == (code, said)
+def test_a_tier_over_its_budget(seconds: int, stolen: int, is_failed: bool) -> None:
+    outcome = judged(MINE, 0, summary("5 passed in 1.05s"), seconds, stolen)
+    assert bool(outcome.problem) == is_failed
+
+
+def test_what_a_tier_prints_is_shown_and_its_end_is_named(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run_tier(printing("=== 5 passed in 1.05s ===")).problem == ""
+    told = capsys.readouterr().out
+    assert re.search(r"=== 5 passed in 1.05s ===\n=== mine took \d+ s", told)
+    assert run_tier(printing("=== 5 passed in 1.05s ===", exit_code=3)).problem
+    assert re.search(r"=== mine failed: `.*` ended with exit code 3", capsys.readouterr().out)
 
 
 def test_what_the_host_took_is_the_average_of_the_processors(tmp_path: Path) -> None:
@@ -89,12 +95,77 @@ def test_what_the_host_took_is_the_average_of_the_processors(tmp_path: Path) -> 
         f"cpu1 9 9 9 9 9 9 9 {30 * ticks} 0 0\n"
         "intr 7 7 7 7 7 7 7 7 7 7\n"
     )
-    assert _bash(f"stolen_seconds {stat}").stdout == "45done\n"
-    assert _bash("stolen_seconds").returncode == 0
+    assert gate.stolen_seconds(stat) == 45
+    assert gate.stolen_seconds() >= 0
+
+
+@pytest.fixture
+def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A repository of its own, with one commit, where results are kept."""
+    for words in ("init -q", "commit -q --allow-empty -m first"):
+        author = ("-c", "user.name=a", "-c", "user.email=a@example.com")
+        subprocess.run(["git", *author, *words.split()], cwd=tmp_path, check=True)
+    (tmp_path / ".git" / "info" / "exclude").write_text(".nightly/\n")
+    monkeypatch.setattr(gate, "REPOSITORY", tmp_path)
+    monkeypatch.setattr(gate, "PAGES", tmp_path / ".nightly")
+    return tmp_path
+
+
+def test_a_night_goes_on_after_a_failure_and_is_resumed(
+    night: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good, bad = printing("=== 5 passed in 1.05s ==="), printing("=== 1 failed in 1.05s ===", 1)
+    tiers = [Tier("bad", 1, bad.command), Tier("good", 1, good.command)]
+    assert run_night(tiers) == 1
+    (page,) = (night / ".nightly").glob("*.md")
+    assert "| bad | `" in page.read_text()
+    assert "| good | passed | 5 | 0 | 0 |" in page.read_text()
+    capsys.readouterr()
+
+    assert run_night([Tier("bad", 1, good.command), tiers[1]]) == 0
+    told = capsys.readouterr().out
+    assert "=== bad took" in told
+    assert "=== good has passed on" in told
+    assert "| bad | passed | 5 | 0 | 0 |" in page.read_text()
+
+
+def test_a_night_of_a_changed_tree_is_refused(night: Path) -> None:
+    (night / "changed").touch()
+    assert run_night([]) == 2
+    assert not (night / ".nightly").exists()
+
+
+def test_no_tier_of_the_night_is_too_long() -> None:
+    assert max(tier.minutes for tier in NIGHT) <= MOST_MINUTES
+    assert sum(tier.minutes for tier in GATE) <= 40
+
+
+def test_failures_are_on_the_page() -> None:
+    outcome = Outcome("mine", 61, 0, 4, 1, 0, "`make mine` ended with exit code 2", ("a::b",))
+    page = gate.night_page("0123", [MINE, Tier("other", 1, "make other")], [outcome])
+    assert "| mine | `make mine` ended with exit code 2 | 4 | 1 | 0 | 1.0 |" in page
+    assert "| other | not run |" in page
+    assert "## Failed in mine\n\n- `a::b`" in page
+
+
+def test_each_tier_is_a_target() -> None:
+    makefile = (REPOSITORY / "Makefile").read_text()
+    for tier in (*GATE, *NIGHT):
+        make, target = tier.command.split()
+        assert make == "make"
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+def test_the_list_is_what_the_workflow_reads() -> None:
+    command = ["bash", ".ci/run", "--list", "--json"]
+    rows = json.loads(subprocess.check_output(command, cwd=REPOSITORY))
+    assert [row["name"] for row in rows] == [tier.name for tier in GATE if tier.name != "install"]
+    workflow = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text()
+    used = set(re.findall(r"matrix\.tier\.(\w+)", workflow))
+    assert used == set(rows[0])
 
 
 def test_contributors_are_told_the_budgets() -> None:
-    table = (GATE.parents[1] / "CONTRIBUTING.md").read_text()
-    told = dict(re.findall(r"`make (test-\w+)` \| (\d+)", table))
-    tiers = re.findall(r"^tier .* (\d+) make (test-\w+)", GATE.read_text(), re.MULTILINE)
-    assert told == {target: budget for budget, target in tiers}
+    table = (REPOSITORY / "CONTRIBUTING.md").read_text()
+    told = dict(re.findall(r"^\| `?([\w-]+)`? \| `make [\w-]+` \| (\d+)", table, re.MULTILINE))
+    assert told == {tier.name: str(tier.minutes) for tier in (*GATE, *NIGHT)}
