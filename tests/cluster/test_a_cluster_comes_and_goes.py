@@ -17,7 +17,11 @@ from cluster_tool.node import MOUNT_POINTS
 from cluster_tool.processes import Processes, start_ticks
 from support.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.long("tests the test cluster itself"),
+]
 
 TESTS = Path(__file__).parents[1]
 
@@ -28,7 +32,6 @@ def _ours(folder: Path) -> list[str]:
     return [" ".join(words) for words in commands if words and str(folder) in " ".join(words)]
 
 
-@pytest.mark.long("brings up a cluster of its own; of the tests' tool, not of Headway")
 def test_nothing_is_left_of_it(machine: None, tmp_path: Path) -> None:
     if traces():
         pytest.skip("a test cluster is up: it is left alone")

@@ -20,7 +20,11 @@ from cluster_tool.readiness import condition, is_ready
 from support.stolen_time import Stopwatch
 from support.waiting import wait_for
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.long("tests the test cluster itself"),
+]
 
 SLEEP = ("sleep", "1000")
 SERVE = ("httpd", "-f", "-p", "8080", "-h", "/scratch")
@@ -132,7 +136,6 @@ def test_an_eviction_heeds_the_budget(own_cluster: Cluster, namespace: str) -> N
     wait_for("the pod to be gone", lambda: api.find(path) is None)
 
 
-@pytest.mark.long("waits for the kubelet twice; no run of Headway's tests meets a full node")
 def test_a_full_disk_is_noticed_and_freed(own_cluster: Cluster, namespace: str) -> None:
     node = own_cluster.nodes[2]
     _start(own_cluster, namespace, node, *SLEEP)

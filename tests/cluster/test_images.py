@@ -10,7 +10,10 @@ import pytest
 from cluster_tool import images
 from cluster_tool.image_files import Entry
 
-pytestmark = pytest.mark.cluster
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.long("tests the test cluster itself"),
+]
 
 
 def test_the_same_files_give_the_same_digest(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def worker_lines(path: Path) -> list[str]:
     return [line for line in path.read_text().splitlines() if WORKERS.match(line)]
 
 
+@pytest.mark.long("a minute and a half; unit/launch/test_cluster_logs.py follows pods, too")
 @pytest.mark.trap(19)
 def test_every_line_once_and_in_order(lab: Lab) -> None:
     lab.headway("run", "--on", "lab", "--nodes", "2")

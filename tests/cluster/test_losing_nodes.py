@@ -52,6 +52,7 @@ def test_without_power(lab: Lab) -> None:
     assert lab.markers() == [], "the run has stopped"
 
 
+@pytest.mark.long("waits for Kubernetes; the gate moves the coordinator")
 def test_the_coordinators_machine_without_power(lab: Lab) -> None:
     with running(lab, nodes=2):
         node = lab.node_of(lab.pods("coordinator")[0])
@@ -99,6 +100,9 @@ def test_the_coordinator_is_told_to_move(lab: Lab) -> None:
         assert len(starts) == 1, "the others have kept what they had"
 
 
+@pytest.mark.long(
+    "half a minute; a worker that is asked to leave is in local/test_losing_workers.py"
+)
 @pytest.mark.trap(33)
 def test_taken_back_with_notice(lab: Lab) -> None:
     with running(lab, nodes=2):
@@ -109,6 +113,7 @@ def test_taken_back_with_notice(lab: Lab) -> None:
         assert not any(change["discarded"] for change in changes)
 
 
+@pytest.mark.long("waits a minute while a machine is cut off; the gate pulls its plug")
 def test_cut_off_and_mended(lab: Lab) -> None:
     with running(lab, nodes=2):
         victim = away_from_the_coordinator(lab)

@@ -19,6 +19,7 @@ def _by_index(lab: Lab) -> dict[int, dict[str, Any]]:
     return {int(pod["metadata"]["labels"][INDEX]): pod for pod in placed}
 
 
+@pytest.mark.long("half a minute; what pods ask for is in golden files")
 def test_the_fewest_are_never_on_spot_machines(lab: Lab, spot: set[str]) -> None:
     lab.write_run(RUN_FILE + "resources: {nodes: 2..3, spot: above_min}\n")
     # The machine that stays has room for two of them and the coordinator, not for three.

@@ -12,7 +12,11 @@ from cluster_tool.binaries import KUBE_VERSION
 from cluster_tool.cluster import Cluster
 from cluster_tool.image_files import venv
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.timeout(300),
+    pytest.mark.long("tests the test cluster itself"),
+]
 
 PYTHON = str((venv() / "bin" / "python").resolve())
 SERVE = ("sh", "-c", "cd /scratch; hostname > index.html; exec httpd -f -p 8080")

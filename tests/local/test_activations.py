@@ -102,13 +102,14 @@ def looks(directory: RunDirectory) -> list[Record]:
     return lines
 
 
+MORE = pytest.mark.long("the gate has two workers, recomputed blocks, and own code")
 CASES = [
     pytest.param("gpt2", 2, (), id="gpt2-2-workers"),
-    pytest.param("gpt2", 1, SHARDED, id="gpt2-sharded-over-2"),
-    pytest.param("gpt2", 2, SHARDED, id="gpt2-2-nodes-of-2-sharded"),
+    pytest.param("gpt2", 1, SHARDED, id="gpt2-sharded-over-2", marks=MORE),
+    pytest.param("gpt2", 2, SHARDED, id="gpt2-2-nodes-of-2-sharded", marks=MORE),
     pytest.param("gpt2", 1, ("memory.checkpoint_activations=true",), id="gpt2-recomputed"),
-    pytest.param("llama", 1, (), id="llama"),
-    pytest.param("bert", 1, SHARDED, id="bert-sharded-over-2"),
+    pytest.param("llama", 1, (), id="llama", marks=MORE),
+    pytest.param("bert", 1, SHARDED, id="bert-sharded-over-2", marks=MORE),
     pytest.param("own", 2, (), id="own-2-workers"),
 ]
 

@@ -15,7 +15,11 @@ from headway.data.tiny_stories import stories
 from support.commands import headway
 from support.s3 import credentials, s3_server
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.timeout(600),
+    pytest.mark.long("a minute; each format has its unit tests"),
+]
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "bring-your-data.md"
 BLOCK = re.compile(r"^```(sh|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)

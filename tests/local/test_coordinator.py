@@ -218,6 +218,9 @@ def test_members_exchange_keys_and_values(tmp_path: Path) -> None:
     with_members(tmp_path, 2, test)
 
 
+@pytest.mark.long(
+    "fifteen seconds; the gate kills coordinators in test_storm.py and test_losing_workers.py"
+)
 @pytest.mark.chaos
 def test_killed_repeatedly(tmp_path: Path) -> None:
     told = asyncio.run(kill_again_and_again(tmp_path, KILLS, seed=KILLS))
@@ -276,6 +279,7 @@ def test_terminated_it_says_farewell(tmp_path: Path) -> None:
     with_members(tmp_path, 3, test)
 
 
+@pytest.mark.long("waits; the simulations stop coordinators, too")
 @pytest.mark.chaos
 def test_stopped_for_long_it_evicts_nobody_for_its_own_pause(tmp_path: Path) -> None:
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:
@@ -346,6 +350,7 @@ def attack(coordinator: CoordinatorProcess) -> tuple[int, int]:
     return num_opened, num_messages
 
 
+@pytest.mark.long("waits; the simulations stop coordinators, too")
 @pytest.mark.chaos
 def test_half_open_connections_do_not_block_others(tmp_path: Path) -> None:
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:

@@ -6,6 +6,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -230,6 +231,11 @@ def test_what_one_rank_finds_damaged_all_pass_over(stream: dict[str, Path], tmp_
     assert (verdict.breach, verdict.steps, verdict.redone) == (None, 12, 5)
 
 
+SEVERAL = partial(
+    pytest.param, marks=pytest.mark.long("the gate has whole to sharded, and back, of three ranks")
+)
+
+
 def layout(kind: str) -> list[str]:
     return [
         f"resources.accelerators=cpu:{kind[-1]}",
@@ -241,7 +247,7 @@ def losses(directory: RunDirectory) -> list[float]:
     return [step["loss"] for step in directory.steps()]
 
 
-@pytest.fixture(scope="module", params=["1", "2", "3", "sharded-2"])
+@pytest.fixture(scope="module", params=[*map(SEVERAL, ["1", "2"]), "3", "sharded-2"])
 def written(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
@@ -262,7 +268,7 @@ def longer(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) ->
     return losses(train(resolved_run(folder, stream, overrides=["train_for=12 steps"])))
 
 
-@pytest.mark.parametrize("reads", ["1", "3", "sharded-2", "sharded-3"])
+@pytest.mark.parametrize("reads", ["1", *map(SEVERAL, ["3", "sharded-2"]), "sharded-3"])
 def test_any_number_of_ranks_resumes_what_any_other_wrote(
     written: Path, reads: str, longer: list[float], tmp_path: Path, stream: dict[str, Path]
 ) -> None:

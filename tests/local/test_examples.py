@@ -12,7 +12,11 @@ import pytest
 
 from support.commands import headway
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.timeout(300),
+    pytest.mark.long("half a minute each; their run files are checked by unit tests"),
+]
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SHORT = ("--set", "train_for=12 steps", "--set", "evaluation.every=6 steps")

@@ -90,6 +90,7 @@ def report_of_plan_and_run(folder: Path, output: str) -> str:
     return page
 
 
+@pytest.mark.trap(23)
 def test_own_text_a_mistake_a_kill_a_resume_and_all_that_is_left_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

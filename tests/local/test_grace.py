@@ -35,7 +35,9 @@ checkpoint: {every: 3 steps}
 """
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
+@pytest.mark.parametrize(
+    "nodes", [pytest.param(1, marks=pytest.mark.long("the gate has two workers")), 2]
+)
 @pytest.mark.parametrize("moment", ["step", "save", "evaluation"])
 def test_saved_and_left_within_the_grace(
     moment: str, nodes: int, tmp_path: Path, stream: dict[str, Path]

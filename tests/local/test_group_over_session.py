@@ -44,6 +44,7 @@ LOOK_SECONDS = 0.2
 """Until a process that waits has its turn, on a machine with fewer processors than processes."""
 
 
+@pytest.mark.long("waits for imports and groups, as unit/train/test_live.py does in small")
 @pytest.mark.timeout(120 + 20 * ROUNDS)
 def test_forming_is_bounded_and_leaves_nothing(tmp_path: Path) -> None:
     result = form_groups(tmp_path, ROUNDS, seed=1)
@@ -89,6 +90,7 @@ session.goodbye()
 """
 
 
+@pytest.mark.long("waits for imports and groups, as unit/train/test_live.py does in small")
 def test_heartbeats_continue_during_imports_and_compiling() -> None:
     with SmallCoordinator() as coordinator:
         code = [sys.executable, "-c", IMPORTS_AND_COMPILES]

@@ -12,6 +12,7 @@ from support.commands import headway
 pytestmark = [pytest.mark.local, pytest.mark.timeout(400)]
 
 
+@pytest.mark.long("the gate has scripts in test_script_run.py and test_script_worker.py")
 def test_a_script_trains_finishes_and_continues_when_it_is_edited(tmp_path: Path) -> None:
     headway("init", "script", "mine", folder=tmp_path)
     folder = tmp_path / "mine"

@@ -28,7 +28,13 @@ def shared(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Iterator[Liv
         yield run
 
 
-@pytest.mark.parametrize("victim", ["leader", "holder", "newcomer"])
+MORE = pytest.mark.long("the gate kills the leader")
+
+
+@pytest.mark.parametrize(
+    "victim",
+    ["leader", pytest.param("holder", marks=MORE), pytest.param("newcomer", marks=MORE)],
+)
 def test_all_continue_and_the_newcomer_is_healed(shared: LiveRun, victim: str) -> None:
     run = shared
     run.wait_for_members(NODES)

@@ -53,6 +53,7 @@ def loss(model, batch):
 """
 
 
+@pytest.mark.long("twenty seconds; unit/train/test_weight_fingerprint.py has the rule")
 def test_a_flipped_bit_is_named_and_healed(folder: Path) -> None:
     (folder / "mine.py").write_text(FLIPS_A_BIT)
     own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
@@ -68,6 +69,7 @@ def test_a_flipped_bit_is_named_and_healed(folder: Path) -> None:
     assert "the weights of node 1 differ from the majority" in output
 
 
+@pytest.mark.long("the gate kills all pods of a run on the cluster")
 def test_all_killed_at_once_restart_from_the_checkpoint(folder: Path) -> None:
     with LiveRun(folder, "it", 2, "--set", "checkpoint.every=20 steps") as run:
         run.wait_for_step(45)

@@ -109,6 +109,7 @@ def test_without_its_coordinator_training_continues(run: LiveRun) -> None:
     assert run.events("coordinator_lost")
 
 
+@pytest.mark.long("half a minute; the stop of a run that lost workers is in test_live.py")
 def test_a_suspended_worker_does_not_delay_a_stop(run: LiveRun) -> None:
     """The last that happens to the run. Then every sample was seen once, and the losses are those
     of one process that nobody touches."""

@@ -45,7 +45,15 @@ def test_a_prepared_set_verifies_and_is_not_prepared_again(before: Path) -> None
     assert manifest.read_bytes() == content, words
 
 
-@pytest.mark.parametrize("name", ["replicated", "sharded"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            "replicated", marks=pytest.mark.long("half a minute; the gate has the sharded")
+        ),
+        "sharded",
+    ],
+)
 def test_a_run_resumes_and_trains_as_with_the_version_that_started_it(
     before: Path, name: str
 ) -> None:

@@ -12,10 +12,17 @@ from support.mistakes import MISTAKES, Mistake, commands_in, make, repair
 pytestmark = pytest.mark.local
 
 
+OWN_CODE = "a loss that fails"
+TWICE = pytest.mark.long("half a minute; test_stopping_and_failing.py has an error in own code")
+
+
 @pytest.mark.parametrize(
     "mistake",
-    [mistake for mistake in MISTAKES if mistake.found_by == "run"],
-    ids=lambda mistake: mistake.name,
+    [
+        pytest.param(mistake, id=mistake.name, marks=TWICE if mistake.name == OWN_CODE else ())
+        for mistake in MISTAKES
+        if mistake.found_by == "run"
+    ],
 )
 def test_run_names_it_and_its_hint_helps(mistake: Mistake, tmp_path: Path) -> None:
     make(mistake, tmp_path)

@@ -13,7 +13,11 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.local, pytest.mark.timeout(240)]
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.timeout(240),
+    pytest.mark.long("the same calls are in unit/api"),
+]
 
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "from-python.ipynb"
 KERNEL = """

@@ -20,7 +20,12 @@ from support.commands import headway
 from support.live import RUN_FILE, LiveRun, write_run
 from support.waiting import wait_for
 
-pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.chaos,
+    pytest.mark.timeout(900),
+    pytest.mark.long("a minute; off by default"),
+]
 
 EVERY, SAVED_AT, NODES = 20, 100, 3
 SECONDS = 240.0

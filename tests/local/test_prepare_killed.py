@@ -37,7 +37,9 @@ def same(made: Path, alone: Path) -> None:
         assert (made / file).read_bytes() == (alone / file).read_bytes()
 
 
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    "processes", [1, pytest.param(2, marks=pytest.mark.long("the gate kills one process"))]
+)
 def test_killed_repeatedly(job: PrepareJob, alone: Path, tmp_path: Path, processes: int) -> None:
     killed = replace(job, into=str(tmp_path / "set"), processes=processes)
     assert kill_and_prepare(killed, KILLS, seed=processes) == KILLS, "it ended before a kill"

@@ -78,6 +78,7 @@ def write_run(place: Path, train: str) -> Path:
     return place
 
 
+@pytest.mark.long("half a minute at the speed of a slow store")
 def test_a_run_reads_from_a_store_without_waiting_for_it(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

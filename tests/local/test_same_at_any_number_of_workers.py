@@ -87,6 +87,9 @@ def alone(runs: dict[str, tuple[Path, dict[str, Path]]]) -> dict[str, dict[str, 
     return {name: figures(run, 1) for name, run in runs.items()}
 
 
+SEVERAL = pytest.mark.long("the gate has three workers, and four ranks of each way to shard")
+
+
 def assert_equal(found: dict[str, list[float]], expected: dict[str, list[float]]) -> None:
     assert found["targets"] == expected["targets"]
     for name in ("loss", "grad_norm", "held-out"):
@@ -94,7 +97,9 @@ def assert_equal(found: dict[str, list[float]], expected: dict[str, list[float]]
 
 
 @pytest.mark.trap(34)
-@pytest.mark.parametrize("workers", [2, 3, 5])
+@pytest.mark.parametrize(
+    "workers", [pytest.param(2, marks=SEVERAL), 3, pytest.param(5, marks=SEVERAL)]
+)
 @pytest.mark.parametrize("objective", ["causal", "masked", "distill"])
 def test_replicated(runs, alone, objective: str, workers: int) -> None:
     assert_equal(figures(runs[objective], workers), alone[objective])
@@ -106,19 +111,16 @@ def test_sharded_over_two(runs, alone, objective: str) -> None:
     assert_equal(figures(runs[objective], 1, *sharded), alone[objective])
 
 
-SEVERAL = pytest.mark.long("the gate has two, three or four ranks of each way")
-
-
 @pytest.mark.parametrize(
     ("nodes", "ranks", "shard"),
     [
-        (4, 1, "none"),
+        pytest.param(4, 1, "none", marks=SEVERAL),
         pytest.param(1, 3, "node", marks=SEVERAL),
-        (1, 4, "node"),
+        pytest.param(1, 4, "node", marks=SEVERAL),
         (2, 2, "node"),
         pytest.param(1, 1, "all", marks=SEVERAL),
         pytest.param(2, 1, "all", marks=SEVERAL),
-        (3, 1, "all"),
+        pytest.param(3, 1, "all", marks=SEVERAL),
         pytest.param(4, 1, "all", marks=SEVERAL),
         (2, 2, "all"),
         (4, 1, "2 nodes"),

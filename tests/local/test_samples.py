@@ -137,6 +137,7 @@ def test_a_model_without_logits_is_refused_before_the_first_step(
         train(resolved_run(folder, stream, 1, [*own, *ASKED]))
 
 
+@pytest.mark.long("ten seconds; losing a leader is in test_losing_workers.py")
 @pytest.mark.chaos
 @pytest.mark.timeout(180)
 def test_the_leader_is_lost_and_another_continues_the_prompts(tmp_path: Path, text: Path) -> None:

@@ -13,6 +13,7 @@ from headway.errors import Exit
 from headway.state.status import read_status
 from support.script_run import ScriptRun
 
+LATE = pytest.mark.long("half a minute together; the gate has each loss and each stop by itself")
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
 VARIABLES = """
@@ -134,6 +135,7 @@ def test_a_mistake_that_shows_after_nodes_have_joined_is_still_one(tmp_path: Pat
     assert joined(tmp_path, "pass") == Exit.RUN_FAILED
 
 
+@LATE
 def test_an_error_after_the_script_has_told_a_step_is_none(tmp_path: Path) -> None:
     """Of the machine that has joined, perhaps."""
     step = 'open(os.environ["HEADWAY_HEARTBEAT"], "w").write("1"); time.sleep(3)'
@@ -196,6 +198,7 @@ until((out / "end").exists)
         assert run.codes() == [Exit.DONE]
 
 
+@LATE
 def test_a_node_that_joins_at_the_end_neither_disturbs_the_last_save_nor_begins_again(
     tmp_path: Path,
 ) -> None:
@@ -284,6 +287,7 @@ def test_a_machine_that_dies_before_it_has_noted_the_end_leaves_a_run_that_has_f
         assert read_status(run.directory, time.time()).state == "finished"
 
 
+@LATE
 def test_ranks_of_a_node_that_leaves_exit_when_the_slowest_has_saved(tmp_path: Path) -> None:
     """Their launcher kills what is left of a node soon after its first exit."""
     script = """
@@ -329,6 +333,7 @@ def test_the_worker_ends_by_the_signal_that_ended_its_script(tmp_path: Path) -> 
         assert run.codes() == [-signal.SIGKILL]
 
 
+@LATE
 def test_heartbeats_are_steps_of_the_run_through_a_loss(tmp_path: Path) -> None:
     script = """
 restarts = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -393,6 +398,7 @@ def test_heartbeats_that_end_show_stacks_and_then_end_the_script(tmp_path: Path)
         assert run.workers[0, 0].words.startswith("no heartbeat for ")
 
 
+@LATE
 def test_a_script_that_does_not_end_in_time_is_killed(tmp_path: Path) -> None:
     script = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

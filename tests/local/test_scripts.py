@@ -27,14 +27,11 @@ SHORT = {
     "nano": (40, "--save_interval=10"),
 }
 """Length and more arguments: the loss comes after the first checkpoint."""
-NOT_IN_THE_GATE = pytest.mark.long("half a minute and more, mostly imports; the gate runs nano")
 
 
+@pytest.mark.long("half a minute each, mostly imports; test_script_run.py loses a node in the gate")
 @pytest.mark.chaos
-@pytest.mark.parametrize(
-    "name",
-    ["nano", *(pytest.param(name, marks=NOT_IN_THE_GATE) for name in SCRIPTS if name != "nano")],
-)
+@pytest.mark.parametrize("name", SCRIPTS)
 def test_it_loses_a_node_and_finishes_by_its_own_checkpoint(name: str, tmp_path: Path) -> None:
     script = SCRIPTS[name]
     length, *more = SHORT[name]

@@ -24,7 +24,10 @@ from support.fake_kube import FakeKube, fake_kube
 from support.fake_pods import PODS
 from support.waiting import wait_for
 
-pytestmark = pytest.mark.local
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.long("what a standby decides is in unit tests"),
+]
 
 KEEPER = Path(__file__).parents[1] / "support" / "standing_keeper.py"
 LEASE = "/apis/coordination.k8s.io/v1/namespaces/ml/leases/headway-it-coordinator"

@@ -56,6 +56,9 @@ def num_starts(folder: Path) -> int:
     return len([event for event in events(folder) if event["event"] == "started"])
 
 
+@pytest.mark.long(
+    "twenty seconds; test_stop_resume_fork_and_delete and test_first_hour.py resume, too"
+)
 @pytest.mark.trap(23)
 def test_ctrl_c_saves_and_the_same_command_resumes(folder: Path) -> None:
     going = start("run", "--nodes", "2", folder=folder)

@@ -113,6 +113,7 @@ def run_streaming(folder: Path, *settings: str, expect: int = 0):
     return headway("run", "--extend", *words, folder=folder, expect=expect)
 
 
+@pytest.mark.long("half a minute; the gate has the same without the command")
 def test_the_command(tmp_path: Path) -> None:
     headway("init", "tiny", "it", folder=tmp_path)
     folder = tmp_path / "it"

@@ -152,6 +152,7 @@ def answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[list[int
         server.shutdown()
 
 
+@pytest.mark.long("waits for a store, as unit/train/test_outages.py does with a fake one")
 def test_a_store_that_answers_errors_is_waited_for_and_one_that_refuses_is_not(
     tmp_path: Path, resolved: Resolved, answer: list[int]
 ) -> None:

@@ -36,6 +36,7 @@ for look in (
 """
 
 
+@pytest.mark.long("seven seconds of imports")
 @pytest.mark.timeout(200)
 def test_the_hub_is_not_retried_for_each_call(tmp_path: Path) -> None:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("HF_")}

@@ -35,6 +35,8 @@ from support.statistics import (
     serial_p,
 )
 
+pytestmark = pytest.mark.long("forty seconds; golden values of the order are in test_order.py")
+
 LENGTHS = [1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 64, 65, 97, 256, 257, 1009, 1025]
 DRAWS = 100_000
 IMPROBABLE = 1e-4

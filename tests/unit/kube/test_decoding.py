@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 SCRIPT = """
 import sys, threading
 from headway.kube.client import KubeClient
@@ -32,6 +34,7 @@ for thread in threads:
 """
 
 
+@pytest.mark.long("starts processes until one would crash")
 def test_the_first_objects_of_several_threads_do_not_crash_the_process() -> None:
     """Without preparation, one start in three ended in a segmentation fault."""
     starts = [subprocess.Popen([sys.executable, "-c", SCRIPT]) for _ in range(8)]

@@ -196,7 +196,9 @@ def test_starts_that_fail_while_the_store_is_away_are_not_held_against_the_run(
     assert node.run.run() == Exit.DONE
 
 
-@pytest.mark.parametrize("exit_code", [7, 8])
+@pytest.mark.parametrize(
+    "exit_code", [7, pytest.param(8, marks=pytest.mark.long("the same for another exit code"))]
+)
 def test_a_store_that_stays_away_ends_the_run(restarting: Resolved, exit_code: int) -> None:
     script = f"printf 'the store cannot be reached' > $WORDS; sleep 0.3; exit {exit_code}"
     node = Node(restarting, script, clock := Hurried())

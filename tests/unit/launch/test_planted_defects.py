@@ -356,6 +356,7 @@ def kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "kubeconfig"))
 
 
+@pytest.mark.long("tests the tests of the keeper")
 @pytest.mark.parametrize(("finds", "defect"), cases(DEFECTS))
 def test_a_defect_of_the_keeper_is_found(
     tmp_path: Path, finds: Callable[[KeptRun], None], defect: Defect
@@ -364,6 +365,7 @@ def test_a_defect_of_the_keeper_is_found(
         finds(run)
 
 
+@pytest.mark.long("tests the tests of the keeper")
 @pytest.mark.parametrize(("finds", "defect"), cases(WATCH_DEFECTS))
 def test_a_defect_of_the_watch_is_found(
     tmp_path: Path, finds: Callable[[pod_watch.WatchedPods], None], defect: Defect

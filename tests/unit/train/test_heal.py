@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -145,6 +146,9 @@ def chosen(
     """Among workers of one kind."""
     kinds = (KIND,) * (len(holders) + len(receivers))
     return ChosenState(step, within, holders, receivers, evaluated, kinds)
+
+
+MORE = partial(pytest.param, marks=pytest.mark.long("the gate has other moments of it"))
 
 
 @pytest.mark.parametrize(
@@ -392,7 +396,7 @@ def test_what_is_said_of_the_state_is_checked_too() -> None:
     assert (receiver.contents(), receiver.name) == (expected, (3, 1)), "it has what it had"
 
 
-@pytest.mark.parametrize("at", [0, 1, 3])
+@pytest.mark.parametrize("at", [*map(MORE, [0, 3]), 1])
 def test_a_chunk_that_does_not_arrive_as_it_was_sent_is_refused(
     monkeypatch: pytest.MonkeyPatch, at: int
 ) -> None:
@@ -416,7 +420,7 @@ def test_a_chunk_that_does_not_arrive_as_it_was_sent_is_refused(
     assert (receiver.contents(), receiver.name) == (expected, (4, 2))
 
 
-@pytest.mark.parametrize("at", [0, 1, 2, 6])
+@pytest.mark.parametrize("at", [0, *map(MORE, [1, 2]), 6])
 @pytest.mark.parametrize("dying", range(4))
 def test_one_is_lost_in_the_middle(monkeypatch: pytest.MonkeyPatch, dying: int, at: int) -> None:
     """The holder that has sent the header, another one, and those who receive: whoever it is, all

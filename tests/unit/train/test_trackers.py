@@ -204,6 +204,7 @@ def test_wandb_can_be_switched_off_by_its_own_variable(
     assert "wandb" not in capfd.readouterr().err
 
 
+@pytest.mark.long("waits for a server that is not there")
 def test_an_unreachable_server_leaves_wandb_offline(
     directory: RunDirectory,
     resolved: Resolved,

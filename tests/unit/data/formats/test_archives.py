@@ -186,6 +186,7 @@ def test_a_failing_disk_is_not_taken_for_damage() -> None:
                 list(tar_chunks(opened(Failing(raw, after), can_seek=can_seek), read_member))
 
 
+@pytest.mark.long("a measurement of memory")
 def test_memory_does_not_grow_with_the_number_of_members() -> None:
     raw = tar({f"{number}.jsonl": jsonl(number) for number in range(3000)})
     peaks = []

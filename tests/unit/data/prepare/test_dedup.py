@@ -98,6 +98,7 @@ def test_what_is_left_of_a_chunk(folder: Path) -> None:
     assert without_documents(one, []) is one
 
 
+@pytest.mark.long("a measurement of memory")
 def test_memory_does_not_grow_with_the_documents(folder: Path) -> None:
     seen = DuplicateFinder(folder)
     draw = random.Random(1).randbytes

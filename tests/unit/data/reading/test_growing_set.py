@@ -228,6 +228,7 @@ def test_it_gives_up_when_nothing_comes(whole: Path, folder: Path) -> None:
     assert STALL_SECONDS <= clock.passed <= STALL_SECONDS + 2 * POLL_SECONDS
 
 
+@pytest.mark.long("ten seconds of polls")
 def test_it_does_not_give_up_as_long_as_shards_come(whole: Path, folder: Path) -> None:
     """A section may take longer than anybody waits for a shard."""
     begin(whole, folder / "set")

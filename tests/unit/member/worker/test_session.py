@@ -131,6 +131,7 @@ def test_comes_back_when_the_coordinator_hangs_up() -> None:
         connected(session)
 
 
+@pytest.mark.long("waits for heartbeats and for tries to connect")
 def test_tries_ever_more_slowly_to_once_a_second_and_says_why() -> None:
     port = free_port()
     with open_session(f"127.0.0.1:{port}") as session:
@@ -283,6 +284,7 @@ session.goodbye()
 """
 
 
+@pytest.mark.long("waits for heartbeats and for tries to connect")
 def test_heartbeats_are_held_while_others_hold_the_interpreter() -> None:
     """Longer, and more often, than imports of torch do: there heartbeats are 0.05 s late. It
     connects before, for each of its steps waits for the interpreter. The coordinator waits 1.5 s
