@@ -55,7 +55,7 @@ check: install   ## formatting, lint, types, import contracts, generated pages u
 	$(BIN)/python -m headway.cli.reference --check
 
 test: install    ## what to run after `make install`: quick unit tests and the journey of a first hour; no root, no cluster, five minutes
-	$(TEST) -n 2 --dist loadfile tests/unit -m "not slow and not long"
+	$(TEST) -n 3 --dist loadfile tests/unit -m "not slow and not long"
 	$(TEST) tests/local/test_first_hour.py -k own_text
 
 gate:            ## everything CI runs, cheapest first: .ci/run, which also runs single tiers
@@ -67,8 +67,8 @@ nightly:         ## the tiers that the gate has no time for, as root; what has p
 affected: check  ## tests of what has changed since BASE (default: the upstream branch), in minutes, each with its reason
 	$(BIN)/python -m tools.affected $(if $(BASE),--base $(BASE))
 
-test-unit: install   ## pure functions, and edges with fakes, in two processes
-	$(TEST) -n 2 --dist loadfile tests/unit -m "not long"
+test-unit: install   ## pure functions, and edges with fakes, in three processes: some wait
+	$(TEST) -n 3 --dist loadfile tests/unit -m "not long"
 
 test-unit-long: install ## unit tests that mostly wait; each says why it is not in the gate
 	$(TEST) -n 2 --dist loadfile tests/unit -m long
@@ -83,7 +83,7 @@ test-chaos: install  ## of these, the ones with processes that are killed, stopp
 	$(TEST) tests/local -m "chaos and not long"
 
 test-local-long: install ## local tests that mostly wait; each says why it is not in the gate
-	$(TEST) tests/local -m long
+	$(TEST) tests/local -m long $(foreach name,prometheus prometheus_parser,--ignore tests/local/test_$(name).py)
 
 images: install  ## core, CPU and CUDA images, built by buildah on a base made by debootstrap; as root, 20 minutes
 	$(TEST) tests/images

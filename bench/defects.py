@@ -1,10 +1,10 @@
 """`make defects`: sixteen defects planted by SEED, and which tests catch each.
 
-A defect is one change to one statement, drawn before any test is looked at. `make affected` gets
-the first try, then the gate, then the tests that only the night has. Each answer is written down
-when it is known, in bench/results/defects-SEED.json, and the same command resumes there. A drawn
-statement that no test has reached is replaced by the next draw, and stays in the list. Takes some
-minutes for a defect that is caught, two hours for one that is not. Ends with one line of JSON."""
+A defect is one change to one statement, drawn before any test is looked at. The type checker gets
+the first try, then `make affected`, the gate, and the tests that only the night has. Each answer is
+written down when it is known, in bench/results/defects-SEED.json, and the same command resumes
+there. A statement that no test has reached is replaced by the next draw, and stays in the list.
+Takes minutes for a defect that is caught, hours for one that is not. Ends with one line of JSON."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import dataclasses
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 import time
@@ -25,11 +26,16 @@ REPOSITORY = Path(__file__).parents[1]
 CLONE = Path(os.environ.get("CLONE", "/tmp/headway-defects")) / "main"
 PARTS = ("data", "train", "state", "launch", "kube", "cli", "plan")
 OTHER_PARTS = ("member/worker", "member/protocol", "spec", "script", "preflight", "report")
+PYTEST = ".venv/bin/python -m pytest"
 STAGES = {
-    "affected": ("make affected",),
-    "gate": ("make test-unit", "make test-simulations", "make test-local", "make test-cluster"),
-    "night": ("make test-unit-long", "make test-local-long", "make test-cluster-long"),
+    "types": (".venv/bin/mypy",),
+    "affected": ("make -o check affected",),
+    "gate": tuple(f".ci/run {tier}" for tier in ("unit", "simulations", "local", "cluster")),
+    "night": tuple(f".ci/run {tier}" for tier in ("unit-long", "local-long", "cluster-long")),
 }
+"""Commands of each stage. `make check` would fail for the format of a planted line, so only its
+type checker is run."""
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 COMPARED: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
     ast.LtE: ast.Lt,
@@ -61,26 +67,39 @@ class Defect:
     caught_by: dict[str, str] = field(default_factory=dict)
     """For each stage that was run: the first test that failed, or "" if none did."""
     seconds: dict[str, int] = field(default_factory=dict)
-    is_reached: bool = True
+    is_reached: bool = False
+    """Whether a test has come to the statement."""
+
+    @property
+    def is_decided(self) -> bool:
+        return any(self.caught_by.values()) or len(self.caught_by) == len(STAGES)
 
 
 def defects(part: str, draws: random.Random) -> Iterator[Defect]:
     """Draw from the statements inside of functions, each as likely as any other."""
-    folder = REPOSITORY / "src" / "headway" / part
-    places = [
-        (path, statement)
-        for path in sorted(folder.rglob("*.py"))
-        for function in ast.walk(ast.parse(path.read_text()))
-        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
-        for statement in ast.walk(function)
-        if isinstance(statement, ast.stmt) and statement is not function
-    ]
+    places = []
+    for path in sorted((CLONE / "src" / "headway" / part).rglob("*.py")):
+        text = path.read_text()
+        lines = text.splitlines()
+        functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, FUNCTIONS)]
+        inside = {
+            (node.lineno, node.col_offset): node
+            for function in functions
+            for node in ast.walk(function)
+            if isinstance(node, ast.stmt) and node is not function
+        }
+        # A probe before an `elif` would make another chain of it.
+        places += [
+            (path, inside[place])
+            for place in sorted(inside)
+            if not lines[place[0] - 1].lstrip().startswith("elif")
+        ]
     while True:
         path, statement = draws.choice(places)
         changes = list(_changes(statement))
         if changes:
             yield Defect(
-                path=str(path.relative_to(REPOSITORY)),
+                path=str(path.relative_to(CLONE)),
                 line=statement.lineno,
                 before=ast.unparse(statement),
                 after=ast.unparse(draws.choice(changes)),
@@ -89,7 +108,7 @@ def defects(part: str, draws: random.Random) -> Iterator[Defect]:
 
 def _changes(statement: ast.stmt) -> Iterator[ast.stmt]:
     """Yield the statement with one operator, condition, constant or effect changed."""
-    if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+    if isinstance(statement, (*FUNCTIONS, ast.ClassDef)):
         return
     is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     if isinstance(statement, ast.Expr | ast.AugAssign) and not is_docstring:
@@ -137,7 +156,10 @@ def plant(defect: Defect, reached: Path) -> None:
         and ast.unparse(node) == defect.before
     )
     indent = " " * statement.col_offset
-    probe = f"{indent}__import__('pathlib').Path({str(reached)!r}).touch()\n"
+    probe = (
+        f"{indent}with __import__('contextlib').suppress(OSError):\n"  # a pod has no such folder
+        f"{indent}    __import__('pathlib').Path({str(reached)!r}).touch()\n"
+    )
     changed = [f"{indent}{line}\n" for line in defect.after.splitlines()]
     lines[statement.lineno - 1 : statement.end_lineno] = [probe, *changed]
     path.write_text("".join(lines))
@@ -146,6 +168,7 @@ def plant(defect: Defect, reached: Path) -> None:
 def first_failure(commands: tuple[str, ...]) -> str:
     """Return the first test that failed, or the command that did; empty if none did."""
     environment = {**os.environ, "PYTEST_ADDOPTS": "-x"}
+    environment.pop("PYTHONPATH", None)  # of this bench: tests have their own
     for command in commands:
         done = subprocess.run(
             command.split(),
@@ -157,55 +180,77 @@ def first_failure(commands: tuple[str, ...]) -> str:
             stderr=subprocess.STDOUT,
         )
         if done.returncode != 0:
-            lines = [line for line in done.stdout.splitlines() if line.startswith("FAILED ")]
-            return lines[0].split(" - ")[0] if lines else f"{command}: {done.stdout[-300:]}"
+            found = re.search(r"^(?:FAILED|ERROR) (tests/.*?)(?: - |$)", done.stdout, re.MULTILINE)
+            return found[1] if found else f"{command}: {done.stdout.strip()[-300:]}"
     return ""
 
 
 def run_stages(defect: Defect, record: Record) -> None:
     reached = CLONE.parent / "reached"
-    for stage, commands in STAGES.items():
-        if any(defect.caught_by.values()) or not defect.is_reached:
-            return
-        if stage in defect.caught_by:
-            continue
+    if not defect.caught_by:
         reached.unlink(missing_ok=True)
+    for stage, commands in STAGES.items():
+        if defect.is_decided or stage in defect.caught_by:
+            continue
         began = time.monotonic()
+        clean_up()
         plant(defect, reached)
-        try:
-            found = first_failure(commands)
-        finally:
-            git("checkout", "-q", "--", ".")
+        found = first_failure(commands)
+        clean_up()
+        if found.startswith("tests/") and first_failure((f"{PYTEST} {found}",)):
+            print(f"{found} fails without the defect, too", file=sys.stderr)
+            sys.exit(1)
         defect.caught_by[stage] = found
         defect.seconds[stage] = round(time.monotonic() - began)
-        defect.is_reached = bool(found) or reached.exists()
+        defect.is_reached = defect.is_reached or reached.exists()
         record.write()
         print(f"{defect.path}:{defect.line} {stage}: {found or 'not caught'}", file=sys.stderr)
 
 
-def git(*arguments: str) -> None:
-    subprocess.run(["git", *arguments], cwd=CLONE, check=True)
+def clean_up() -> None:
+    """A session that was cut off has left its defect."""
+    git("reset", "-q", "--hard")
+
+
+def git(*arguments: str) -> str:
+    return subprocess.check_output(["git", *arguments], cwd=CLONE, text=True).strip()
 
 
 class Record:
-    """The list of defects, in the order in which they were drawn, and what is known of them."""
+    """The defects in the order in which they were drawn, and what is known of them."""
 
     def __init__(self, seed: int) -> None:
         self.path = REPOSITORY / "bench" / "results" / f"defects-{seed}.json"
         self.groups: list[list[Defect]] = []
-        """For each defect that is asked for: the draws, of which the last one counts."""
+        """For each of the sixteen: its draws, of which the last one counts."""
+        self.commit = ""
+        """Of the tree that they were drawn from."""
         if self.path.exists():
-            rows = json.loads(self.path.read_text())
-            self.groups = [[Defect(**row) for row in group] for group in rows]
+            record = json.loads(self.path.read_text())
+            self.commit = record["commit"]
+            self.groups = [[Defect(**row) for row in group] for group in record["defects"]]
 
     def write(self) -> None:
         rows = [[dataclasses.asdict(defect) for defect in group] for group in self.groups]
-        self.path.write_text(json.dumps(rows, indent=1) + "\n")
+        content = {"commit": self.commit, "defects": rows}
+        self.path.write_text(json.dumps(content, indent=1) + "\n")
+
+
+def make_clone(record: Record) -> None:
+    """Check out the tree that the defects were drawn from, or the newest commit."""
+    if not CLONE.exists():
+        subprocess.run(["git", "clone", "-q", str(REPOSITORY), str(CLONE)], check=True)
+        (CLONE.parent / "shared").symlink_to(REPOSITORY.parent / "shared")
+    clean_up()
+    git("fetch", "-q", "origin")
+    git("checkout", "-q", "--detach", record.commit or "origin/main")
+    record.commit = git("rev-parse", "HEAD")
 
 
 def main() -> int:
     seed = int(os.environ.get("SEED", "35"))
     record = Record(seed)
+    make_clone(record)
     random_parts = random.Random(seed).sample(OTHER_PARTS, 2)
     draws = [
         defects(part, random.Random(f"{seed} {number}"))
@@ -216,29 +261,24 @@ def main() -> int:
         record.write()
     if os.environ.get("ONLY_DRAW"):
         return 0
-    if not CLONE.exists():
-        subprocess.run(["git", "clone", "-q", str(REPOSITORY), str(CLONE)], check=True)
-        (CLONE.parent / "shared").symlink_to(REPOSITORY.parent / "shared")
     subprocess.run(["make", "install"], cwd=CLONE, check=True, stdout=subprocess.DEVNULL)
     for group, more in zip(record.groups, draws, strict=True):
         for _ in group:
             next(more)
-        while True:
-            run_stages(group[-1], record)
-            if group[-1].is_reached:
-                break
+        run_stages(group[-1], record)
+        while not (group[-1].is_reached or any(group[-1].caught_by.values())):
             group.append(next(more))
             record.write()
+            run_stages(group[-1], record)
     last = [group[-1] for group in record.groups]
     stages = [next((s for s, test in one.caught_by.items() if test), "nobody") for one in last]
     counts = {stage: stages.count(stage) for stage in (*STAGES, "nobody")}
-    figure = counts["night"]
     line = {
         "name": "defects",
-        "figure": figure,
+        "figure": counts["night"],
         "target": 0,
-        "pass": figure == 0,
-        "spread": {"seed": seed, "caught_by": counts},
+        "pass": counts["night"] == 0,
+        "spread": {"seed": seed, "commit": record.commit, "caught_by": counts},
     }
     print(json.dumps(line))
     return 0

@@ -1,4 +1,4 @@
-"""What a change can break, tested in minutes: `make affected`.
+"""Run the tests that a change can break, in minutes: `make affected`.
 
 Changed is what differs from BASE (default: where this branch left its upstream), committed or not.
 Unit tests are chosen by the imports that lead from them to a changed module. Tests that train or
@@ -20,26 +20,28 @@ from tools.import_graph import ImportGraph
 
 REPOSITORY = Path(__file__).parents[1]
 PYTEST = (sys.executable, "-m", "pytest")
+NO_TESTS = 5
+"""Exit code of pytest if every test of the chosen files is marked `long`."""
 REACHES_EVERYTHING = (
+    ".ci/",
+    "Makefile",
     "pyproject.toml",
     "requirements/",
-    "Makefile",
-    ".ci/",
     "tests/conftest.py",
     "tools/affected.py",
     "tools/import_graph.py",
 )
-READ_BY_NOBODY = (
-    "LICENSE",
-    "CODE_OF_CONDUCT.md",
-    ".gitignore",
+WITHOUT_TESTS = (
     ".github/ISSUE_TEMPLATE/",
     ".github/PULL_REQUEST_TEMPLATE.md",
+    ".gitignore",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
+    "LICENSE",
+    "LOG.md",
     "bench/results/",
 )
-NO_TESTS = 5
-"""Exit code of pytest where all tests of the chosen files are those of the night."""
-OF_ANY_CHANGE = "tests/unit/test_structure.py"
+ALWAYS_RUN = "tests/unit/test_structure.py"
 LOSSES = "tests/local/test_losing_workers.py"
 LOST_MACHINE = "tests/cluster/test_losing_nodes.py::test_without_power"
 OTHER_TIERS: dict[str, tuple[str, ...]] = {
@@ -79,9 +81,10 @@ OTHER_TIERS: dict[str, tuple[str, ...]] = {
     "src/headway/http_server.py": ("tests/local/test_coordinator.py",),
     "src/headway/spec/schema/": ("tests/unit/spec/test_schema.py",),
     "examples/own-code/": ("tests/local/test_own_code.py",),
+    "examples/elastic-gpt2/": ("tests/cluster/test_tutorials.py::test_elastic_gpt2",),
 }
-"""Beginnings of paths, and the tests outside of tests/unit that a change below them selects. The
-longest beginning counts. What is not here is pure: its unit tests say all there is to say."""
+"""Tests outside of tests/unit, keyed by path prefix. The longest prefix wins. A part without a row
+is pure: its unit tests suffice."""
 
 
 @dataclass
@@ -91,10 +94,7 @@ class Selection:
     everything: str = ""
     """Why everything has to be run; empty if that is not so."""
     changed: set[str] = field(default_factory=set)
-    """Test files that have changed themselves: also what the night runs of them."""
-
-    def add(self, test: str, reason: str) -> None:
-        self.reasons.setdefault(test, reason)
+    """Test files that have changed themselves. Their tests that are marked `long` are run, too."""
 
     def of_tier(self, tier: str) -> list[str]:
         return sorted(test for test in self.reasons if test.startswith(f"tests/{tier}"))
@@ -104,53 +104,61 @@ def select(changed: Iterable[str], graph: ImportGraph) -> Selection:
     """Return the tests for the changed paths, which are relative to the repository."""
     selection = Selection()
     for path in changed:
-        _select_for(path, graph, selection)
-    if not selection.everything:
-        selection.add(OF_ANY_CHANGE, "reads every source file")
+        selection.everything = selection.everything or _select_for(path, graph, selection)
+    selection.reasons.setdefault(ALWAYS_RUN, "reads every source file")
     return selection
 
 
-def _select_for(path: str, graph: ImportGraph, selection: Selection) -> None:
+def _select_for(path: str, graph: ImportGraph, selection: Selection) -> str:
+    """Add the tests for one path. Return why everything has to be run, or an empty string."""
     if path.startswith(REACHES_EVERYTHING) or path.endswith("conftest.py"):
-        selection.everything = f"{path} has changed"
-        return
-    if path.startswith(READ_BY_NOBODY):
-        return
-    starts = [start for start in OTHER_TIERS if path.startswith(start)]
-    for test in OTHER_TIERS[max(starts, key=len)] if starts else ():
-        selection.add(test, f"tries what is in {max(starts, key=len)}")
+        return f"{path} has changed"
+    if path.startswith(WITHOUT_TESTS):
+        return ""
     file = graph.repository / path
     if not file.exists():
-        selection.everything = f"{path} has been removed or renamed"
-    elif file.name == "__init__.py" and file.read_text().strip():
-        selection.everything = f"{path} is loaded with every module of its package"
-    elif file.name.startswith("test_") and file.suffix == ".py":
-        selection.add(path, "has changed")
+        return f"{path} has been removed or renamed"
+    if file.name == "__init__.py":
+        return f"{path} is loaded with every module of its package"
+    if file.name.startswith("test_") and file.suffix == ".py":
+        selection.reasons[path] = "has changed"
         selection.changed.add(path)
-    elif file.suffix == ".py" and graph.module_of(file) in graph.files:
-        _select_dependents(graph.module_of(file), graph, selection)
-    else:
-        tests_before = len(selection.reasons)
+        return ""
+    found = _tests_of_other_tiers(path)
+    is_module = file.suffix == ".py" and graph.module_of(file) in graph.files
+    if is_module:
+        found |= _dependents(graph.module_of(file), graph, "has changed")
+    if not is_module or not found:
+        # Helpers are also started by path; the others are read.
         for reader in sorted(graph.readers(file)):
-            _select_dependents(reader, graph, selection, f"reads {path}", only_unit=True)
-        if len(selection.reasons) == tests_before:
-            selection.everything = f"no test says that it reads {path}"
+            found |= _dependents(reader, graph, f"names {path}", is_read=path.startswith("src/"))
+    if not found and not path.startswith("bench/"):
+        return f"no test is known to need {path}"
+    for test, reason in found.items():
+        selection.reasons.setdefault(test, reason)
+    return ""
 
 
-def _select_dependents(
-    module: str,
-    graph: ImportGraph,
-    selection: Selection,
-    what: str = "has changed",
-    only_unit: bool = False,
-) -> None:
-    # OTHER_TIERS chooses among the others, of which nearly all import nearly everything.
-    only_unit = only_unit or module.startswith("headway")
+def _tests_of_other_tiers(path: str) -> dict[str, str]:
+    starts = [start for start in OTHER_TIERS if path.startswith(start)]
+    if not starts:
+        return {}
+    longest = max(starts, key=len)
+    return dict.fromkeys(OTHER_TIERS[longest], f"tries what is in {longest}")
+
+
+def _dependents(
+    module: str, graph: ImportGraph, what: str, is_read: bool = False
+) -> dict[str, str]:
+    """Return the test files that depend on a module, and by which imports. Of a module in src only
+    unit tests: nearly all others import nearly everything, and OTHER_TIERS chooses among them."""
+    found = {}
     for test in sorted(graph.test_modules_that_depend_on(module)):
         path = str(graph.files[test].path.relative_to(graph.repository))
-        if path.startswith("tests/unit/") or not only_unit:
+        if path.startswith("tests/unit/") or not (is_read or module.startswith("headway")):
             chain = " > ".join(graph.chain(test, module)[1:])
-            selection.add(path, f"{chain or 'it'} {what}")
+            found[path] = f"{chain or 'it'} {what}"
+    return found
 
 
 def changed_paths(base: str) -> list[str]:
@@ -160,7 +168,7 @@ def changed_paths(base: str) -> list[str]:
 
 
 def default_base() -> str:
-    """Return the commit where this branch left its upstream, or the last commit without one."""
+    """Return the commit where this branch left its upstream, or HEAD if it has none."""
     for upstream in ("@{upstream}", "origin/main"):
         try:
             return _git("merge-base", "HEAD", upstream)
@@ -182,7 +190,7 @@ def commands(selection: Selection) -> list[tuple[str, ...]]:
         return [("bash", ".ci/run")]
     found: list[tuple[str, ...]] = []
     for tier, options in (
-        ("unit", ("-n", "2", "--dist", "loadfile")),
+        ("unit", ("-n", "3", "--dist", "loadfile")),
         ("simulations", ("-n", "2", "--dist", "worksteal")),
         ("local", ()),
         ("cluster", ()),
@@ -193,7 +201,7 @@ def commands(selection: Selection) -> list[tuple[str, ...]]:
         tests = selection.of_tier(tier)
         changed = [test for test in tests if test in selection.changed]
         others = [test for test in tests if test not in selection.changed]
-        if others and tier != "images":
+        if others:
             found.append((*PYTEST, *options, "-m", "not long", *others))
         if changed:
             found.append((*PYTEST, *options, *changed))
@@ -209,30 +217,36 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--base", help="compare with this commit")
     parser.add_argument("--only-list", action="store_true", help="run nothing")
     parser.add_argument("paths", nargs="*", help="changed paths; default: those that git names")
-    asked = parser.parse_args(arguments)
-    base = asked.base or default_base()
-    changed = asked.paths or changed_paths(base)
+    options = parser.parse_args(arguments)
+    base = options.base or default_base()
+    changed = options.paths or changed_paths(base)
     if not changed:
         print(f"error: nothing differs from {base}")
         print("hint: compare with another commit: make affected BASE=HEAD~1")
         return 2
+    print(f"{len(changed)} files differ from {base}")
     selection = select(changed, ImportGraph(REPOSITORY))
-    if selection.everything:
-        print(f"everything, because {selection.everything}")
     for test, reason in sorted(selection.reasons.items()):
         print(f"{test}\n    {reason}")
-    left_out = selection.of_tier("cluster") if _lacks_cluster(os.environ) else []
+    if selection.everything:
+        print(f"everything is run: {selection.everything}", flush=True)
+    return 0 if options.only_list else run(selection)
+
+
+def run(selection: Selection) -> int:
     has_run = False
-    for command in [] if asked.only_list else commands(selection):
+    for command in commands(selection):
         print(f"+ {' '.join(command)}", flush=True)
         exit_code = subprocess.run(command, cwd=REPOSITORY).returncode
         if exit_code not in (0, NO_TESTS):
             return exit_code
         has_run = has_run or exit_code == 0
-    if left_out:
+    left_out = selection.of_tier("cluster") if _lacks_cluster(os.environ) else []
+    if left_out and not selection.everything:
         print(f"not run, for want of root or HEADWAY_TEST_KUBECONFIG: {' '.join(left_out)}")
-    if not has_run and not asked.only_list:
-        print("error: no test was selected: only the night has tests of this; run `make nightly`")
+    if not has_run:
+        print("error: no test was run")
+        print("hint: the tests of this change may be those of the night: make nightly")
         return 1
     return 0
 

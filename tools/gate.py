@@ -23,9 +23,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parents[1]
-PAGES = REPOSITORY / ".nightly"
+RESULTS = REPOSITORY / ".nightly"
 """Results of the nights, a file for each commit. Not in git."""
-MOST_MINUTES = 150
+MAX_MINUTES = 150
 """Longest budget of a tier, so that a session of three hours can finish the one it is in."""
 
 
@@ -36,29 +36,37 @@ class Tier:
     """Budget. A tier that takes longer prints a warning; twice as long fails."""
     command: str
     has_tests: bool = True
-    is_root: bool = False
-    """Whether it is skipped without root, because it makes a Kubernetes cluster on this machine."""
+    needs_root: bool = False
+    """Because it makes a Kubernetes cluster on this machine."""
     needs: str = ""
+    """What else has to be there."""
+    packages: str = ""
+    """Packages of Debian that it needs."""
 
 
+INSTALL = Tier("install", 5, "make install", has_tests=False, needs="a download of 3 GB")
 GATE = (
-    Tier("install", 5, "make install", has_tests=False, needs="a download of 3 GB"),
+    INSTALL,
     Tier("check", 2, "make check", has_tests=False),
     Tier("unit", 6, "make test-unit"),
     Tier("simulations", 1, "make test-simulations"),
     Tier("local", 12, "make test-local", needs="Go, to build an S3 server once"),
-    Tier("cluster", 12, "make test-cluster", is_root=True),
+    Tier("cluster", 12, "make test-cluster", needs_root=True),
 )
 NIGHT = (
     Tier("unit-long", 10, "make test-unit-long"),
     Tier("simulations-long", 30, "make test-simulations-long"),
     Tier("local-long", 90, "make test-local-long"),
-    Tier("cluster-long", 120, "make test-cluster-long", is_root=True),
-    Tier("target-faults", 30, "make test-target-faults", is_root=True),
-    Tier("images", 40, "make images", is_root=True, needs="buildah and debootstrap"),
-    Tier("prometheus", 20, "make test-prometheus", is_root=True, needs="prometheus, and Go"),
-    Tier("kueue", 40, "make test-kueue", is_root=True, needs="Go, to build Kueue once"),
-    Tier("karpenter", 40, "make test-karpenter", is_root=True, needs="Go, to build Karpenter once"),
+    Tier("cluster-long", 120, "make test-cluster-long", needs_root=True),
+    Tier("target-faults", 30, "make test-target-faults", needs_root=True),
+    Tier("images", 40, "make images", needs_root=True, packages="buildah debootstrap"),
+    Tier(
+        "prometheus", 20, "make test-prometheus", needs_root=True, needs="Go", packages="prometheus"
+    ),
+    Tier("kueue", 40, "make test-kueue", needs_root=True, needs="Go, to build Kueue once"),
+    Tier(
+        "karpenter", 40, "make test-karpenter", needs_root=True, needs="Go, to build Karpenter once"
+    ),
     Tier("workflows", 5, "make check-workflows", has_tests=False, needs="Go, to build actionlint"),
 )
 
@@ -101,7 +109,7 @@ def run_tier(tier: Tier) -> Outcome:
             lines.append(line.rstrip())
     exit_code = process.wait()
     seconds = round(time.monotonic() - began)
-    outcome = judged(tier, exit_code, lines, seconds, round(stolen_seconds() - stolen))
+    outcome = outcome_of(tier, exit_code, lines, seconds, round(stolen_seconds() - stolen))
     lost = f", {outcome.stolen_seconds} s of it lost to the host" if outcome.stolen_seconds else ""
     print(f"=== {tier.name} took {seconds} s{lost}")
     over = seconds_over_budget(tier, outcome)
@@ -113,7 +121,7 @@ def run_tier(tier: Tier) -> Outcome:
     return outcome
 
 
-def judged(
+def outcome_of(
     tier: Tier, exit_code: int, lines: Iterable[str], seconds: int, stolen_seconds: int
 ) -> Outcome:
     """Return the outcome of a tier from its exit code and what pytest printed last."""
@@ -175,17 +183,20 @@ def run_night(tiers: Sequence[Tier] = NIGHT) -> int:
         print("hint: commit them, or run one tier: .ci/run TIER")
         return 2
     commit = _git("rev-parse", "--short=12", "HEAD")
-    PAGES.mkdir(exist_ok=True)
-    record = PAGES / f"{commit}.json"
+    RESULTS.mkdir(exist_ok=True)
+    record = RESULTS / f"{commit}.json"
     outcomes = {}
     if record.exists():
         outcomes = {one["tier"]: Outcome(**one) for one in json.loads(record.read_text())}
-    run_gate((GATE[0],))  # installs
     for tier in tiers:
         if tier.name in outcomes and not outcomes[tier.name].problem:
             print(f"=== {tier.name} has passed on {commit}")
             continue
-        outcomes[tier.name] = run_tier(tier)
+        outcome = run_tier(tier)
+        if _git("rev-parse", "--short=12", "HEAD") != commit or _git("status", "--porcelain"):
+            print(f"error: the tree is no longer {commit}: this tier's result is not kept")
+            return 2
+        outcomes[tier.name] = outcome
         rows = [dataclasses.asdict(outcome) for outcome in outcomes.values()]
         record.write_text(json.dumps(rows, indent=1))
         page = record.with_suffix(".md")
@@ -217,12 +228,13 @@ def night_page(commit: str, tiers: Sequence[Tier], outcomes: Iterable[Outcome]) 
     return "\n".join(lines) + "\n"
 
 
-def listed(tiers: Sequence[Tier], as_json: bool) -> str:
+def format_tiers(tiers: Sequence[Tier], as_json: bool) -> str:
     if as_json:
         rows = [
             {
                 "name": tier.name,
-                "is_root": tier.is_root,
+                "needs_root": tier.needs_root,
+                "packages": tier.packages,
                 # A hosted machine is slower, and installs first.
                 "timeout_minutes": 2 * tier.minutes + 20,
             }
@@ -235,7 +247,7 @@ def listed(tiers: Sequence[Tier], as_json: bool) -> str:
             tier.name,
             f"{tier.minutes} min",
             tier.command,
-            ", ".join(filter(None, ["root" if tier.is_root else "", tier.needs])),
+            ", ".join(filter(None, ["root" if tier.needs_root else "", tier.needs, tier.packages])),
         )
         for tier in tiers
     ]
@@ -258,19 +270,21 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--list", action="store_true", help="print the tiers instead")
     parser.add_argument("--json", action="store_true", help="with --list: as JSON")
     parser.add_argument("tiers", nargs="*", metavar="TIER", help="default: the gate")
-    asked = parser.parse_args(arguments)
-    is_night = asked.tiers == ["nightly"]
-    if asked.list:
-        print(listed(NIGHT if is_night else GATE, asked.json))
+    options = parser.parse_args(arguments)
+    if options.json and not options.list:
+        parser.error("--json needs --list")
+    is_night = options.tiers == ["nightly"]
+    if options.list:
+        print(format_tiers(NIGHT if is_night else GATE, options.json))
         return 0
     if is_night:
-        return run_night()
+        return run_gate((INSTALL,)) or run_night()
     known = {tier.name: tier for tier in (*GATE, *NIGHT)}
-    unknown = [name for name in asked.tiers if name not in known]
+    unknown = [name for name in options.tiers if name not in known]
     if unknown:
         print(f"error: no tier is called {unknown[0]}; there are {', '.join(known)}, and nightly")
         return 2
-    return run_gate([known[name] for name in asked.tiers] or GATE)
+    return run_gate([known[name] for name in options.tiers] or GATE)
 
 
 if __name__ == "__main__":

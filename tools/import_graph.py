@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
@@ -39,7 +40,7 @@ COMMAND_MODULES = {
 
 
 class SourceFile:
-    """One Python file, and what of it matters here. It is parsed when it is first asked."""
+    """A Python file, parsed on first use."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -117,6 +118,7 @@ class SourceFile:
 class ImportGraph:
     def __init__(self, repository: Path) -> None:
         self.repository = repository
+        sys.path[:0] = [str(repository), str(repository / "tests")]  # where grimp finds packages
         self.graph = grimp.build_graph(*PACKAGES, cache_dir=None)
         self.files = {self.module_of(path): SourceFile(path) for path in self._paths()}
         for imported in self.graph.find_modules_directly_imported_by("headway"):
@@ -132,7 +134,7 @@ class ImportGraph:
             yield from sorted((self.repository / folder).rglob("*.py"))
 
     def module_of(self, path: Path) -> str:
-        """Return its name as it is imported; that of a test begins with `tests`."""
+        """Return the module name of a file. Those of tests begin with `tests`."""
         parts = path.relative_to(self.repository).with_suffix("").parts
         if parts[0] == "src" or (parts[0] == "tests" and parts[1] in PACKAGES):
             parts = parts[1:]
@@ -154,8 +156,7 @@ class ImportGraph:
         return self.graph.find_shortest_chain(importer=test, imported=module) or (test,)
 
     def readers(self, path: Path) -> frozenset[str]:
-        """Modules that read a file which is no module, by the words in their strings: the name of
-        the file or of its folder."""
+        """Return the modules whose strings name the file or its folder."""
         parts = path.relative_to(self.repository).parts
         is_source = parts[0] == "src"
         files = {k: v for k, v in self.files.items() if k.startswith("headway") == is_source}
@@ -203,8 +204,8 @@ class ImportGraph:
                     yield name
 
     def _add_commands(self, module: str, file: SourceFile) -> None:
-        """A module that starts the command line imports the commands that it names. A test that
-        reaches the command line imports those that it or its helpers name, or else all."""
+        """Link a module to the commands that it can run: those that it names. A test runs those
+        that it or its helpers name, or any command if they name none."""
         is_test = file.path.name.startswith("test_")
         if is_test and self.graph.chain_exists(importer=module, imported=COMMAND_LINE):
             helpers = self.graph.find_upstream_modules(module)

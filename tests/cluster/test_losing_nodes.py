@@ -22,7 +22,7 @@ NEXT_STEP_SECONDS = 5.0
 HEALED_SECONDS = 45.0
 LEFT_SECONDS = 90.0
 MOVED_SECONDS = 20.0
-LATE_SECONDS = 20.0
+LATE_SECONDS = 10.0
 NOTICE_SECONDS = 15.0
 CUT_SECONDS = 60.0
 """Longer than Kubernetes takes to notice, so that it acts as well."""
@@ -67,7 +67,7 @@ def test_the_coordinators_machine_without_power(lab: Lab) -> None:
         faults.put_back(node, lab.cluster.api)
 
 
-@pytest.mark.long("waits a minute for Kubernetes; in test_storm.py both are lost at once, too")
+@pytest.mark.long("waits a minute for Kubernetes; the gate loses a worker's machine")
 def test_a_worker_and_the_coordinator_without_power(lab: Lab) -> None:
     with running(lab, nodes=2):
         # They are kept apart while there is room.

@@ -14,6 +14,7 @@ from support.waiting import wait_for
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
+@pytest.mark.long("a minute and a half; test_the_whole_way scales, too")
 def test_scaled_while_it_trains(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """By somebody who may do what the guide says and no more."""
     kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
@@ -47,7 +48,7 @@ def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert accounts == {("worker", "headway-worker"), ("coordinator", "headway-coordinator")}
 
 
-@pytest.mark.long("a minute; test_scaled_while_it_trains uses the same rights")
+@pytest.mark.long("a minute; test_exec.py is typed with the same rights")
 def test_the_whole_way_with_accounts_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """By somebody who may do what the guide says and no more."""
     kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)

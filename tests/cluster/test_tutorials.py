@@ -70,6 +70,7 @@ def test_elastic_gpt2(reader: Reader, lab: Lab) -> None:
     reader.remove()
 
 
+@pytest.mark.long("a minute; the gate has the tutorial that loses a machine")
 def test_sharded_gpt2(reader: Reader, lab: Lab) -> None:
     for words in reader.open("sharded-gpt2"):
         reader.type(words)
@@ -83,6 +84,7 @@ def test_sharded_gpt2(reader: Reader, lab: Lab) -> None:
     reader.remove()
 
 
+@pytest.mark.long("a minute; the gate has the tutorial that loses a machine")
 def test_bert_in_two_phases(reader: Reader, lab: Lab) -> None:
     """Of files as BERT's scripts make them."""
     folder = lab.shared / "bert" / "phase-1"
@@ -101,6 +103,7 @@ def test_bert_in_two_phases(reader: Reader, lab: Lab) -> None:
     reader.remove()
 
 
+@pytest.mark.long("a minute; the gate has the tutorial that loses a machine")
 def test_llama_on_c4(bucket: Path, reader: Reader, lab: Lab) -> None:
     """Text in a bucket, which is prepared in pods while the run trains."""
     texts = bucket / "c4"
@@ -116,6 +119,7 @@ def test_llama_on_c4(bucket: Path, reader: Reader, lab: Lab) -> None:
     reader.remove()
 
 
+@pytest.mark.long("a minute; the gate has the tutorial that loses a machine")
 def test_first_job(bucket: Path, reader: Reader, lab: Lab) -> None:
     for words in reader.open("scripts/images"):
         reader.type(words)

@@ -43,6 +43,7 @@ def test_no_machine_has_so_much(lab: Lab) -> None:
     _take_away(lab)
 
 
+@pytest.mark.long("fifteen seconds each; the gate has a machine that is too small")
 @pytest.mark.trap(20)
 def test_a_quota_that_is_used_up(lab: Lab) -> None:
     # Enough for the run, but somebody else has a part of it. What is left is enough for the pod
@@ -57,6 +58,7 @@ def test_a_quota_that_is_used_up(lab: Lab) -> None:
     _take_away(lab)
 
 
+@pytest.mark.long("fifteen seconds each; the gate has a machine that is too small")
 @pytest.mark.trap(20)
 def test_pods_that_policy_rejects(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of the workers only: an RDMA device comes with a capability that the namespace forbids. Who

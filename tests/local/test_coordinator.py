@@ -350,7 +350,6 @@ def attack(coordinator: CoordinatorProcess) -> tuple[int, int]:
     return num_opened, num_messages
 
 
-@pytest.mark.long("waits; the simulations stop coordinators, too")
 @pytest.mark.chaos
 def test_half_open_connections_do_not_block_others(tmp_path: Path) -> None:
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:

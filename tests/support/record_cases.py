@@ -1,6 +1,6 @@
 """Tests of a record of generations, which pass in a folder (unit) and in a bucket (local).
 
-Only one coordinator can write the next entry, whatever it knows, loses or slept through."""
+Only one coordinator can write the next entry, even after a lost reply or a long pause."""
 
 from __future__ import annotations
 

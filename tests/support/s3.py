@@ -8,9 +8,13 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
+
+import psutil
 
 from support.waiting import wait_for
 
@@ -59,10 +63,12 @@ def free_port(address: str = LOOPBACK) -> int:
         return int(probe.getsockname()[1])
 
 
-def _answers(address: str, port: int) -> bool:
-    with socket.socket() as probe:
-        probe.settimeout(0.2)
-        return probe.connect_ex((address, port)) == 0
+def _has_ended_or_listens(process: subprocess.Popen[bytes], port: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        connections = psutil.Process(process.pid).net_connections("tcp")
+        listening = [one for one in connections if one.status == psutil.CONN_LISTEN]
+        return process.poll() is not None or port in [one.laddr.port for one in listening]
+    return True
 
 
 @contextmanager
@@ -71,26 +77,36 @@ def s3_server(
     address: str = LOOPBACK,
     keys: tuple[str, str] = KEYS,
     region: str = REGION,
+    choose_port: Callable[[str], int] = free_port,
 ) -> Iterator[int]:
-    """Its port. It takes these keys, and the bucket `bucket` is there."""
+    """Start an S3 server over `folder` and yield its port. It accepts `keys` and serves one bucket,
+    `bucket`."""
     (folder / "bucket").mkdir(parents=True)
-    port = free_port(address)
     access, secret = keys
-    process = subprocess.Popen(
-        [
-            str(versitygw()),
-            *("--access", access, "--secret", secret, "--port", f"{address}:{port}"),
-            *("--region", region, "posix", str(folder)),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        wait_for("the S3 server", lambda: _answers(address, port), seconds=20)
-        yield port
-    finally:
-        process.terminate()
-        process.wait(timeout=10)
+    with tempfile.TemporaryFile("w+") as log:
+        for _ in range(5):
+            port = choose_port(address)
+            process = subprocess.Popen(
+                [
+                    str(versitygw()),
+                    *("--access", access, "--secret", secret, "--port", f"{address}:{port}"),
+                    *("--region", region, "posix", str(folder)),
+                ],
+                stdout=log,
+                stderr=log,
+            )
+            try:
+                # Another test may have taken the port in the meantime. Then that one answers, and
+                # this server has ended.
+                wait_for("the S3 server", partial(_has_ended_or_listens, process, port), seconds=20)
+                if process.poll() is None:
+                    yield port
+                    return
+            finally:
+                process.terminate()
+                process.wait(timeout=10)
+        log.seek(0)
+        raise AssertionError(f"the S3 server does not start: {log.read()}")
 
 
 def credentials(

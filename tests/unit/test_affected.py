@@ -94,6 +94,20 @@ def test_what_reaches_everything_or_nobody_knows_where_runs_everything(
     assert commands(selection) == [("bash", ".ci/run")]
 
 
+def test_a_helper_that_is_started_by_its_path_counts(graph: ImportGraph) -> None:
+    assert "tests/unit/test_gate.py" in unit_tests("tests/support/printing.py", graph)
+
+
+def test_more_pages_of_one_folder_are_no_reason_to_run_everything(graph: ImportGraph) -> None:
+    changed = ["docs/guides/plan.md", "docs/guides/watching.md", "CHANGELOG.md"]
+    assert select(changed, graph).everything == ""
+
+
+def test_a_golden_file_selects_those_who_read_it(graph: ImportGraph) -> None:
+    found = select(["tests/local/golden/tiny.json"], graph).reasons
+    assert "tests/local/test_first_hour.py" in found
+
+
 def test_a_changed_test_is_run_with_what_the_night_has_of_it(graph: ImportGraph) -> None:
     path = "tests/local/test_notebook.py"
     found = [command for command in commands(select([path], graph)) if path in command]

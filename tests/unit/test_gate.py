@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tools import gate
-from tools.gate import GATE, MOST_MINUTES, NIGHT, Outcome, Tier, judged, run_night, run_tier
+from tools.gate import GATE, MAX_MINUTES, NIGHT, Outcome, Tier, outcome_of, run_night, run_tier
 
 REPOSITORY = Path(__file__).parents[2]
 MINE = Tier("mine", 2, "make mine")
@@ -37,14 +37,14 @@ def printing(text: str, exit_code: int = 0) -> Tier:
     ],
 )
 def test_a_tier_whose_tests_ran(text: str, passed: int, skipped: int) -> None:
-    outcome = judged(MINE, 0, summary(text), seconds=60, stolen_seconds=0)
+    outcome = outcome_of(MINE, 0, summary(text), seconds=60, stolen_seconds=0)
     assert (outcome.passed, outcome.skipped, outcome.problem) == (passed, skipped, "")
 
 
 def test_a_tier_without_tests() -> None:
-    assert judged(MINE, 0, [], 60, 0).problem == "no test passed"
+    assert outcome_of(MINE, 0, [], 60, 0).problem == "no test passed"
     check = Tier("check", 2, "make check", has_tests=False)
-    assert judged(check, 0, [], 60, 0).problem == ""
+    assert outcome_of(check, 0, [], 60, 0).problem == ""
 
 
 def test_a_command_that_fails_and_the_tests_that_failed() -> None:
@@ -53,7 +53,7 @@ def test_a_command_that_fails_and_the_tests_that_failed() -> None:
         "ERROR tests/unit/test_c.py::test_d",
         *summary("1 failed, 7 passed, 1 error in 1.05s"),
     ]
-    outcome = judged(MINE, 2, lines, 60, 0)
+    outcome = outcome_of(MINE, 2, lines, 60, 0)
     assert (outcome.failed, outcome.passed) == (2, 7)
     assert outcome.problem == "`make mine` ended with exit code 2"
     assert outcome.failures == (
@@ -64,7 +64,7 @@ def test_a_command_that_fails_and_the_tests_that_failed() -> None:
 
 @pytest.mark.parametrize("text", ["39 skipped in 1.05s", "3 passed, 39 skipped in 1.05s"])
 def test_a_tier_that_was_skipped(text: str) -> None:
-    assert judged(MINE, 0, summary(text), 60, 0).problem
+    assert outcome_of(MINE, 0, summary(text), 60, 0).problem
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ def test_a_tier_that_was_skipped(text: str) -> None:
     [(120, 0, False), (180, 0, False), (241, 0, True), (250, 10, False), (250, 9, True)],
 )
 def test_a_tier_over_its_budget(seconds: int, stolen: int, is_failed: bool) -> None:
-    outcome = judged(MINE, 0, summary("5 passed in 1.05s"), seconds, stolen)
+    outcome = outcome_of(MINE, 0, summary("5 passed in 1.05s"), seconds, stolen)
     assert bool(outcome.problem) == is_failed
 
 
@@ -107,7 +107,7 @@ def night(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         subprocess.run(["git", *author, *words.split()], cwd=tmp_path, check=True)
     (tmp_path / ".git" / "info" / "exclude").write_text(".nightly/\n")
     monkeypatch.setattr(gate, "REPOSITORY", tmp_path)
-    monkeypatch.setattr(gate, "PAGES", tmp_path / ".nightly")
+    monkeypatch.setattr(gate, "RESULTS", tmp_path / ".nightly")
     return tmp_path
 
 
@@ -136,7 +136,7 @@ def test_a_night_of_a_changed_tree_is_refused(night: Path) -> None:
 
 
 def test_no_tier_of_the_night_is_too_long() -> None:
-    assert max(tier.minutes for tier in NIGHT) <= MOST_MINUTES
+    assert max(tier.minutes for tier in NIGHT) <= MAX_MINUTES
     assert sum(tier.minutes for tier in GATE) <= 40
 
 
@@ -163,6 +163,13 @@ def test_the_list_is_what_the_workflow_reads() -> None:
     workflow = (REPOSITORY / ".github" / "workflows" / "ci.yml").read_text()
     used = set(re.findall(r"matrix\.tier\.(\w+)", workflow))
     assert used == set(rows[0])
+
+
+def test_the_slow_tests_are_there() -> None:
+    """`make test` would run a slow test that has been renamed."""
+    for line in (REPOSITORY / "tests" / "unit" / "slow.txt").read_text().split():
+        path, _, function = line.partition("::")
+        assert f"def {function}(" in (REPOSITORY / path).read_text(), line
 
 
 def test_contributors_are_told_the_budgets() -> None:

@@ -100,7 +100,8 @@ def test_half_a_line_of_a_machine_that_went_down_harms_no_other(
 @given(
     sizes=st.lists(st.integers(0, 60), min_size=1, max_size=8),
     block_bytes=st.integers(1, 100),
-    torn=st.binary(max_size=5).filter(lambda data: b"\n" not in data and b"\r" not in data),
+    # Half a line lacks its closing brace.
+    torn=st.binary(max_size=5).filter(lambda data: not {*data} & {*b"\n\r}"}),
 )
 def test_the_last_line_whatever_the_block(
     tmp_path_factory: pytest.TempPathFactory, sizes: list[int], block_bytes: int, torn: bytes

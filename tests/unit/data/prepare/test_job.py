@@ -143,7 +143,7 @@ def counted(count: int) -> tuple[str, list[int]]:
     return " ".join(WORDS[digit] for digit in digits), [digit + 2 for digit in digits]
 
 
-@pytest.mark.long("seven seconds; a test below has a record that is as long")
+@pytest.mark.long("seven seconds; a test below has a record of five megabytes")
 def test_a_document_of_ten_megabytes_on_one_line(folder: Path, word_tokenizer: Path) -> None:
     line, ids = counted(370_000)
     assert len(line) > 10_000_000 > 2 * PIECE_BYTES

@@ -284,7 +284,6 @@ session.goodbye()
 """
 
 
-@pytest.mark.long("waits for heartbeats and for tries to connect")
 def test_heartbeats_are_held_while_others_hold_the_interpreter() -> None:
     """Longer, and more often, than imports of torch do: there heartbeats are 0.05 s late. It
     connects before, for each of its steps waits for the interpreter. The coordinator waits 1.5 s
