@@ -128,8 +128,8 @@ def _select_for(path: str, graph: ImportGraph, selection: Selection) -> str:
     is_module = file.suffix == ".py" and graph.module_of(file) in graph.files
     if is_module:
         found |= _dependents(graph.module_of(file), graph, "has changed")
-    if not is_module or not found:
-        # Helpers are also started by path; the others are read.
+    if not is_module or not (found or path.startswith("bench/")):
+        # A helper may be started by its path; other files are read.
         for reader in sorted(graph.readers(file)):
             found |= _dependents(reader, graph, f"names {path}", is_read=path.startswith("src/"))
     if not found and not path.startswith("bench/"):

@@ -50,8 +50,8 @@ GATE = (
     Tier("check", 2, "make check", has_tests=False),
     Tier("unit", 6, "make test-unit"),
     Tier("simulations", 1, "make test-simulations"),
-    Tier("local", 12, "make test-local", needs="Go, to build an S3 server once"),
-    Tier("cluster", 12, "make test-cluster", needs_root=True),
+    Tier("local", 15, "make test-local", needs="Go, to build an S3 server once"),
+    Tier("cluster", 11, "make test-cluster", needs_root=True),
 )
 NIGHT = (
     Tier("unit-long", 10, "make test-unit-long"),
