@@ -48,7 +48,7 @@ def test_after_a_warm_up_no_pod_compiles(lab: Lab) -> None:
     assert not lab.directory("it-warm").store.path().exists()
     # The pod that served the claim is deleted in the background.
     wait_for("the key alone", lambda: lab.objects() == ["secrets/headway-compiled"])
-    listed = lab.headway("storage", "list", "--on", "lab").stdout
+    listed = lab.headway("target", "storage", "lab").stdout
     assert "compiled" in listed
 
     lab.headway("run", "--on", "lab", "--nodes", "2", seconds=COMPILE_SECONDS)

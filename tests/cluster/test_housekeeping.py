@@ -88,13 +88,14 @@ def late_changes_are_refused(lab: Lab) -> None:
 
 
 def a_stopped_run_is_cleaned_up(lab: Lab, bucket: Path) -> None:
-    said = lab.headway("cleanup", "--on", "lab", "--yes").stderr
+    said = lab.headway("target", "cleanup", "lab", "--yes").stderr
     assert "no run on lab was stopped longer ago" in said
     lab.headway("stop")
 
     def is_cleaned_up() -> bool:
         return (
-            "deleted the objects of run it" in lab.headway("cleanup", "--on", "lab", "--yes").stderr
+            "deleted the objects of run it"
+            in lab.headway("target", "cleanup", "lab", "--yes").stderr
         )
 
     wait_for("it to be old enough", is_cleaned_up, SAID_SECONDS)

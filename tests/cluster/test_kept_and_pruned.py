@@ -1,5 +1,5 @@
 """How long Kubernetes keeps the objects of a run that failed, and what a real bucket makes of
-`headway storage prune`."""
+`headway target prune`."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def only_what_is_old_is_pruned(lab: Lab, bucket: Path) -> None:
     assert sets
     old = stamp(SystemClock().now() - KEPT_SECONDS - 60)
     Store("s3://bucket/team").write(used_mark(unused), old.encode())
-    assert code.parent.name in lab.headway("storage", "list", "--on", "lab").stdout
-    said = lab.headway("storage", "prune", "--on", "lab", "--yes").stderr
+    assert code.parent.name in lab.headway("target", "storage", "lab").stdout
+    said = lab.headway("target", "prune", "lab", "--yes").stderr
     assert f"removed {unused}" in said
     assert "unused for less than 7 days, and kept: " in said
     assert not [*bucket.glob("code/*")]
     assert [*bucket.glob("sets/*/")] == sets
-    again = lab.headway("storage", "prune", "--on", "lab", "--yes").stderr
+    again = lab.headway("target", "prune", "lab", "--yes").stderr
     assert "nothing to remove from the storage of lab" in again

@@ -53,7 +53,7 @@ def test_code_and_packages_reach_pods_and_so_does_an_edit(
     assert "code changed since the last start: changed weight.yaml\n" in said
     assert "resolving" not in said
     wait_for("the edit", lambda: lab.directory().steps()[-1]["weight"] == 5, 60)
-    listed = lab.headway("storage", "list", "--on", "lab").stdout
+    listed = lab.headway("target", "storage", "lab").stdout
     assert [line.split()[0] for line in listed.splitlines() if "packages" in line], listed
     lab.headway("stop")
     lab.require_exact()

@@ -42,7 +42,7 @@ def test_scaled_while_it_trains(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.trap(23, 31)
 def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By somebody who has the ClusterRole `edit` and what `headway rbac` prints, and no more."""
+    """By somebody with the ClusterRole `edit`, what `headway target rbac` prints, and no more."""
     monkeypatch.setenv("KUBECONFIG", str(editors_kubeconfig(lab)))
     accounts = _go_the_whole_way(lab)
     assert accounts == {("worker", "headway-worker"), ("coordinator", "headway-coordinator")}

@@ -1,4 +1,4 @@
-"""What a real bucket makes of `headway storage prune`."""
+"""What a real bucket makes of `headway target prune`."""
 
 from __future__ import annotations
 

@@ -28,9 +28,9 @@ def users_kubeconfig(cluster: GivenCluster, namespace: str, folder: Path) -> Pat
 
 
 def editors_kubeconfig(lab: Lab) -> Path:
-    """With the ClusterRole `edit`, once an administrator has applied what `headway rbac` prints."""
+    """With the ClusterRole `edit`, after an administrator has applied the target's accounts."""
     lab.change_target(service_account=SERVICE_ACCOUNTS)
-    for one in yaml.safe_load_all(lab.headway("rbac", "--on", "lab").stdout):
+    for one in yaml.safe_load_all(lab.headway("target", "rbac", "lab").stdout):
         lab.cluster.api.create(_path(one["kind"], lab.namespace), one)
     given = {"kind": "ClusterRole", "name": "edit"}
     return _kubeconfig(lab.cluster, lab.namespace, lab.folder, given)

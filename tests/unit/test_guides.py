@@ -157,7 +157,7 @@ def test_target_files_are_valid(folder: Path, headway: Headway, text: str) -> No
             said = headway(*command, "--on", name)
             assert said.exit_code == 0, said.err
         if "coordinator" in target.get("service_account", {}):
-            assert headway("rbac", "--on", name).exit_code == 0
+            assert headway("target", "rbac", name).exit_code == 0
 
 
 # --- examples

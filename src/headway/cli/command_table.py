@@ -1,4 +1,4 @@
-"""The commands in the groups of `headway --help`, each with two examples; and that help."""
+"""The commands in the groups of `headway help --all`, each with two examples; and that help."""
 
 from __future__ import annotations
 
@@ -31,140 +31,62 @@ class CommandEntry:
     examples: tuple[str, ...] = ()
 
 
-TRAIN, CHANGE, LOOK = "Train", "Change a run", "Look at runs"
-USE, PROVE, SET_UP = "Use the model", "Data and proofs", "Set up a target"
+FIRST_WEEK = "Commands of a first week"
+EXPERIMENTS = "For many experiments"
+DATA = "For data, and for what a run has seen of it"
+CLUSTERS = "For those who own a cluster"
 COMMANDS = [
     CommandEntry(
-        TRAIN,
+        FIRST_WEEK,
         "init",
         "Create a folder with a run file based on a preset, or with a training script.",
         "init:init",
         ("headway init tiny my-run", "headway init script my-script"),
     ),
     CommandEntry(
-        TRAIN,
+        FIRST_WEEK,
         "check",
         "Validate a run file, summarise the run, and refuse what its devices cannot run.",
         "check:check",
         ("headway check", "headway check run.yaml --set optimizer.lr=1e-4"),
     ),
     CommandEntry(
-        TRAIN,
+        FIRST_WEEK,
         "plan",
         "Say whether a run fits, how long it takes, what it costs and what to change.",
         "plan.command:plan",
         ("headway plan llama2-70b --on H100:8 --nodes 8", "headway plan --on lab --explain"),
     ),
     CommandEntry(
-        TRAIN,
+        FIRST_WEEK,
         "run",
         "Train from a run file, here or on a target.",
         "run:run",
         ("headway run", "headway run --nodes 4 --set 'train_for=500 steps'"),
     ),
     CommandEntry(
-        CHANGE,
-        "stop",
-        "Save and stop a running run.",
-        "stop:stop",
-        ("headway stop", "headway stop my-run --on lab"),
-    ),
-    CommandEntry(
-        CHANGE,
-        "scale",
-        "Change the number of nodes of a running run.",
-        "scale:scale",
-        ("headway scale --nodes 5", "headway scale my-run --nodes 2"),
-    ),
-    CommandEntry(
-        CHANGE,
-        "resume",
-        "Resume a stopped run, with its settings, from its newest good checkpoint.",
-        "resume:resume",
-        ("headway resume my-run", "headway resume my-run --nodes 4"),
-    ),
-    CommandEntry(
-        CHANGE,
-        "fork",
-        "Start a new run from a checkpoint of another run.",
-        "fork:fork",
-        (
-            "headway fork my-run my-run-2",
-            "headway fork my-run@300 slower --set optimizer.lr=1e-4",
-        ),
-    ),
-    CommandEntry(
-        CHANGE,
-        "delete",
-        "Delete runs with their checkpoints, logs and ledgers.",
-        "delete:delete",
-        ("headway delete my-run", "headway delete first second --on lab --uploaded --yes"),
-    ),
-    CommandEntry(
-        LOOK,
+        FIRST_WEEK,
         "status",
         "Show what a run is doing: state, step, loss, speed, time left, last checkpoint.",
         "status:status",
         ("headway status", "headway status my-run --json"),
     ),
     CommandEntry(
-        LOOK,
-        "logs",
-        "Print the log of the worker that failed, else of node 0 rank 0.",
-        "logs:logs",
-        ("headway logs --follow", "headway logs my-run --node 2"),
-    ),
-    CommandEntry(
-        LOOK,
-        "events",
-        "Show what happened to a run: starts, lost workers, checkpoints.",
-        "events:events",
-        ("headway events", "headway events my-run --json"),
-    ),
-    CommandEntry(
-        LOOK,
-        "exec",
-        "Run a command in the pod of a node: nvidia-smi, py-spy, a shell.",
-        "exec:exec_",
-        ("headway exec my-run -- nvidia-smi", "headway exec my-run --node 2 --on lab -- bash"),
-    ),
-    CommandEntry(
-        LOOK,
-        "list",
-        "List the runs in this folder, or with --on those in the namespace of a target.",
-        "list_runs:list_runs",
-        ("headway list", "headway list --on lab"),
-    ),
-    CommandEntry(
-        LOOK,
-        "report",
-        "Write a page of one run or several: losses, speed, members, every interruption.",
-        "report:report",
-        ("headway report", "headway report first second -o both.html"),
-    ),
-    CommandEntry(
-        LOOK,
+        FIRST_WEEK,
         "watch",
         "Watch a run in the terminal: curves, speed, members and newest events, until it ends.",
         "watch:watch",
         ("headway watch", "headway watch my-run --on lab"),
     ),
     CommandEntry(
-        LOOK,
-        "compare",
-        "Compare runs in a table: losses, speed, interruptions, and the settings that differ.",
-        "compare:compare",
-        ("headway compare first second", "headway compare first second --json"),
+        FIRST_WEEK,
+        "stop",
+        "Save and stop a running run.",
+        "stop:stop",
+        ("headway stop", "headway stop my-run --on lab"),
     ),
     CommandEntry(
-        LOOK,
-        "tensorboard",
-        "Show runs in TensorBoard, on this machine only, until Ctrl-C.",
-        "tensorboard:tensorboard",
-        ("headway tensorboard", "headway tensorboard first second --port 6007"),
-    ),
-    CommandEntry(
-        USE,
+        FIRST_WEEK,
         "generate",
         "Continue a prompt with a trained model, on a GPU of this machine or its CPU.",
         "generate:generate",
@@ -174,46 +96,106 @@ COMMANDS = [
         ),
     ),
     CommandEntry(
-        USE,
+        FIRST_WEEK,
         "export",
         "Write a trained model and its tokenizer in the Hugging Face format.",
         "export:export",
         ("headway export", "headway export my-run@300 --into my-model"),
     ),
-    CommandEntry(PROVE, "data", "Prepare data for training, and inspect it.", "data:app"),
     CommandEntry(
-        PROVE,
-        "storage",
-        "Look at what runs have uploaded to a target, and remove what none uses.",
-        "storage:app",
+        EXPERIMENTS,
+        "resume",
+        "Resume a stopped run, with its settings, from its newest good checkpoint.",
+        "resume:resume",
+        ("headway resume my-run", "headway resume my-run --nodes 4"),
     ),
-    CommandEntry(PROVE, "ledger", "Prove which samples a run consumed.", "ledger:app"),
     CommandEntry(
-        PROVE,
+        EXPERIMENTS,
+        "scale",
+        "Change the number of nodes of a running run.",
+        "scale:scale",
+        ("headway scale --nodes 5", "headway scale my-run --nodes 2"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "fork",
+        "Start a new run from a checkpoint of another run.",
+        "fork:fork",
+        (
+            "headway fork my-run my-run-2",
+            "headway fork my-run@300 slower --set optimizer.lr=1e-4",
+        ),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "delete",
+        "Delete runs with their checkpoints, logs and ledgers.",
+        "delete:delete",
+        ("headway delete my-run", "headway delete first second --on lab --uploaded --yes"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "list",
+        "List the runs in this folder, or with --on those in the namespace of a target.",
+        "list_runs:list_runs",
+        ("headway list", "headway list --on lab"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "logs",
+        "Print the log of the worker that failed, else of node 0 rank 0.",
+        "logs:logs",
+        ("headway logs --follow", "headway logs my-run --node 2"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "events",
+        "Show what happened to a run: starts, lost workers, checkpoints.",
+        "events:events",
+        ("headway events", "headway events my-run --json"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "report",
+        "Write a page of one run or several: losses, speed, members, every interruption.",
+        "report:report",
+        ("headway report", "headway report first second --into both.html"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "compare",
+        "Compare runs in a table: losses, speed, interruptions, and the settings that differ.",
+        "compare:compare",
+        ("headway compare first second", "headway compare first second --json"),
+    ),
+    CommandEntry(
+        EXPERIMENTS,
+        "tensorboard",
+        "Show runs in TensorBoard, on this machine only, until Ctrl-C.",
+        "tensorboard:tensorboard",
+        ("headway tensorboard", "headway tensorboard first second --port 6007"),
+    ),
+    CommandEntry(DATA, "data", "Prepare data for training, and inspect it.", "data:app"),
+    CommandEntry(DATA, "ledger", "Prove which samples a run consumed.", "ledger:app"),
+    CommandEntry(
+        CLUSTERS,
+        "target",
+        "Write a target for a cluster, check that runs work there, and remove what they left.",
+        "target:app",
+    ),
+    CommandEntry(
+        CLUSTERS,
+        "exec",
+        "Run a command in the pod of a node: nvidia-smi, py-spy, a shell.",
+        "exec:exec_",
+        ("headway exec my-run -- nvidia-smi", "headway exec my-run --node 2 --on lab -- bash"),
+    ),
+    CommandEntry(
+        CLUSTERS,
         "prove",
         "Check here or on a target that Headway trains, resumes and exports as promised.",
         "prove:prove",
         ("headway prove", "headway prove --on lab --nodes 2"),
-    ),
-    CommandEntry(
-        SET_UP,
-        "target",
-        "Find out what a cluster has, write a target for it, and check that runs work there.",
-        "target:app",
-    ),
-    CommandEntry(
-        SET_UP,
-        "rbac",
-        "Print the service accounts and rights that an administrator creates once for a target.",
-        "rbac:rbac",
-        ("headway rbac --on lab", "headway rbac --on lab --output json"),
-    ),
-    CommandEntry(
-        SET_UP,
-        "cleanup",
-        "Delete the Kubernetes objects of runs that were stopped long ago.",
-        "cleanup:cleanup",
-        ("headway cleanup --on lab", "headway cleanup --on lab --yes"),
     ),
     CommandEntry(INTERNAL, "coordinator", "", "coordinator:coordinator"),
     CommandEntry(INTERNAL, "node", "", "node:node"),
@@ -225,17 +207,22 @@ COMMANDS = [
 ]
 
 
-def help_text() -> str:
-    """`headway --help`, without the library of the command line, whose import takes longer than all
-    the rest."""
+def help_text(has_all: bool = False) -> str:
+    """Return what `headway --help` shows, or `headway help --all`. It does without the library of
+    the command line, whose import takes longer than all the rest."""
     width = min(shutil.get_terminal_size().columns, MOST_COLUMNS) - 2
     lines = ["Usage: headway [OPTIONS] COMMAND [ARGS]...", "", f"  {PURPOSE}"]
     lines += ["", "Options:", *_columns(OPTIONS, width)]
-    shown = [entry for entry in COMMANDS if entry.group != INTERNAL]
+    more = (EXPERIMENTS, DATA, CLUSTERS)
+    groups = (FIRST_WEEK, *more) if has_all else (FIRST_WEEK,)
+    shown = [entry for entry in COMMANDS if entry.group in groups]
     widest = max(len(entry.name) for entry in shown)
-    for group in dict.fromkeys(entry.group for entry in shown):
+    for group in groups:
         rows = [(one.name.ljust(widest), one.summary) for one in shown if one.group == group]
         lines += ["", f"{group}:", *_columns(rows, width)]
+    if not has_all:
+        others = ", ".join(entry.name for entry in COMMANDS if entry.group in more)
+        lines += ["", *textwrap.wrap(f"headway help --all lists the others: {others}.", width)]
     return "\n".join(lines)
 
 

@@ -41,7 +41,7 @@ def init(
 ) -> None:
     """Create a folder with a run file based on a preset, or with a training script."""
     from headway.errors import BadInput
-    from headway.spec.load import preset_names
+    from headway.spec.load import near_preset, preset_names
 
     if list_:
         from headway.cli.preset_needs import preset_rows
@@ -50,9 +50,12 @@ def init(
         print_table(header, [*preset_rows(), (SCRIPT, "-", "-", "a training script of your own")])
         return
     if preset not in (*preset_names(), SCRIPT):
+        near = near_preset(preset or "")
         raise BadInput(
-            f"no preset {preset!r}" if preset else "name a preset",
-            f"presets: {', '.join(preset_names())}; or {SCRIPT}, for a training script",
+            f"no preset is called {preset}" if preset else "name a preset",
+            f"did you mean headway init {near}?"
+            if near
+            else f"presets: {', '.join(preset_names())}; or {SCRIPT}, for a training script",
         )
     if folder is None:
         raise BadInput("name the folder to create", f"headway init {preset} my-run")

@@ -28,9 +28,11 @@ REFUSALS = (
 
 
 def main() -> None:
-    if sys.argv[1:] in (["--help"], ["-h"]):
-        print(help_text())
+    if sys.argv[1:] in (["--help"], ["-h"], ["help"], ["help", "--all"]):
+        print(help_text(has_all="--all" in sys.argv))
         sys.exit()
+    if sys.argv[1:2] == ["help"]:  # headway help COMMAND
+        sys.argv[1:] = [*sys.argv[2:], "--help"]
     from headway.cli.app import app
     from headway.cli.output import say
     from headway.errors import Exit, HeadwayError

@@ -39,6 +39,9 @@ RunStepArgument = Annotated[
         autocompletion=local_runs,
     ),
 ]
+TargetArgument = Annotated[
+    str, typer.Argument(metavar="TARGET", help="Name of a target in targets.yaml.")
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 def report(
     runs: RunsArgument = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The page to write.")] = Path(
-        "report.html"
-    ),
+    into: Annotated[Path, typer.Option("--into", help="The page to write.")] = Path("report.html"),
     on: OnOption = None,
 ) -> None:
     """Write a page of one run or several: losses, speed, members, every interruption.
@@ -39,8 +37,8 @@ def report(
     found = [_readable(run_data(one, now), one.history()) for one in directories]
     # Blocks of several runs, drawn over each other, would be lines that nobody can tell apart.
     charts = activation_charts(directories[0]) if len(directories) == 1 else []
-    output.write_text(page(found, ledgers, charts), "utf-8")
-    say(f"wrote {output} ({output.stat().st_size / 2**20:.1f} MB)")
+    into.write_text(page(found, ledgers, charts), "utf-8")
+    say(f"wrote {into} ({into.stat().st_size / 2**20:.1f} MB)")
 
 
 def _readable(run: RunData, events: Sequence[Event]) -> RunData:

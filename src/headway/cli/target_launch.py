@@ -147,8 +147,8 @@ def _create(run: TargetRun, objects: Sequence[Object]) -> None:
         if error.message.startswith(("Role ", "RoleBinding ")):
             error.hint = (
                 "without this permission: service_account: {coordinator: headway-coordinator} in "
-                f"the target, and once, by an administrator: headway rbac --on {run.on} | kubectl "
-                "apply -f -"
+                "the target, and once, by an administrator: "
+                f"headway target rbac {run.on} | kubectl apply -f -"
             )
         raise
     except (HeadwayError, KeyboardInterrupt):

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from headway.cli.output import hint, say, warn
-from headway.cli.storage import launched_specs, together
+from headway.cli.target.storage import launched_specs, together
 from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
@@ -22,7 +22,7 @@ from headway.state.store import Store
 
 COMPILED = "compiled"
 OTHERS = (
-    "another launch has used it since; if no run needs it, headway storage prune removes it after "
+    "another launch has used it since; if no run needs it, headway target prune removes it after "
     "7 days"
 )
 

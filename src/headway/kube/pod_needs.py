@@ -103,7 +103,7 @@ def missing_finding(one: NamedObject, target: Target, on: str) -> Finding:
         case "PersistentVolumeClaim":
             fix = f"kubectl get persistentvolumeclaims -n {namespace} lists those that are there"
         case "ServiceAccount":
-            fix = f"an administrator runs: headway rbac --on {on} | kubectl apply -f -"
+            fix = f"an administrator runs: headway target rbac {on} | kubectl apply -f -"
         case "ConfigMap":
             fix = f"kubectl get configmaps -n {namespace} lists those that are there"
         case "Secret" if one.is_pull_secret:

@@ -129,8 +129,9 @@ def _not_made(message: str, pods: int) -> WaitReason:
     if quota := QUOTA.search(message):
         return WaitReason(f"quota {quota[1]} is exceeded: {quota[2]}", pods)
     if account := NO_ACCOUNT.search(message):
-        words = "does not exist in the namespace; headway rbac prints what an administrator applies"
-        return WaitReason(f"service account {account[1]} {words}", pods)
+        fix = "headway target rbac prints what an administrator applies"
+        words = f"service account {account[1]} does not exist in the namespace; {fix}"
+        return WaitReason(words, pods)
     _, _, why = message.partition("Error creating: ")
     is_policy = "violates PodSecurity" in message or "denied the request" in message
     words = WHICH_POD.sub("", why or message)

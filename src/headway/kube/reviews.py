@@ -167,7 +167,7 @@ def rights_finding(
     if any(right.group == RBAC for right in missing):
         fix = (
             f"{fix}; or without them: service_account: {{coordinator: {SHARED_ROLE}}} in the "
-            f"target, and once, by an administrator: headway rbac --on {on} | kubectl apply -f -"
+            f"target, and once, by an administrator: headway target rbac {on} | kubectl apply -f -"
         )
     words = f"{who} {', '.join(map(str, missing))} in namespace {namespace}"
     is_fatal = not _rights_for_later(target).issuperset(missing)

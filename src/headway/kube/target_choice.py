@@ -230,7 +230,7 @@ def _accounts(facts: ClusterFacts, wishes: Wishes, choice: Choice) -> None:
         choice.add(("service_account", "name"), WORKER_ACCOUNT, "made by an administrator")
     if not is_there:
         choice.notes.append(
-            f"once, by an administrator: headway rbac --on {wishes.name} | kubectl apply -f -"
+            f"once, by an administrator: headway target rbac {wishes.name} | kubectl apply -f -"
         )
 
 

@@ -122,7 +122,7 @@ def later_choices(resolved: Resolved, target: Target) -> list[KindTerms]:
             "change kinds if the target has a list",
             ("resources", "accelerators"),
             f"resources: {{accelerators: {resolved.run.resources.accelerators}}}, and once, by an "
-            "administrator: headway rbac",
+            "administrator: headway target rbac",
         )
     for one in found:
         if _alternatives_of(one.kind, target) is None:

@@ -45,7 +45,7 @@ def your_rights(seen: TargetEvidence) -> CheckLine:
 
 def coordinator_rights(seen: TargetEvidence) -> CheckLine:
     account = seen.target.service_account.coordinator
-    give = f"an administrator, once: headway rbac --on {seen.name} | kubectl apply -f -"
+    give = f"an administrator, once: headway target rbac {seen.name} | kubectl apply -f -"
     if (found := seen.named("service_account")) is not None:
         return line_of(COORDINATOR_RIGHTS, found)
     for words in seen.all_waits.values():

@@ -49,8 +49,8 @@ def carry_out(
                 wanted, kind = kind, accelerators_of(job)
                 say(
                     f"stays with {kind}, because it may not change to {wanted}: {refusal.message}\n"
-                    "hint: have an administrator apply what headway rbac prints for the target, "
-                    "then stop and resume the run"
+                    "hint: have an administrator apply what headway target rbac prints for the "
+                    "target, then stop and resume the run"
                 )
             of_kind = {"accelerators": kind} if kind is not None else {}
             say(f"tries again to have {mark.needed} nodes" + (f" with {kind}" if kind else ""))

@@ -42,7 +42,7 @@ def note_used(storage: Store, name: str, clock: Clock, on: str, run: str) -> Non
         raise StillRunning(
             f"{storage.location(name)} is being removed from the storage",
             "run the same command again when that has ended; if it was interrupted, after another "
-            f"one, an hour later: headway storage prune --on {on}",
+            f"one, an hour later: headway target prune {on}",
         )
 
 

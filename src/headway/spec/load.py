@@ -38,6 +38,21 @@ FORMS = {
 """What each pattern requires, in words."""
 
 
+PRESET_ALIASES = {
+    "gpt2": "gpt2-small",
+    "gpt2-124m": "gpt2-small",
+    "gpt2-355m": "gpt2-medium",
+    "gpt2-774m": "gpt2-large",
+    "gpt2-1.5b": "gpt2-xl",
+    "bert": "bert-base",
+    "llama2": "llama2-7b",
+    "llama3": "llama3-8b",
+    "llama-3.1-8b": "llama3-8b",
+    "distil-gpt2": "distilgpt2",
+}
+"""Names of published models that people try, and the presets of their shape."""
+
+
 @dataclass(frozen=True)
 class Loaded:
     """A run file as read: `folder` is what its relative paths are relative to."""
@@ -164,13 +179,16 @@ def _find(reference: str | Path | None) -> Path | str:
         return path / RUN_FILE
     if str(reference) in preset_names():
         return str(reference)
-    is_setting = "=" in str(reference)
-    raise NotFound(
-        f"no run file at {reference}",
-        f"to set a key: --set {reference}"
-        if is_setting
-        else "to create one that works as it is: headway init tiny my-run",
-    )
+    near = near_preset(str(reference))
+    if "=" in str(reference):
+        hint = f"to set a key: --set {reference}"
+    elif near:
+        hint = f"did you mean the preset {near}?"
+    else:
+        hint = "to create one that works as it is: headway init tiny my-run"
+    is_path = isinstance(reference, Path) or "/" in reference
+    missing = "no run file at" if is_path else "no run file or preset is called"
+    raise NotFound(f"{missing} {reference}", hint)
 
 
 def _read(file: Path) -> Located:
@@ -200,15 +218,31 @@ def _read_with_bases(source: Path | str, seen: tuple[Path | str, ...]) -> tuple[
         raise SpecError(f"`extends` forms a circle through {base}", where)
     if not file.is_file() and base not in preset_names():
         raise SpecError(
-            f"`extends: {base}` is neither a preset nor a file", where, _near_preset(base)
+            f"`extends: {base}` is neither a preset nor a file", where, preset_hint(base)
         )
     below, _ = _read_with_bases(file if file.is_file() else base, seen)
     return merge(below, located), folder
 
 
-def _near_preset(name: str) -> str:
-    near = difflib.get_close_matches(name, preset_names(), n=1)
-    return f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
+def preset_hint(name: str) -> str:
+    near = near_preset(name)
+    return f"did you mean {near}?" if near else f"presets: {', '.join(preset_names())}"
+
+
+def near_preset(name: str) -> str | None:
+    """Return the preset that a name probably means, however its words are joined."""
+    known = {_letters(one): one for one in preset_names()} | {
+        _letters(alias): one for alias, one in PRESET_ALIASES.items()
+    }
+    asked = _letters(name.rpartition("/")[2])
+    if asked in known:
+        return known[asked]
+    near = difflib.get_close_matches(asked, known, n=1, cutoff=0.75)
+    return known[near[0]] if near else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9.]", "", name.lower())
 
 
 def _overridden(located: Located, text: str) -> Located:

@@ -92,7 +92,7 @@ class ServiceAccountConfig(Section):
 
     coordinator: ObjectName | None = None
     """Service account of the coordinators of all runs. An administrator makes it once, with the
-    rights that `headway rbac` prints; you need no more than the ClusterRole `edit`."""
+    rights that `headway target rbac` prints; you need no more than the ClusterRole `edit`."""
     name: ObjectName | None = None
     """Service account of all workers, which an administrator makes: clouds know it by this name
     (EKS Pod Identity, GKE). Workers do not get its token for Kubernetes. Needs `coordinator`."""
@@ -169,8 +169,8 @@ class KeepObjectsConfig(Section):
     failed: IntervalField = Interval(3 * 86400, "seconds")
     """After a failure: its pods can be looked at, and their logs."""
     stopped: IntervalField = Interval(14 * 86400, "seconds")
-    """After it was stopped: then `headway cleanup` deletes them, and `headway run --on` resumes
-    the run."""
+    """After it was stopped: then `headway target cleanup` deletes them, and `headway run --on`
+    resumes the run."""
 
     @field_validator("finished", "failed", "stopped")
     @classmethod

@@ -1,4 +1,4 @@
-"""`headway cleanup`: the objects of runs that were stopped long ago, and of no others."""
+"""`headway target cleanup`: the objects of runs that were stopped long ago, and of no others."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ def stop(kube: FakeKube, run: str, days: float, queue: str | None = None) -> Non
 
 
 def test_only_those_that_were_stopped_long_ago(headway: Headway, kube: FakeKube) -> None:
-    said = headway("cleanup", "--on", "lab", "--yes")
+    said = headway("target", "cleanup", "lab", "--yes")
     assert said.exit_code == 0, said
     assert said.out == "old  stopped 15.0 days ago\n"
     assert "deleted the objects of run old\n" in said.err
     left = ["headway-recent", "headway-training", "headway-queued", "headway-failed"]
     assert kube.named("jobs") == left
-    again = headway("cleanup", "--on", "lab")
+    again = headway("target", "cleanup", "lab")
     assert "no run on lab was stopped longer ago than keep.stopped of its target" in again.err
 
 
 def test_the_target_says_how_long(headway: Headway, kube: FakeKube, folder: Path) -> None:
     write_target(folder, ", keep: {stopped: 10d}")
-    headway("cleanup", "--on", "lab", "--yes")
+    headway("target", "cleanup", "lab", "--yes")
     assert kube.named("jobs") == ["headway-training", "headway-queued", "headway-failed"]
 
 
@@ -65,7 +65,7 @@ def test_nothing_is_deleted_unless_the_user_says_so(
     headway: Headway, kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    assert headway("cleanup", "--on", "lab").exit_code == 1
+    assert headway("target", "cleanup", "lab").exit_code == 1
     assert "headway-old" in kube.named("jobs")
 
 
@@ -89,7 +89,7 @@ def assert_left_alone(
             return "y\n"
 
     monkeypatch.setattr("sys.stdin", Answering())
-    said = headway("cleanup", "--on", "lab")
+    said = headway("target", "cleanup", "lab")
     assert said.exit_code == 0, said
     assert "run old has changed meanwhile, and is left alone" in said.err
     assert "headway-old" in kube.named("jobs")
@@ -102,9 +102,9 @@ def test_a_run_is_kept_as_long_as_the_target_said_that_it_was_launched_on(
     write_target(folder, ", keep: {stopped: 1d}")
     keep(kube, "old", str(30 * DAY))
     keep(kube, "recent", "ever")
-    assert headway("cleanup", "--on", "lab", "--yes").out == ""
+    assert headway("target", "cleanup", "lab", "--yes").out == ""
     keep(kube, "recent", f"{12 * DAY:.0f}")
-    assert headway("cleanup", "--on", "lab", "--yes").out == "recent  stopped 13.0 days ago\n"
+    assert headway("target", "cleanup", "lab", "--yes").out == "recent  stopped 13.0 days ago\n"
     assert "headway-old" in kube.named("jobs")
 
 
@@ -129,7 +129,7 @@ def test_a_run_that_changes_in_the_last_moment_is_left_alone_and_the_others_are_
 ) -> None:
     stop(kube, "older", days=20)
     kube.refusing[f"DELETE {JOBS}/headway-old"] = [(409, "the object has been modified")]
-    said = headway("cleanup", "--on", "lab", "--yes")
+    said = headway("target", "cleanup", "lab", "--yes")
     assert said.exit_code == 0, said
     assert "headway-old" in kube.named("jobs")
     assert "headway-older" not in kube.named("jobs")

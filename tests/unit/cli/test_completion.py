@@ -31,7 +31,7 @@ def make_run(folder: Path, name: str) -> None:
 
 
 def test_commands_but_no_internal_ones(complete: Complete) -> None:
-    assert complete("headway s") == ["stop", "scale", "status", "storage"]
+    assert complete("headway s") == ["status", "stop", "scale"]
     assert complete("headway coo") == []
     assert complete("headway data s") == ["show", "sample"]
 

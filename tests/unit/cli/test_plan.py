@@ -148,11 +148,55 @@ def test_every_choice_of_accelerators_is_planned(headway: Headway) -> None:
     assert [one["accelerators"] for one in plans] == ["H100:8", "A100-80GB:8"]
 
 
-def test_fewer_micro_batches_than_devices_are_named(headway: Headway) -> None:
-    small = ("--set", "batch.global=256", "--set", "data.sequence_length=128")
-    (plan,) = facts(headway, "bert-base", "--on", "H100:8", *small)["plans"]
-    assert "4 micro-batches of 64 for 8 devices: 4 of them idle" in plan["notes"][0]
-    assert "--set batch.micro=32" in plan["notes"][0]
+def test_devices_without_work_fail_the_plan_and_a_smaller_micro_batch_helps(
+    headway: Headway,
+) -> None:
+    small = ("bert-base", "--on", "H100:8", "--set", "batch.global=256")
+    small += ("--set", "data.sequence_length=128")
+    said = headway("plan", *small)
+    assert said.exit_code == 4
+    assert "error: bert-base leaves devices idle on H100:8" in said.err
+    (plan,) = facts(headway, *small)["plans"]
+    words = "4 of them have no work: 4 micro-batches of 64 for 8 devices"
+    assert plan["use"] == {"verdict": "no", "words": words}
+    assert plan["changes"][0]["options"] == "--set batch.micro=32"
+    assert headway("plan", *small, *shlex.split(plan["changes"][0]["options"])).exit_code == 0
+
+
+def test_nodes_without_work_are_what_to_save_first(headway: Headway) -> None:
+    asked = ("plan", "llama2-70b", "--on", "H100:8", "--nodes")
+    said = headway(*asked, "512")
+    assert said.exit_code == 4
+    words = " ".join(said.out.split())
+    assert "3,584 of them have no work: 512 micro-batches of 2 for 4,096 devices" in words
+    nodes, saved = re.findall(r"to improve --nodes (\d+): saves (\$[\d,]+) of", words)[0]
+    assert int(saved.strip("$").replace(",", "")) > 20_000_000
+    assert headway(*asked, nodes).exit_code == 0
+
+
+def test_a_tenth_of_idle_time_is_allowed_and_workers_on_cpus_cost_nothing(
+    headway: Headway,
+) -> None:
+    for shape in (("H100:8", "--nodes", "64"), ("cpu:7",)):
+        (plan,) = facts(headway, "llama2-7b", "--on", *shape)["plans"]
+        assert (plan["use"] or {}).get("verdict") in ("yes", None)
+
+
+def test_a_run_of_years_says_so_first_with_the_nodes_that_make_it_a_quarter(
+    headway: Headway,
+) -> None:
+    asked = ("plan", "llama3-8b", "--on", "H100:8")
+    first = headway(*asked).out.splitlines()[2]
+    days, nodes = re.findall(r"over a year +([\d,]+) days; --nodes (\d+) makes it", first)[0]
+    assert int(days.replace(",", "")) > 365
+    (plan,) = facts(headway, *asked[1:], "--nodes", nodes)["plans"]
+    assert plan["interruptions"]["run_seconds"]["value"] <= 90 * 86400
+    assert "over a year" not in headway(*asked, "--nodes", nodes).out
+
+
+def test_a_time_on_a_device_that_headway_never_ran_on_says_so(headway: Headway) -> None:
+    takes = headway("plan", "llama2-7b", "--on", "H100:8").out.splitlines()
+    assert any(re.match(r"  takes .*, not calibrated on Headway$", line) for line in takes)
 
 
 def test_an_unknown_device_is_refused_with_how_to_describe_it(headway: Headway) -> None:
@@ -171,7 +215,7 @@ def test_an_unknown_device_is_refused_with_how_to_describe_it(headway: Headway) 
         (("gpt2-small", "--on", "MI300X:8"), 2, "does not run on AMD GPUs"),
         (("gpt2-small", "--on", "H100:0"), 2, "--on H100:8"),
         (("gpt2-small", "--on", "H100:8", "--nodes", "many"), 2, "--nodes 2..4"),
-        (("nothing",), 3, "nothing is no run file, preset or run"),
+        (("nothing",), 3, "no run file, preset or run is called nothing"),
         ((), 3, "no run.yaml"),
         (("llama2-7b", "--on", "X:8", "--device", "memory=94GB"), 2, "like= is missing"),
         (("llama2-7b", "--on", "X:8", "--device", "like=H100,memory=lots"), 2, "'lots'"),
@@ -299,8 +343,8 @@ def test_the_names_of_the_data_stay(headway: Headway) -> None:
     assert [*found] == ["version", "run", "place", "model", "unknown", "notes", "plans"]
     (plan,) = found["plans"]
     assert [*plan] == [
-        *("accelerators", "nodes", "devices", "spot", "spot_nodes", "layout", "fits", "budget"),
-        *("memory", "time", "interruptions", "cost", "changes", "notes"),
+        *("accelerators", "nodes", "devices", "spot", "spot_nodes", "layout", "fits", "use"),
+        *("budget", "memory", "time", "interruptions", "cost", "changes", "notes"),
     ]
     assert [*found["model"]] == [
         *("parameters", "flops_per_token", "tokens_per_step", "steps", "tokens"),

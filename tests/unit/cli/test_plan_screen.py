@@ -10,16 +10,11 @@ from headway.cli.model_shape import read_workload
 from headway.cli.plan.asked import Asked, PlannedPlace
 from headway.cli.plan.comparison import ComparedPlans, comparison_screen
 from headway.cli.plan.difference import difference_screen
-from headway.cli.plan.estimate import (
-    FleetPlan,
-    PlanAnswer,
-    PlanChange,
-    RunPlan,
-    model_section,
-)
+from headway.cli.plan.estimate import model_section
 from headway.cli.plan.explanation import explanation
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.page import comparison_page
+from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, PlanChange, RunPlan
 from headway.cli.plan.screen import screen
 from headway.cli.terminal import Line
 from headway.plan.accelerators import find_device
@@ -85,7 +80,7 @@ SCREEN = """\
 llama2-70b on 8 nodes of H100:8 (64 devices)
 
   fits              61.2 of 78.9 GiB on each device at the peak of a step
-  takes             100 days (80.0 to 120)
+  takes             100 days (80.0 to 120), not calibrated on Headway
   costs             $560,000 ($448,000 to $672,000)
   to improve        --set memory.compile=true: 12% less time, and it still fits
   note              What joins the nodes is not known: 3200 Gbit/s a node are

@@ -105,7 +105,7 @@ def test_what_is_not_told_is_left_out_everywhere(
     assert "how=was killed (SIGKILL)" in headway("events").out
     assert "30" in headway("compare", "it").out or not has_heartbeat
     assert "headway logs -f" in headway("watch").out
-    said = headway("report", "-o", "page.html")
+    said = headway("report", "--into", "page.html")
     assert (said.exit_code, Path("page.html").is_file()) == (0, True)
     page = Path("page.html").read_text()
     assert "a script reads its own data" in page

@@ -67,7 +67,7 @@ SURFACE = {
     ],
     "export": ["RUN[@STEP]", "--into", "--on"],
     "watch": ["RUN", "--on"],
-    "report": ["RUN", "--output", "-o", "--on"],
+    "report": ["RUN", "--into", "--on"],
     "compare": ["RUN", "--on", "--json"],
     "tensorboard": ["RUN", "--port", "--on"],
     "prove": ["--into", "--devices", "--on", "--nodes"],
@@ -84,8 +84,6 @@ SURFACE = {
         "--set",
         "--dry-run",
     ],
-    "rbac": ["--on", "--output", "-o"],
-    "cleanup": ["--on", "--yes"],
     "node": [],
     "part": [],
     "keep": [],
@@ -93,6 +91,10 @@ SURFACE = {
     "wheels": [],
     "probe": ["TASK", "CONTENT"],
     "target check": ["TARGET", "--wait", "--json"],
+    "target rbac": ["TARGET", "--output", "-o"],
+    "target cleanup": ["TARGET", "--yes"],
+    "target storage": ["TARGET", "--json"],
+    "target prune": ["TARGET", "--yes"],
     "coordinator": [
         "--run",
         "--record",
@@ -113,9 +115,6 @@ SURFACE = {
         "--until-eof",
         "--on-order",
     ],
-    "storage": [],
-    "storage list": ["--on", "--json"],
-    "storage prune": ["--on", "--yes"],
     "ledger": [],
     "ledger verify": ["RUN", "--on", "--json"],
     "data": [],
@@ -232,10 +231,32 @@ def test_the_list_of_commands_has_the_first_sentence_of_each_help() -> None:
 
 
 def test_help_lists_the_commands_in_groups_without_internal_ones(headway: Headway) -> None:
-    shown = headway("--help").out
-    assert "\nLook at runs:\n  status " in shown
+    shown = headway("help", "--all").out
+    assert "\nFor many experiments:\n  resume " in shown
     for name in ("coordinator", "node ", "part", "keep", "serve", "wheels"):
         assert f"\n  {name}" not in shown
+
+
+FIRST_WEEK = ["init", "check", "plan", "run", "status", "watch", "stop", "generate", "export"]
+
+
+def test_help_shows_the_commands_of_a_first_week_and_where_the_others_are(
+    headway: Headway,
+) -> None:
+    shown = headway("-h").out
+    assert re.findall(r"^  ([a-z]\w*) ", shown, re.MULTILINE) == FIRST_WEEK
+    assert "headway help --all lists the others: resume, scale," in shown
+    assert headway("help").out == shown
+
+
+def test_help_of_a_command_is_that_of_the_command(headway: Headway) -> None:
+    assert headway("help", "target").out == headway("target", "--help").out
+
+
+def test_a_wrong_name_of_a_command_is_suggested(headway: Headway) -> None:
+    said = headway("chekc")
+    assert said.exit_code == 2
+    assert "Did you mean 'check'?" in said.err
 
 
 def test_help_is_fast(tmp_path: Path) -> None:

@@ -450,7 +450,7 @@ def test_a_launch_that_may_not_create_a_role_leaves_nothing_and_names_the_other_
     assert refusal.startswith("error: Role headway-it: ")
     assert hinted == (
         "hint: without this permission: service_account: {coordinator: headway-coordinator} in the "
-        "target, and once, by an administrator: headway rbac --on lab | kubectl apply -f -"
+        "target, and once, by an administrator: headway target rbac lab | kubectl apply -f -"
     )
     assert [name for name in kube.named("jobs") if "-storage-" not in name] == []
     edit(

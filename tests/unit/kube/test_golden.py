@@ -152,7 +152,7 @@ def test_golden(name: str, folder: Path, render: Callable[[], list[dict[str, Any
 
 def test_what_an_administrator_applies_once(folder: Path, headway: Headway) -> None:
     (folder / "targets.yaml").write_text(FIXED_ACCOUNTS[1])
-    printed = headway("rbac", "--on", "lab").out
+    printed = headway("target", "rbac", "lab").out
     require_golden(printed, GOLDEN / "applied_once" / "fixed-accounts.yaml")
 
 

@@ -149,8 +149,8 @@ def test_an_administrator_is_asked_for_the_right_if_the_target_has_the_list(
     headway: Callable[..., Any], add: Callable[[str], None]
 ) -> None:
     add("  service_account: {coordinator: keeps}\n")
-    assert "jobs/status" not in headway("rbac", "--on", "lab").out
+    assert "jobs/status" not in headway("target", "rbac", "lab").out
     add("  resources: {accelerators: [H100:8, A100-80:8]}\n")
-    said = headway("rbac", "--on", "lab").out
+    said = headway("target", "rbac", "lab").out
     assert "jobs/status" in said
     assert "headway-coordinator-kinds" in said

@@ -289,7 +289,11 @@ ACCOUNT = (
     [
         (QUOTA, "quota team is exceeded: requested: requests.cpu=2, used", False),
         (POLICY, "rejected by policy: violates PodSecurity", True),
-        (ACCOUNT, "service account keeps does not exist in the namespace; headway rbac", False),
+        (
+            ACCOUNT,
+            "service account keeps does not exist in the namespace; headway target rbac",
+            False,
+        ),
         ("Error creating: something else", "something else", False),
     ],
 )

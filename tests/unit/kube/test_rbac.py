@@ -1,4 +1,4 @@
-"""headway rbac, and runs whose accounts an administrator has made."""
+"""headway target rbac, and runs whose accounts an administrator has made."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def choose(folder: Path) -> Callable[[str], None]:
 
 
 def printed(headway: Headway) -> list[Object]:
-    said = headway("rbac", "--on", "lab")
+    said = headway("target", "rbac", "lab")
     assert (said.exit_code, said.err) == (0, "")
     return list(yaml.safe_load_all(said.out))
 
@@ -64,7 +64,7 @@ def test_yaml_and_json_are_the_same_objects(
     headway: Headway, choose: Callable[[str], None]
 ) -> None:
     choose("{coordinator: headway-coordinator, name: headway-worker}")
-    listed = json.loads(headway("rbac", "--on", "lab", "-o", "json").out)
+    listed = json.loads(headway("target", "rbac", "lab", "-o", "json").out)
     assert listed["items"] == printed(headway)
     assert [(one["kind"], one["metadata"]["name"]) for one in listed["items"]] == [
         ("ServiceAccount", "headway-coordinator"),
@@ -192,7 +192,7 @@ def test_workers_with_an_account_may_use_a_bucket_of_the_run_file(
 
 
 def test_without_a_coordinators_account_there_is_nothing_to_apply(headway: Headway) -> None:
-    said = headway("rbac", "--on", "lab")
+    said = headway("target", "rbac", "lab")
     assert (said.exit_code, said.out) == (Exit.BAD_INPUT, "")
     assert said.err == (
         "error: targets.yaml:1:1: lab.service_account.coordinator: it is missing: each run makes "
@@ -240,7 +240,7 @@ def test_accounts_that_are_refused(
     headway: Headway, choose: Callable[[str], None], accounts: str, says: str
 ) -> None:
     choose(accounts)
-    for command in (("rbac", "--on", "lab"), ("check", "--on", "lab")):
+    for command in (("target", "rbac", "lab"), ("check", "--on", "lab")):
         said = headway(*command)
         assert (said.exit_code, said.err) == (Exit.BAD_INPUT, f"error: {says}")
 
@@ -251,7 +251,7 @@ def test_neither_a_cluster_nor_its_client_is_needed(
     choose("{coordinator: headway-coordinator}")
     code = (
         "import sys\n"
-        "sys.argv = ['headway', 'rbac', '--on', 'lab']\n"
+        "sys.argv = ['headway', 'target', 'rbac', 'lab']\n"
         "from headway.cli.main import main\n"
         "try:\n    main()\n"
         "except SystemExit as ended:\n    assert not ended.code\n"

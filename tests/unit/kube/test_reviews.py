@@ -134,7 +134,7 @@ def test_who_may_not_create_roles_is_told_of_the_other_way() -> None:
     assert found is not None
     assert "--clusterrole=admin --serviceaccount=ci:bot --dry-run=client" in found.fix
     assert "kubectl apply -f -; or without them: " in found.fix
-    assert found.fix.endswith("headway rbac --on lab | kubectl apply -f -")
+    assert found.fix.endswith("headway target rbac lab | kubectl apply -f -")
 
 
 def test_rights_that_no_usual_role_has_get_a_role_of_their_own() -> None:

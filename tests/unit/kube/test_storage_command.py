@@ -1,4 +1,4 @@
-"""headway storage list, over a fake API server and a claim that a pod serves."""
+"""headway target storage, over a fake API server and a claim that a pod serves."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_what_is_uploaded_is_listed_with_the_runs_that_name_it(
     headway: Headway, kube: FakeKube, render: Render
 ) -> None:
     launch(kube, objects_with(render(), "1-aa"))
-    shown = headway("storage", "list", "--on", "lab")
+    shown = headway("target", "storage", "lab")
     assert shown.exit_code == 0, shown
     rows = [line.split() for line in shown.out.splitlines()]
     assert rows == [
@@ -68,7 +68,7 @@ def test_what_is_uploaded_is_listed_with_the_runs_that_name_it(
         ["sets", "1-aa", "1", "2", "kB", "wiki"],
         ["code", "2-bb", "1", "6", "bytes", "(incomplete)"],
     ]
-    listed = json.loads(headway("storage", "list", "--on", "lab", "--json").out)
+    listed = json.loads(headway("target", "storage", "lab", "--json").out)
     assert [(one["digest"], one["runs"]) for one in listed] == [("1-aa", ["wiki"]), ("2-bb", [])]
 
 
@@ -78,7 +78,7 @@ def test_a_run_whose_spec_is_missing_is_an_error_since_its_sets_would_seem_unuse
     launch(kube, objects_with(render(), "1-aa"))
     (spec,) = (path for path in kube.objects if "/configmaps/headway-wiki-spec-" in path)
     del kube.objects[spec]
-    shown = headway("storage", "list", "--on", "lab")
+    shown = headway("target", "storage", "lab")
     assert shown.exit_code == Exit.NOT_FOUND, shown
     assert "what run wiki uses is not known" in shown.err
 
@@ -95,20 +95,20 @@ def test_what_nobody_has_used_for_long_is_removed_once_the_user_says_so(
     claim.write("runs/old/checkpoints/step-1/weights", b"1")
     launch(kube, objects_with(render(), "a" * 32))
     monkeypatch.setattr("sys.stdin", io.StringIO("n\n"))
-    shown = headway("storage", "prune", "--on", "lab")
+    shown = headway("target", "prune", "lab")
     assert (shown.exit_code, claim.size(f"{unused}/tokens")) == (1, 2000), shown
     assert "remove 1 folder, 2 kB from the storage of lab?" in shown.err
     before = set(claim.names(""))
-    shown = headway("storage", "prune", "--on", "lab", "--yes")
+    shown = headway("target", "prune", "lab", "--yes")
     assert shown.exit_code == 0, shown
     gone = {f"{unused}{end}" for end in ("/tokens", ".whole", ".used")}
     assert before - set(claim.names("")) == gone
     assert f"removed {unused}" in shown.err
-    shown = headway("storage", "prune", "--on", "lab", "--yes")
+    shown = headway("target", "prune", "lab", "--yes")
     assert "nothing to remove from the storage of lab" in shown.err
     assert not [path for path in kube.objects if "storage-" in path]
 
 
 def test_the_pod_that_serves_the_claim_is_gone_afterwards(headway: Headway, kube: FakeKube) -> None:
-    assert headway("storage", "list", "--on", "lab").exit_code == 0
+    assert headway("target", "storage", "lab").exit_code == 0
     assert not [path for path in kube.objects if "storage-" in path]

@@ -360,7 +360,7 @@ def test_accounts_of_an_administrator_are_used_whoever_asks() -> None:
 def test_an_account_that_is_not_there_yet_is_the_administrators_to_make() -> None:
     choice = chosen("edit-only", {}, accounts={"items": []})
     assert values(choice)["service_account.coordinator"] == "headway-coordinator"
-    assert "headway rbac --on lab | kubectl apply -f -" in choice.notes[0]
+    assert "headway target rbac lab | kubectl apply -f -" in choice.notes[0]
 
 
 def test_a_version_that_runs_do_not_work_with_is_warned_of() -> None:

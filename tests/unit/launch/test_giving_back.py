@@ -390,7 +390,7 @@ def test_a_keeper_that_is_replaced_between_the_two_calls_goes_on(run: KeptRun) -
 
 
 def test_without_the_right_to_change_the_kind_it_tries_again_with_the_same(run: KeptRun) -> None:
-    """An administrator has applied what `headway rbac` printed for a target without a list."""
+    """`headway target rbac` printed the accounts for a target without a list."""
     choose(run)
     run.kube.forbidden.add(f"{JOBS}/headway-it/status")
     give_back(run)
@@ -402,7 +402,7 @@ def test_without_the_right_to_change_the_kind_it_tries_again_with_the_same(run: 
     (noted,) = run.events("tries_again")
     assert noted["accelerators"] == "H100:8"
     assert "tries again to have 2 nodes with H100:8" in run.said
-    (said,) = [words for words in run.said if "headway rbac" in words]
+    (said,) = [words for words in run.said if "headway target rbac" in words]
     assert said.startswith("stays with H100:8, because it may not change to A100-80:8: ")
     start_again(run)
     for number in range(2):
@@ -416,7 +416,7 @@ def test_without_the_right_to_change_the_kind_it_tries_again_with_the_same(run: 
         assert run.job["spec"]["suspend"], "there is no other kind to try first"
         run.look(4 * PAUSE_SECONDS)
         start_again(run)
-    assert sum("headway rbac" in words for words in run.said) == 1
+    assert sum("headway target rbac" in words for words in run.said) == 1
 
 
 def test_a_conflict_is_no_reason_to_stay_with_a_kind(run: KeptRun) -> None:

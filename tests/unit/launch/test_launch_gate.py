@@ -143,7 +143,7 @@ def test_a_claim_can_be_filled_by_one_of_two_ways(headway: Headway, kube: FakeKu
          "hint: kubectl get persistentvolumeclaims -n ml lists those that are there"),
         (("service_account: {coordinator: keeps}",), "keeps",
          "6:21: ServiceAccount keeps is not in namespace ml\n"
-         "hint: an administrator runs: headway rbac --on lab | kubectl apply -f -"),
+         "hint: an administrator runs: headway target rbac lab | kubectl apply -f -"),
         (("service_account: {coordinator: keeps, name: works}",), "works",
          "6:41: ServiceAccount works is not in namespace ml\n"),
         (("queue: research",), "research", "6:3: Kueue has no LocalQueue research in namespace "

@@ -1,4 +1,4 @@
-"""`headway storage prune` removes what nobody needs, and nothing else, while others launch runs."""
+"""`headway target prune` removes what nobody needs, and nothing else, while others launch runs."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_a_launch_during_the_removal_is_refused(storage: Store, clock: TestClock
     next(removal)
     with pytest.raises(StillRunning, match="is being removed from the storage") as caught:
         note_used(storage, CODE, clock, "lab", "wiki")
-    assert "headway storage prune --on lab" in str(caught.value.hint)
+    assert "headway target prune lab" in str(caught.value.hint)
     assert next(removal)[1] is False, "who was refused may come back: it was seen"
     note_used(storage, CODE, clock, "lab", "wiki")
 

@@ -1,4 +1,4 @@
-"""What `headway storage list` says about a target's storage."""
+"""What `headway target storage` says about a target's storage."""
 
 from __future__ import annotations
 

@@ -227,15 +227,15 @@ def test_a_coordinator_without_a_right() -> None:
     seen = good(service_account={"coordinator": "headway-coordinator"})
     found = line(answered(seen, missing_rights=["patch pods"]), COORDINATOR_RIGHTS)
     assert (found.outcome, found.evidence) == ("failed", "it is not allowed to patch pods")
-    assert found.fix == "an administrator, once: headway rbac --on lab | kubectl apply -f -"
+    assert found.fix == "an administrator, once: headway target rbac lab | kubectl apply -f -"
 
 
 def test_an_account_that_nobody_has_made() -> None:
-    words = "service account headway-coordinator does not exist in the namespace; headway rbac ..."
+    words = "service account headway-coordinator does not exist in the namespace; headway target"
     seen = good(service_account={"coordinator": "headway-coordinator"})
     found = line(not_started(seen, "coordinator", words), COORDINATOR_RIGHTS)
     assert found.outcome == "failed"
-    assert "headway rbac --on lab" in str(found.fix)
+    assert "headway target rbac lab" in str(found.fix)
 
 
 def test_a_coordinator_that_cannot_ask_the_api_server() -> None:

@@ -102,7 +102,7 @@ def place_for(
 def _found(
     reference: str | None, overrides: list[str] | None, on: str | None
 ) -> tuple[Loaded, RunDirectory | None]:
-    from headway.spec.load import Loaded, changed_run, load_run
+    from headway.spec.load import Loaded, changed_run, load_run, near_preset
     from headway.spec.located_yaml import Located
 
     try:
@@ -116,8 +116,13 @@ def _found(
         try:
             directory = directory_of(reference, target, Path.cwd())
         except NotFound:
-            error.message = f"{reference} is no run file, preset or run"
-            error.hint = "presets: headway init --list; runs: headway list"
+            near = near_preset(reference)
+            error.message = f"no run file, preset or run is called {reference}"
+            error.hint = (
+                f"did you mean the preset {near}?"
+                if near
+                else "presets: headway init --list; runs: headway list"
+            )
             raise error from None
     resolved = directory.read_spec()
     run = changed_run(resolved.run, overrides or []) if overrides else resolved.run

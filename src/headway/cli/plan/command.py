@@ -14,7 +14,7 @@ from headway.cli.options import JsonOption, SetOption
 
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
-    from headway.cli.plan.estimate import RunPlan
+    from headway.cli.plan.run_plan import RunPlan
     from headway.cli.terminal import Line
     from headway.plan.fleet import Fleet
     from headway.plan.step_time import StepTime
@@ -200,6 +200,11 @@ def _require_good(found: RunPlan) -> None:
 
     refused = [one for one in found.fleets if one.is_refused]
     for one in refused:
-        what = "does not fit on" if one.fits.verdict == "no" else "is over its budget on"
+        if one.fits.verdict == "no":
+            what = "does not fit on"
+        elif one.use is not None and one.use.verdict == "no":
+            what = "leaves devices idle on"
+        else:
+            what = "is over its budget on"
         change = next(iter(one.change_words), None)
         raise CheckFailed(f"{found.asked.title} {what} {one.fleet}", change)

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from headway.cli.model_shape import UnknownShape, read_workload
 from headway.cli.plan.asked import fleets_of, numbers_of_nodes, shape_of
-from headway.cli.plan.estimate import FleetPlan, RunPlan, fleet_plan, model_section
+from headway.cli.plan.estimate import fleet_plan, model_section
 from headway.cli.plan.figure_text import money, shown
+from headway.cli.plan.run_plan import FleetPlan, RunPlan
 from headway.errors import BadInput
 from headway.plan.accelerators import find_device
 from headway.plan.fleet import Fleet

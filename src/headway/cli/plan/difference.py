@@ -10,7 +10,7 @@ from headway.cli.plan.figure_text import PlanEntry, shown
 from headway.cli.plan.screen import BUDGET, COLOURS, FITS
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import FleetPlan, PlanAnswer, RunPlan
+    from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, RunPlan
     from headway.cli.terminal import Line, Style
 
 LABEL, VALUE = 36, 17

@@ -4,8 +4,8 @@ order in which people ask."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from headway.cli.epoch_samples import what_is_missing
 from headway.cli.model_shape import UnknownShape, read_workload
@@ -16,6 +16,14 @@ from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, 
 from headway.cli.plan.goodput_section import run_time
 from headway.cli.plan.measured_steps import kept_step_time
 from headway.cli.plan.memory_section import memory_section, memory_words
+from headway.cli.plan.right_size import (
+    MOST_IDLE,
+    change_that_keeps_busy,
+    idle_share,
+    idle_words,
+    long_run_words,
+)
+from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, PlanChange, RunPlan, Verdict
 from headway.cli.plan.time_section import time_section
 from headway.errors import BadInput
 from headway.plan.batch_division import num_micro_batches, share_of
@@ -33,8 +41,6 @@ if TYPE_CHECKING:
     from headway.plan.host_memory import HostMemory
     from headway.spec.run_file import BudgetConfig, RunFile
 
-Verdict = Literal["yes", "maybe", "no", "unknown"]
-"""Of a question whose answer should be yes."""
 VERDICTS: Mapping[str | None, Verdict] = {
     "fits": "yes",
     "may not fit": "maybe",
@@ -46,87 +52,6 @@ WORSE: tuple[Verdict, ...] = ("yes", "unknown", "maybe", "no")
 NOT_MEASURED = (
     "how fast a CPU is, only a measurement says: headway plan --measure runs a few steps here"
 )
-
-
-@dataclass(frozen=True)
-class PlanAnswer:
-    """To one of the questions that a plan is asked for."""
-
-    verdict: Verdict
-    words: str
-
-
-@dataclass(frozen=True)
-class PlanChange:
-    """Something that helps."""
-
-    options: str
-    """What to add to the command."""
-    effect: str
-
-    @property
-    def words(self) -> str:
-        return f"{self.options}: {self.effect}"
-
-
-@dataclass(frozen=True)
-class FleetPlan:
-    """The plan on one fleet."""
-
-    fleet: Fleet
-    fits: PlanAnswer
-    budget: PlanAnswer | None = None
-    """None: it has none."""
-    layout: Layout | None = None
-    peak: Figure | None = None
-    """Most bytes that a device holds."""
-    room: Figure | None = None
-    """Bytes that it has for them."""
-    host: HostMemory | None = None
-    """Of its node's host."""
-    step: Figure | None = None
-    """Seconds of a step."""
-    seconds: Figure | None = None
-    """From the launch to the end."""
-    usd: Figure | None = None
-    """In all."""
-    sections: tuple[PlanSection, ...] = ()
-    target_change: str = ""
-    """What to change in the target so that it fits; empty: nothing."""
-    changes: tuple[PlanChange, ...] = ()
-    """Nearest first."""
-    notes: tuple[str, ...] = ()
-    """What to know, and what to change."""
-
-    @property
-    def change_words(self) -> tuple[str, ...]:
-        """What to change, nearest first."""
-        of_target = (self.target_change,) if self.target_change else ()
-        return (*of_target, *(change.words for change in self.changes))
-
-    @property
-    def is_refused(self) -> bool:
-        answers = (self.fits, self.budget)
-        return any(answer is not None and answer.verdict == "no" for answer in answers)
-
-    @property
-    def device_hours(self) -> float | None:
-        if self.seconds is None:
-            return None
-        return self.seconds.value / 3600 * self.fleet.num_devices
-
-
-@dataclass(frozen=True)
-class RunPlan:
-    asked: Asked
-    workload: Workload | UnknownShape
-    model: PlanSection
-    """The same on every fleet."""
-    fleets: tuple[FleetPlan, ...]
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        return self.asked.place.notes
 
 
 def plan_of(asked: Asked, measured: Mapping[Fleet, StepTime] | None = None) -> RunPlan:
@@ -193,6 +118,35 @@ def model_section(workload: Workload) -> PlanSection:
 def fleet_plan(
     asked: Asked, workload: Workload, fleet: Fleet, measured: StepTime | None = None
 ) -> FleetPlan:
+    plan = _figures(asked, workload, fleet, measured)
+    if plan.layout is None:
+        return plan
+
+    def on(other: Fleet) -> FleetPlan:
+        return _figures(asked, workload, other)
+
+    kept = () if plan.is_refused else plan.changes
+    changes = (*_changes(plan, asked, workload), *kept)
+    if plan.fits.verdict != "no" and fleet.device is not None:
+        plan = _with_use(plan, workload)
+    if plan.use is not None and plan.use.verdict == "no":
+        found = change_that_keeps_busy(plan, workload, on)
+        changes = (*([PlanChange(*found)] if found else []), *changes)
+    return replace(plan, changes=changes, long_words=long_run_words(plan, workload, on))
+
+
+def _with_use(plan: FleetPlan, workload: Workload) -> FleetPlan:
+    assert plan.layout is not None
+    devices = plan.fleet.num_devices
+    is_idle = idle_share(workload, plan.layout, devices) > MOST_IDLE
+    words = idle_words(workload, plan.layout, devices) if is_idle else "all have work"
+    return replace(plan, use=PlanAnswer("no" if is_idle else "yes", words))
+
+
+def _figures(
+    asked: Asked, workload: Workload, fleet: Fleet, measured: StepTime | None = None
+) -> FleetPlan:
+    """Memory, time and cost on one fleet, without what would improve them."""
     run = asked.run
     if fleet.device is not None and workload.precision == "bf16" and not fleet.device.bf16_flops:
         words = f"the {fleet.device.name} has no bf16 units: --set precision=fp16"
@@ -204,10 +158,9 @@ def fleet_plan(
     plan = FleetPlan(fleet, PlanAnswer("unknown", ""), layout=layout)
     plan = _with_memory(plan, asked, workload)
     plan = _with_time(plan, asked, workload, measured)
-    notes = (*_sharding_note(run, fleet, layout), *_notes(workload, fleet, layout), *plan.notes)
-    kept = () if plan.is_refused else plan.changes
-    changes = (*_changes(plan, asked, workload), *kept)
-    return replace(plan, notes=notes, changes=changes)
+    # Idle devices of an accelerator are a verdict.
+    idle = () if fleet.device is not None else _notes(workload, fleet, layout)
+    return replace(plan, notes=(*_sharding_note(run, fleet, layout), *idle, *plan.notes))
 
 
 def _changes(plan: FleetPlan, asked: Asked, workload: Workload) -> Iterator[PlanChange]:

@@ -10,7 +10,7 @@ from headway.cli.plan.figure_text import ranged
 from headway.cli.plan.screen import COLUMNS
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import RunPlan
+    from headway.cli.plan.run_plan import RunPlan
     from headway.cli.terminal import Line
 
 BASES = {

@@ -9,8 +9,8 @@ from headway.cli.model_shape import UnknownShape
 
 if TYPE_CHECKING:
     from headway.cli.plan.comparison import ComparedPlans
-    from headway.cli.plan.estimate import FleetPlan, PlanAnswer, RunPlan
     from headway.cli.plan.figure_text import PlanSection
+    from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, RunPlan
     from headway.plan.figure import Figure
 
 VERSION = 1
@@ -55,6 +55,7 @@ def fleet_facts(plan: FleetPlan) -> dict[str, Any]:
             "offload": layout.offloads,
         },
         "fits": answer_facts(plan.fits),
+        "use": plan.use and answer_facts(plan.use),
         "budget": plan.budget and answer_facts(plan.budget),
         **{section.key: section_facts(section) for section in plan.sections},
         "changes": [{"options": one.options, "effect": one.effect} for one in plan.changes],

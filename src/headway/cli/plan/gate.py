@@ -11,7 +11,7 @@ from headway.errors import CheckFailed, HeadwayError
 from headway.plan.accelerators import find_device, most_memory_gib
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import FleetPlan, RunPlan
+    from headway.cli.plan.run_plan import FleetPlan, RunPlan
     from headway.spec.load import Loaded
 
 ANYWAY = "to run it all the same: --anyway"
@@ -45,9 +45,8 @@ def require_planned(
 def _is_refused(plan: RunPlan, one: FleetPlan) -> bool:
     if one.fits.verdict == "no":
         return _is_too_large(plan, one)
-    # Nobody keeps a budget on one's own machine.
-    is_over = one.budget is not None and one.budget.verdict == "no"
-    return is_over and plan.asked.place.target is not None
+    # Nobody keeps a budget on one's own machine, or pays for its devices.
+    return one.is_refused and plan.asked.place.target is not None
 
 
 def _is_too_large(plan: RunPlan, one: FleetPlan) -> bool:
@@ -84,6 +83,8 @@ def plan_for(
 def refusal_words(plan: RunPlan, one: FleetPlan) -> str:
     if one.fits.verdict == "no":
         return f"{plan.asked.title} does not fit on {one.fleet}: {one.fits.words}"
+    if one.use is not None and one.use.verdict == "no":
+        return f"{plan.asked.title} leaves devices idle on {one.fleet}: {one.use.words}"
     assert one.budget is not None
     return f"{plan.asked.title} is over its budget on {one.fleet}: {one.budget.words}"
 

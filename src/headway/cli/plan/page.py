@@ -13,7 +13,7 @@ from headway.cli.plan.comparison import ComparedPlans, memory_words
 from headway.cli.plan.figure_text import money, ranged, shown
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import FleetPlan
+    from headway.cli.plan.run_plan import FleetPlan
     from headway.plan.figure import Figure
 
 WIDTH, HEIGHT = 900, 480

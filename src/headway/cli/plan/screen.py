@@ -10,10 +10,12 @@ from headway.cli.model_shape import UnknownShape
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 
 if TYPE_CHECKING:
-    from headway.cli.plan.estimate import FleetPlan, PlanAnswer, RunPlan
+    from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, RunPlan
     from headway.cli.terminal import Line, Piece, Style
 
 COLUMNS = 80
+NOT_CALIBRATED = "not calibrated on Headway"
+"""Beside a time on a device that Headway has never run on."""
 MOST_CHANGES = 4
 LABEL = 20
 VALUE = 28
@@ -31,12 +33,16 @@ def screen(plan: RunPlan) -> Iterator[Line]:
     first = plan.fleets[0]
     yield [(f"{plan.asked.title} on {place_words(plan, first)}", "bold")]
     yield []
+    if first.long_words:
+        yield from _wrapped("over a year", first.long_words, "red")
     yield from _answer(FITS[first.fits.verdict], first.fits)
+    if first.use is not None and first.use.verdict == "no":
+        yield from _wrapped("idle devices", first.use.words, "red")
     if isinstance(plan.workload, UnknownShape):
         yield from _wrapped("to plan it", plan.workload.hint)
     yield from _time_and_money(plan)
     for words in first.change_words[:MOST_CHANGES]:
-        label = "so that it fits" if first.is_refused else "to improve"
+        label = "so that it fits" if first.fits.verdict == "no" else "to improve"
         yield from _wrapped(label, words, "cyan")
     for note in (*plan.notes, *first.notes):
         yield from _wrapped("note", note, "yellow")
@@ -49,7 +55,9 @@ def _time_and_money(plan: RunPlan) -> Iterator[Line]:
     is_possible = first.fits.verdict != "no"
     if first.seconds is not None:
         label = "takes" if is_possible else "would take"
-        yield from _wrapped(label, ranged(first.seconds, "seconds"))
+        words = ranged(first.seconds, "seconds")
+        is_seen = first.fleet.device is None or first.seconds.basis == "measured"
+        yield from _wrapped(label, words if is_seen else f"{words}, {NOT_CALIBRATED}")
     if first.usd is not None:
         yield from _wrapped("costs" if is_possible else "would cost", ranged(first.usd, "usd"))
     if first.budget is not None:

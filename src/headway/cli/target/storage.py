@@ -1,4 +1,4 @@
-"""headway storage: what runs have uploaded to a target."""
+"""headway target storage and headway target prune: what runs have uploaded to a target."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.command_group import ExampleCommand, plain_app
-from headway.cli.options import JsonOption
+from headway.cli.options import JsonOption, TargetArgument
 from headway.cli.output import print_json, print_table, say, short_bytes
 
 if TYPE_CHECKING:
@@ -20,24 +19,9 @@ if TYPE_CHECKING:
 COLUMNS = ("KIND", "DIGEST", "FILES", "SIZE", "RUNS")
 INCOMPLETE = "(incomplete)"
 
-app = plain_app(
-    help="Look at what runs have uploaded to a target, and remove what none uses.",
-    no_args_is_help=True,
-)
 
-
-@app.callback()
-def _group() -> None:
-    pass
-
-
-@app.command(
-    "list",
-    cls=ExampleCommand,
-    epilog="headway storage list --on lab\nheadway storage list --on lab --json",
-)
-def list_(
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target with the storage.")],
+def storage(
+    on: TargetArgument,
     json_: JsonOption = False,
 ) -> None:
     """List what was uploaded to the storage of a target (sets, code, packages and models), and the
@@ -63,13 +47,8 @@ def list_(
     print_table(COLUMNS, [_row(each) for each in found])
 
 
-@app.command(
-    "prune",
-    cls=ExampleCommand,
-    epilog="headway storage prune --on lab\nheadway storage prune --on lab --yes",
-)
 def prune(
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target with the storage.")],
+    on: TargetArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Remove sets, code, packages and models that no run names and no launch has used for 7 days,

@@ -1,4 +1,4 @@
-"""headway rbac: what an administrator applies once for a target."""
+"""headway target rbac: what an administrator applies once for a target."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import Output
+from headway.cli.options import Output, TargetArgument
 
 
 def rbac(
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target of targets.yaml.")],
+    target: TargetArgument,
     output: Annotated[Output, typer.Option("--output", "-o", help="Format.")] = "yaml",
 ) -> None:
     """Print the service accounts and rights that an administrator creates once for a target.
@@ -21,7 +21,7 @@ def rbac(
     from headway.kube.rbac import shared_rights
     from headway.spec.load import load_target
 
-    found = load_target(on, Path.cwd())
+    found = load_target(target, Path.cwd())
     with errors_located(found):
         objects = shared_rights(found.target)
     print_objects(objects, output)

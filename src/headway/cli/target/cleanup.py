@@ -1,4 +1,4 @@
-"""headway cleanup: the objects of runs that were stopped long ago."""
+"""headway target cleanup: the objects of runs that were stopped long ago."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from headway.cli.options import TargetArgument
 from headway.cli.output import hint, say
 
 if TYPE_CHECKING:
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def cleanup(
-    on: Annotated[str, typer.Option("--on", metavar="TARGET", help="Target to clean up.")],
+    on: TargetArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
     """Delete the Kubernetes objects of runs that were stopped long ago. How long is keep.stopped of
