@@ -38,7 +38,7 @@ lock:            ## update every pinned dependency and its hashes (requirements/
 	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml -o requirements/wheels.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs --group build pyproject.toml -o requirements/core.txt
 	$(BIN)/python docker/wheels.py lock $(VENV)/share/headway/wheels
-	cd bench/compare && $(COMPILE) -c ../../requirements/all.txt requirements.in -o requirements.txt
+	$(COMPILE) -c requirements/all.txt bench/compare/requirements.in -o bench/compare/requirements.txt
 
 format:          ## format the code and apply the linter's fixes
 	$(BIN)/ruff format src tests bench docker tools
@@ -131,7 +131,7 @@ kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and
 prove-rehearsal: install ## headway prove from end to end, on the CPU if there is no GPU; 3 to 10 minutes
 	$(BENCH).prove
 
-ran-on: install  ## put what headway prove found into README's table: FILE=prove.json
+ran-on: install  ## write what headway prove found into the table of docs/status.md: FILE=prove.json
 	FILE=$${FILE:-prove.json} $(BIN)/python -m headway.cli.ran_on
 
 simulate: install ## HISTORIES=100000 random histories of the membership, and planted defects; REMEMBER=1 keeps the seeds that found them
@@ -236,8 +236,8 @@ bench-replicate: install ## two workers against DistributedDataParallel, and the
 bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about two hours
 	FAULTS=$${FAULTS:-5} $(BENCH).compare
 
-bench-faults: install ## Headway, torchrun and torchft under the same faults, MINUTES=5 of each of four kinds: time that counts, samples lost; 80 minutes
-	MINUTES=$${MINUTES:-5} $(BENCH).faults
+bench-faults: install ## Headway and seven other ways under the same faults, MINUTES=3 of each of two kinds; 80 minutes, resumed with RECORD=FILE
+	MINUTES=$${MINUTES:-3} $(BENCH).faults
 
 defects: install ## sixteen defects planted by SEED=35, and which tests catch each; hours, resumed where it was cut off
 	$(BENCH).defects

@@ -7,7 +7,7 @@ fixed, so the figure is the same on any machine. The spread is the quartiles of 
 0.25 and 0.75, the upper one higher since some stand for several that were corrected already.
 
 Not counted but told on stderr: how evenly whole orders of a few samples come, which 16 rounds are
-known not to make perfect, and the parity of seven samples (docs/design/data.md).
+known not to make perfect, and the parity of seven samples (docs/decisions.md).
 """
 
 from __future__ import annotations

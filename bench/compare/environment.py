@@ -1,4 +1,4 @@
-"""The environment of torchrun and torchft, made of hashed requirements, apart from Headway's."""
+"""The environment of the other systems, made of hashed requirements, apart from Headway's."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 ENVIRONMENT = Path(os.environ.get("COMPARE_ENV", tempfile.gettempdir() + "/headway-compare-env"))
+OTHERS = ("torchft-nightly", "ray", "torchmonarch")
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 
 
@@ -37,7 +38,7 @@ def make_environment() -> None:
 def versions(python: Path) -> dict[str, str]:
     """And how long the imports of a worker take when nothing else runs."""
     is_ours = python == Path(sys.executable)
-    names = ["torch", "transformers", *([] if is_ours else ["torchft-nightly"])]
+    names = ["torch", "transformers", *([] if is_ours else OTHERS)]
     code = "from transformers import GPT2LMHeadModel;"
     code += f"from importlib.metadata import version; print(*map(version, {names}))"
     began = time.monotonic()

@@ -1,12 +1,12 @@
-"""`make bench-faults`: Headway, torchrun and torchft train the same model on this machine, under
-the same schedule of faults, for MINUTES=5 each.
+"""`make bench-faults`: Headway and other systems train the same model on this machine, under the
+same schedule of faults, for MINUTES=3 each.
 
-SYSTEMS=headway,torchrun and SCENARIOS=15s choose some; `torchft-default` is torchft with the
-timeouts it has by default. Systems take turns within a scenario, and scenarios within ROUNDS=1.
-Each trial begins and ends calmly: that tells what a step takes undisturbed, if faults leave no time
-to tell. What counts is in tests/support/fault_judge.py. torchrun and torchft have their own
-environment, in COMPARE_ENV. Ends with one line of JSON, of which `make faults-page` makes the table
-and the plot of docs/concepts/under-faults.md.
+SYSTEMS=headway,torchrun and SCENARIOS=15s choose some of systems.py and scenarios.py. Systems take
+turns within a scenario, and scenarios within ROUNDS=1. Each trial begins and ends calmly: that
+tells what a step takes undisturbed, if faults leave no time to tell. What counts is in
+tests/support/fault_judge.py. The others have their own environment, in COMPARE_ENV. RECORD, a file,
+keeps each trial as it ends: what it has is not run again. Ends with one line of JSON, of which
+`make faults-page` makes the table and the plot of docs/concepts/under-faults.md.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import json
 import os
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -23,8 +24,10 @@ from pathlib import Path
 from typing import Any
 
 from bench.compare.environment import ENVIRONMENT, make_environment, versions
+from bench.faults.order import BATCH
 from bench.faults.scenarios import SCENARIOS, Scenario, schedule
-from bench.faults.systems import BATCH, SYSTEMS, System
+from bench.faults.system import System
+from bench.faults.systems import SYSTEMS
 from support.fault_judge import (
     goodput,
     intervals,
@@ -33,38 +36,57 @@ from support.fault_judge import (
     next_steps,
     usual_seconds,
 )
+from support.stolen_time import stolen_seconds
 
-MINUTES = float(os.environ.get("MINUTES", "5"))
+MINUTES = float(os.environ.get("MINUTES", "3"))
 ROUNDS = int(os.environ.get("ROUNDS", "1"))
 SEED = int(os.environ.get("SEED", "1"))
-CALM_SECONDS = float(os.environ.get("CALM", "30"))
+CALM_SECONDS = float(os.environ.get("CALM", "20"))
+RECORD = os.environ.get("RECORD")
 START_SECONDS = 600.0
 WARM_STEPS = 15
 """torchrun measures its first save at step 10."""
 TARGETS = {"minute": 0.98, "15s": 0.93}
 TARGET_NEXT_STEP_SECONDS = 1.0
 """Beyond a step, when half of the workers are lost: the median."""
-DEFAULT_SYSTEMS = "headway,torchrun,torchft"
+DEFAULT_SCENARIOS = "minute,15s"
+DEFAULT_SYSTEMS = "headway,headway-restart,torchrun,torchft,torchft-sampler,ray,ray-torchft,monarch"
 Result = dict[str, Any]
 
 
 def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started is ended
     systems = os.environ.get("SYSTEMS", DEFAULT_SYSTEMS).split(",")
-    chosen = os.environ.get("SCENARIOS", ",".join(SCENARIOS)).split(",")
+    chosen = os.environ.get("SCENARIOS", DEFAULT_SCENARIOS).split(",")
     unknown = {*systems} - {*SYSTEMS} | {*chosen} - {*SCENARIOS}
     assert not unknown, f"no such systems or scenarios: {unknown}"
-    if {*systems} != {"headway"}:
+    if not all(_is_ours(system) for system in systems):
         make_environment()
     found: dict[str, dict[str, list[Result]]] = {name: {} for name in chosen}
-    for _ in range(ROUNDS):
+    kept = _kept()
+    for turn in range(ROUNDS):
         for name in chosen:
             for system in systems:
-                result = trial(system, SCENARIOS[name])
-                found[name].setdefault(system, []).append(result)
-                say(f"{name}, {system}: {json.dumps(result)}")
+                key = f"{system} {name} {turn}, {MINUTES:g} minutes, seed {SEED}"
+                if key not in kept:
+                    kept[key] = trial(system, SCENARIOS[name])
+                    say(f"{key}: {json.dumps(kept[key])}")
+                    _keep(kept)
+                found[name].setdefault(system, []).append(kept[key])
     print(json.dumps(summary(found, systems)))
     return 0
+
+
+def _kept() -> dict[str, Result]:
+    if RECORD is None or not Path(RECORD).exists():
+        return {}
+    kept: dict[str, Result] = json.loads(Path(RECORD).read_text())
+    return kept
+
+
+def _keep(kept: dict[str, Result]) -> None:
+    if RECORD is not None:
+        Path(RECORD).write_text(json.dumps(kept, indent=1) + "\n")
 
 
 def summary(found: dict[str, dict[str, list[Result]]], systems: list[str]) -> Result:
@@ -82,7 +104,7 @@ def summary(found: dict[str, dict[str, list[Result]]], systems: list[str]) -> Re
         "minutes": MINUTES,
         "seed": SEED,
         "versions": {"date": str(datetime.now(UTC).date())}
-        | {s: versions(_python(s)) for s in systems},
+        | {"Headway" if _is_ours(s) else "the others": versions(_python(s)) for s in systems},
         "spread": found,
     }
 
@@ -100,13 +122,14 @@ def trial(name: str, scenario: Scenario) -> Result:
         started = time.monotonic() - began
         say(f"{scenario.name}, {name}: all train after {started:.0f} s, in {folder}")
         calm = [calm_time(run)]
-        begin = time.time()
-        strikes, killed = [], []
+        begin, stolen = time.time(), sum(stolen_seconds())
+        strikes, killed, loads = [], [], [os.getloadavg()[0]]
         for fault in schedule(scenario, 60 * MINUTES, SEED):
             wait(run, begin + fault.at)
             at, workers = run.strike(fault.machines)
             strikes.append(at)
             killed.append(workers)
+            loads.append(os.getloadavg()[0])
         end = begin + 60 * MINUTES
         wait(run, end)
         settle(run)
@@ -128,6 +151,12 @@ def trial(name: str, scenario: Scenario) -> Result:
     return {
         "goodput": round(ratio, 4),
         "workers": scenario.workers,
+        "commit": _commit(),
+        "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M}",
+        "load": round(statistics.median(loads), 1),
+        "stolen_share": round(
+            (sum(stolen_seconds()) - stolen) / (time.time() - begin) / len(stolen_seconds()), 3
+        ),
         "faults": len(strikes),
         "killed": sum(killed),
         "step_seconds": round(usual, 3),
@@ -151,7 +180,16 @@ def trial(name: str, scenario: Scenario) -> Result:
 
 
 def _python(system: str) -> Path:
-    return Path(sys.executable) if system == "headway" else ENVIRONMENT / "bin" / "python"
+    return Path(sys.executable) if _is_ours(system) else ENVIRONMENT / "bin" / "python"
+
+
+def _is_ours(system: str) -> bool:
+    return system.startswith("headway")
+
+
+def _commit() -> str:
+    words = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
 
 
 def calm_time(run: System) -> tuple[float, float]:

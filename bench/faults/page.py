@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import Any
 
 from bench.faults.scenarios import SCENARIOS
+from bench.faults.systems import NAMES
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE, PLOT = DOCS / "concepts" / "under-faults.md", DOCS / "images" / "under-faults.svg"
 BEGIN, END = "<!-- begin figures -->", "<!-- end figures -->"
-NAMES = {"headway": "Headway", "torchrun": "torchrun", "torchft": "torchft"}
-NAMES["torchft-default"] = "torchft, default timeouts"
 WIDTH, LEFT, TOP, BAR, GAP = 850, 300, 34, 20, 26
 STATE = "State: 41 MB"
 """Of the model of trainee.py, with AdamW's moments."""
 STYLE = """
 text { font: 13px system-ui, sans-serif; fill: #59636e } .name { fill: #1b1f24 }
 .note { fill: #1b1f24; font-weight: 600 } .grid { stroke: #d8dee4 }
-.headway { fill: #2f81f7 } .torchrun { fill: #9a6700 } .torchft { fill: #8250df }
-.torchft-default { fill: #bf87ff }
+.headway { fill: #2f81f7 } .headway-restart { fill: #79b8ff } .torchrun { fill: #9a6700 }
+.torchft { fill: #8250df } .torchft-sampler, .torchft-default { fill: #bf87ff }
+.ray, .ray-torchft { fill: #1a7f64 } .monarch { fill: #bf3989 }
 @media (prefers-color-scheme: dark) { text { fill: #9198a1 } .note, .name { fill: #e6edf3 }
   .grid { stroke: #30363d } .headway { fill: #4493f8 } .torchrun { fill: #d29922 }
   .torchft { fill: #ab7df8 } }
@@ -45,18 +45,18 @@ def main() -> None:
 
 def _section(found: Result) -> str:
     rows = [
-        "| faults | system | workers | checkpoint | goodput | a step, s | next step after, s "
-        "| steps redone | samples lost, repeated |",
-        "|---|---|--:|---|--:|--:|--:|--:|---|",
+        "| faults | system | goodput | next step after, s | steps redone | samples lost, repeated "
+        "| a step, s | load | checkpoint |",
+        "|---|---|--:|--:|--:|---|--:|--:|---|",
     ]
     for name, by_system in found["spread"].items():
         for system, results in by_system.items():
             rows.append(_row(SCENARIOS[name].words, NAMES[system], results))
     versions = found["versions"]
     told = "; ".join(
-        f"{NAMES[system]}: " + ", ".join(f"{name} {version}" for name, version in one.items())
-        for system, one in versions.items()
-        if isinstance(one, dict)
+        f"{whose}: " + ", ".join(f"{name} {version}" for name, version in versions[whose].items())
+        for whose in ("Headway", "the others")
+        if whose in versions
     )
     minutes = f"{found['minutes']:g} minutes each, seed {found['seed']}, {versions['date']}"
     image = f"![Share of the time that went into samples that count](../images/{PLOT.name})"
@@ -79,8 +79,9 @@ def _row(words: str, system: str, results: list[Result]) -> str:
         lost, repeated = (sum(one[key] for one in samples) for key in ("lost", "repeated"))
         exact = f"{lost}, {repeated} of {sum(one['trained'] for one in samples)}"
     redone = sum(one["redone_steps"] for one in results)
-    workers, saves = results[0]["workers"], results[0]["settings"]["checkpoint"]
-    cells = (words, system, workers, saves, f"{ratio:.3f}", f"{step:.2f}", seconds, redone, exact)
+    load = statistics.median(one["load"] for one in results)
+    ends = f"{step:.2f}", f"{load:.1f}", results[0]["settings"]["checkpoint"]
+    cells = (words, system, f"{ratio:.3f}", seconds, redone, exact, *ends)
     return f"| {' | '.join(map(str, cells))} |"
 
 
@@ -95,7 +96,9 @@ def _plot(found: dict[str, dict[str, list[Result]]]) -> str:
                 f'<rect class="{system}" x="{LEFT}" y="{y}" width="{length:.1f}" '
                 f'height="{BAR - 4}" rx="2"/>'
             )
-            parts.append(_text(LEFT + length + 6, y + 13, f"{ratio:.3f}  {NAMES[system]}"))
+            parts.append(
+                _text(LEFT + length + 6, y + 13, f"{ratio:.3f}  {NAMES[system].replace('`', '')}")
+            )
             y += BAR
         y += GAP
     grid = [

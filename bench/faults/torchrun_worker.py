@@ -3,7 +3,6 @@ checkpoint as often as is best for the time between faults, which is its argumen
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 
@@ -13,10 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data.distributed import DistributedSampler
 from torchdata.stateful_dataloader import StatefulDataLoader
 
+from bench.faults.order import BATCH
 from bench.faults.trainee import (
-    BATCH,
-    FOLDER,
     RandomSamples,
+    best_interval,
+    keep_interval,
     load,
     make_model,
     mean_loss,
@@ -56,13 +56,11 @@ def save_all() -> None:
         save("checkpoint", {**numbers, **parts, "loaders": loaders})
 
 
-def best_interval(step_seconds: float) -> int:
-    """Steps between two saves by Young's rule: the root of twice a save's time and the time between
-    two faults."""
+def measured_interval(step_seconds: float) -> int:
     began = time.perf_counter()
     save_all()
-    seconds = math.sqrt(2 * (time.perf_counter() - began) * FAULT_SECONDS)
-    steps = torch.tensor([max(1, round(seconds / step_seconds))])
+    seconds = time.perf_counter() - began
+    steps = torch.tensor([best_interval(seconds, step_seconds, FAULT_SECONDS)])
     dist.broadcast(steps, 0)
     return int(steps)
 
@@ -78,9 +76,9 @@ while True:
         note(step, int(started), rank, epoch, numbers)
         times.append(time.perf_counter())
         if step == FIRST_SAVE:
-            every = best_interval((times[-1] - times[0]) / (FIRST_SAVE - 1))
+            every = measured_interval((times[-1] - times[0]) / (FIRST_SAVE - 1))
             if rank == 0:
-                (FOLDER / "interval").write_text(str(every))
+                keep_interval(every)
         if step % every == 0:
             save_all()
     epoch += 1

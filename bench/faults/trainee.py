@@ -1,5 +1,5 @@
-"""What the workers of torchrun and torchft train: the model and the batch that Headway's run file
-describes, on samples of random tokens. A line in a file for every step that was committed.
+"""What the workers of the other systems train: the model and the batch that Headway's run file
+describes, on samples of random tokens. They note each step that they commit, as a line in a file.
 
 Imported in an environment without Headway.
 """
@@ -7,6 +7,7 @@ Imported in an environment without Headway.
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -18,7 +19,9 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 from transformers import GPT2Config, GPT2LMHeadModel
 
-VOCABULARY, LENGTH, BATCH, NUM_SAMPLES, SEED = 1000, 128, 16, 1024, 1
+from bench.faults.order import NUM_SAMPLES, samples_of_step
+
+VOCABULARY, LENGTH, SEED = 1000, 128, 1
 FOLDER = Path(os.environ["FAULTS_FOLDER"])
 
 
@@ -31,6 +34,13 @@ class RandomSamples(Dataset):
     def __getitem__(self, number: int) -> tuple[int, Tensor]:
         chance = torch.Generator().manual_seed(number)
         return number, torch.randint(VOCABULARY, (LENGTH + 1,), generator=chance)
+
+
+def share_of_step(step: int, part: int, parts: int) -> tuple[int, Tensor, Tensor]:
+    """Return the epoch, the numbers of this part's samples, and the samples."""
+    epoch, numbers = samples_of_step(step)
+    mine, samples = numbers[part::parts], RandomSamples()
+    return epoch, torch.tensor(mine), torch.stack([samples[number][1] for number in mine])
 
 
 def make_model() -> nn.Module:
@@ -63,8 +73,18 @@ def save(name: str, state: object) -> None:
     new.rename(FOLDER / name)
 
 
-def note(step: int, generation: int, part: int, epoch: int, numbers: Tensor) -> None:
+def note(step: int, generation: int | str, part: int, epoch: int, numbers: Tensor) -> None:
     samples = [(epoch, int(number)) for number in numbers]
     line = [time.time(), step, generation, part, samples]
-    with (FOLDER / f"part-{part}.jsonl").open("a") as file:
+    with (FOLDER / f"part-{part}-{os.getpid()}.jsonl").open("a") as file:
         file.write(json.dumps(line) + "\n")
+
+
+def best_interval(save_seconds: float, step_seconds: float, fault_seconds: float) -> int:
+    """Return the steps between two saves by Young's rule: the root of twice a save's time and the
+    time between two faults."""
+    return max(1, round(math.sqrt(2 * save_seconds * fault_seconds) / step_seconds))
+
+
+def keep_interval(steps: int) -> None:
+    (FOLDER / "interval").write_text(str(steps))
