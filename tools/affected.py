@@ -38,7 +38,6 @@ WITHOUT_TESTS = (
     "CHANGELOG.md",
     "CODE_OF_CONDUCT.md",
     "LICENSE",
-    "LOG.md",
     "bench/results/",
 )
 ALWAYS_RUN = "tests/unit/test_structure.py"

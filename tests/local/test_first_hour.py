@@ -25,6 +25,7 @@ GOLDEN = json.loads((Path(__file__).parent / "golden" / "tiny.json").read_text()
 LIMIT_SECONDS = 240
 
 
+@pytest.mark.long("two minutes of training; own text takes the same commands in half the time")
 def test_init_run_generate_export(tmp_path: Path) -> None:
     watch = Stopwatch()
     headway("init", "tiny", "my-run", folder=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from itertools import dropwhile
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 import typer
 import yaml
+from typer._click.exceptions import MissingParameter, UsageError
 
 from headway.cli.app import app
 from headway.spec.load import load_run, load_targets
@@ -74,7 +76,7 @@ FLOATING = re.compile(
 )
 SHOWN = [
     ROOT / "README.md",
-    *(path for path in (ROOT / "docs").rglob("*.md") if path.parent.name != "design"),
+    *(ROOT / "docs").rglob("*.md"),
     *(path for folder in ("examples", "docker") for path in (ROOT / folder).rglob("*")),
     *(ROOT / ".github").rglob("*.yml"),
 ]
@@ -96,36 +98,66 @@ def typed_commands(page: Path) -> list[str]:
     found = []
     for kind, text in BLOCK.findall(page.read_text()):
         for line in text.replace("\\\n", " ").splitlines():
-            is_typed = line.startswith("$ ") or kind == "sh"
-            words = line.removeprefix("$ ").strip()
-            if is_typed and words.startswith("headway "):
-                found.append(re.split(r"\s[|>#&]|;", words)[0])
+            if line.startswith("$ ") or kind == "sh":
+                found += parts_of(line.strip().removeprefix("$ "))
     return found
 
 
-def unknown_words(line: str, command: Any) -> list[str]:
-    """Of a command line: subcommands and options that do not exist."""
-    words = shlex.split(line)[1:]
-    while hasattr(command, "get_command"):
-        if not words or words[0].startswith("-"):
-            break
-        name = words.pop(0)
-        inner = command.get_command(None, name)
-        if inner is None:
-            return [name]
-        command = inner
-    known = {"--help", "-h"}.union(*({*one.opts, *one.secondary_opts} for one in command.params))
-    if "--" in words:
-        words = words[: words.index("--")]
-    given = [word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)]
-    return [option for option in given if option not in known]
+def mentioned_commands(page: Path) -> list[str]:
+    """In a sentence, where N is any number."""
+    prose = BLOCK.sub("", page.read_text())
+    found = re.findall(r"`(headway [a-z][^`\n]*)`", prose)
+    return [part.replace(" N", " 1") for line in found for part in parts_of(line)]
+
+
+def parts_of(line: str) -> list[str]:
+    """Return the commands of Headway in a line of a shell."""
+    words = shlex.shlex(line, posix=True, punctuation_chars="|&;>")
+    words.whitespace_split, words.commenters = True, "#"
+    parts: list[list[str]] = [[]]
+    for word in words:
+        if set(word) <= set("|&;>"):
+            parts.append([])
+        else:
+            parts[-1].append(word)
+    named = [[*dropwhile(lambda word: re.match(r"\w+=", word), part)] for part in parts]
+    return [shlex.join(part) for part in named if part[:1] == ["headway"]]
+
+
+def problem_of(line: str, is_whole: bool = True) -> str:
+    """Return what headway would say to such a command line before it does anything.
+    `is_whole`: False for one in a sentence, which may leave out what a command needs."""
+    if "..." in line or line.startswith("headway help"):
+        return ""
+    words, command, above = shlex.split(line)[1:], typer.main.get_command(app), None
+    try:
+        while not {"-h", "--help", "--version"} & {*words}:
+            context = command.make_context(command.name, words, parent=above)
+            if not hasattr(command, "get_command"):
+                break
+            _, inner, words = command.resolve_command(
+                context, [*context._protected_args, *context.args]
+            )
+            command, above = inner, context
+    except UsageError as error:
+        told = error.format_message()
+        is_short = isinstance(error, MissingParameter) or "requires an argument" in told
+        return "" if is_short and not is_whole else told or "a command is missing"
+    return ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_commands_exist_with_these_options(page: Path) -> None:
-    root = typer.main.get_command(app)
-    wrong = {line: unknown_words(line, root) for line in typed_commands(page)}
+def test_commands_are_understood(page: Path) -> None:
+    wrong = {line: problem_of(line) for line in typed_commands(page)}
+    wrong |= {line: problem_of(line, is_whole=False) for line in mentioned_commands(page)}
     assert not {line: words for line, words in wrong.items() if words}
+
+
+def test_a_value_that_a_command_refuses_is_found() -> None:
+    assert "valid integer" in problem_of("headway scale gpt2 --nodes 3..6")
+    assert "No such option" in problem_of("headway status --nope")
+    assert "No such command" in problem_of("headway verify gpt2")
+    assert problem_of("headway scale", is_whole=False) == "" != problem_of("headway scale")
 
 
 # --- target files

@@ -16,7 +16,6 @@ HEADINGS = [
     "Look",
     "Remove",
     "Small",
-    "Never tried",
 ]
 PLACEHOLDERS = {"IMAGE", "STORAGE"}
 """Words that a reader fills in."""

@@ -1,5 +1,5 @@
-"""`make ran-on FILE=prove.json`: puts what `headway prove` found on a machine into README's table.
-The row of a machine that is in the table already is replaced."""
+"""`make ran-on FILE=prove.json`: writes what `headway prove` found on a machine into the table "Ran
+on" of docs/status.md. The row of a machine that is in the table already is replaced."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from pathlib import Path
 from headway.errors import BadInput, HeadwayError
 from headway.prove.report import ProofReport, read_report
 
-README = Path(__file__).parents[3] / "README.md"
+STATUS = Path(__file__).parents[3] / "docs" / "status.md"
 HEADER = "| ran on | versions | headway prove | date |"
 
 
 def main() -> int:
     try:
         report = read_report(Path(os.environ.get("FILE", "prove.json")))
-        README.write_text(with_row(README.read_text("utf-8"), report), "utf-8")
+        STATUS.write_text(with_row(STATUS.read_text("utf-8"), report), "utf-8")
     except HeadwayError as error:
         print(f"error: {error}", file=sys.stderr)
         return int(error.exit_code)
@@ -25,10 +25,10 @@ def main() -> int:
     return 0
 
 
-def with_row(readme: str, report: ProofReport) -> str:
-    lines = readme.split("\n")
+def with_row(page: str, report: ProofReport) -> str:
+    lines = page.split("\n")
     if HEADER not in lines:
-        raise BadInput(f"README.md has no table that begins with {HEADER}")
+        raise BadInput(f"{STATUS} has no table that begins with {HEADER}")
     first = lines.index(HEADER) + 2
     end = next(i for i in range(first, len(lines)) if not lines[i].startswith("|"))
     kept = [line for line in lines[first:end] if not line.startswith(f"| {_where(report)} |")]

@@ -126,7 +126,7 @@ number of devices (`shard`); on one device {COPY_BYTES} more, for a copy of the 
 Activations are not counted: a smaller `batch.micro` needs less. A distillation also holds the
 weights of its teacher. More devices make a run faster.
 
-These are counts: no preset has run on a GPU yet. See [GPUs](../guides/gpus.md).
+These are counts. See [GPUs](../guides/gpus.md) and [status](../status.md).
 """
 
 

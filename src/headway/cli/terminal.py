@@ -1,6 +1,6 @@
 """What is drawn in a terminal: colour, and lines at its bottom that are redrawn.
 
-By hand rather than with rich, which typer brings: docs/design/terminal.md says why.
+By hand rather than with rich: docs/decisions.md says why under "The terminal by hand".
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ DEFAULTS = {
 }
 NCCL_DEFAULTS = {
     # The coordinator says who is lost. torch's own watchdog only ends a worker whose collective has
-    # timed out, without cleaning up, and asks nobody; docs/design/restart.md has the reasons.
+    # timed out, without cleaning up, and asks nobody. docs/decisions.md: "torch's NCCL watchdogs
+    # stay off".
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
     "TORCH_NCCL_PROPAGATE_ERROR": "0",

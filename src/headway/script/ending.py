@@ -1,5 +1,20 @@
-"""When a script is ended, and with which code its worker exits. Pure: docs/design/scripts.md has
-the table."""
+"""When a script is ended, and with which code its worker exits. Pure: no clock, no process.
+
+                     generation runs on       asked to stop    generation over,   generation lost
+                     and nobody asked         or to leave      nobody lost        a member
+    Headway sends    nothing                  SIGTERM, after 110 s SIGKILL        SIGKILL after 1 s
+    the script ends
+      with 0         0, once all ranks have   6                8                  8
+      otherwise      1, 7 or its signal       6                8                  8
+
+If several columns hold, a lost member comes first and a request second.
+
+A script that fails waits 5 s for the coordinator to name a lost member, unless a signal from
+outside ended it. If no member is named, the worker ends by the script's own signal, or exits:
+  1  the run fails: an error in the first minute, before any heartbeat, if no earlier start since
+     the launch has worked, and the last words tell of no lost peer and no taken port
+  7  any other error, which the launcher counts
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A script's worker: it holds the session, and runs the command as its child for one generation.
 
 Its launcher knows it by the exit codes of `headway.errors.Exit`, as it does a training worker:
-docs/design/scripts.md has the table. One thread does all of it: it looks at the child, at the
-session and at the requests to end several times a second.
+ending.py has the table. One thread does all of it: it looks at the child, at the session and at the
+requests to end several times a second.
 """
 
 from __future__ import annotations

@@ -57,9 +57,8 @@ class ComponentConfig(Section):
     """Containers that run to their end before Headway's starts, as in a pod spec. They drop all
     capabilities, unless they say otherwise."""
     sidecars: list[dict[str, Any]] = []
-    """Containers that run beside Headway's, and end with it; written like `init_containers`. They
-    need Kubernetes 1.29. Without `resources` of their own, the pod is among the first to be
-    evicted."""
+    """Containers that run beside Headway's, and end with it; written like `init_containers`.
+    Without `resources` of their own, the pod is among the first to be evicted."""
     do_not_disrupt: Flag = True
     """Whether Karpenter and the cluster autoscaler leave their machine alone, instead of moving
     pods to save machines. Karpenter then moves them for nothing else either: not when it drains the
@@ -191,8 +190,8 @@ class CoordinatorConfig(ComponentConfig):
     the workers can be any with Python 3.11 to 3.14, torch and transformers: an init container
     brings Headway, unless it is there. Left out: `image`, which has Headway."""
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
-    """Resources of the coordinator's pod, as request and as limit. Runs of more than 150,000 steps
-    need more memory: 3Gi for a million."""
+    """Resources of the coordinator's pod, as request and as limit. A script with more than 150,000
+    heartbeats needs more memory: 3Gi for a million."""
     standby: Flag = False
     """Whether a second such pod, on another machine, takes over within seconds if the first is
     lost. Without it, a worker that is lost together with the coordinator holds up training for a

@@ -5,7 +5,8 @@ After an agreed step a thread of every rank copies its part into memory that out
 next step is computed, which changes nothing of it until its update: that waits for the copy. Then
 the thread completes the part and reads the neighbour's. The next snapshot is taken only when all
 are done with the one before, as the control all-reduce of the step tells: so there is always a
-complete one. Restoring is in restore_peers.py, docs/design/peer-snapshots.md has the reasons.
+complete one. Restoring is in restore_peers.py. docs/decisions.md has the reasons under "Snapshots
+in a neighbour's memory".
 """
 
 from __future__ import annotations

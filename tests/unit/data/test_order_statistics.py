@@ -177,7 +177,7 @@ def test_every_order_of_a_few_samples_comes_equally_often(size: int) -> None:
 
 
 def test_of_the_orders_of_seven_samples_a_fifth_are_odd_ones() -> None:
-    """A known limit (docs/design/data.md): both digits have three values, all rounds are even."""
+    """A known limit (docs/decisions.md): both digits have three values, all rounds are even."""
     table = permutations(7, 20_000)
     left, right = np.triu_indices(7, 1)
     inversions = (table[:, left] > table[:, right]).sum(axis=1)

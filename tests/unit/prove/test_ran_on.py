@@ -1,12 +1,10 @@
-"""README's table of where Headway ran, from a proof's record."""
+"""The table "Ran on" of docs/status.md, from a proof's record."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from headway.cli.ran_on import HEADER, README, row, with_row
+from headway.cli.ran_on import HEADER, STATUS, row, with_row
 from headway.errors import BadInput
 from headway.prove.report import CheckResult, ProofReport
 
@@ -28,7 +26,7 @@ def report(*checks: CheckResult, num_devices: int = 4) -> ProofReport:
     )
 
 
-BEFORE = f"# Headway\n\n{HEADER}\n|---|---|---|---|\n| a laptop | x | y | z |\n\nMore text.\n"
+BEFORE = f"# Status\n\n{HEADER}\n|---|---|---|---|\n| a laptop | x | y | z |\n\nMore text.\n"
 ROW = "| 4 x NVIDIA L4 | Headway 0.1.0, torch 2.15.0+cu132, NCCL 2.28.3 | 1 passed | 2026-11-16 |"
 
 
@@ -53,8 +51,8 @@ def test_nodes_of_a_target_have_a_row_of_their_own() -> None:
 
 def test_a_page_without_the_table_is_refused() -> None:
     with pytest.raises(BadInput, match="no table"):
-        with_row("# Headway\n", report(PASSED))
+        with_row("# Status\n", report(PASSED))
 
 
-def test_readme_has_the_table() -> None:
-    assert row(report(PASSED)) in with_row(Path(README).read_text(), report(PASSED))
+def test_the_status_page_has_the_table() -> None:
+    assert row(report(PASSED)) in with_row(STATUS.read_text(), report(PASSED))

@@ -1,4 +1,4 @@
-"""The table of docs/design/scripts.md, row by row."""
+"""The table of headway/script/ending.py, row by row."""
 
 from __future__ import annotations
 
