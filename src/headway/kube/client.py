@@ -31,6 +31,7 @@ from headway.kube.connection import (
     in_cluster_client,
     kubeconfig_client,
     objects_client,
+    tell_cluster_once,
 )
 from headway.kube.names import (
     COMPONENT,
@@ -90,9 +91,12 @@ class KubeClient:
     def from_kubeconfig(
         cls, context: str | None, namespace: str, say: Callable[[str], None] = lambda words: None
     ) -> KubeClient:
-        """By the user's kubeconfig. `say`: to somebody who may have to sign in."""
+        """By the user's kubeconfig. `say`: to somebody who may have to sign in. It also says which
+        cluster it is, before anything is changed there."""
         try:
-            return cls._of(kubeconfig_client(context, say), namespace)
+            http = kubeconfig_client(context, say)
+            tell_cluster_once(http, namespace, say)
+            return cls._of(http, namespace)
         except (ConfigError, OSError) as error:  # OSError: a certificate's file
             raise BadInput(f"cannot connect to a cluster: {error}", "kubectl config view") from None
 

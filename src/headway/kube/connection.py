@@ -15,7 +15,7 @@ from lightkube.config.models import Cluster, User
 from lightkube.core.exceptions import ConfigError
 
 from headway.errors import BadInput
-from headway.kube.kubeconfig import user_config
+from headway.kube.kubeconfig import has_user_config, user_config
 from headway.kube.login import CommandLogin
 
 FIELD_MANAGER = "headway"
@@ -23,12 +23,13 @@ CALL_SECONDS = 20.0
 
 
 def kubeconfig_client(context: str | None, say: Callable[[str], None]) -> httpx2.Client:
-    """By the user's kubeconfig; in a pod without one, by its token. `say`: to somebody who may have
-    to sign in."""
-    with suppress(ConfigError):  # it is no pod
-        inside = KubeConfig.from_service_account().get()
-        assert inside is not None
-        return _client(inside, user_auth(inside.user))
+    """By the user's kubeconfig; by a pod's token only where nobody has named another cluster.
+    `say`: to somebody who may have to sign in."""
+    if context is None and not has_user_config():
+        with suppress(ConfigError):  # it is no pod
+            inside = KubeConfig.from_service_account().get()
+            assert inside is not None
+            return _client(inside, user_auth(inside.user))
     written = user_config()
     config = KubeConfig.from_dict(dict(written.content)).get(context_name=context)
     assert config is not None
@@ -45,6 +46,21 @@ def in_cluster_client(call_seconds: float = CALL_SECONDS) -> httpx2.Client:
     config = KubeConfig.from_service_account().get()
     assert config is not None
     return _client(config, user_auth(config.user), call_seconds=call_seconds)
+
+
+def tell_cluster_once(http: httpx2.Client, namespace: str, say: Callable[[str], None]) -> None:
+    """Say which cluster it is, before the first call that changes something."""
+    is_told = False
+
+    def tell(request: httpx2.Request) -> None:
+        nonlocal is_told
+        only_asks = request.method in ("GET", "HEAD") or "dryRun" in request.url.params
+        if not (is_told or only_asks or request.url.path.endswith("reviews")):
+            is_told = True
+            say(f"cluster {str(http.base_url).rstrip('/')}, namespace {namespace}")
+
+    hooks = http.event_hooks
+    http.event_hooks = {**hooks, "request": [*hooks["request"], tell]}
 
 
 def objects_client(http: httpx2.Client, namespace: str) -> Client:

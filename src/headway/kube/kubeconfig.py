@@ -39,6 +39,11 @@ class UserConfig:
         return {}
 
 
+def has_user_config() -> bool:
+    """Return whether the user has named a file, or has one in its usual place."""
+    return bool(os.environ.get("KUBECONFIG")) or Path(DEFAULT).expanduser().is_file()
+
+
 def user_config() -> UserConfig:
     """Of several files, the first that has an entry wins, and those that are missing are passed
     over."""

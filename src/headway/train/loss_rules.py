@@ -24,6 +24,12 @@ def require_rules(objective: LossFunction, model: nn.Module, batch: Batch, call:
     """Raises if the loss breaks one. A remark, if it may be wrong: some losses are made so."""
     once, again = (_figures(objective, model, batch, seed=1) for _ in range(2))
     for name, value in once.items():
+        if math.isnan(value):
+            raise BadInput(
+                f"{call}: {name} is NaN for a batch of the prepared set",
+                "divide by count.clamp(min=1), and take no logarithm or root of zero",
+            )
+    for name, value in once.items():
         if not _is_close(value, again[name]):
             raise BadInput(
                 f"{call}: {name} is {value:.6g} and then {again[name]:.6g} for the same batch and "
@@ -94,7 +100,7 @@ def _as_numbers(loss: Loss) -> dict[str, float]:
 
 
 def _is_close(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9) or one != one != other
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=1e-9)
 
 
 def _padding(batch: Batch) -> Batch:

@@ -9,13 +9,21 @@ from typing import Any
 
 import pytest
 import yaml
+from lightkube import KubeConfig
 
 from headway.errors import BadInput
 from headway.kube.api_errors import ClusterUnreachable
 from headway.kube.client import KubeClient
+from headway.kube.connection import kubeconfig_client
 from support.fake_kube import fake_kube
 
 NAME = "kubernetes.internal"
+CONFIG_MAP = {
+    "apiVersion": "v1",
+    "kind": "ConfigMap",
+    "metadata": {"name": "one", "namespace": "ml"},
+    "data": {},
+}
 
 
 def edit(folder: Path, **cluster: Any) -> KubeClient:
@@ -112,6 +120,46 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: str) -> None:
     (tmp_path / "kubeconfig").write_text(content)
     with pytest.raises(BadInput, match=r"cannot connect to a cluster: .*kubeconfig is not"):
         KubeClient.from_kubeconfig(None, "ml")
+
+
+def test_the_cluster_is_told_once_before_something_is_changed_there(tmp_path: Path) -> None:
+    said: list[str] = []
+    with fake_kube(tmp_path) as kube:
+        kube.job("it")
+        client = KubeClient.from_kubeconfig(None, "ml", said.append)
+        client.job("headway-it")
+        client.apply(CONFIG_MAP, dry_run=True)
+        assert said == []
+        client.apply(CONFIG_MAP)
+        client.apply(CONFIG_MAP)
+        (words,) = said
+    address = yaml.safe_load((tmp_path / "kubeconfig").read_text())["clusters"][0]["cluster"]
+    assert words == f"cluster {address['server']}, namespace ml"
+
+
+@pytest.fixture
+def in_a_pod(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As in a notebook or a CI job on some cluster, with a service account."""
+    inside = KubeConfig.from_server("https://cluster.of.the.pod", namespace="ci")
+    monkeypatch.setattr(KubeConfig, "from_service_account", lambda *_: inside)
+
+
+@pytest.mark.usefixtures("in_a_pod")
+def test_in_a_pod_the_cluster_is_the_one_that_the_user_names(tmp_path: Path) -> None:
+    with fake_kube(tmp_path) as kube:
+        kube.job("it")
+        assert KubeClient.from_kubeconfig(None, "ml").job("headway-it") is not None
+
+
+@pytest.mark.usefixtures("in_a_pod")
+def test_in_a_pod_a_context_is_never_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(BadInput, match="config not found"):
+        KubeClient.from_kubeconfig("prod", "ml")
+    assert str(kubeconfig_client(None, print).base_url) == "https://cluster.of.the.pod"
 
 
 def certified(folder: Path) -> ssl.SSLContext:

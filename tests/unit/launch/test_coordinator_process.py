@@ -51,6 +51,8 @@ def processes() -> list[psutil.Process]:
 
 
 def process() -> psutil.Process:
+    """Between fork and exec its command line is that of the test."""
+    wait_for("a coordinator", lambda: len(processes()) == 1, LONG)
     (found,) = processes()
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -79,6 +80,11 @@ def infinite_gradient(model: nn.Module, batch: Batch) -> Loss:
     return Loss(text + (logits.square() * counted).sum().sqrt(), count)
 
 
+def not_a_number(model: nn.Module, batch: Batch) -> Loss:
+    _, text, count = parts(model, batch)
+    return Loss(text * math.nan, count)
+
+
 def masks_by_itself(model: nn.Module, batch: Batch) -> Loss:
     hidden = torch.rand(batch.inputs.shape) < 0.5
     targets = batch.targets.masked_fill(~hidden, IGNORED)
@@ -101,6 +107,7 @@ def test_randomness_of_torch_does_too() -> None:
         (of_padding, "with two rows of padding more"),
         (divides_by_zero, "sum is nan for a micro-batch of padding only"),
         (of_weights, "for a micro-batch of padding only, not 0"),
+        (not_a_number, "sum is NaN for a batch of the prepared set"),
         (infinite_gradient, "the gradient of embed.weight is not finite for a micro-batch of"),
     ],
 )
