@@ -120,7 +120,10 @@ def _changes(statement: ast.stmt) -> Iterator[ast.stmt]:
     is_docstring = isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Constant)
     if isinstance(statement, ast.Expr | ast.AugAssign) and not is_docstring:
         yield ast.Pass()
-    if isinstance(statement, ast.Return) and statement.value is not None:
+    if isinstance(statement, ast.Return) and ast.unparse(statement) not in (
+        "return",
+        "return None",
+    ):
         yield ast.Return(ast.Constant(None))
     for number in range(len(list(_own_nodes(statement)))):
         changed = copy.deepcopy(statement)
