@@ -160,19 +160,22 @@ def _build(queue: Any, rank: int, location: str) -> None:
 
 def _save(training: Any, directory: RunDirectory, world: Any) -> None:
     """A checkpoint of the weights, for the next cases."""
-    from headway.state.generations import begin_generation
+    from headway.clock import stamp
+    from headway.state.chain import Chain
     from headway.state.run_directory import Journal
     from headway.train.export import describe_model
     from headway.train.models import BuiltModel
     from headway.train.save import CheckpointSaver
 
     training.step, training.committed_in = 1, 1
+    chain = Chain(directory, "bench")
     if world.is_leader:
-        begin_generation(directory, 1, 0, RANKS, 0.0)
+        chain.start(stamp(0.0))
+        chain.begin(1, 0, RANKS, stamp(0.0))
         built = BuiltModel(training.model, [], None, is_transformers=True)
         describe_model(built, training.feed.set.tokenizer_folder, directory)
     clock = SystemClock()
-    saver = CheckpointSaver(directory, Journal(directory.events, clock), clock, "all")
+    saver = CheckpointSaver(directory, chain, Journal(directory.events, clock), clock, "all")
     saver.begin(world)
     saver.finish(training, None)
 

@@ -18,14 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
 import torch
 from torch import nn
 
-from headway.clock import SystemClock
+from headway.clock import SystemClock, stamp
 from headway.spec.run_file import GuardConfig, RunFile
+from headway.state.chain import Chain
 from headway.state.find_run import list_runs
-from headway.state.generations import begin_generation, next_generation
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.run_history import HistoryReader
 from headway.state.status import read_status, status_of
@@ -91,15 +92,16 @@ class Leader:
         self.recorder = Recorder(self.directory, RESOLVED, FACTS, self.clock)
         self.training = small_state(step)
         journal = Journal(self.directory.events, self.clock)
-        self.saver = CheckpointSaver(self.directory, journal, self.clock, "all")
+        self.chain = Chain(self.directory, uuid4().hex)
+        self.saver = CheckpointSaver(self.directory, self.chain, journal, self.clock, "all")
 
     def prepare(self) -> None:
-        generation = next_generation(self.directory)
+        generation = self.chain.start(stamp(self.clock.now())).generation
         self.world = World(0, 2, generation, RankPlacement(torch.device("cpu")))
         self.recorder.begin(self.world, self.step)
 
     def change(self) -> None:
-        begin_generation(self.directory, self.world.generation, self.step, 2, self.clock.now())
+        self.chain.begin(self.world.generation, self.step, 2, stamp(self.clock.now()))
         self.recorder.catch_up(self.step)
 
     def save(self) -> None:

@@ -102,7 +102,9 @@ def _rounds(trial: Trial) -> tuple[list[dict[str, float]], int]:
         seconds = {
             "raw": _timed(lambda: _read_raw(directory, file, stored.size, keeps=False)),
             "restore": _timed(
-                lambda: restore_newest(training, directory, trial.world, trial.run.journal)
+                lambda: restore_newest(
+                    training, directory, trial.run.chain, trial.world, trial.run.journal
+                )
             ),
             "raw_kept": _timed(lambda: _read_raw(directory, file, stored.size, keeps=True)),
         }

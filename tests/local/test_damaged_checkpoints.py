@@ -12,16 +12,19 @@ from typing import Any
 
 import pytest
 
+from headway.state.chain import Chain, KeptCheckpoint
 from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
     folder_of,
+    read_manifest,
     write_manifest,
 )
 from headway.state.ledger import verify_ledger
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import StoredFile
+from support.chains import LAUNCH, recorded
 from support.workers import resolved_run, train
 
 pytestmark = pytest.mark.local
@@ -96,27 +99,27 @@ def plant_a_pickle(folder: Path) -> None:
 DAMAGES = {
     "a byte flipped": (flip_a_byte, "is damaged: wrong digest"),
     "a file cut": (cut_a_file, "bytes, expected"),
-    "a file missing": (
-        lambda folder: (folder / "rank-0.safetensors").unlink(),
-        "rank-0.safetensors is missing",
-    ),
-    "the manifest missing": (
-        lambda folder: (folder / MANIFEST).unlink(),
-        "the save was not finished",
-    ),
     "half a manifest": (
         lambda folder: (folder / MANIFEST).write_text((folder / MANIFEST).read_text()[:200]),
         "its manifest is damaged",
     ),
     "another run's manifest": (
         change_manifest(identity="0" * 32),
-        "written with different settings",
+        "is not the one that was recorded",
     ),
-    "other data": (change_manifest(data_digest="0" * 32), "trained on different data"),
     "a manifest edited": (edit_manifest, "its manifest is damaged: wrong digest"),
     "a path that leads outside": (point_outside, "its manifest is damaged"),
     "a planted pickle": (plant_a_pickle, "bytes, expected"),
 }
+
+
+def record_again(directory: RunDirectory, step: int) -> None:
+    """The manifest as it is now, as if it had been saved so."""
+    manifest = read_manifest(directory, step, 1)
+    assert isinstance(manifest, CheckpointManifest)
+    chain = Chain(directory, LAUNCH)
+    kept = KeptCheckpoint(step=step, generation=1, digest=manifest.digest)
+    recorded(chain, kept)
 
 
 @pytest.fixture(scope="module")
@@ -152,6 +155,22 @@ def test_the_previous_checkpoint_is_used_and_the_reason_reported(
     assert (verdict.breach, verdict.steps, verdict.redone) == (None, 12, 5)
 
 
+@pytest.mark.parametrize("gone", ["rank-0.safetensors", MANIFEST])
+def test_a_checkpoint_that_is_not_there_is_asked_for(
+    gone: str, trained: Path, stream: dict[str, Path], tmp_path: Path
+) -> None:
+    """As where its folder is not mounted yet: with it back, the run goes on from there."""
+    folder = tmp_path / "run"
+    shutil.copytree(trained, folder)
+    file = folder / "runs" / "it" / folder_of(10, 1) / gone
+    file.rename(tmp_path / "elsewhere")
+    with pytest.raises(AssertionError, match=r"step 10 was saved, but of .* is missing"):
+        go_on(folder, stream)
+    (tmp_path / "elsewhere").rename(file)
+    _, events = go_on(folder, stream)
+    assert [e["resumed_from"] for e in events if e["event"] == "started"] == [None, 10]
+
+
 def test_a_late_writer_of_an_older_generation_is_ignored(
     trained: Path, stream: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -163,8 +182,7 @@ def test_a_late_writer_of_an_older_generation_is_ignored(
     shutil.copytree(run / folder_of(10, 1), run / folder_of(20, 1))
     change_manifest(step=20)(run / folder_of(20, 1))
     _, events = go_on(folder, stream, steps=14)
-    passed = [event for event in events if event["event"] == "passed_over"]
-    assert "generation 1 wrote it, but generation 2 resumed from step 10" in passed[0]["reason"]
+    assert [event for event in events if event["event"] == "passed_over"] == []
     assert [e["resumed_from"] for e in events if e["event"] == "started"] == [None, 10, 12]
 
 
@@ -195,6 +213,7 @@ def test_a_sharded_node_resumes_from_more_files_than_fit_into_one_exchange(
         (checkpoint / name).touch()
         files[name] = StoredFile(size=0, block_bytes=1, blocks=())
     change_manifest(files=files)(checkpoint)
+    record_again(RunDirectory.open(folder / "runs" / "it"), 10)
     overrides = ["train_for=12 steps", *layout("sharded-2")]
     directory = train(resolved_run(folder, stream, overrides=overrides))
     starts = [event for event in directory.events.read()[0] if event["event"] == "started"]
@@ -207,8 +226,11 @@ def test_a_run_killed_in_its_first_save_starts_again_with_two_workers(
     """An unfinished save is no reason to refuse, for the workers that did not list it either."""
     folder = tmp_path / "run"
     shutil.copytree(trained, folder)
+    run = folder / "runs" / "it"
     for step in (5, 10):
-        (folder / "runs" / "it" / folder_of(step, 1) / MANIFEST).unlink()
+        (run / folder_of(step, 1) / MANIFEST).unlink()
+    for link in sorted((run / "chain" / "0000").iterdir())[2:]:
+        link.unlink()
     directory = train(resolved_run(folder, stream, overrides=layout("2")))
     starts = [event for event in directory.events.read()[0] if event["event"] == "started"]
     assert [start["resumed_from"] for start in starts] == [None, None]

@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
 from headway.clock import SystemClock
 from headway.spec.resolve import Resolved
-from headway.state.generations import next_generation
 from headway.state.run_directory import RunDirectory
+from support.chains import launched
 from support.stolen_time import Stopwatch
 from support.waiting import wait_for
 from support.workers import resolved_run
@@ -72,10 +73,11 @@ class Warm:
         assert self.process.stdin is not None
         directory = RunDirectory.create(resolved.run_directory, SystemClock())
         directory.write_spec(resolved)
-        generation = next_generation(directory)
+        generation = launched(directory, launch := uuid4().hex)
         for rank in range(resolved.num_workers):
             environment = {
                 **self.environment,
+                "HEADWAY_LAUNCH": launch,
                 "HEADWAY_RANK": str(rank),
                 "HEADWAY_DEVICE": str(rank),
                 "HEADWAY_STORE": str(self.folder / f"store-{resolved.name}-{generation}"),

@@ -11,9 +11,9 @@ from headway.errors import Exit
 from headway.launch.compile_cache import CompileCache
 from headway.launch.compile_identity import compile_identity
 from headway.launch.node_run import NodeRun, NodeSettings
-from headway.state.generations import next_generation
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
+from support.chains import LAUNCH, launched
 from support.workers import resolved_run
 
 
@@ -46,12 +46,12 @@ class CompilingNode:
         self.node = AloneNode(
             resolved,
             self.directory,
-            NodeSettings(folder.name, 0, "none", folder / "key"),
+            NodeSettings(folder.name, 0, LAUNCH, "none", folder / "key"),
             SystemClock(),
             self.lines.append,
             compile_cache=cache,
         )
-        self.node.generation = next_generation(self.directory)
+        self.node.generation = launched(self.directory)
 
     def trains(self) -> dict[str, Any]:
         """To the end; its counters."""

@@ -16,6 +16,7 @@ from headway.launch.fork_server import COMMAND, ForkServerProcess, WorkerExited,
 from headway.member.protocol.keys import new_key
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import Journal, RunDirectory
+from support.chains import LAUNCH, launched
 from support.commands import HEADWAY
 from support.live import LiveRun
 from support.stolen_time import Deadline
@@ -77,6 +78,7 @@ class NetworkedRun(LiveRun):
         self.nodes = resolved.nodes
         self.folder = Path(resolved.folder)
         self.directory = RunDirectory.create(resolved.run_directory, SystemClock())
+        launched(self.directory)
         self.directory.write_spec(resolved)
         self.journal = Journal(self.directory.launcher, SystemClock())
         self.pids: dict[str, int] = {}
@@ -157,6 +159,7 @@ class NetworkedRun(LiveRun):
             "OMP_NUM_THREADS": "1",
             "GOMP_SPINCOUNT": "1000",
             "GLOO_SOCKET_IFNAME": "eth0",
+            "HEADWAY_LAUNCH": LAUNCH,
             "HEADWAY_RANK": str(node),
             "HEADWAY_DEVICE": "0",
             "HEADWAY_COORDINATOR": f"{ADDRESS}.1:{PORT}",

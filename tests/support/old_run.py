@@ -10,12 +10,13 @@ from typing import Any
 
 from headway.clock import stamp
 from headway.spec.run_file import KeepConfig
-from headway.state.checkpoints import CheckpointManifest, Retention, folder_of, write_manifest
-from headway.state.generations import begin_generation
+from headway.state.chain import Chain
+from headway.state.checkpoints import CheckpointManifest, folder_of, write_manifest
 from headway.state.record_log import FileLog, SegmentLog
 from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
 from headway.state.run_history import summarize
+from support.chains import LAUNCH, recorded
 
 STEP_SECONDS = 0.5
 BATCH, LENGTH = 4, 8
@@ -36,7 +37,8 @@ class Aging:
         self.directory = directory
         self.time = begin
         self.step = self.saved = self.generation = 0
-        self.retention = Retention(directory)
+        self.chain = Chain(directory, LAUNCH)
+        self.chain.start(stamp(begin))
         self._random = random.Random(1)
         launched = {"nodes": 2, "workers": 2, "mode": "live", "generation": 1}
         self.launcher("launched", **launched)
@@ -68,7 +70,7 @@ class Aging:
             self.launcher("lost", node=1, local_rank=0, how="signal 9")
             self.launcher("worker", node=1, local_rank=0, pid=7, name=f"node-1.{self.generation}/0")
         self.time += 0.3
-        begin_generation(self.directory, self.generation, self.step, 2, self.time)
+        self.chain.begin(self.generation, self.step, 2, stamp(self.time))
         facts = {"generation": self.generation, "workers": 2}
         if self.generation > 1:
             for log in (self.directory.metrics, self.directory.evaluations, self.directory.ledger):
@@ -123,11 +125,12 @@ class Aging:
             tensors={},
             files={},
         )
-        write_manifest(self.directory.store, folder_of(self.step, self.generation), manifest)
+        folder = folder_of(self.step, self.generation)
+        kept = write_manifest(self.directory.store, folder, manifest)
         self.saved = self.step
         self.event("saved", step=self.step, checkpoint="step", seconds=0.1)
         with suppress(OSError):  # as the saver does
-            self.retention.apply(KeepConfig(last=2, best=0), self.generation)
+            recorded(self.chain, kept, KeepConfig(last=2, best=0))
         if summarizes:
             with suppress(OSError):
                 summarize(self.directory)

@@ -13,6 +13,7 @@ from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.run_history import HistoryReader
 from headway.state.spent_money import FILE, Account, NodeRate, PodTime
+from support.chains import saved_at
 
 
 def scraped_run(folder: Path, clock: Clock | None = None, *, name: str = "wiki") -> RunDirectory:
@@ -26,8 +27,7 @@ def scraped_run(folder: Path, clock: Clock | None = None, *, name: str = "wiki")
     for step in (1, 2):
         train(directory, clock, step)
     worker.note("save_failed", step=2, reason="the disk is full")
-    (directory.local / "checkpoints/step-00000002.g000001").mkdir(parents=True)
-    (directory.local / "checkpoints/step-00000002.g000001/manifest.json").write_text("{}")
+    saved_at(directory, 2)
     worker.note("saved", step=2, checkpoint="step-00000002.g000001", seconds=0.1)
     for local_rank in (0, 1):
         launcher.note("lost", node=1, local_rank=local_rank, how="no longer answers (it-1-a)")

@@ -20,6 +20,7 @@ from headway.spec.resolve import Resolved
 from headway.spec.run_file import RunFile
 from headway.state.rewinds import Record
 from headway.state.run_directory import Journal, RunDirectory
+from support.chains import LAUNCH, launched
 from support.coordinator_process import CoordinatorProcess
 from support.stolen_time import Deadline
 
@@ -97,6 +98,7 @@ class ScriptRun:
         )
         clock = SystemClock()
         self.directory = RunDirectory.create(resolved.run_directory, clock)
+        launched(self.directory)
         self.directory.write_spec(resolved)
         self.journal = Journal(self.directory.launcher, clock)
         self.journal.note("launched", generation=1, nodes=nodes, workers=nodes * ranks)
@@ -152,6 +154,7 @@ class ScriptRun:
             environment = {
                 **{k: v for k, v in os.environ.items() if not k.startswith("COV_")},
                 "PYTHONUNBUFFERED": "1",
+                "HEADWAY_LAUNCH": LAUNCH,
                 "HEADWAY_RANK": str(node * self.ranks + local_rank),
                 "HEADWAY_DEVICE": str(local_rank),
                 "HEADWAY_STEPS": str(self.folder / f"steps-{node}-{local_rank}-{start}"),

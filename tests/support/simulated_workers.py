@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 DEADLINE_SECONDS = 120.0
 PRELOADED = (
@@ -65,8 +66,8 @@ class WorkerPrograms:
     def start(self, resolved: Any, device: str, source: Path | None = None) -> list[WorkerEnd]:
         """How each worker ended. `source`: a copy of src to run instead of ours."""
         from headway.clock import SystemClock
-        from headway.state.generations import next_generation
         from headway.state.run_directory import RunDirectory
+        from support.chains import launched
 
         if device == "sim":  # its devices have no number and no name to be asked for
             resources = resolved.run.resources.model_copy(update={"accelerators": None})
@@ -74,6 +75,7 @@ class WorkerPrograms:
             resolved = resolved.model_copy(update={"device": device, "run": run})
         directory = RunDirectory.create(resolved.run_directory, SystemClock())
         directory.write_spec(resolved)
+        generation = launched(directory, launch := uuid4().hex)
         with tempfile.TemporaryDirectory() as scratch:
             environments = [
                 {
@@ -81,7 +83,8 @@ class WorkerPrograms:
                     "HEADWAY_DEVICE": "0" if device == "sim" else str(rank),
                     "HEADWAY_TEST_SYNCS": f"{scratch}/{rank}.syncs",
                     "HEADWAY_STORE": f"{scratch}/store",
-                    "HEADWAY_GENERATION": str(next_generation(directory)),
+                    "HEADWAY_LAUNCH": launch,
+                    "HEADWAY_GENERATION": str(generation),
                 }
                 for rank in range(resolved.num_workers)
             ]

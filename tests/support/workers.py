@@ -19,8 +19,8 @@ from headway.clock import SystemClock
 from headway.launch.hardware import this_machine
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
-from headway.state.generations import next_generation
 from headway.state.run_directory import Journal, RunDirectory
+from support.chains import LAUNCH, launched
 
 DEADLINE_SECONDS = 300.0
 
@@ -84,7 +84,7 @@ class Workers:
         self.directory.write_spec(resolved)
         self.scratch = tempfile.TemporaryDirectory()
         self.queue = _context.Queue()
-        generation = next_generation(self.directory)
+        generation = launched(self.directory)
         journal = Journal(self.directory.launcher, SystemClock())
         journal.note("launched", generation=generation, workers=resolved.num_workers)
         store = f"{self.scratch.name}/store"
@@ -166,7 +166,12 @@ def _work(
         stop = StopRequest()
         stop.listen()
         run = open_run(
-            resolved, world.placement, worker_number=rank, stop=stop, clock=SystemClock()
+            resolved,
+            world.placement,
+            worker_number=rank,
+            launch=LAUNCH,
+            stop=stop,
+            clock=SystemClock(),
         )
         worlds = OneWorld(world)
         code = train_here(run, worlds)

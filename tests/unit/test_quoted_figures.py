@@ -26,6 +26,7 @@ HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 UNITS = "s|ms|h|min|minutes|hours|days|%|GB|GiB|MB|MiB|KB|TB|PB|requests/s|tokens/s"
 FIGURE = re.compile(rf"(?<![\w.#/-])\$?(\d[\d,]*(?:\.\d+)?(?:e-?\d+)?)( ?(?:{UNITS}))?(?![\w/])")
 NOT_MEASURED = {
+    "no-sample-is-lost": {"20": "headway.state.heartbeat:EACH_SECONDS"},
     "README": {"0.1": "the version", "3.11": "of Python"},
     "kubernetes-objects": {
         **dict.fromkeys(("1.30", "1.31", "1.33", "1.34"), "versions of Kubernetes"),

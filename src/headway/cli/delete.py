@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,6 @@ from headway.cli.output import hint, say, warn
 if TYPE_CHECKING:
     from headway.cli.target_run import TargetRun
     from headway.cli.uploads import Uploads
-    from headway.state.run_directory import RunDirectory
 
 ALL_SAVED = "with all that it saved"
 
@@ -103,27 +101,25 @@ def _deletion(name: str, on: str | None, uploaded: bool) -> Deletion:
     from headway.errors import StillRunning
     from headway.state.checkpoints import steps_saved
     from headway.state.find_run import find_run
+    from headway.state.heartbeat import require_alone
+    from headway.state.removal import remove_run
     from headway.state.status import read_status
 
     if (there := target_run(name, on, Path.cwd())) is not None:
         return _deletion_of_preparation(there, uploaded) or deletion_on(there)
-    directory = find_run(name, Path.cwd())
-    if read_status(directory, SystemClock().now()).state in ("starting", "running"):
+    directory, clock = find_run(name, Path.cwd()), SystemClock()
+    if read_status(directory, clock.now()).state in ("starting", "running"):
         raise StillRunning(f"run {directory.name} is still running", f"headway stop {name}")
     saved = steps_saved(directory)
     what = f"{directory.location} with checkpoints of steps {', '.join(map(str, saved)) or 'none'}"
 
+    require_alone(directory, clock, "wait a minute or two")
+
     def delete() -> None:
-        _remove(directory)
+        remove_run(directory, clock)
         say(f"deleted {what}")
 
     return Deletion(what, delete)
-
-
-def _remove(directory: RunDirectory) -> None:
-    """Also what is cached of it on this machine."""
-    directory.store.remove("")
-    shutil.rmtree(directory.local, ignore_errors=True)
 
 
 def _deletion_of_preparation(there: TargetRun, uploaded: bool) -> Deletion | None:
@@ -194,10 +190,13 @@ def delete_on(run: TargetRun) -> None:
 
 def delete_saved(run: TargetRun) -> bool:
     """Returns whether anything was saved."""
+    from headway.clock import SystemClock
+    from headway.state.removal import remove_run
     from headway.state.run_directory import RunDirectory
 
-    was_saved = RunDirectory.exists(run.location)
-    _remove(RunDirectory(run.location))
+    was_saved, directory = RunDirectory.exists(run.location), RunDirectory(run.location)
+    if directory.store.children(""):
+        remove_run(directory, SystemClock())
     return was_saved
 
 

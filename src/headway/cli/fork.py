@@ -49,7 +49,7 @@ def fork(
     found, manifest = find_checkpoint(source, step)
     origin = {"run": source.location, "step": manifest.step}
     directory = RunDirectory(location)
-    take_over(source, found, manifest, directory, changed)
+    take_over(source, found, manifest, directory, changed, SystemClock())
     directory.write_spec(
         before.model_copy(update={"name": new, "run": changed, "run_directory": location})
     )

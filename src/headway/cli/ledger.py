@@ -7,7 +7,7 @@ from pathlib import Path
 
 from headway.cli.command_group import ExampleCommand, plain_app
 from headway.cli.options import JsonOption, OnOption, RunArgument
-from headway.cli.output import print_json
+from headway.cli.output import print_json, warn
 
 app = plain_app(help="Prove which samples a run consumed.", no_args_is_help=True)
 
@@ -37,9 +37,11 @@ def verify(run: RunArgument = None, on: OnOption = None, json_: JsonOption = Fal
         "Headway records the samples that it feeds to a model, and a script reads its own",
         "headway status shows its steps, if it writes a heartbeat",
     )
+    records, count = directory.ledger.read()[0], directory.ledger.num_damaged
+    damaged = f"{count} damaged lines of it are left out" if count else None
     forked = directory.record().get("forked_from")
     base = forked["step"] if forked else 0
-    verdict = verify_ledger(directory.ledger.read()[0], base)
+    verdict = verify_ledger(records, base)
     newest = max(steps_saved(directory), default=0)
     if verdict.breach is None and newest > base + verdict.steps:
         end = f"its end: step {newest} is saved, and the ledger stops at {base + verdict.steps}"
@@ -55,5 +57,7 @@ def verify(run: RunArgument = None, on: OnOption = None, json_: JsonOption = Fal
             f"{generations}, {verdict.redone} steps repeated, "
             f"{verdict.not_learned} consumed but not learned"
         )
+        if damaged is not None:
+            warn(damaged)
     if verdict.breach is not None:
-        raise CheckFailed(f"the ledger of {directory.name} is broken at {verdict.breach}")
+        raise CheckFailed(f"the ledger of {directory.name} is broken at {verdict.breach}", damaged)

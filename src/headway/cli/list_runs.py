@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from headway.cli.options import JsonOption, OnOption
-from headway.cli.output import print_json, print_table, say, short_age, short_loss
+from headway.cli.output import print_json, print_table, say, short_age, short_loss, warn
 from headway.clock import seconds_of
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def list_runs(on: OnOption = None, json_: JsonOption = False) -> None:
         return
     folder = find.runs_folder(Path.cwd())
     now = SystemClock().now()
-    there = find.list_runs(folder)
+    there = find.list_runs(folder, warn)
     found = [read_status(directory, now) for directory in there]
     if json_:
         print_json([status.as_json() for status in found])

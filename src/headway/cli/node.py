@@ -28,22 +28,15 @@ TERMINATION_BYTES = 4096
 def node() -> None:
     """Run one node of a run (used in the pods of headway run --on).
 
-    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_COORDINATOR, HEADWAY_KEY,
-    HEADWAY_POD, JOB_COMPLETION_INDEX; of a script, HEADWAY_ADDRESS; with a cache of compiled code,
-    HEADWAY_COMPILED_KEY and HEADWAY_STORAGE."""
+    Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_LAUNCH, HEADWAY_COORDINATOR,
+    HEADWAY_KEY, HEADWAY_POD, JOB_COMPLETION_INDEX; of a script, HEADWAY_ADDRESS; with a cache of
+    compiled code, HEADWAY_COMPILED_KEY and HEADWAY_STORAGE."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
     from headway.kube.versions import require_launchers_version
     from headway.launch.node_run import NodeRun, NodeSettings
     from headway.state.run_directory import given_spec
 
-    settings = NodeSettings(
-        pod=os.environ["HEADWAY_POD"],
-        index=int(os.environ["JOB_COMPLETION_INDEX"]),
-        coordinator=os.environ["HEADWAY_COORDINATOR"],
-        key=Path(os.environ["HEADWAY_KEY"]),
-        script=_script_place(),
-    )
     # Before anything that takes long: as the first process of a pod it has no default handler.
     asked: list[int] = []
     run: NodeRun | None = None
@@ -57,6 +50,14 @@ def node() -> None:
     signal.signal(signal.SIGINT, leave)
     try:
         require_launchers_version()
+        settings = NodeSettings(
+            pod=os.environ["HEADWAY_POD"],
+            index=int(os.environ["JOB_COMPLETION_INDEX"]),
+            launch=os.environ["HEADWAY_LAUNCH"],
+            coordinator=os.environ["HEADWAY_COORDINATOR"],
+            key=Path(os.environ["HEADWAY_KEY"]),
+            script=_script_place(),
+        )
         resolved = given_spec()
         if resolved is None:
             raise BadInput(

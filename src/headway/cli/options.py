@@ -62,6 +62,14 @@ AllowUnreadableOption = Annotated[
     bool,
     typer.Option("--allow-unreadable", help="Accept sources most of whose records have no text."),
 ]
+TakeOverOption = Annotated[
+    bool,
+    typer.Option(
+        "--take-over",
+        help="Also of a run that another machine trains, as far as is known here: if that still "
+        "lives, it saves nothing any more.",
+    ),
+]
 OnOption = Annotated[
     str | None,
     typer.Option(

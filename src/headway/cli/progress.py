@@ -11,6 +11,7 @@ from headway.cli.members import newest_launch, stuck_text
 from headway.cli.output import say, short_count, short_loss, short_time
 from headway.cli.run_frame import Frame, Trend, frame_lines
 from headway.cli.terminal import LiveArea, can_redraw
+from headway.state.event_order import in_order
 from headway.state.record_log import FileLog
 from headway.state.time_left import TimeLeft
 
@@ -102,7 +103,7 @@ class RunProgress:
         """Called several times a second."""
         events, self.events_read = self.directory.events.read(self.events_read)
         seen, self.launcher_read = self.directory.launcher.read(self.launcher_read)
-        for event in sorted([*seen, *events], key=lambda event: str(event["time"])):
+        for event in in_order(seen, events):
             self.time_left.event(event)
             self._event(event)
         if self.stuck and self.clock.monotonic() - self.stuck_at >= FOLD_SECONDS:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import OnOption, RunArgument
+from headway.cli.options import OnOption, RunArgument, TakeOverOption
 from headway.errors import BadInput, StillRunning
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def resume(
         ),
     ] = None,
     on: OnOption = None,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Resume a stopped run, with its settings, from its newest good checkpoint."""
     from headway.cli.run import start
@@ -39,7 +40,8 @@ def resume(
     resolved = directory.read_spec()
     # The spec in the directory counts, not the run file, which may have changed.
     loaded = Loaded(resolved.run, Path(resolved.folder), Located({}))
-    start(loaded, nodes, False, directory.location, else_nodes=resolved.nodes)
+    nodes_before = resolved.nodes
+    start(loaded, nodes, False, directory.location, nodes_before, takes_over=take_over)
 
 
 def _resume_on(run: TargetRun, nodes: int | None) -> None:

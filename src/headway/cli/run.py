@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import Output, RunFileArgument, SetOption
+from headway.cli.options import Output, RunFileArgument, SetOption, TakeOverOption
 from headway.cli.output import hint, say
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def run(
             help="Start even if headway plan says that it does not fit or costs too much.",
         ),
     ] = False,
+    take_over: TakeOverOption = False,
 ) -> None:
     """Train from a run file, here or on a target. The same command resumes the run.
 
@@ -86,11 +87,13 @@ def run(
         warm_on(loaded, run_file, set_ or [], on, nodes, extend)
         return
     if on is not None:
+        if take_over:
+            raise BadInput("--take-over is for a run here; on a target, the newest launch waits")
         from headway.cli.target_launch import launch_on
 
         launch_on(loaded, on, nodes, extend, anyway)
         return
-    start(loaded, nodes, extend, anyway=anyway)
+    start(loaded, nodes, extend, anyway=anyway, takes_over=take_over)
 
 
 def start(
@@ -100,9 +103,10 @@ def start(
     location: str | None = None,
     else_nodes: int = 1,
     anyway: bool = True,
+    takes_over: bool = False,
 ) -> None:
     """Exits with the run's exit code."""
-    _, code = train_here(loaded, nodes, extend, location, else_nodes, anyway)
+    _, code = train_here(loaded, nodes, extend, location, else_nodes, anyway, takes_over)
     raise typer.Exit(int(code))
 
 
@@ -113,11 +117,12 @@ def train_here(
     location: str | None = None,
     else_nodes: int = 1,
     anyway: bool = True,
+    takes_over: bool = False,
 ) -> tuple[str, Exit]:
     """Prepares, resolves and trains. Returns the run directory and DONE or STOPPED. `location` is
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
     that of the last `headway scale`, else `else_nodes`. `anyway`: also what does not fit by its
-    plan."""
+    plan. `takes_over`: also what shows elsewhere that it is being trained."""
     from headway.cli.device_check import require_devices_here, resolved_for
     from headway.cli.hub_pins import spec_before, with_hub_commits
     from headway.cli.model_shape import known_parameters, known_workload
@@ -183,7 +188,7 @@ def train_here(
         )
         directory = RunDirectory.create(location, SystemClock())
         _note_start(loaded, location, code, nodes, sets.train)
-        return location, _train(resolved, directory)
+        return location, _train(resolved, directory, takes_over)
 
 
 def _note_start(
@@ -209,7 +214,7 @@ def nodes_left_by_scale(directory: RunDirectory) -> int | None:
     return wanted
 
 
-def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
+def _train(resolved: Resolved, directory: RunDirectory, takes_over: bool) -> Exit:
     from headway.cli.progress import RunProgress
     from headway.cli.run_summary import next_commands, saved_so_far, show_summary
     from headway.cli.script_progress import ScriptProgress
@@ -217,7 +222,7 @@ def _train(resolved: Resolved, directory: RunDirectory) -> Exit:
     from headway.errors import Exit, RunFailed
     from headway.launch.local_run import LocalRun
 
-    local = LocalRun(resolved, directory, SystemClock())
+    local = LocalRun(resolved, directory, SystemClock(), takes_over=takes_over)
     shown = ScriptProgress if resolved.is_script else RunProgress
     progress = shown(directory, SystemClock())
     saving = "waiting for the script to end" if resolved.is_script else "saving, then stopping"

@@ -202,6 +202,9 @@ def _lines(
     lines += _happened(as_typed, events, found, launch)
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway events shows why)"))
+    if found.damaged_lines:
+        several = "s are" if found.damaged_lines > 1 else " is"
+        lines.append(("damaged", f"{found.damaged_lines} line{several} damaged and left out"))
     if found.checkpoint_step is not None:
         age = found.checkpoint_age_seconds
         ago = f", {short_time(age)} ago" if age is not None else ""

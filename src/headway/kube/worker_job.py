@@ -12,6 +12,7 @@ from headway.kube.names import (
     COMPILED_FOLDER,
     COMPILED_KEY,
     COMPILED_SECRET,
+    CONTROLLER_UIDS,
     ELASTIC,
     FETCHED,
     GATE,
@@ -208,6 +209,7 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         variable("HEADWAY_KEY", KEY),
         variable_from_field("HEADWAY_POD", "metadata.name"),
         variable_from_field("HEADWAY_POD_UID", "metadata.uid"),
+        variable_from_field("HEADWAY_LAUNCH", f"metadata.labels['{CONTROLLER_UIDS[0]}']"),
         # Names of pods do not resolve; and on the host's network the address is the machine's.
         *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if resolved.is_script else []),
         *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) or keeps else []),

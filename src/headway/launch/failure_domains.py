@@ -10,7 +10,7 @@ from pathlib import Path
 
 from headway.launch.worker_exit import is_failure, is_loss
 from headway.spec.resolve import Resolved
-from headway.state.checkpoints import found_checkpoints
+from headway.state.checkpoints import saved_checkpoints
 from headway.state.rewinds import step_after
 from headway.state.run_directory import RunDirectory
 
@@ -274,7 +274,7 @@ class FailureDomain:
 def last_saved(directory: RunDirectory) -> Saved | None:
     """The last checkpoint visible from this machine; None: the store cannot be reached."""
     try:
-        found = found_checkpoints(directory)
+        found = saved_checkpoints(directory)
     except OSError:
         return None
     return max(((one.generation, one.step) for one in found), default=NOTHING_SAVED)

@@ -50,7 +50,7 @@ from headway.launch.scarcity import (
 )
 from headway.launch.scarcity_calls import carry_out
 from headway.member.coordinator.record import GenerationRecord
-from headway.state.generations import next_generation
+from headway.state.chain import Chain
 from headway.state.run_history import HistoryReader
 from headway.state.status import spent_seconds
 
@@ -157,7 +157,8 @@ class JobKeeper:
             self._pods.replacements.remember(events)
             if self._scarcity is not None:
                 self._scarcity.remember(self.history.read().events)
-            newest = next_generation(directory) - 1
+            link = Chain(directory).last()
+            newest = link.begun if link is not None else 0
             # Else the keeper before was lost between its launch and the first record of it.
             is_recorded = self._record.read().generation.number >= newest
             self._notes.note("coordinator_lost", how="its pod was replaced")

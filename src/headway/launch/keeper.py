@@ -31,7 +31,7 @@ from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object
 from headway.kube.node_prices import NodePrices
 from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.job_keeper import JobKeeper
-from headway.launch.keeper_notes import KeeperNotes
+from headway.launch.keeper_notes import KeeperNotes, token_of
 from headway.launch.kube_events import KubeEvents
 from headway.launch.lease import LeaseKeeper
 from headway.launch.pod_keeper import KeptCoordinator, PodKeeper
@@ -40,6 +40,7 @@ from headway.launch.scarcity import ScarcityRules
 from headway.member.coordinator.record import GenerationRecord
 from headway.member.protocol.sockets import bound_to
 from headway.spec.resolve import Resolved
+from headway.state.heartbeat import SignsOfLife
 from headway.state.run_directory import RunDirectory
 from headway.state.store import is_refusal
 
@@ -141,6 +142,8 @@ class Keeper:
             # They come back while the run's files are read.
             coordinator.act(None)
         after = self._note_launch(job, coordinator if has_members else None)
+        token = token_of(self.job.launch or "")
+        stack.enter_context(SignsOfLife(self.directory, token, self.clock))
         events = KubeEvents(
             self.kube,
             job,

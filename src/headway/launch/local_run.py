@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from uuid import uuid4
 
-from headway.clock import Clock
+from headway.clock import Clock, stamp
 from headway.errors import Exit, RunFailed
 from headway.kube.coordinator_set import fewest_domains
 from headway.launch.coordinator_process import CoordinatorProcess
@@ -31,12 +32,14 @@ from headway.member.protocol.messages import MAX_WORKERS
 from headway.memory_limits import Memory
 from headway.plan.memory_need import less_memory, needed_and_present
 from headway.spec.resolve import Resolved
-from headway.state.generations import next_generation
+from headway.state.chain import Chain
+from headway.state.heartbeat import SignsOfLife, require_alone
 from headway.state.rewinds import step_after
 from headway.state.run_directory import Journal, RunDirectory
 
 NEW_SECONDS = 0.9
 """Less than the coordinator waits before it lets somebody join those who have the run's state."""
+INSIST = "wait a minute or two, or repeat the command with --take-over"
 LEFT_SECONDS = 2.0
 """Wait, after a worker has left, for the others to leave as well."""
 STOP_SECONDS = 300.0
@@ -60,8 +63,12 @@ class LocalRun(Supervisor):
         clock: Clock,
         fork_server: Sequence[str] | None = None,
         memory: Memory | None = None,
+        takes_over: bool = False,
     ) -> None:
+        """`takes_over`: also from a launcher that shows elsewhere that it is alive."""
         super().__init__(resolved, directory, clock, _node_name, fork_server, memory or Memory())
+        self.launch = uuid4().hex
+        self._takes_over = takes_over
         self.journal = Journal(directory.launcher, clock)
         self.stop_asked_at: float | None = None
         self.stop_at_once = False
@@ -81,10 +88,14 @@ class LocalRun(Supervisor):
             lock = stack.enter_context(directory.held())
             scratch = stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-"))
             self.workers.scratch = Path(scratch)
+            if not self._takes_over:
+                require_alone(directory, self.clock, INSIST)
+            start = Chain(directory, self.launch).start(stamp(self.clock.now()))
+            stack.enter_context(SignsOfLife(directory, self.launch, self.clock))
             directory.write_spec(resolved)
             if directory.wanted_nodes() != resolved.nodes:  # else the next start is to find it, too
                 directory.forget_wanted_nodes()
-            self.generation = next_generation(directory)
+            self.generation = self.journal.generation = start.generation
             self._metrics_start = directory.here().metrics.read()[1]
             self.journal.note(
                 "launched",

@@ -41,6 +41,8 @@ class NodeSettings:
     pod: str
     """Its name, which no other pod of the run has ever had."""
     index: int
+    launch: str
+    """Token of the start that it belongs to: the id of its Job."""
     coordinator: str
     key: Path
     script: ScriptPlace | None = None
@@ -67,6 +69,7 @@ class NodeRun(Supervisor):
             resolved, directory, clock, lambda _: settings.pod, fork_server, memory or Memory()
         )
         self.settings = settings
+        self.launch = settings.launch
         self.is_leaving = False
         self._say = say
         self._compile_cache = compile_cache

@@ -105,6 +105,8 @@ class Supervisor(ABC):
         self.directory = directory
         self.clock = clock
         self.memory = memory
+        self.launch = ""
+        """Token of this start, by which its workers write to the run's chain."""
         self.generation = 0
         self.workers = WorkerProcesses(
             directory, clock, self._worker_environment, node_name, memory, resolved.is_script
@@ -208,6 +210,7 @@ class Supervisor(ABC):
     def _worker_environment(self, worker: WorkerProcess, store: Path) -> dict[str, str]:
         environment = {
             **self._environment(self.resolved.packages),
+            "HEADWAY_LAUNCH": self.launch,
             "HEADWAY_RANK": str(self._rank(worker)),
             "HEADWAY_DEVICE": str(self._device(worker)),
             "HEADWAY_STEPS": str(worker.steps_file),

@@ -23,7 +23,7 @@ step before its first heartbeat and that of the newest. A start whose child neve
 file.
 
 Rank 0's worker writes into the run directory the record of its generation
-(`state.generations.begin_generation`, first step 0), records of steps from heartbeats (step,
+(`state.chain`, first step 0), records of steps from heartbeats (step,
 generation, time, seconds, data_seconds 0; loss and tokens_per_second null), and these events:
 
     started    once its child runs: generation, workers, device, step; neutral values of what a

@@ -10,12 +10,12 @@ from threading import Thread
 
 import msgspec
 
-from headway.clock import Clock
+from headway.clock import Clock, stamp
 from headway.errors import Exit, HeadwayError
 from headway.script.ending import has_finished, is_untried
 from headway.script.heartbeat import READ_SECONDS, HeartbeatFile, ScriptHeartbeat, StepRecords
 from headway.script.place import Place
-from headway.state.generations import begin_generation, generation_numbers
+from headway.state.chain import Chain
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.train.outages import outage_is_loss, outage_restarts
 from headway.train.steps_file import StepsFile
@@ -55,6 +55,7 @@ class RunRecord:
     ) -> None:
         """`environment`: that of this worker."""
         self._directory, self._clock = directory, clock
+        self._chain = Chain(directory, environment["HEADWAY_LAUNCH"])
         self._generation, self._place = generation, place
         self._journal = Journal(directory.events, clock)
         self._is_leader = place.rank == 0
@@ -77,17 +78,16 @@ class RunRecord:
         with outage_restarts(self._directory), outage_is_loss():
             history = self._read_history()
             if not history.has_finished:
-                begin_generation(
-                    self._directory,
+                self._chain.begin(
                     self._generation,
                     0,  # a script may begin anywhere
                     self._place.num_workers,
-                    self._clock.now(),
+                    stamp(self._clock.now()),
                 )
         return history
 
     def _read_history(self) -> ScriptHistory:
-        begun = generation_numbers(self._directory)
+        last = self._chain.last()
         # Of a launcher on this machine also what has not reached the store yet.
         events = [*self._directory.history(), *self._directory.here().launcher.read()[0]]
 
@@ -98,8 +98,8 @@ class RunRecord:
 
         first = max(of("launched"), default=0)
         return ScriptHistory(
-            num_generations=len(begun),
-            is_untried=is_untried(first, begun, of("cut_short")),
+            num_generations=last.begun if last is not None else 0,
+            is_untried=is_untried(first, self._chain.beginnings_since(first), of("cut_short")),
             has_finished=has_finished(first, of("finished")),
         )
 

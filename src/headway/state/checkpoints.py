@@ -5,14 +5,14 @@
         rank-0.json          what is in it; written after it
         manifest.json        written last: all of the above with sizes and digests, and all scalars
 
-Without a manifest there is no checkpoint. Every (step, generation) has its own folder, so no file
-is ever overwritten.
+Without a manifest there is no checkpoint, and none counts that the run's chain does not keep
+(`chain`). Every (step, generation) has its own folder, so no file is ever overwritten.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import inf
 from typing import Annotated, Any, Literal
@@ -20,11 +20,12 @@ from typing import Annotated, Any, Literal
 import xxhash
 from pydantic import Field, ValidationError
 
+from headway.clock import Clock, stamp
 from headway.errors import NotFound
 from headway.spec.run_file import KeepConfig, RunFile
 from headway.spec.run_identity import identity_digest
 from headway.spec.section import Section
-from headway.state.generations import Begun, Fences, taken_over_by
+from headway.state.chain import Chain, KeptCheckpoint, Link, machine
 from headway.state.run_directory import MODEL, RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import READ_BYTES, StoredFile, WholeFile, content_is_right
@@ -119,6 +120,15 @@ class FoundCheckpoint:
         return folder_of(self.step, self.generation)
 
 
+@dataclass(frozen=True)
+class Unusable:
+    """A checkpoint that counts, and why it cannot be used."""
+
+    words: str
+    is_missing: bool = False
+    """Whether something of it is not there; else its content is wrong."""
+
+
 def folder_of(step: int, generation: int) -> str:
     return f"{FOLDER}/step-{step:08d}.g{generation:06d}"
 
@@ -135,52 +145,34 @@ def found_folders(directory: RunDirectory) -> list[FoundCheckpoint]:
     return sorted(found, key=lambda one: (one.step, one.generation), reverse=True)
 
 
-def found_checkpoints(directory: RunDirectory) -> list[FoundCheckpoint]:
-    """Saves that have a manifest."""
-    return [found for found in found_folders(directory) if found.has_manifest]
+def saved_checkpoints(directory: RunDirectory) -> list[FoundCheckpoint]:
+    """The checkpoints that count, newest first."""
+    link = Chain(directory).last()
+    kept = link.keeps if link is not None else ()
+    return [FoundCheckpoint(*one.name) for one in newest_first(kept)]
 
 
 def steps_saved(directory: RunDirectory) -> list[int]:
-    """Steps with a checkpoint that is not fenced, oldest first."""
-    found = found_checkpoints(directory)
-    known = fences_of(directory, found)
-    return sorted({f.step for f in found if not fenced(f, known)})
+    """Steps with a checkpoint, oldest first."""
+    return sorted({found.step for found in saved_checkpoints(directory)})
 
 
 def newest_saved(directory: RunDirectory) -> FoundCheckpoint | None:
-    """The newest checkpoint that is not fenced."""
-    fences = Fences(directory)
-    for found in found_checkpoints(directory):
-        if not fenced(found, fences.of([found.generation])):
-            return found
-    return None
+    return next(iter(saved_checkpoints(directory)), None)
 
 
-def fences_of(directory: RunDirectory, found: Sequence[FoundCheckpoint]) -> Sequence[Begun]:
-    """The generations that decide which of these count."""
-    return Fences(directory).of(one.generation for one in found) if found else []
-
-
-def fenced(found: FoundCheckpoint, known: Sequence[Begun]) -> str | None:
-    """Why a checkpoint of an older generation does not count, or None."""
-    later = taken_over_by(known, found.generation)
-    if later is not None and found.step > later.first_step:
-        return (
-            f"generation {found.generation} wrote it, but generation {later.generation} resumed "
-            f"from step {later.first_step} without it"
-        )
-    return None
-
-
-def counts(found: FoundCheckpoint, directory: RunDirectory) -> bool:
-    """Whether it is finished and not fenced."""
-    return found.has_manifest and not fenced(found, fences_of(directory, [found]))
-
-
-def write_manifest(store: Store, folder: str, manifest: CheckpointManifest) -> None:
-    """Completes the checkpoint."""
+def write_manifest(store: Store, folder: str, manifest: CheckpointManifest) -> KeptCheckpoint:
+    """Complete the checkpoint. It counts once it is in the chain."""
     sealed = manifest.model_copy(update={"digest": _digest_of(manifest)})
     store.write(f"{folder}/{MANIFEST}", sealed.model_dump_json(indent=1).encode() + b"\n")
+    return KeptCheckpoint(
+        step=sealed.step,
+        generation=sealed.generation,
+        digest=sealed.digest,
+        validation_loss=sealed.validation_loss,
+        sample=sealed.scalars.get(SAMPLE),
+        by=machine(),
+    )
 
 
 def _digest_of(manifest: CheckpointManifest) -> str:
@@ -188,49 +180,57 @@ def _digest_of(manifest: CheckpointManifest) -> str:
     return xxhash.xxh3_128_hexdigest(text.encode())
 
 
-def read_manifest(directory: RunDirectory, found: FoundCheckpoint) -> CheckpointManifest | str:
-    """The manifest, or the reason why it is unusable."""
+def read_manifest(
+    directory: RunDirectory, step: int, generation: int
+) -> CheckpointManifest | Unusable:
+    folder = folder_of(step, generation)
     try:
-        content = directory.store.read(f"{found.folder}/{MANIFEST}")
+        content = directory.store.read(f"{folder}/{MANIFEST}")
         manifest = CheckpointManifest.model_validate_json(content)
     except ValidationError as error:
-        return f"its manifest is damaged: {error.errors()[0]['msg']}"
+        return Unusable(f"its manifest is damaged: {error.errors()[0]['msg']}")
     except FileNotFoundError:
-        return "its manifest is missing"
-    if (manifest.step, manifest.generation) != (found.step, found.generation):
-        return f"its manifest belongs to step {manifest.step}, generation {manifest.generation}"
+        return Unusable("its manifest is missing", is_missing=True)
+    if (manifest.step, manifest.generation) != (step, generation):
+        return Unusable(
+            f"its manifest belongs to step {manifest.step}, generation {manifest.generation}"
+        )
     if manifest.digest != _digest_of(manifest):
-        return "its manifest is damaged: wrong digest"
+        return Unusable("its manifest is damaged: wrong digest")
     return manifest
 
 
-def size_problem(store: Store, folder: str, manifest: CheckpointManifest) -> str | None:
-    """The first file whose size is wrong, as a message, or None."""
+def size_problem(store: Store, folder: str, manifest: CheckpointManifest) -> Unusable | None:
+    """Return what is wrong with the first file whose size is."""
     for name, stored in manifest.files.items():
         size = store.size(f"{folder}/{name}")
         if size is None:
-            return f"{name} is missing"
+            return Unusable(f"{name} is missing", is_missing=True)
         if size != stored.size:
-            return f"{name} has {size} bytes, expected {stored.size}"
+            return Unusable(f"{name} has {size} bytes, expected {stored.size}")
     return None
 
 
+def look_at(directory: RunDirectory, kept: KeptCheckpoint) -> CheckpointManifest | Unusable:
+    """Return the manifest of a checkpoint whose files are there and have the right sizes."""
+    manifest = read_manifest(directory, *kept.name)
+    if isinstance(manifest, CheckpointManifest):
+        if manifest.digest != kept.digest:
+            return Unusable("its manifest is not the one that was recorded")
+        return size_problem(directory.store, folder_of(*kept.name), manifest) or manifest
+    return manifest
+
+
 def candidates(
-    directory: RunDirectory, step: int | None = None
-) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str]]:
-    """Newest first, each with its manifest, or with the reason why it is unusable."""
-    folders = found_folders(directory)
-    known = fences_of(directory, folders)
-    for found in folders:
-        if step is not None and found.step != step:
-            continue
-        problem = fenced(found, known)
-        if not found.has_manifest:
-            problem = "it has no manifest: the save was not finished"
-        manifest = problem or read_manifest(directory, found)
-        if isinstance(manifest, CheckpointManifest):
-            manifest = size_problem(directory.store, found.folder, manifest) or manifest
-        yield found, manifest
+    directory: RunDirectory, link: Link | None
+) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | Unusable]]:
+    """Yield the checkpoints that count, newest first."""
+    for kept in newest_first(link.keeps if link is not None else ()):
+        yield FoundCheckpoint(*kept.name), look_at(directory, kept)
+
+
+def newest_first(keeps: Iterable[KeptCheckpoint]) -> list[KeptCheckpoint]:
+    return sorted(keeps, key=lambda kept: kept.name, reverse=True)
 
 
 def find_checkpoint(
@@ -238,7 +238,9 @@ def find_checkpoint(
 ) -> tuple[FoundCheckpoint, CheckpointManifest]:
     """The newest intact checkpoint, or the one at `step`, with its content verified."""
     wrong = []
-    for found, manifest in candidates(directory, step):
+    for found, manifest in candidates(directory, Chain(directory).last()):
+        if step is not None and found.step != step:
+            continue
         if isinstance(manifest, CheckpointManifest):
             bad = [
                 name
@@ -247,8 +249,8 @@ def find_checkpoint(
             ]
             if not bad:
                 return found, manifest
-            manifest = f"{bad[0]} is damaged: wrong digest"
-        wrong.append(f"{found.folder}: {manifest}")
+            manifest = Unusable(f"{bad[0]} is damaged: wrong digest")
+        wrong.append(f"{found.folder}: {manifest.words}")
     if wrong:
         raise NotFound(f"run {directory.name} has no intact checkpoint:\n  " + "\n  ".join(wrong))
     steps = steps_saved(directory)
@@ -266,6 +268,7 @@ def take_over(
     manifest: CheckpointManifest,
     into: RunDirectory,
     run: RunFile,
+    clock: Clock,
 ) -> None:
     """Copies a checkpoint of one run into another, as its starting point: generation 0."""
     folder = folder_of(found.step, 0)
@@ -280,50 +283,42 @@ def take_over(
     taken = manifest.model_copy(
         update={"generation": 0, "run": into.name, "identity": identity_digest(run)}
     )
-    write_manifest(into.store, folder, taken)
+    kept = write_manifest(into.store, folder, taken)
+    Chain(into).adopt(kept, stamp(clock.now()))
 
 
-def superseded(
-    manifests: list[CheckpointManifest],
-    known: Sequence[Begun],
-    keep: KeepConfig,
-    settled_step: float = inf,
-) -> list[CheckpointManifest]:
-    """Checkpoints to delete: neither among the last, nor the best, nor a milestone. A milestone is
-    the first one since a step of `keep.every`: it comes later if another was being written then.
+def retained(
+    keeps: Iterable[KeptCheckpoint], keep: KeepConfig, settled_step: float = inf
+) -> tuple[KeptCheckpoint, ...]:
+    """Return those that stay: the last, the best, and the milestones. A milestone is the first one
+    since a step of `keep.every`: it comes later if another was being written then.
 
-    Fenced checkpoints are deleted, and never displace valid ones. A checkpoint beyond
-    `settled_step` is kept, and displaces none: it may still be fenced. Of two generations' saves of
-    the same step, the newer is kept.
+    A checkpoint beyond `settled_step` stays, and displaces none: the next generation may begin
+    before it. Of two generations' saves of the same step, the newer stays.
     """
-    counting = [m for m in manifests if not fenced(FoundCheckpoint(m.step, m.generation), known)]
-    unsettled = {(m.step, m.generation) for m in counting if m.step > settled_step}
-    counting = [m for m in counting if m.step <= settled_step]
-    counting.sort(key=lambda m: (m.step, m.generation))
-    good = list({m.step: m for m in counting}.values())
-    measured = [m for m in good if m.validation_loss is not None]
-    best = [m for alike in _alike(measured) for m in sorted(alike, key=_by_loss)[: keep.best]]
+    counting = sorted(keeps, key=lambda kept: kept.name)
+    unsettled = [one for one in counting if one.step > settled_step]
+    good = list({one.step: one for one in counting if one.step <= settled_step}.values())
+    measured = [one for one in good if one.validation_loss is not None]
+    best = [one for alike in _alike(measured) for one in sorted(alike, key=_by_loss)[: keep.best]]
     # Newest first: of those since the same step the oldest remains.
-    milestones = {keep.every.newest_due(m.step): m for m in reversed(good)} if keep.every else {}
+    milestones = (
+        {keep.every.newest_due(one.step): one for one in reversed(good)} if keep.every else {}
+    )
     milestones.pop(0, None)
-    stay = {
-        *(m.step for m in good[-keep.last :]),
-        *(m.step for m in best),
-        *(m.step for m in milestones.values()),
-    }
-    kept = {(m.step, m.generation) for m in good if m.step in stay} | unsettled
-    return [m for m in manifests if (m.step, m.generation) not in kept]
+    stay = {one.name for one in (*good[-keep.last :], *best, *milestones.values())}
+    return (*(one for one in good if one.name in stay), *unsettled)
 
 
-def _alike(measured: list[CheckpointManifest]) -> Iterator[list[CheckpointManifest]]:
+def _alike(measured: list[KeptCheckpoint]) -> Iterator[list[KeptCheckpoint]]:
     """Groups whose losses are of the same sequences, and so can be compared."""
-    for sample in {m.scalars.get(SAMPLE) for m in measured}:
-        yield [m for m in measured if m.scalars.get(SAMPLE) == sample]
+    for sample in {one.sample for one in measured}:
+        yield [one for one in measured if one.sample == sample]
 
 
-def _by_loss(manifest: CheckpointManifest) -> tuple[float, int]:
-    assert manifest.validation_loss is not None
-    return manifest.validation_loss, -manifest.step
+def _by_loss(kept: KeptCheckpoint) -> tuple[float, int]:
+    assert kept.validation_loss is not None
+    return kept.validation_loss, -kept.step
 
 
 def drop(directory: RunDirectory, step: int, generation: int) -> None:
@@ -341,39 +336,17 @@ def clear_failed(directory: RunDirectory, step: int, generation: int) -> None:
             directory.store.remove(found.folder)
 
 
-class Retention:
-    """Applies retention, for a saver that does so again and again: what never changes is read
-    once. A run may keep hundreds of checkpoints, and have begun thousands of times."""
-
-    def __init__(self, directory: RunDirectory) -> None:
-        self._directory = directory
-        self._fences = Fences(directory)
-        self._manifests: dict[FoundCheckpoint, CheckpointManifest] = {}
-        """Without their tensors and files."""
-
-    def apply(self, keep: KeepConfig, generation: int, settled_step: float = inf) -> None:
-        """Deletes what is superseded, and unfinished saves of older generations. A damaged manifest
-        is kept for inspection until a generation has started without it."""
-        directory, folders = self._directory, found_folders(self._directory)
-        known = self._fences.of(found.generation for found in folders)
-        manifests = []
-        for found in folders:
-            if not found.has_manifest:
-                continue
-            manifest = self._manifests.get(found) or read_manifest(directory, found)
-            if isinstance(manifest, CheckpointManifest):
-                self._manifests[found] = manifest.model_copy(update={"tensors": {}, "files": {}})
-                manifests.append(manifest)
-            elif fenced(found, known):
-                drop(directory, found.step, found.generation)
-        for manifest in superseded(manifests, known, keep, settled_step):
-            drop(directory, manifest.step, manifest.generation)
-        if any(_is_left_over(found, generation) for found in folders):
-            for found in found_folders(directory):  # again: it may have been finished meanwhile
-                if _is_left_over(found, generation):
-                    directory.store.remove(found.folder)
-        self._fences.summarize()
-
-
-def _is_left_over(found: FoundCheckpoint, generation: int) -> bool:
-    return not found.has_manifest and found.generation < generation
+def clean_up(directory: RunDirectory, link: Link, generation: int) -> None:
+    """Delete what does not count any more: checkpoints that the link does not keep, and unfinished
+    saves of older generations. A checkpoint that a later generation was resumed without stays until
+    that generation has saved one beyond it."""
+    kept = {one.name for one in link.keeps}
+    own = [one.step for one in link.keeps if one.generation == generation]
+    saved_step = max(own, default=-1)
+    for found in found_folders(directory):
+        name = (found.step, found.generation)
+        is_behind = found.step < saved_step if found.generation == generation else True
+        if name in kept or found.generation > generation or not is_behind:
+            continue
+        if not found.has_manifest or found.step <= saved_step:
+            drop(directory, *name)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
-from headway.errors import NotFound
+from headway.errors import BadInput, NotFound
 from headway.spec.load import RUN_FILE, load_run
 from headway.spec.resolve import run_directory, runs_location
 from headway.state.run_directory import RunDirectory
@@ -45,8 +47,12 @@ def split_step(reference: str) -> tuple[str, int | None]:
     return (match[1], int(match[2])) if match else (reference, None)
 
 
-def list_runs(location: str) -> list[RunDirectory]:
-    return [
-        RunDirectory.open(f"{location}/{name.removesuffix('/run.json')}")
-        for name in Store(location).names_one_below("run.json")
-    ]
+def list_runs(location: str, warn: Callable[[str], None] = warnings.warn) -> list[RunDirectory]:
+    """`warn` is told of each that cannot be read."""
+    found = []
+    for name in Store(location).names_one_below("run.json"):
+        try:
+            found.append(RunDirectory.open(f"{location}/{name.removesuffix('/run.json')}"))
+        except BadInput as error:
+            warn(error.message)
+    return found

@@ -10,7 +10,6 @@ A record is never changed once written: rewinds.py decides which records count.
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from threading import Lock
 from typing import Protocol
 
+from headway.state import log_lines
 from headway.state.numbered_files import NumberedFiles
 from headway.state.rewinds import Record, without_stale
 from headway.state.store import NUM_REQUESTS, Store, in_parallel
@@ -56,6 +56,11 @@ class Log(Protocol):
             end = after
         return records, end
 
+    @property
+    def num_damaged(self) -> int:
+        """Lines that were read here and are damaged."""
+        ...
+
     def end(self) -> int:
         """The position after the newest record in the store."""
         ...
@@ -88,12 +93,13 @@ class FileLog(Log):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._lines = Lines(path.stem)
         self._pending: list[bytes] = []
         self._lock = Lock()  # training appends, the saver's thread flushes
 
     def append(self, *records: Record) -> None:
         with self._lock:
-            self._pending.extend(map(_line, records))
+            self._pending.extend(map(log_lines.encoded, records))
             with suppress(OSError):  # a full disk: retried with the next record
                 self._write()
 
@@ -135,7 +141,11 @@ class FileLog(Log):
                 left = piece_bytes if end is None else end - file.tell()
                 return file.read(min(piece_bytes, max(0, left)))
 
-            yield from _complete_lines(next_bytes, position)
+            yield from self._lines.complete(next_bytes, position)
+
+    @property
+    def num_damaged(self) -> int:
+        return self._lines.num_damaged
 
     def end(self) -> int:
         """Half a line may follow."""
@@ -168,7 +178,10 @@ class FileLog(Log):
         except FileNotFoundError:
             return None
         # A complete record without a newline counts: the newline is written before the next one.
-        records = without_stale(_records(data))
+        begin = max(0, size - block_bytes)
+        if begin:
+            data = data.partition(b"\n")[2]  # the first line is cut
+        records = without_stale(Lines(self.path.stem).records(data, begin))
         if not records and block_bytes < size:  # a line longer than the block
             return self.last(2 * block_bytes)
         return records[-1] if records else None
@@ -184,6 +197,11 @@ class ServedLog(Log):
     def __init__(self, store: Store, name: str) -> None:
         self.store = store
         self.name = name
+        self._lines = Lines(Path(name).stem)
+
+    @property
+    def num_damaged(self) -> int:
+        return self._lines.num_damaged
 
     def append(self, *records: Record) -> None:
         raise NotImplementedError(f"{self.store.location(self.name)} is written elsewhere")
@@ -202,7 +220,7 @@ class ServedLog(Log):
             length = min(PIECE_BYTES, last - start)
             return self.store.read_range(self.name, start, length) if length else b""
 
-        yield from _complete_lines(next_bytes, position)
+        yield from self._lines.complete(next_bytes, position)
 
     def end(self) -> int:
         """Half a line may be before it."""
@@ -234,6 +252,10 @@ class RememberedLog(Log):
         self._records: list[Record] = []
         self._position = 0
         self._lock = Lock()
+
+    @property
+    def num_damaged(self) -> int:
+        return self._log.num_damaged
 
     def append(self, *records: Record) -> None:
         raise NotImplementedError("a remembered log is read only")
@@ -279,6 +301,7 @@ class SegmentLog(Log):
         self.store = store
         self.name = name
         self.here = here
+        self._lines = Lines(name)
         self._pending: list[bytes] = []
         self._sending: list[bytes] = []
         self._files = NumberedFiles(store, name, 8, ".jsonl", is_gapless=True)
@@ -291,7 +314,7 @@ class SegmentLog(Log):
     def append(self, *records: Record) -> None:
         self.here.append(*records)
         with self._lock:
-            self._pending.extend(map(_line, records))
+            self._pending.extend(map(log_lines.encoded, records))
 
     def flush(self) -> None:
         with self._flushing:
@@ -327,7 +350,11 @@ class SegmentLog(Log):
             names = {number: name for number, name in names.items() if number <= end}
         contents = in_parallel(self.store.read, names.values(), NUM_REQUESTS)
         for number, content in zip(names, contents, strict=True):
-            yield _records(content), number
+            yield self._lines.records(content, segment=number), number
+
+    @property
+    def num_damaged(self) -> int:
+        return self._lines.num_damaged
 
     def last(self) -> Record | None:
         if self._last is not None:
@@ -339,7 +366,7 @@ class SegmentLog(Log):
 
     def _newest_of(self, names: dict[int, str]) -> tuple[int, Record] | None:
         for number, name in reversed(names.items()):
-            records = without_stale(_records(self.store.read(name)))
+            records = without_stale(self._lines.records(self.store.read(name), segment=number))
             if records:
                 return number, records[-1]
         return None
@@ -349,30 +376,36 @@ class SegmentLog(Log):
             self._sending, self._pending = [], []
 
 
-def _line(record: Record) -> bytes:
-    return (json.dumps(record, separators=(",", ":")) + "\n").encode()
+class Lines:
+    """The lines of one log, decoded; those that cannot be believed are left out, and known."""
 
+    def __init__(self, log: str) -> None:
+        self._log = log
+        self._damaged: set[tuple[int, int]] = set()
 
-def _complete_lines(
-    next_bytes: Callable[[], bytes], position: int
-) -> Iterator[tuple[list[Record], int]]:
-    """Records of the complete lines among bytes that start at `position`, as they come."""
-    rest = b""
-    while data := next_bytes():
-        lines, newline, rest = (rest + data).rpartition(b"\n")
-        position += len(lines) + len(newline)
-        yield _records(lines), position
+    @property
+    def num_damaged(self) -> int:
+        return len(self._damaged)
 
+    def records(self, data: bytes, position: int = 0, segment: int = 0) -> list[Record]:
+        """Of all complete lines from a position on: of half a line the checksum is wrong."""
+        records, at = [], position
+        for line in data.split(b"\n"):
+            if line:
+                record = log_lines.decoded(line, self._log)
+                if record is not None:
+                    records.append(record)
+                else:
+                    self._damaged.add((segment, at))
+            at += len(line) + 1
+        return records
 
-def _records(data: bytes) -> list[Record]:
-    """Of all complete lines: half a line lacks the last brace, so it is no JSON object."""
-    records = []
-    for line in data.splitlines():
-        try:
-            # Decoded here: json would look for other encodings in every line.
-            record = json.loads(line.decode("utf-8", "surrogatepass"))
-        except ValueError:
-            continue
-        if isinstance(record, dict):
-            records.append(record)
-    return records
+    def complete(
+        self, next_bytes: Callable[[], bytes], position: int
+    ) -> Iterator[tuple[list[Record], int]]:
+        """The complete lines among bytes that start at `position`, as they come."""
+        rest = b""
+        while data := next_bytes():
+            lines, newline, rest = (rest + data).rpartition(b"\n")
+            begin, position = position, position + len(lines) + len(newline)
+            yield self.records(lines, begin), position

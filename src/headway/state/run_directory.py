@@ -3,7 +3,8 @@
     run.json            format version, name, creation time, what it was forked from
     spec.json           the resolved run
     plan.json           what was planned at the newest start, if anything could be
-    generations/        0000/000001.json, ...: each start, and the step it began at
+    chain/              0000/000001.json, ...: who trains it, and which checkpoints count
+    owner.json          the launcher's sign of life
     summary.json        of the beginning of the logs, for a status; made of them at each save
     launcher.jsonl      events of the launcher: launched, failed, stopped
     events.jsonl        events of training: started, evaluated, saved, skipped, ...
@@ -50,6 +51,7 @@ from headway import __version__
 from headway.clock import Clock, stamp
 from headway.errors import BadInput, NotFound, StillRunning
 from headway.spec.resolve import Resolved
+from headway.state.event_order import in_order
 from headway.state.record_log import Log, SegmentLog, open_log
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.store import Store, is_refusal
@@ -143,7 +145,7 @@ class RunDirectory:
             **facts,
         }
         try:
-            directory.store.create(RECORD, (json.dumps(record, indent=2) + "\n").encode())
+            _create_record(directory.store, (json.dumps(record, indent=2) + "\n").encode())
         except OSError as error:
             raise BadInput(
                 f"{location} cannot be written: {error}",
@@ -173,8 +175,7 @@ class RunDirectory:
 
     def history(self) -> list[Record]:
         """Events of launcher and training, in order."""
-        records = [*self.launcher.read()[0], *self.events.read()[0]]
-        return sorted(records, key=lambda record: record["time"])
+        return in_order(self.launcher.read()[0], self.events.read()[0])
 
     def steps(self) -> list[Record]:
         """Metrics of every committed step, each once."""
@@ -250,6 +251,18 @@ class RunDirectory:
         return int((self.local / "lock").read_text() or 0) or None
 
 
+def _create_record(store: Store, content: bytes) -> None:
+    """Whoever makes the directory also proves that the store refuses to make a file twice: all that
+    keeps two starts of a run apart rests on that."""
+    if store.create(RECORD, content) and store.create(RECORD, content + b"\n"):
+        store.remove(RECORD)
+        raise BadInput(
+            f"{store.root} cannot be used: its storage ignores If-None-Match and overwrites what "
+            "was to be created, so two starts of a run could not be told apart",
+            "use storage with conditional writes (If-None-Match), or a file system",
+        )
+
+
 def given_spec() -> Resolved | None:
     """The run from the pod's ConfigMap, None outside of pods. Not from the storage: others can
     write there, and must not decide what runs here."""
@@ -264,11 +277,14 @@ class Journal:
     def __init__(self, log: Log, clock: Clock) -> None:
         self.log = log
         self.clock = clock
+        self.generation: int | None = None
+        """Of whoever notes: a launcher's first one, or a leader's own."""
         self._lock = Lock()
         self._is_owed = self._is_sending = False
 
     def note(self, event: str, **facts: Any) -> None:
-        self.log.append({"time": stamp(self.clock.now()), "event": event, **facts})
+        begun = {} if self.generation is None else {"generation": self.generation}
+        self.log.append({"time": stamp(self.clock.now()), "event": event, **begun, **facts})
         if isinstance(self.log, SegmentLog):
             with self._lock:
                 self._is_owed = True

@@ -21,6 +21,7 @@ from threading import Lock
 from typing import Any
 
 from headway.clock import seconds_of, stamp
+from headway.state.event_order import in_order
 from headway.state.goodput import Goodput, StepSums, TimeSpent, goodput_of
 from headway.state.record_log import Log
 from headway.state.rewinds import Record, apply_rewinds, writer_generation
@@ -56,6 +57,9 @@ class WentBack(Exception):
 @dataclass
 class Summary:
     """Of the logs up to some positions."""
+
+    damaged: int = 0
+    """Lines that were left out."""
 
     positions: Positions = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
     next_positions: Positions = field(default_factory=lambda: dict.fromkeys(LOGS, 0))
@@ -94,11 +98,14 @@ class Summary:
 class RunHistory:
     """A summary, and what the logs have behind it."""
 
-    def __init__(self, summary: Summary, behind: Records) -> None:
-        """Raises WentBack."""
+    def __init__(self, summary: Summary, behind: Records, damaged: int = 0) -> None:
+        """`damaged`: lines of these logs that were left out. Raises WentBack."""
         self._summary = summary
-        self._new_events = sorted([*behind["launcher"], *behind["events"]], key=_time_of)
-        self.events = sorted([*summary.events, *self._new_events], key=_time_of)
+        self.damaged = summary.damaged + damaged
+        """Lines that are not believed."""
+        new = behind["launcher"], behind["events"]
+        self._new_events = in_order(*new)
+        self.events = in_order(summary.events, *new)
         """The newest last: all behind the summary, before it those that matter."""
         self._done = [step for step in behind["metrics"] if "rewind" not in step]
         self._counting = _counting(summary.steps[-1:], summary.writer, behind["metrics"])
@@ -152,6 +159,7 @@ class RunHistory:
     def summarized(self, positions: Positions, next_positions: Positions) -> Summary:
         """All of this, as a summary up to the positions that it was read to."""
         return Summary(
+            damaged=self.damaged,
             positions=positions,
             next_positions=next_positions,
             events=_that_matter(self.events),
@@ -179,18 +187,24 @@ class HistoryReader:
         self._summary = Summary()
         self._behind: Records = {name: [] for name in LOGS}
         self._ends = self._summary.positions
+        self._damaged_before = 0
+        """Lines in the logs that the summary counts."""
 
     def read(self) -> RunHistory:
         with self._lock:
             self._read_summary()
             self._read_on()
             try:
-                return RunHistory(self._summary, self._behind)
+                return self._history()
             except WentBack:
                 self._ignored = self._content
                 self._begin(Summary())
                 self._read_on()
-                return RunHistory(self._summary, self._behind)
+                return self._history()
+
+    def _history(self) -> RunHistory:
+        damaged = _num_damaged(self._logs) - self._damaged_before
+        return RunHistory(self._summary, self._behind, damaged)
 
     def _read_summary(self) -> None:
         content = _read_if_any(self.directory)
@@ -207,6 +221,8 @@ class HistoryReader:
         self._summary = summary
         self._behind = {name: [] for name in LOGS}
         self._ends = {**summary.positions}
+        is_whole = any(summary.positions.values())
+        self._damaged_before = _num_damaged(self._logs) if is_whole else 0
 
     def _read_on(self) -> None:
         def more(name: str) -> tuple[list[Record], int]:
@@ -222,7 +238,9 @@ class HistoryReader:
 
 def whole_history(directory: RunDirectory) -> RunHistory:
     """From the logs alone, all of them."""
-    return RunHistory(Summary(), {name: getattr(directory, name).read()[0] for name in LOGS})
+    logs: dict[str, Log] = {name: getattr(directory, name) for name in LOGS}
+    behind = {name: log.read()[0] for name, log in logs.items()}
+    return RunHistory(Summary(), behind, _num_damaged(logs))
 
 
 def summarize(directory: RunDirectory) -> None:
@@ -243,14 +261,14 @@ def summarize(directory: RunDirectory) -> None:
 def _advanced(summary: Summary, logs: Mapping[str, Log], round_steps: int | None) -> Summary:
     """The same up to its `next_positions`, some steps at a time: a run that another version of
     Headway began may have a million. None: all at once."""
-    upto = summary.next_positions
+    upto, damaged_before = summary.next_positions, _num_damaged(logs)
 
     def between(name: str) -> Iterator[list[Record]]:
         if upto[name] > summary.positions[name]:
             for records, _ in logs[name].pieces(summary.positions[name], upto[name]):
                 yield records
 
-    events = sorted(chain(*between("launcher"), *between("events")), key=_time_of)
+    events = in_order([*chain(*between("launcher"))], [*chain(*between("events"))])
     steps: list[Record] = []
     folded = summary
     for records in between("metrics"):
@@ -262,7 +280,12 @@ def _advanced(summary: Summary, logs: Mapping[str, Log], round_steps: int | None
             folded = RunHistory(folded, _records(events[:until], some)).summarized(upto, upto)
             events = events[until:]
     evaluations = list(chain(*between("evaluations")))
-    return RunHistory(folded, _records(events, steps, evaluations)).summarized(upto, upto)
+    behind, damaged = _records(events, steps, evaluations), _num_damaged(logs) - damaged_before
+    return RunHistory(folded, behind, damaged).summarized(upto, upto)
+
+
+def _num_damaged(logs: Mapping[str, Log]) -> int:
+    return sum(log.num_damaged for log in logs.values())
 
 
 def _cut(steps: Sequence[Record], round_steps: int) -> int:

@@ -82,6 +82,8 @@ class RunStatus:
     """What it has cost; None: it runs on no target, or that has no prices."""
     spending_problem: str | None = None
     """Why it is not known what it has cost, where that was counted."""
+    damaged_lines: int = 0
+    """Lines of its logs that are damaged, and left out of all this."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -138,7 +140,7 @@ def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunSt
         changes=_changes(events),
         evaluations=history.evaluations,
         checkpoint_step=checkpoint.step if checkpoint else None,
-        checkpoint_age_seconds=now - seconds_of(saved["time"]) if saved and checkpoint else None,
+        checkpoint_age_seconds=_age(saved, now) if saved and checkpoint else None,
         save_failure=_save_failure(events),
         skipped_steps=history.sums.num_skipped,
         goodput=history.goodput,
@@ -150,7 +152,13 @@ def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunSt
         is_script=_is_script(events),
         spending=spending,
         spending_problem=spending_problem,
+        damaged_lines=history.damaged,
     )
+
+
+def _age(event: Record, now: float) -> float:
+    """The clock of the machine that noted it may be ahead."""
+    return max(0.0, now - seconds_of(event["time"]))
 
 
 def spent_seconds(history: RunHistory, now: float) -> float | None:

@@ -252,13 +252,14 @@ class Store:
         return sorted(key.removeprefix(self._prefix).lstrip("/") for key in keys)
 
     def children(self, folder: str) -> list[str]:
-        """Names of the files and folders directly below a folder, sorted."""
+        """Names of the files and folders directly below a folder, sorted; "" is the root."""
         if self.is_local:
             try:
                 names = os.listdir(self.path(folder))
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            return sorted(f"{folder}/{name}" for name in names if PARTIAL not in name)
+            inside = f"{folder}/" if folder else ""
+            return sorted(f"{inside}{name}" for name in names if PARTIAL not in name)
         try:
             with _as_os_errors():
                 keys = self._remote.ls(self._key(folder), detail=False)

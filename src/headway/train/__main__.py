@@ -6,6 +6,7 @@ Errors go to stderr, which the launcher keeps as this worker's log; the launcher
 reason of the exit.
 
     HEADWAY_RANK         number of this worker
+    HEADWAY_LAUNCH       token of the start that it belongs to
     HEADWAY_DEVICE       number of its device on this machine, if it has one
     HEADWAY_STEPS        file in which it records the steps it takes, for its launcher
     HEADWAY_SNAPSHOTS    folder in memory for snapshots of the state, which outlives this process
@@ -96,6 +97,7 @@ def main(arguments: list[str]) -> int:
             resolved,
             placement,
             worker_number=rank,
+            launch=os.environ["HEADWAY_LAUNCH"],
             stop=stop,
             clock=clock,
             import_seconds=import_seconds,

@@ -89,6 +89,7 @@ def may_leave(run: WorkerRun, world: World, worlds: WorldSource) -> bool:
 def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
     """COLLECTIVE. One step, then recording, evaluation and saving as they are due."""
     training, recorder = run.training, run.recorder
+    run.saver.require_owner()
     run.meter.start(training.feed)
     is_due = _save_is_due(run)
     flags = Flags(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -11,47 +12,56 @@ from torch import nn
 from headway.clock import Clock
 from headway.errors import BadInput, PeerLost
 from headway.spec.run_identity import identity_digest
+from headway.state.chain import FOLDER as CHAIN
+from headway.state.chain import Chain, KeptCheckpoint, Link, machine
 from headway.state.checkpoints import (
     CheckpointManifest,
     FoundCheckpoint,
     StoredTensor,
-    candidates,
-    counts,
+    Unusable,
+    folder_of,
+    found_folders,
+    look_at,
+    newest_first,
+    read_manifest,
 )
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import DamagedFile, WholeFile, content_is_right
 from headway.train.optim import counter_device
+from headway.train.outages import StoreLost
 from headway.train.read_rows import SharedRows, WantedRows, read_rows
 from headway.train.safetensors_file import TORCH_DTYPES
 from headway.train.state_tensors import state_tensor_of, tied_names
 from headway.train.step import Training
 from headway.train.world import World
 
-VISIBLE_SECONDS = 10
-"""Time in which files written by another machine become visible here."""
+VISIBLE_SECONDS = 90.0
+"""Time in which files written by another machine become visible here: network file systems keep
+names and sizes of a folder for up to a minute."""
 LOOK_SECONDS = 0.5
+
+Seen = CheckpointManifest | Unusable
 
 
 def restore_newest(
-    training: Training, directory: RunDirectory, world: World, journal: Journal
+    training: Training, directory: RunDirectory, chain: Chain, world: World, journal: Journal
 ) -> CheckpointManifest | None:
     """COLLECTIVE. Loads the newest good checkpoint into `training` and returns it; None if nothing
     was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
-    for found, manifest, is_counted in _proposed_by_leader(directory, world, journal.clock):
-        problem = manifest if isinstance(manifest, str) else mismatch(manifest, training)
+    for found, seen in _proposed_by_leader(directory, chain, world, journal.clock):
+        problem = seen.words if isinstance(seen, Unusable) else mismatch(seen, training)
         if world.any(problem is not None) and problem is None:  # COLLECTIVE
-            problem = "another worker cannot read it"
+            problem = "another worker cannot use it"
         if problem is None:
-            assert isinstance(manifest, CheckpointManifest)
-            problem = load_or_problem(training, directory.store, found, manifest, world)
+            assert isinstance(seen, CheckpointManifest)
+            problem = load_or_problem(training, directory.store, found, seen, world)
             if problem is None:
-                return manifest
+                return seen
         if world.is_leader:
             journal.note("passed_over", checkpoint=found.folder.split("/")[-1], reason=problem)
-        if is_counted:
-            unusable.append(f"{found.folder}: {problem}")
+        unusable.append(f"{found.folder}: {problem}")
     if unusable:
         # Starting over would discard them: that is for a person to decide.
         raise BadInput(
@@ -62,41 +72,102 @@ def restore_newest(
 
 
 def _proposed_by_leader(
-    directory: RunDirectory, world: World, clock: Clock
-) -> Iterator[tuple[FoundCheckpoint, CheckpointManifest | str, bool]]:
-    """COLLECTIVE. The leader's candidates, newest first, and whether each counts. A save may become
-    complete, or an old one be removed, while workers list them: each for itself could decide
-    differently."""
-    listed = candidates(directory) if world.is_leader else iter(())
-    while True:
-        found, manifest = next(listed, (None, ""))
-        proposal = [0, 0, 0, 0, 0]
-        if found is not None:
-            is_usable = int(isinstance(manifest, CheckpointManifest))
-            is_counted = int(counts(found, directory))
-            proposal = [1, found.step, found.generation, is_counted, is_usable]
+    directory: RunDirectory, chain: Chain, world: World, clock: Clock
+) -> Iterator[tuple[FoundCheckpoint, Seen]]:
+    """COLLECTIVE. The checkpoints that count, newest first, as the leader has read them in the
+    chain: workers that looked for themselves could decide differently."""
+    kept: list[KeptCheckpoint] = []
+    if world.is_leader:
+        link = chain.own(world.generation)
+        kept = newest_first(link.keeps)
+        _require_chain(directory, link)
+    for number in itertools.count():
+        seen: Seen | None = None
+        proposal = [0, 0, 0, 0]
+        if number < len(kept):
+            seen = _seen_by_leader(directory, kept, number, clock)
+            proposal = [1, *kept[number].name, int(isinstance(seen, CheckpointManifest))]
         # COLLECTIVE
-        exists, step, generation, is_counted, may_be_used = world.control_all_reduce(proposal)
+        exists, step, generation, is_usable = world.control_all_reduce(proposal)
         if not exists:
             return
-        if found is None:
-            found = FoundCheckpoint(step, generation)
-            manifest = manifest_seen_here(directory, found, clock, VISIBLE_SECONDS * may_be_used)
-        yield found, manifest, bool(is_counted)
+        found = FoundCheckpoint(step, generation)
+        if seen is None:
+            seen = Unusable("the leader cannot use it")
+            if is_usable:
+                seen = _seen_as_by_leader(directory, found, clock)
+        yield found, seen
 
 
-def manifest_seen_here(
-    directory: RunDirectory, found: FoundCheckpoint, clock: Clock, seconds: float
-) -> CheckpointManifest | str:
-    """The manifest of a checkpoint that the leader has seen, or why it is unusable here. Looks
-    again for so long: network file systems keep names and sizes for seconds."""
+def _seen_by_leader(
+    directory: RunDirectory, kept: list[KeptCheckpoint], number: int, clock: Clock
+) -> Seen:
+    """What was recorded as saved must be found: without it, training would silently go back."""
+    one, store = kept[number], directory.store
+    seen = _awaited(lambda: look_at(directory, one), clock, _visible_seconds(directory, one))
+    if not isinstance(seen, Unusable) or not seen.is_missing:
+        return seen
+    others = [
+        other.step
+        for other in kept[number + 1 :]
+        if isinstance(look_at(directory, other), CheckpointManifest)
+    ]
+    new = directory.free_name()
+    anew = (
+        f"to go on from step {others[0]} as another run: headway fork "
+        f"{directory.as_typed}@{others[0]} {new}"
+        if others
+        else f"to start another run: headway run --set name={new}"
+    )
+    raise BadInput(
+        f"run {directory.name}: step {one.step} was saved, but of "
+        f"{store.location(folder_of(*one.name))} {seen.words}",
+        f"mount or restore that folder, and run the same command; {anew}",
+    )
+
+
+def _visible_seconds(directory: RunDirectory, kept: KeptCheckpoint) -> float:
+    """An object store shows at once what it has."""
+    return VISIBLE_SECONDS if directory.store.is_local and kept.by != machine() else 0.0
+
+
+def _seen_as_by_leader(
+    directory: RunDirectory, found: FoundCheckpoint, clock: Clock
+) -> CheckpointManifest:
+    """The leader has seen it: whoever does not for so long is no use here, and nobody goes back to
+    an older one for it."""
+    seen = _awaited(
+        lambda: read_manifest(directory, found.step, found.generation), clock, VISIBLE_SECONDS
+    )
+    if isinstance(seen, Unusable):
+        raise StoreLost(
+            f"the leader sees {directory.store.location(found.folder)}; here {seen.words}, "
+            f"{VISIBLE_SECONDS:.0f} s later"
+        )
+    return seen
+
+
+def _awaited(look: Callable[[], Seen], clock: Clock, seconds: float) -> Seen:
     deadline = clock.monotonic() + seconds
     while True:
-        seen = candidates(directory, found.step)
-        manifest = next((one for each, one in seen if each.folder == found.folder), "it is gone")
-        if isinstance(manifest, CheckpointManifest) or clock.monotonic() >= deadline:
-            return manifest
+        seen = look()
+        if isinstance(seen, CheckpointManifest) or clock.monotonic() >= deadline:
+            return seen
         clock.sleep(LOOK_SECONDS)
+
+
+def _require_chain(directory: RunDirectory, link: Link) -> None:
+    """A chain that knows of no generation before this one, where there are checkpoints of some: it
+    is not the run's."""
+    if link.begun or link.keeps:
+        return
+    saved = [one for one in found_folders(directory) if one.has_manifest]
+    if saved:
+        raise BadInput(
+            f"run {directory.name}: {directory.store.location(CHAIN)} does not name "
+            f"{saved[0].folder}: its files are gone, or another folder is mounted there",
+            "mount or restore it, or start a run with another name: headway run --set name=NEW",
+        )
 
 
 def mismatch(manifest: CheckpointManifest, training: Training) -> str | None:

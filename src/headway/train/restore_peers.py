@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 from headway.clock import stamp
 from headway.errors import BadInput
+from headway.state.chain import Chain, Link, fenced
 from headway.state.checkpoints import (
     CheckpointManifest,
     FoundCheckpoint,
     candidates,
-    fenced,
-    fences_of,
 )
 from headway.state.run_directory import Journal, RunDirectory
 from headway.train.peer_snapshots import PeerSnapshots, part_file
@@ -30,6 +29,7 @@ def restore_from_peers(
     training: Training,
     peers: PeerSnapshots,
     directory: RunDirectory,
+    chain: Chain,
     world: World,
     journal: Journal,
 ) -> PartFacts | None:
@@ -37,7 +37,7 @@ def restore_from_peers(
     the newest checkpoint. Returns what its leader knew; None: nothing was restored. For each one
     that cannot be loaded an event records why."""
     addresses, held = peers.meet(world)  # COLLECTIVE
-    for snapshot in _chosen_by_leader(whole_snapshots(held), directory, world):
+    for snapshot in _chosen_by_leader(whole_snapshots(held), directory, chain, world):
         found = _facts_or_problem(snapshot, peers, addresses)
         problem = found if isinstance(found, str) else None
         if world.any(problem is not None):  # COLLECTIVE
@@ -57,11 +57,13 @@ def restore_from_peers(
 
 
 def _chosen_by_leader(
-    whole: list[WholeSnapshot], directory: RunDirectory, world: World
+    whole: list[WholeSnapshot], directory: RunDirectory, chain: Chain, world: World
 ) -> Iterator[WholeSnapshot]:
     """COLLECTIVE. Those that count, newest first. All know of the same ones; which are fenced by a
     later generation, or older than a checkpoint, only the leader asks the store."""
-    numbers = _numbers_that_count(whole, directory) if world.is_leader else iter(())
+    numbers: Iterator[int] = iter(())
+    if world.is_leader and whole:
+        numbers = _numbers_that_count(whole, directory, chain.own(world.generation))
     while True:
         number = next(numbers, None)
         (chosen,) = world.control_all_reduce([0 if number is None else number + 1])  # COLLECTIVE
@@ -70,15 +72,13 @@ def _chosen_by_leader(
         yield whole[chosen - 1]
 
 
-def _numbers_that_count(whole: list[WholeSnapshot], directory: RunDirectory) -> Iterator[int]:
-    if not whole:
-        return
-    found = [FoundCheckpoint(*snapshot.name) for snapshot in whole]
-    known = fences_of(directory, found)
-    good = (f.step for f, one in candidates(directory) if isinstance(one, CheckpointManifest))
+def _numbers_that_count(
+    whole: list[WholeSnapshot], directory: RunDirectory, link: Link
+) -> Iterator[int]:
+    good = (f.step for f, one in candidates(directory, link) if isinstance(one, CheckpointManifest))
     newest = next(good, -1)
-    for number, snapshot in enumerate(found):
-        if snapshot.step > newest and not fenced(snapshot, known):
+    for number, snapshot in enumerate(whole):
+        if snapshot.name[0] > newest and not fenced(snapshot.name, link.beginnings):
             yield number
 
 

@@ -22,15 +22,17 @@ from headway.errors import RunFailed
 from headway.spec.run_file import KeepConfig
 from headway.spec.run_identity import identity_digest
 from headway.spec.stepped_interval import SteppedInterval
+from headway.state.chain import Chain, KeptCheckpoint, Replaced, TakenOver
 from headway.state.checkpoints import (
     ARITHMETIC,
     SAMPLE,
     CheckpointManifest,
     RankManifest,
-    Retention,
+    clean_up,
     clear_failed,
     drop,
     folder_of,
+    retained,
     write_manifest,
 )
 from headway.state.run_directory import Journal, RunDirectory, send_logs
@@ -101,9 +103,10 @@ class CheckpointSaver:
     """The saver of one worker. Only workers of the leader's node write anything."""
 
     def __init__(
-        self, directory: RunDirectory, journal: Journal, clock: Clock, sample: str
+        self, directory: RunDirectory, chain: Chain, journal: Journal, clock: Clock, sample: str
     ) -> None:
         """`sample`: description of the sequences that evaluations use."""
+        self.chain = chain
         self.sample = sample
         self.directory = directory
         self.journal = journal
@@ -121,7 +124,8 @@ class CheckpointSaver:
         """A save whose step is not settled yet: older checkpoints are kept until then."""
         self._retiring: Thread | None = None
         self._retires = Lock()
-        self._retention = Retention(directory)
+        self._deposed: TakenOver | Replaced | None = None
+        """Why nothing that this worker saves counts any more."""
         self.failures = 0
         self.failure = "the leader could not write it"
         """Why the newest save failed, if it did."""
@@ -132,6 +136,12 @@ class CheckpointSaver:
     def begin(self, world: World) -> None:
         """From now on saves are those of this world; one that is being written is not disturbed."""
         self.world = world
+        self._deposed = None
+
+    def require_owner(self) -> None:
+        """Raise what a save has found: somebody else trains the run now."""
+        if self._deposed is not None:
+            raise self._deposed
 
     def settled(self, step: int) -> None:
         """All members have this step: a checkpoint of it counts, and older ones may be removed. In
@@ -218,6 +228,7 @@ class CheckpointSaver:
         if self.tried != state:
             self.start(training, validation_loss)
         self._wait_for_all()  # COLLECTIVE
+        self.require_owner()
         failed = self.world.is_leader and self.saved != state
         if self.world.any(failed):  # COLLECTIVE
             self.tried = None
@@ -266,6 +277,7 @@ class CheckpointSaver:
         began, world = self.clock.monotonic(), snapshot.world
         folder = folder_of(snapshot.step, world.generation)
         mine = f"{folder}/rank-{world.placement.local_rank}"
+        is_complete = False
         if world.is_leader:
             with suppress(OSError):  # an unreachable store fails the save itself
                 clear_failed(self.directory, snapshot.step, world.generation)
@@ -280,9 +292,16 @@ class CheckpointSaver:
             self.directory.store.write(f"{mine}.json", record)
             if not world.is_leader:
                 return
-            self._commit(snapshot, folder, self.clock.monotonic() - began)
-        except Exception as error:  # noqa: BLE001 - recorded; a save that fails must not end training
+            kept = self._commit(snapshot, folder, self.clock.monotonic() - began)
+            is_complete = True
+            self._record(snapshot, keep, kept)
+        except (TakenOver, Replaced) as error:
+            self._deposed = error
             self._make_room(snapshot, mine)
+            return
+        except Exception as error:  # noqa: BLE001 - recorded; a save that fails must not end training
+            if not is_complete:  # else it may count: the answer that it does can have been lost
+                self._make_room(snapshot, mine)
             if world.is_leader:
                 self._note_failure(snapshot.step, error)
             return
@@ -305,9 +324,24 @@ class CheckpointSaver:
     def _retire(self, snapshot: Snapshot, keep: KeepConfig) -> None:
         settled = max(self.settled_step, snapshot.step)
         # Old ones that cannot be removed now go with the next save.
-        with self._retires, suppress(OSError):
-            generation = snapshot.world.generation
-            self._retention.apply(keep, generation, settled)
+        with self._retires, suppress(OSError, TakenOver, Replaced):
+            generation, now = snapshot.world.generation, stamp(self.clock.now())
+            link = self.chain.save(generation, now, lambda keeps: retained(keeps, keep, settled))
+            clean_up(self.directory, link, generation)
+
+    def _record(self, snapshot: Snapshot, keep: KeepConfig, kept: KeptCheckpoint) -> None:
+        """From here on the checkpoint counts, and what it replaces does not."""
+        settled = self.settled_step
+        if snapshot.world.replicas is None:
+            settled = max(settled, snapshot.step)
+
+        def chosen(keeps: tuple[KeptCheckpoint, ...]) -> tuple[KeptCheckpoint, ...]:
+            others = [one for one in keeps if one.name != kept.name]
+            return retained((*others, kept), keep, settled)
+
+        with self._retires:
+            generation, now = snapshot.world.generation, stamp(self.clock.now())
+            self.chain.save(generation, now, chosen)
 
     def _make_room(self, snapshot: Snapshot, mine: str) -> None:
         """After a failure: removes what this rank has written; the leader removes all of it."""
@@ -319,7 +353,7 @@ class CheckpointSaver:
             with suppress(OSError):
                 self.directory.store.remove(name)
 
-    def _commit(self, snapshot: Snapshot, folder: str, write_seconds: float) -> None:
+    def _commit(self, snapshot: Snapshot, folder: str, write_seconds: float) -> KeptCheckpoint:
         """Writes the manifest, once every rank's file is complete and the ledger is in the
         store."""
         writers = snapshot.world.placement.domain_size
@@ -344,7 +378,7 @@ class CheckpointSaver:
             tensors=merged_tensors(parts),
             files={part.file: part.stored for part in parts},
         )
-        write_manifest(self.directory.store, folder, manifest)
+        return write_manifest(self.directory.store, folder, manifest)
 
     def _note_failure(self, step: int, error: Exception) -> None:
         self.failures += 1

@@ -5,13 +5,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from headway.clock import SystemClock
+from headway.clock import SystemClock, stamp
 from headway.spec.resolve import Resolved
+from headway.state.chain import Chain
+from headway.state.run_directory import RunDirectory
 from headway.train.device import device_of
 from headway.train.loop import advance
 from headway.train.stop_request import StopRequest
 from headway.train.worker_run import WorkerRun, begin_world, open_run
 from headway.train.world import OneWorld, World, form_world
+
+LAUNCH = "trial"
 
 
 class Trial:
@@ -30,10 +34,14 @@ class Trial:
             generation=generation,
         )
         self._worlds = OneWorld(self.world)
+        if self.world.is_leader:
+            directory = RunDirectory.open(resolved.run_directory)
+            Chain(directory, LAUNCH).start(stamp(SystemClock().now()))
         self.run: WorkerRun = open_run(
             resolved,
             self.world.placement,
             worker_number=rank,
+            launch=LAUNCH,
             stop=StopRequest(),
             clock=SystemClock(),
         )

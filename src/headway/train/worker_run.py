@@ -9,12 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.clock import Clock
+from headway.clock import Clock, stamp
 from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput, Exit, PeerLost
 from headway.member.worker.state_choice import NO_STATE, Name
 from headway.spec.resolve import Resolved
-from headway.state.generations import begin_generation
+from headway.state.chain import Chain
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.train.activations import ActivationWatch
 from headway.train.build import build, fill_weights
@@ -58,6 +58,7 @@ class WorkerRun:
     built: BuiltModel
     stop: StopRequest
     directory: RunDirectory
+    chain: Chain
     journal: Journal
     evaluator: Evaluator
     sampler: Sampler
@@ -103,6 +104,7 @@ def open_run(
     placement: RankPlacement,
     *,
     worker_number: int,
+    launch: str,
     stop: StopRequest,
     clock: Clock,
     import_seconds: float = 0.0,
@@ -110,11 +112,13 @@ def open_run(
     steps_file: Path | None = None,
 ) -> WorkerRun:
     """Builds everything. COLLECTIVE in the domain when the model is sharded. `worker_number`:
-    number of this worker on its machine. `on_hang` is called when no step is committed for long.
-    `steps_file`: in which to record the steps taken."""
+    number of this worker on its machine. `launch`: token of the start that it belongs to. `on_hang`
+    is called when no step is committed for long. `steps_file`: in which to record the steps
+    taken."""
     directory = reached(
         lambda: RunDirectory.open(resolved.run_directory), clock, lambda: stop.asked
     )
+    chain = Chain(directory, launch)
     journal = Journal(directory.events, clock)
     began = clock.monotonic()
     reading = ReadOptions(
@@ -132,11 +136,12 @@ def open_run(
         built=built,
         stop=stop,
         directory=directory,
+        chain=chain,
         journal=journal,
         evaluator=evaluator,
         sampler=sampler,
         meter=ThroughputMeter(resolved, built.size, placement, clock),
-        saver=CheckpointSaver(directory, journal, clock, evaluator.sample),
+        saver=CheckpointSaver(directory, chain, journal, clock, evaluator.sample),
         save_schedule=SaveSchedule(resolved.save_every, resolved.run.checkpoint.keep.every, clock),
         recorder=Recorder(directory, resolved, _ledger_facts(training), clock),
         worker_log=WorkerLog(training.total_steps, resolved.tokens_per_step, clock),
@@ -168,6 +173,7 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
     """COLLECTIVE. When this returns, all members of a new world have the same state, and continue
     from it."""
     training, began = run.training, run.clock.monotonic()
+    run.journal.generation = world.generation
     was_healed, resumed_from = False, None
     if not _heal(run, world, worlds):
         with outage_restarts(run.directory):
@@ -243,7 +249,7 @@ def _record_generation(run: WorkerRun, world: World, now: float, seconds: float)
     while True:
         try:
             step, workers = run.training.step, world.num_workers
-            begin_generation(run.directory, world.generation, step, workers, now)
+            run.chain.begin(world.generation, step, workers, stamp(now))
             run.recorder.catch_up(step)
             return
         except OSError:
@@ -287,11 +293,13 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     training = run.training
     was_at = training.step
     if run.snapshots is not None:
-        kept = restore_from_peers(training, run.snapshots, run.directory, world, run.journal)
+        kept = restore_from_peers(
+            training, run.snapshots, run.directory, run.chain, world, run.journal
+        )
         if kept is not None:
             _continue_from(run, kept)
             return training.step
-    resumed = restore_newest(training, run.directory, world, run.journal)
+    resumed = restore_newest(training, run.directory, run.chain, world, run.journal)
     if resumed is None and was_at != 0:
         raise Diverged("no worker has the run's state and nothing was saved: the run starts over")
     if resumed is None and run.snapshots is not None and run.snapshots.damaged:

@@ -3,8 +3,7 @@ by the product's own rules."""
 
 from __future__ import annotations
 
-from headway.state.checkpoints import FoundCheckpoint, fenced
-from headway.state.generations import GenerationStart
+from headway.state.chain import Beginning, fenced
 from headway.state.rewinds import Record as Line
 from headway.state.rewinds import apply_rewinds
 from support.membership.training import Held
@@ -15,7 +14,7 @@ class Storage:
         self.is_away = False
         self.checkpoints: dict[tuple[int, int], Held] = {(0, 0): Held()}
         """By step and by the generation that wrote it."""
-        self._starts: list[GenerationStart] = []
+        self._starts: list[Beginning] = []
         self._ledger: list[Line] = []
 
     def save(self, held: Held, generation: int) -> bool:
@@ -31,15 +30,12 @@ class Storage:
         return next(
             self.checkpoints[key]
             for key in sorted(self.checkpoints, reverse=True)
-            if not fenced(FoundCheckpoint(*key), self._starts)
+            if not fenced(key, self._starts)
         )
 
     def begin(self, generation: int, held: Held, workers: int) -> None:
         self._ledger.append({"rewind": held.step, "generation": generation})
-        start = GenerationStart(
-            generation=generation, first_step=held.step, workers=workers, began=""
-        )
-        self._starts.append(start)
+        self._starts.append(Beginning(generation=generation, first_step=held.step))
 
     def note(self, held: Held, generation: int) -> None:
         self._ledger.append({"step": held.step, "generation": generation, "held": held})

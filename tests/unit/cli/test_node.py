@@ -47,6 +47,7 @@ def node_of(folder: Path, resolved: Resolved, **variables: str) -> Iterator[subp
     places = {
         "HEADWAY_SPEC": str(folder / "spec.json"),
         "HEADWAY_RUN_DIRECTORY": resolved.run_directory,
+        "HEADWAY_LAUNCH": "a-launch",
         "HEADWAY_COORDINATOR": "127.0.0.1:1",
         "HEADWAY_KEY": str(folder / "key"),
         "HEADWAY_POD": "it-0-aaaaa",

@@ -11,8 +11,8 @@ from headway.clock import SystemClock
 from headway.errors import BadInput
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
-from headway.state.checkpoints import folder_of
 from headway.state.run_directory import Journal, Record, RunDirectory
+from support.chains import saved_at
 from support.in_process import Headway
 
 RUN_FILE = """\
@@ -47,8 +47,7 @@ def begun(folder: Path, *settings: str) -> RunDirectory:
 
 
 def saved(directory: RunDirectory, *steps: int) -> None:
-    for step in steps:
-        directory.store.write(f"{folder_of(step, 1)}/manifest.json", b"{}")
+    saved_at(directory, *steps)
 
 
 # --- other settings

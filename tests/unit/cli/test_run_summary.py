@@ -10,8 +10,8 @@ import pytest
 from headway.cli.run_summary import as_typed_from, next_commands, show_summary
 from headway.clock import SystemClock, stamp
 from headway.spec.resolve import Resolved
-from headway.state.checkpoints import folder_of
 from headway.state.run_directory import RunDirectory
+from support.chains import saved_at
 
 START = 1.8e9
 
@@ -33,7 +33,7 @@ def directory(tmp_path: Path) -> RunDirectory:
         )
     for step, loss in ((2, 4.0), (4, 3.5)):
         made.evaluations.append({"step": step, "set": "held-out", "loss": loss})
-    made.store.write(f"{folder_of(4, 1)}/manifest.json", b"")
+    saved_at(made, 4)
     return made
 
 

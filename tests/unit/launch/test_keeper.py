@@ -26,7 +26,7 @@ from headway.launch.pod_decisions import (
     LOST_SECONDS,
     SUSPECT_SECONDS,
 )
-from headway.state.generations import begin_generation
+from support.chains import begun
 from support.fake_kube import coordinator_path
 from support.fake_pods import PODS
 from support.kept_run import JOBS, Code, KeptRun, kept_run
@@ -635,7 +635,7 @@ def test_a_keeper_lost_before_its_launch_was_recorded_is_followed_by_one_that_re
     run: KeptRun,
 ) -> None:
     """Else its generations would begin at 1 again, and those of the run directory refuse them."""
-    begin_generation(run.directory, 6, 40, 2, run.clock.now())
+    begun(run.directory, 6, 40, "another")
     assert run.launch(run.keeper) == 6
     assert run.launch(run.new_keeper()) == 6, "nothing is recorded yet"
     run.record_generation(6)
@@ -646,7 +646,7 @@ def test_a_keeper_lost_before_its_launch_was_recorded_is_followed_by_one_that_re
 def test_workers_that_trained_before_their_launch_was_noted_are_kept(run: KeptRun) -> None:
     """It is noted late while the store is away from the keeper alone."""
     run.record_generation(1)
-    begin_generation(run.directory, 1, 0, 2, run.clock.now())
+    begun(run.directory, 1, 0, run.job["metadata"]["uid"])
     assert run.launch(run.keeper) == 1
     assert run.launch(run.new_keeper()) is None
 

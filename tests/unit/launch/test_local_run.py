@@ -13,10 +13,13 @@ import pytest
 
 from headway.clock import Clock, SystemClock
 from headway.errors import Exit, RunFailed, StillRunning
+from headway.launch import failure_domains
 from headway.launch.local_run import STOP_SECONDS, LocalRun
 from headway.memory_limits import Memory
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.state.checkpoints import FoundCheckpoint
+from headway.state.log_lines import encoded
 from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 from support import shell_fork_server
@@ -162,9 +165,10 @@ def test_the_first_step_is_that_of_this_start(
         f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
         f'test "$(wc -l < {tmp_path}/starts)" -gt 1 && exit 0; '
         'echo "{\\"rewind\\":40,\\"generation\\":2}" >> "$0/metrics.jsonl"; '
-        f'test {steps} = 1 && echo "{{\\"step\\":41,\\"generation\\":2}}" >> "$0/metrics.jsonl"; '
+        f"test {steps} = 1 && cat {tmp_path}/line >> $0/metrics.jsonl; "
         f"echo oom_kill 6 > {counter}; kill -KILL $$"
     )
+    (tmp_path / "line").write_bytes(encoded({"step": 41, "generation": 2}))
     run = make_run(resolved, script, Hurried(), memory=memory)
     run.directory.metrics.append(*before)
     if steps:
@@ -235,17 +239,21 @@ def test_lost_workers_restart_together(resolved: Resolved, tmp_path: Path) -> No
 
 
 def test_losses_with_progress_between_them_are_not_a_failure(
-    resolved: Resolved, tmp_path: Path
+    resolved: Resolved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time the leader dies just after it has written from where steps are done again: another
     checkpoint than the last time."""
+
+    def saved(_: object) -> list[FoundCheckpoint]:
+        count = len((tmp_path / "starts").read_text())
+        return [FoundCheckpoint(10 * count, count)]
+
+    monkeypatch.setattr(failure_domains, "saved_checkpoints", saved)
     run = make_run(
         resolved,
         f'if [ "$HEADWAY_RANK" = 1 ]; then exec sleep 60; fi; echo >> {tmp_path}/starts; '
         f"n=$(wc -l < {tmp_path}/starts); "
         'test "$n" -gt 4 && exit 0; '
-        'saved="$0/checkpoints/step-000000${n}0.g00000$n"; mkdir -p "$saved"; '
-        'touch "$saved/manifest.json"; '
         'echo "$((n * 10)) $((n * 10))" > "$HEADWAY_STEPS"; '
         "kill -KILL $$",
         Hurried(),

@@ -21,6 +21,7 @@ from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from support import shell_fork_server
+from support.chains import LAUNCH
 from support.clock import Hurried
 
 SHELL_FORK_SERVER = (sys.executable, str(Path(shell_fork_server.__file__)))
@@ -59,7 +60,9 @@ class Node:
 
     def again(self) -> NodeRun:
         """Another one of the same directory."""
-        settings = NodeSettings("it-2-x7k2p", 2, "headway-it.ml.svc:7460", Path("/headway/key/key"))
+        settings = NodeSettings(
+            "it-2-x7k2p", 2, LAUNCH, "headway-it.ml.svc:7460", Path("/headway/key/key")
+        )
         return NodeRun(
             self._resolved,
             self._directory,
@@ -76,11 +79,13 @@ class Node:
 
 
 def test_its_place_and_what_it_prints(resolved: Resolved) -> None:
-    variables = "HEADWAY_RANK HEADWAY_POD HEADWAY_COORDINATOR HEADWAY_KEY HEADWAY_RUN"
+    variables = (
+        "HEADWAY_LAUNCH HEADWAY_RANK HEADWAY_POD HEADWAY_COORDINATOR HEADWAY_KEY HEADWAY_RUN"
+    )
     script = f'for name in {variables}; do eval "echo \\$$name"; done'
     node = Node(resolved, script)
     assert node.run.run() == Exit.DONE
-    expected = ["2", "it-2-x7k2p.1/0", "headway-it.ml.svc:7460", "/headway/key/key", "it"]
+    expected = [LAUNCH, "2", "it-2-x7k2p.1/0", "headway-it.ml.svc:7460", "/headway/key/key", "it"]
     assert node.lines == expected
     assert node.run.directory.log(2, 0).read_text().splitlines() == expected
 
@@ -179,10 +184,10 @@ class AwayStore(Store):
         super().__init__(root)
         self._clock, self._back_at = clock, clock.monotonic() + seconds
 
-    def names(self, prefix: str, *, partial: bool = False) -> list[str]:
+    def children(self, folder: str) -> list[str]:
         if self._clock.monotonic() < self._back_at:
             raise OSError("503 Slow Down")
-        return super().names(prefix, partial=partial)
+        return super().children(folder)
 
 
 @pytest.mark.parametrize("exit_code", [7, 8])
@@ -216,7 +221,7 @@ class SilentStore(Store):
         self.is_local = False
         self.may_answer = Event()
 
-    def names(self, prefix: str, *, partial: bool = False) -> list[str]:
+    def children(self, folder: str) -> list[str]:
         assert self.may_answer.wait(20), "nobody went on without an answer"
         return []
 

@@ -23,6 +23,7 @@ from headway.spec.resolve import Resolved
 from headway.state.code_folder import resolved_code
 from headway.state.run_directory import RunDirectory
 from support import shell_fork_server
+from support.chains import LAUNCH
 from support.scripts import resolved_script
 
 SHELL = (sys.executable, str(Path(shell_fork_server.__file__)))
@@ -46,7 +47,7 @@ class Pod:
         self.lines: list[str] = []
         self.act: Callable[[str], None] = lambda line: None
         place = ScriptPlace("10.0.0.7", folder / "node" / "work", folder / "node" / "scratch")
-        settings = NodeSettings("it-1-x7k2p", 1, "headway-it:7460", Path("/key"), place)
+        settings = NodeSettings("it-1-x7k2p", 1, LAUNCH, "headway-it:7460", Path("/key"), place)
         directory = RunDirectory.create(script.run_directory, clock)
         self.run = NodeRun(
             script, directory, settings, clock, self._hear, fork_server=(*SHELL, line)

@@ -27,6 +27,7 @@ from headway.launch.supervise import ScriptPlace
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
+from support.chains import LAUNCH
 from support.fake_fork_server import FakeForkServer, Life, ToldClock
 from support.scripts import resolved_script
 
@@ -65,7 +66,7 @@ class Watched:
     def node(self, live: Callable[[str, float], Life]) -> FakeForkServer:
         """One pod's, until its part is over."""
         place = ScriptPlace("10.0.0.1", self.folder / "work", self.folder / "scratch")
-        settings = NodeSettings("it-1-x7k2p", 1, "headway-it:7460", Path("/key"), place)
+        settings = NodeSettings("it-1-x7k2p", 1, LAUNCH, "headway-it:7460", Path("/key"), place)
         run = NodeRun(
             self.script, self.directory, settings, self.clock, lambda _: None, memory=self.memory
         )

@@ -18,8 +18,10 @@ from headway.script.run_record import (
     RunRecord,
     ScriptHistory,
 )
-from headway.state.generations import begin_generation, generations
+from headway.state.chain import Chain
 from headway.state.run_directory import RunDirectory
+from support.chains import LAUNCH, launched
+from support.chains import begun as begin_chain
 from support.fake_fork_server import ToldClock
 from support.fake_s3 import fake_s3
 
@@ -66,9 +68,18 @@ def record(tmp_path: Path, clock: ToldClock, log: Unreliable) -> RunRecord:
     return leader(directory, clock, 1)
 
 
+def variables(rank: int, steps: Path) -> dict[str, str]:
+    return {
+        "HEADWAY_LAUNCH": LAUNCH,
+        "HEADWAY_RANK": str(rank),
+        "HEADWAY_STEPS": str(steps),
+    }
+
+
 def leader(directory: RunDirectory, clock: ToldClock, generation: int) -> RunRecord:
     place = Place(rank=0, num_workers=1, local_rank=0, ranks_per_node=1)
-    environment = {"HEADWAY_RANK": "0", "HEADWAY_STEPS": str(directory.local / "steps")}
+    launched(directory)
+    environment = variables(0, directory.local / "steps")
     return RunRecord(directory, clock, generation, place, environment)
 
 
@@ -136,12 +147,12 @@ def begun(tmp_path: Path, generation: int, *events: tuple[str, float, int | None
         log.append({"time": stamp(began + seconds), "event": name, **facts})
         if name == "started":
             assert number is not None
-            begin_generation(directory, number, 0, 1, began + seconds)
+            begin_chain(directory, number, 0)
     return leader(directory, clock, generation).begin()
 
 
 def recorded(tmp_path: Path) -> list[int]:
-    return [one.generation for one in generations(RunDirectory.open(tmp_path / "it"))]
+    return [*Chain(RunDirectory.open(tmp_path / "it")).beginnings_since(1)][::-1]
 
 
 def test_a_start_after_the_script_has_finished_has_nothing_to_do_and_is_not_recorded(
@@ -197,7 +208,8 @@ def heirs(tmp_path: Path, *events: str) -> tuple[list[RunRecord], RunDirectory]:
     records = []
     for rank in range(1, 6):
         place = Place(rank=rank, num_workers=6, local_rank=rank % 2, ranks_per_node=2)
-        environment = {"HEADWAY_RANK": str(rank), "HEADWAY_STEPS": str(tmp_path / str(rank))}
+        launched(directory)
+        environment = variables(rank, tmp_path / str(rank))
         records.append(RunRecord(directory, clock, 1, place, environment))
     return records, directory
 

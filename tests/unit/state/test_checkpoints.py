@@ -17,29 +17,30 @@ from headway.clock import SystemClock
 from headway.errors import Exit, NotFound
 from headway.spec.run_file import KeepConfig, RunFile
 from headway.spec.stepped_interval import SteppedInterval
+from headway.state.chain import Chain, KeptCheckpoint
 from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
     FoundCheckpoint,
-    Retention,
     StoredTensor,
     TensorChunk,
+    Unusable,
     candidates,
-    counts,
+    clean_up,
     drop,
-    fenced,
     find_checkpoint,
     folder_of,
-    found_checkpoints,
+    found_folders,
     read_manifest,
+    retained,
+    saved_checkpoints,
     steps_saved,
-    superseded,
     take_over,
     write_manifest,
 )
-from headway.state.generations import GenerationStart, begin_generation
 from headway.state.run_directory import RunDirectory
 from headway.state.stored_file import BlockDigests, StoredFile, WholeFile
+from support.chains import begun, recorded, save_manifest
 
 CONTENT = b"weights " * 1000
 FILE = "rank-0.safetensors"
@@ -98,20 +99,16 @@ def written(directory: RunDirectory, step: int, generation: int, content: bytes 
 
 def save(directory: RunDirectory, step: int, generation: int = 1, **more: Any) -> str:
     content = more.pop("content", CONTENT)
+    keep = more.pop("keep", None)
     folder = written(directory, step, generation, content)
-    write_manifest(directory.store, folder, described(step, generation, content, **more))
+    save_manifest(directory, described(step, generation, content, **more), keep)
     return folder
-
-
-def begin(directory: RunDirectory, *first_steps: int) -> None:
-    for number, step in enumerate(first_steps, start=1):
-        begin_generation(directory, number, step, 1, SystemClock().now())
 
 
 def reasons(directory: RunDirectory) -> list[tuple[int, int, str | None]]:
     return [
-        (found.step, found.generation, manifest if isinstance(manifest, str) else None)
-        for found, manifest in candidates(directory)
+        (found.step, found.generation, seen.words if isinstance(seen, Unusable) else None)
+        for found, seen in candidates(directory, Chain(directory).last())
     ]
 
 
@@ -125,30 +122,27 @@ def test_what_is_saved_is_found_and_read(directory: RunDirectory) -> None:
     assert found == FoundCheckpoint(300, 1)
     assert manifest.scalars == described(300).scalars
     assert manifest.model_copy(update={"digest": ""}) == described(300)
-    assert counts(found, directory)
 
 
 @pytest.mark.trap(35)
 def test_a_save_cut_short_never_existed(directory: RunDirectory) -> None:
     save(directory, 100)
     written(directory, 200, 1)
-    assert steps_saved(directory) == [100]
+    write_manifest(directory.store, written(directory, 300, 1), described(300))
+    assert steps_saved(directory) == [100], "the chain does not name the others"
     assert find_checkpoint(directory)[0] == FoundCheckpoint(100, 1)
-    assert not counts(FoundCheckpoint(200, 1, has_manifest=False), directory)
 
 
-def test_a_folder_without_a_manifest_does_not_count(directory: RunDirectory) -> None:
+def test_other_folders_are_no_saves(directory: RunDirectory) -> None:
     save(directory, 100)
-    directory.store.remove(f"{save(directory, 200)}/{MANIFEST}")
     for odd in ("step-xyz", "step-300.g1", "step-00000300", ".step-00000300.g000001"):
         directory.store.write(f"checkpoints/{odd}/{MANIFEST}", b"{}")
     directory.store.write(f"checkpoints/step-00000300.g000001/deep/{MANIFEST}", b"{}")
-    assert found_checkpoints(directory) == [FoundCheckpoint(100, 1)]
+    assert found_folders(directory) == [FoundCheckpoint(100, 1)]
 
 
 def test_the_same_step_of_two_generations_are_two(directory: RunDirectory) -> None:
     """Nothing that was written is written over: the newer is tried first, the older stays."""
-    begin(directory, 0, 300)
     older = save(directory, 300, 1)
     newer = save(directory, 300, 2, content=b"newer")
     assert steps_saved(directory) == [300]
@@ -197,7 +191,7 @@ def edit(**changes: Any) -> Damage:
 WRONG: dict[str, tuple[Damage, str]] = {
     "manifest missing": (
         lambda folder: (folder / MANIFEST).unlink(),
-        "it has no manifest: the save was not finished",
+        "its manifest is missing",
     ),
     "manifest empty": (lambda folder: (folder / MANIFEST).write_text(""), "manifest is damaged"),
     "manifest cut": (
@@ -238,16 +232,14 @@ def test_a_damaged_one_is_passed_over_and_the_reason_said(
     directory: RunDirectory, what: str, version: int
 ) -> None:
     damage, says = WRONG[what]
+    save(directory, 200, version=version)
     folder = save(directory, 300, version=version)
     damage(directory.store.path(folder))
     with pytest.raises(NotFound) as caught:
-        find_checkpoint(directory)
+        find_checkpoint(directory, 300)
     assert says in caught.value.message
     assert caught.value.message.startswith("run it has no intact checkpoint:\n  " + folder)
-    save(directory, 200)
     assert find_checkpoint(directory)[0] == FoundCheckpoint(200, 1)
-    with pytest.raises(NotFound, match="no intact checkpoint"):
-        find_checkpoint(directory, 300)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -259,8 +251,10 @@ def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory, ve
     for at in range(len(content)):
         flipped = content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
         path.write_bytes(flipped)
-        found = read_manifest(directory, FoundCheckpoint(300, 1))
-        assert isinstance(found, str) or json.loads(flipped) == meant, flipped[at - 20 : at + 20]
+        found = read_manifest(directory, 300, 1)
+        assert isinstance(found, Unusable) or json.loads(flipped) == meant, flipped[
+            at - 20 : at + 20
+        ]
 
 
 def test_a_manifest_has_a_digest_for_every_block() -> None:
@@ -272,22 +266,18 @@ def test_a_manifest_has_a_digest_for_every_block() -> None:
 
 
 def test_candidates_are_newest_first_each_with_its_reason(directory: RunDirectory) -> None:
-    begin(directory, 0, 300, 400)
-    for step, generation in ((100, 1), (300, 1), (350, 1), (400, 2), (450, 2), (500, 3)):
+    for step, generation in ((100, 1), (300, 1), (400, 2), (500, 3)):
         save(directory, step, generation)
     written(directory, 600, 3)
     directory.store.path(f"{folder_of(500, 3)}/{FILE}").write_bytes(b"")
     directory.store.write(f"{folder_of(400, 2)}/{MANIFEST}", b"{")
     assert reasons(directory) == [
-        (600, 3, "it has no manifest: the save was not finished"),
         (500, 3, f"{FILE} has 0 bytes, expected 8000"),
-        (450, 2, "generation 2 wrote it, but generation 3 resumed from step 400 without it"),
         (
             400,
             2,
             "its manifest is damaged: Invalid JSON: EOF while parsing an object at line 1 column 1",
         ),
-        (350, 1, "generation 1 wrote it, but generation 2 resumed from step 300 without it"),
         (300, 1, None),
         (100, 1, None),
     ]
@@ -295,14 +285,23 @@ def test_candidates_are_newest_first_each_with_its_reason(directory: RunDirector
     assert find_checkpoint(directory)[0] == FoundCheckpoint(300, 1)
 
 
-def test_a_fenced_one_is_not_taken_even_by_its_step(directory: RunDirectory) -> None:
-    begin(directory, 0, 300)
+def test_another_manifest_than_the_one_that_was_saved_is_seen(directory: RunDirectory) -> None:
+    """As when somebody copies an older one over it: whole in itself, and not this run's."""
+    folder = save(directory, 300)
+    write_manifest(directory.store, folder, described(300, position=1))
+    assert reasons(directory) == [(300, 1, "its manifest is not the one that was recorded")]
+
+
+def test_one_that_was_resumed_without_is_not_taken_even_by_its_step(
+    directory: RunDirectory,
+) -> None:
     save(directory, 300)
     save(directory, 400)
+    begun(directory, 2, 300)
     assert steps_saved(directory) == [300]
-    assert not counts(FoundCheckpoint(400, 1), directory)
-    with pytest.raises(NotFound, match="generation 2 resumed from step 300 without it"):
+    with pytest.raises(NotFound, match="run it has no checkpoint at step 400"):
         find_checkpoint(directory, 400)
+    assert directory.store.size(f"{folder_of(400, 1)}/{MANIFEST}"), "its files stay for now"
 
 
 @pytest.mark.parametrize(
@@ -329,9 +328,9 @@ def test_a_manifest_cannot_point_outside_its_folder(directory: RunDirectory, nam
             {"file": name, "start": 0, "rows": 1, "offset": 0}]}}},
     ):  # fmt: skip
         path.write_text(json.dumps({**manifest, **changes}))
-        found = read_manifest(directory, FoundCheckpoint(300, 1))
-        assert isinstance(found, str)
-        assert found.startswith("its manifest is damaged: String should match pattern")
+        found = read_manifest(directory, 300, 1)
+        assert isinstance(found, Unusable)
+        assert found.words.startswith("its manifest is damaged: String should match pattern")
 
 
 # --- a fork
@@ -341,18 +340,18 @@ def test_a_manifest_cannot_point_outside_its_folder(directory: RunDirectory, nam
 def test_a_fork_begins_with_a_checkpoint_of_its_own(
     directory: RunDirectory, tmp_path: Path, version: int
 ) -> None:
-    begin(directory, 0, 300)
     save(directory, 300, version=version)
     directory.store.write("model/config.json", b"config")
     directory.store.write("tokenizer/tokenizer.json", b"words")
     new = RunDirectory.create(tmp_path / "new", SystemClock())
-    take_over(directory, *find_checkpoint(directory, 300), new, RunFile(version=1, seed=3))
+    run = RunFile(version=1, seed=3)
+    take_over(directory, *find_checkpoint(directory, 300), new, run, SystemClock())
     found, manifest = find_checkpoint(new)
     assert found == FoundCheckpoint(300, 0)
     assert (manifest.run, manifest.step, manifest.position) == ("new", 300, 4800)
     assert manifest.identity != "i"
     assert new.store.read("tokenizer/tokenizer.json") == b"words"
-    begin(new, 300)
+    begun(new, 1, 300)
     assert find_checkpoint(new)[0] == FoundCheckpoint(300, 0)
     directory.store.remove("")
     assert find_checkpoint(new)[0] == FoundCheckpoint(300, 0), "it needs the other no more"
@@ -362,7 +361,7 @@ def test_a_fork_begins_with_a_checkpoint_of_its_own(
 
 
 def kept(directory: RunDirectory) -> list[tuple[int, int]]:
-    return sorted((found.step, found.generation) for found in found_checkpoints(directory))
+    return sorted((found.step, found.generation) for found in found_folders(directory))
 
 
 @settings(deadline=None, max_examples=30)  # a disk takes its time
@@ -371,33 +370,76 @@ def test_retention_keeps_the_newest(
     tmp_path_factory: pytest.TempPathFactory, steps: set[int], keep_last: int
 ) -> None:
     directory = RunDirectory.create(tmp_path_factory.mktemp("runs") / "it", SystemClock())
-    for step in steps:
-        save(directory, step, content=b"little")
-    Retention(directory).apply(KeepConfig(last=keep_last, best=0), 1)
+    for step in sorted(steps):
+        save(directory, step, content=b"little", keep=KeepConfig(last=keep_last, best=0))
     assert steps_saved(directory) == sorted(steps)[-keep_last:]
     assert find_checkpoint(directory)[0].step == max(steps)
     assert len(list(directory.store.path("checkpoints").iterdir())) == min(keep_last, len(steps))
 
 
-def test_last_best_and_milestones(directory: RunDirectory) -> None:
+def one(
+    step: int, generation: int = 1, loss: float | None = None, sample: str = "all"
+) -> KeptCheckpoint:
+    return KeptCheckpoint(
+        step=step, generation=generation, digest="d", validation_loss=loss, sample=sample
+    )
+
+
+def stay(keeps: list[KeptCheckpoint], keep: KeepConfig, **more: Any) -> list[int]:
+    return [kept.step for kept in retained(keeps, keep, **more)]
+
+
+def test_last_best_and_milestones() -> None:
     losses = {10: 3.0, 20: 2.0, 30: 1.0, 40: None, 50: 1.5, 60: 2.5, 70: 1.0, 80: None}
-    for step, loss in losses.items():
-        save(directory, step, validation_loss=loss)
     keep = KeepConfig(last=1, best=2, every=SteppedInterval.parse("40 steps"))
-    Retention(directory).apply(keep, 1)
-    assert [step for step, _ in kept(directory)] == [30, 40, 70, 80]
+    assert stay([one(step, loss=loss) for step, loss in losses.items()], keep) == [30, 40, 70, 80]
 
 
-def test_milestones_of_several_intervals_late_ones_too(directory: RunDirectory) -> None:
+def test_milestones_of_several_intervals_late_ones_too() -> None:
     """A save that was due while another was being written is the milestone all the same."""
-    for step in (10, 20, 31, 35, 40, 50, 100, 150):
-        save(directory, step)
     every = SteppedInterval.parse(["10 steps until 40", "100 steps"])
-    Retention(directory).apply(KeepConfig(last=1, best=0, every=every), 1)
-    assert [step for step, _ in kept(directory)] == [10, 20, 31, 40, 100, 150]
+    steps = [one(step) for step in (10, 20, 31, 35, 40, 50, 100, 150)]
+    assert stay(steps, KeepConfig(last=1, best=0, every=every)) == [10, 20, 31, 40, 100, 150]
 
 
-def test_no_manifest_is_read_twice(
+def test_six_hundred_milestones_stay() -> None:
+    every = SteppedInterval.parse(
+        ["10 steps until 100", "50 steps until 2k", "100 steps until 20k", "1k steps"]
+    )
+    steps = [step for step in range(1, 392_001) if every.is_due(step)]
+    assert len(steps) == 600
+    assert stay(list(map(one, steps)), KeepConfig(last=3, best=1, every=every)) == steps
+
+
+def test_losses_of_other_samples_are_not_compared() -> None:
+    """Each kind of evaluation has its best: a lower loss on other sequences is no better."""
+    keeps = [one(step, loss=loss) for step, loss in {10: 1.5, 20: 1.0, 30: 1.2}.items()]
+    new = {40: 3.0, 50: 2.0, 60: 2.5, 70: None}
+    keeps += [one(step, loss=loss, sample="512 drawn") for step, loss in new.items()]
+    assert stay(keeps, KeepConfig(last=1, best=1)) == [20, 50, 70]
+
+
+def test_of_equal_losses_the_newest_is_the_best() -> None:
+    keeps = [one(10, loss=1.0), one(20, loss=1.0), one(30)]
+    assert stay(keeps, KeepConfig(last=1, best=1)) == [20, 30]
+
+
+def test_an_unsettled_one_stays_and_pushes_out_nothing() -> None:
+    """The others may turn out not to have that step: then only older ones count."""
+    keeps = [one(10), one(20), one(30)]
+    assert stay(keeps, KeepConfig(last=1, best=0), settled_step=20) == [20, 30]
+    assert stay(keeps, KeepConfig(last=1, best=0), settled_step=30) == [30]
+
+
+def test_a_step_saved_by_several_generations_counts_once() -> None:
+    keeps = [one(100), one(200), one(300), one(300, 2), one(300, 3)]
+    assert [each.name for each in retained(keeps, KeepConfig(last=2, best=0))] == [
+        (200, 1),
+        (300, 3),
+    ]
+
+
+def test_retention_reads_no_manifest(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads: list[str] = []
@@ -409,92 +451,68 @@ def test_no_manifest_is_read_twice(
 
     monkeypatch.setattr(directory.store, "read", noted)
     keep = KeepConfig(last=1, best=1, every=SteppedInterval.parse("10 steps"))
-    retention = Retention(directory)
     for step in (10, 20, 25, 30):
-        save(directory, step, validation_loss=1.0 / step)
-        retention.apply(keep, 1)
+        save(directory, step, validation_loss=1.0 / step, keep=keep)
     assert [step for step, _ in kept(directory)] == [10, 20, 30]
-    assert len(reads) == len(set(reads)) == 4
+    assert reads == []
 
 
-def test_six_hundred_milestones_stay() -> None:
-    every = SteppedInterval.parse(
-        ["10 steps until 100", "50 steps until 2k", "100 steps until 20k", "1k steps"]
-    )
-    steps = [step for step in range(1, 392_001) if every.is_due(step)]
-    assert len(steps) == 600
-    manifests = [described(step, 1) for step in steps]
-    assert superseded(manifests, [], KeepConfig(last=3, best=1, every=every)) == []
-
-
-def test_losses_of_other_samples_are_not_compared(directory: RunDirectory) -> None:
-    """Each kind of evaluation has its best: a lower loss on other sequences is no better."""
-    scalars = described(1).scalars
-    for step, loss in {10: 1.5, 20: 1.0, 30: 1.2}.items():
-        save(directory, step, validation_loss=loss)
-    for step, loss in {40: 3.0, 50: 2.0, 60: 2.5, 70: None}.items():
-        new = {**scalars, "evaluation": "512 sequences drawn by seed 3"}
-        save(directory, step, validation_loss=loss, scalars=new)
-    Retention(directory).apply(KeepConfig(last=1, best=1), 1)
-    assert [step for step, _ in kept(directory)] == [20, 50, 70]
-
-
-def test_of_equal_losses_the_newest_is_the_best(directory: RunDirectory) -> None:
-    for step in (10, 20, 30):
-        save(directory, step, validation_loss=1.0 if step < 30 else None)
-    Retention(directory).apply(KeepConfig(last=1, best=1), 1)
-    assert [step for step, _ in kept(directory)] == [20, 30]
-
-
-def test_what_does_not_count_pushes_out_nothing(directory: RunDirectory) -> None:
-    """A generation that was thought dead wrote on; the good ones are the others."""
-    begin(directory, 0, 200)
-    for step, generation in ((100, 1), (200, 1), (300, 1), (400, 1), (210, 2)):
-        save(directory, step, generation, validation_loss=step)
-    Retention(directory).apply(KeepConfig(last=2, best=0), 2)
-    assert kept(directory) == [(200, 1), (210, 2)]
-
-
-def test_a_step_saved_by_several_generations_counts_once(directory: RunDirectory) -> None:
-    begin(directory, 0, 300, 300)
-    for step, generation in ((100, 1), (200, 1), (300, 1), (300, 2), (300, 3)):
-        save(directory, step, generation)
-    Retention(directory).apply(KeepConfig(last=2, best=0), 3)
-    assert kept(directory) == [(200, 1), (300, 3)]
+def test_one_that_was_resumed_without_stays_until_one_beyond_it_is_saved(
+    directory: RunDirectory,
+) -> None:
+    """A fence alone deletes nothing: until then its files are what came furthest."""
+    for step in (100, 200, 300, 400):
+        save(directory, step, 1)
+    chain = begun(directory, 2, 200)
+    keep = KeepConfig(last=3, best=0)
+    for step, there in ((210, [100, 200, 210, 300, 400]), (350, [200, 210, 350, 400])):
+        folder = written(directory, step, 2)
+        recorded(chain, write_manifest(directory.store, folder, described(step, 2)), keep)
+        assert [at for at, _ in kept(directory)] == there
 
 
 def test_what_killed_saves_left_does_not_fill_the_disk(directory: RunDirectory) -> None:
-    begin(directory, 0, 0)
+    chain = begun(directory, 2, 0)
     written(directory, 100, 1)
     written(directory, 200, 1)
-    save(directory, 300, 2)
     under_way = written(directory, 400, 2)
     killed = directory.store.path(f"{folder_of(250, 1)}/.rank-0.safetensors.partial-0123456789ab")
     killed.parent.mkdir()
     killed.write_bytes(b"half")
-    Retention(directory).apply(KeepConfig(), 2)
+    folder = written(directory, 300, 2)
+    kept = write_manifest(directory.store, folder, described(300, 2))
+    recorded(chain, kept, KeepConfig())
     folders = sorted(item.name for item in directory.store.path("checkpoints").iterdir())
     assert folders == ["step-00000300.g000002", Path(under_way).name]
 
 
-def test_a_damaged_manifest_is_left_for_a_look_while_it_may_matter(directory: RunDirectory) -> None:
-    begin(directory, 0)
-    save(directory, 200)
-    directory.store.write(f"{save(directory, 300)}/{MANIFEST}", b"{")
-    Retention(directory).apply(KeepConfig(last=1), 1)
-    assert kept(directory) == [(200, 1), (300, 1)], "nor does it push out a good one"
-    begin_generation(directory, 2, 200, 1, SystemClock().now())
-    save(directory, 250, 2)
-    Retention(directory).apply(KeepConfig(last=2), 2)
-    assert kept(directory) == [(200, 1), (250, 2)]
+def test_what_a_newer_generation_writes_is_never_cleaned_up(directory: RunDirectory) -> None:
+    """A leader that was thought dead cleans up while its successor saves."""
+    chain = begun(directory, 1, 0)
+    save(directory, 100)
+    link = chain.own(1)
+    save(directory, 100, 2)
+    written(directory, 200, 2)
+    clean_up(directory, link, 1)
+    assert kept(directory) == [(100, 1), (100, 2), (200, 2)]
 
 
-def test_a_removal_cut_short_leaves_no_checkpoint(
+def test_a_damaged_manifest_is_left_for_a_look(directory: RunDirectory) -> None:
+    keep = KeepConfig(last=2, best=0)
+    save(directory, 200, keep=keep)
+    directory.store.write(f"{save(directory, 300, keep=keep)}/{MANIFEST}", b"{")
+    begun(directory, 2, 200)
+    save(directory, 250, 2, keep=keep)
+    assert kept(directory) == [(200, 1), (250, 2), (300, 1)]
+    save(directory, 310, 2, keep=keep)
+    assert kept(directory) == [(250, 2), (310, 2)]
+
+
+def test_a_removal_cut_short_leaves_what_does_not_count(
     directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Removing is what takes time: a machine that goes down in it leaves nothing that counts."""
     save(directory, 200)
-    save(directory, 300)
 
     def crash(*_: object) -> None:
         raise InterruptedError("the machine goes down in the middle of it")
@@ -502,10 +520,21 @@ def test_a_removal_cut_short_leaves_no_checkpoint(
     with monkeypatch.context() as patch:
         patch.setattr("shutil.rmtree", crash)
         with pytest.raises(InterruptedError):
-            drop(directory, 300, 1)
-    assert directory.store.names(folder_of(300, 1)), "there is something left"
-    assert steps_saved(directory) == [200]
-    assert find_checkpoint(directory)[0] == FoundCheckpoint(200, 1)
+            save(directory, 300, keep=KeepConfig(last=1, best=0))
+    assert directory.store.names(folder_of(200, 1)), "there is something left"
+    assert [each.step for each in saved_checkpoints(directory)] == [300]
+    save(directory, 400, keep=KeepConfig(last=1, best=0))
+    assert kept(directory) == [(400, 1)]
+
+
+def test_drop_takes_the_manifest_first(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    save(directory, 300)
+    monkeypatch.setattr(directory.store, "remove", removed.append)
+    drop(directory, 300, 1)
+    assert removed == [f"{folder_of(300, 1)}/{MANIFEST}", folder_of(300, 1)]
 
 
 LOSSES = st.none() | st.sampled_from([1.0, 2.0, 3.0])
@@ -515,31 +544,19 @@ LOSSES = st.none() | st.sampled_from([1.0, 2.0, 3.0])
     saves=st.dictionaries(
         st.tuples(st.integers(0, 12), st.integers(1, 3)), LOSSES, min_size=1, max_size=10
     ),
-    first_steps=st.lists(st.integers(0, 12), min_size=1, max_size=3),
     last=st.integers(1, 4),
     best=st.integers(0, 2),
     every=st.none() | st.integers(1, 5),
 )
 def test_retention_by_its_rules(
-    saves: dict[tuple[int, int], float | None],
-    first_steps: list[int],
-    last: int,
-    best: int,
-    every: int | None,
+    saves: dict[tuple[int, int], float | None], last: int, best: int, every: int | None
 ) -> None:
-    known = [
-        GenerationStart(generation=number, first_step=step, workers=1, began="")
-        for number, step in enumerate(first_steps, start=1)
-    ]
-    manifests = [described(s, g, validation_loss=loss) for (s, g), loss in saves.items()]
+    keeps = [one(step, generation, loss) for (step, generation), loss in saves.items()]
     interval = SteppedInterval.parse(f"{every} steps") if every else None
     keep = KeepConfig(last=last, best=best, every=interval)
-    gone = {(m.step, m.generation) for m in superseded(manifests, known, keep)}
-    stay = set(saves) - gone
-    good = sorted(key for key in saves if not fenced(FoundCheckpoint(*key), known))
-    assert stay <= set(good), "none stays that does not count"
-    if good:
-        assert good[-1] in stay, "the newest good one always stays"
+    stays = {each.name for each in retained(keeps, keep)}
+    good = sorted(saves)
+    assert good[-1] in stays, "the newest always stays"
     newest = {step: (step, generation) for step, generation in good}
     steps = sorted(newest)
     losses = sorted(loss for key in newest.values() if (loss := saves[key]) is not None)
@@ -554,8 +571,8 @@ def test_retention_by_its_rules(
         )
         may_be_best = loss is not None and loss in losses[:best]
         if is_last or is_milestone:
-            assert key in stay
+            assert key in stays
         elif not may_be_best:
-            assert key not in stay
-    assert len(stay) <= last + best + (max(steps, default=0) // every if every else 0)
-    assert sum(saves[key] is not None for key in stay) >= min(best, len(losses))
+            assert key not in stays
+    assert len(stays) <= last + best + (max(steps, default=0) // every if every else 0)
+    assert sum(saves[key] is not None for key in stays) >= min(best, len(losses))

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from headway.state.log_lines import encoded
 from headway.state.record_log import PIECE_BYTES, FileLog, RememberedLog, SegmentLog, open_log
 from headway.state.store import Store
 from support.fake_s3 import FakeS3, Trouble, fake_s3
@@ -93,7 +94,9 @@ def test_half_a_line_of_a_machine_that_went_down_harms_no_other(
     again.append({"step": 3})
     assert [record["step"] for record in again.read()[0]] == [1, 2, 3]
     assert again.last() == {"step": 3}
-    assert again.path.read_bytes() == b'{"step":1}\n' + torn + b'\n{"step":2}\n{"step":3}\n'
+    whole = [encoded({"step": step}) for step in (1, 2, 3)]
+    assert again.path.read_bytes() == whole[0] + torn + b"\n" + whole[1] + whole[2]
+    assert again.num_damaged == 1
 
 
 @settings(deadline=None)

@@ -13,15 +13,15 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from headway.clock import SystemClock
-from headway.spec.run_file import KeepConfig
 from headway.state import run_history
-from headway.state.checkpoints import steps_saved
-from headway.state.generations import next_generation
+from headway.state.chain import Chain
+from headway.state.checkpoints import found_folders, steps_saved
 from headway.state.ledger import verify_ledger
 from headway.state.run_directory import RunDirectory
 from headway.state.run_history import NAME, HistoryReader, summarize, whole_history
 from headway.state.status import RunStatus, read_status, status_of
 from headway.state.store import Store
+from support.chains import LAUNCH
 from support.fake_s3 import FakeS3, fake_s3
 from support.old_run import Aging
 
@@ -200,12 +200,11 @@ def test_a_kill_at_any_write_leaves_a_directory_that_reads_as_before(
     for at in range(1, 100):
         # Another process: it knows nothing but what is in the store.
         again = RunDirectory.open("s3://bucket/it")
-        run.directory, run.retention = again, type(run.retention)(again)
+        run.directory, run.chain = again, Chain(again, LAUNCH)
         left = 10**9
         run.begin()
         run.commit()
         run.flush()
-        run.directory.store.remove("generations/fences.json")
         left = at
         try:
             run.save()
@@ -219,8 +218,9 @@ def test_a_kill_at_any_write_leaves_a_directory_that_reads_as_before(
         if has_ended:
             break
     assert num_kills > 8
-    run.retention.apply(KeepConfig(last=1, best=0), run.generation)
-    assert steps_saved(again) == [run.step]
+    run.save()
+    assert steps_saved(again)[-1] == run.step
+    assert len(found_folders(again)) == 2, "nothing is left of those that were cut short"
 
 
 def test_a_directory_of_the_format_before_is_read_and_continued(far: type[FakeS3]) -> None:
@@ -233,19 +233,20 @@ def test_a_directory_of_the_format_before_is_read_and_continued(far: type[FakeS3
     run.save(summarizes=False)
     run.flush()
     before = from_all(location, run.time)
-    flat = {re.sub(r"/\d+(/\d+\.jsonl?)$", r"\1", name): file for name, file in far.store.items()}
+    flat = {re.sub(r"/\d+(/\d+\.jsonl)$", r"\1", name): file for name, file in far.store.items()}
     far.store.clear()
-    far.store.update({name: file for name, file in flat.items() if "fences" not in name})
+    far.store.update(flat)
     far.pseudo_dirs[:] = [""]
     again = RunDirectory.open(location)
     assert "metrics/00000130.jsonl" in again.store.names("metrics")
-    assert "generations/000130.json" in again.store.names("generations")
-    assert (from_all(location, run.time), next_generation(again)) == (before, 131)
-    run.directory, run.retention = again, type(run.retention)(again)
+    assert from_all(location, run.time) == before
+    run.directory, run.chain = again, Chain(again, LAUNCH)
     run.live(90, 2, save_every=5)
     require_same(location, run.time)
     found = RunDirectory.open(location)
     assert verify_ledger(found.ledger.read()[0]).breach is None
-    assert next_generation(found) == 221
+    last = Chain(found).last()
+    assert last is not None
+    assert last.begun == 220
     assert found.metrics.last() == run.directory.metrics.last()
     assert steps_saved(found)[-1] == run.step

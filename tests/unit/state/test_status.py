@@ -11,11 +11,12 @@ import pytest
 
 from headway.clock import seconds_of, stamp
 from headway.errors import BadInput, NotFound, SpecError
+from headway.state.chain import KeptCheckpoint
 from headway.state.checkpoints import folder_of
 from headway.state.find_run import find_run, list_runs, runs_folder, split_step
-from headway.state.generations import begin_generation
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.state.status import SHOWN_CHANGES, SIGN_OF_LIFE_SECONDS, read_status, watched
+from support.chains import begun, recorded, saved_at
 from support.fake_s3 import fake_s3
 
 NOW = 1_800_000_000.0
@@ -152,7 +153,7 @@ def test_the_figures_of_a_run_that_goes_on(directory: RunDirectory, clock: Stopp
         {"step": 100, "set": "held-out", "loss": 2.75},
     ):
         directory.evaluations.append(line)
-    directory.store.write(f"{folder_of(80, 3)}/manifest.json", b"")
+    saved_at(directory, 80)
     clock.time = NOW + 5
     happened(directory, clock, "saved")
     with directory.held():
@@ -178,11 +179,11 @@ def test_the_figures_of_a_run_that_has_done_nothing(directory: RunDirectory) -> 
 def test_a_checkpoint_that_does_not_count_is_not_shown(
     directory: RunDirectory, clock: Stopped
 ) -> None:
-    for number, first_step in ((1, 0), (2, 40)):
-        begin_generation(directory, number, first_step, 1, clock.now())
+    chain = begun(directory, 1, 0)
     for number in (40, 80):
-        directory.store.write(f"{folder_of(number, 1)}/manifest.json", b"")
-    directory.store.write(f"{folder_of(90, 2)}/rank-0.safetensors", b"")
+        recorded(chain, KeptCheckpoint(step=number, generation=1, digest="d"))
+    begun(directory, 2, 40)
+    directory.store.write(f"{folder_of(90, 2)}/manifest.json", b"")
     assert read_status(directory, NOW).checkpoint_step == 40
 
 

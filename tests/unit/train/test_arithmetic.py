@@ -22,9 +22,8 @@ from headway.train.recomputed_blocks import recompute_blocks
 from headway.train.step import Flags, StepResult, Training, take_step
 from headway.train.weight_copies import WeightCopies, note_new_arithmetic
 from headway.train.world import RankPlacement, World
+from support.little import Little
 from support.small_training import CPU, small_training
-
-from .conftest import Little
 
 STEPS = 20
 
@@ -139,6 +138,7 @@ def test_a_run_begun_before_says_it_once(
 
 def test_a_checkpoint_knows_its_arithmetic(directory: RunDirectory) -> None:
     little = Little(directory)
+    little.begin()
     little.advance(1)
     little.save()
     assert find_checkpoint(directory)[1].scalars["arithmetic"] == 2

@@ -10,8 +10,7 @@ import pytest
 from headway.state.checkpoints import find_checkpoint
 from headway.state.run_directory import RunDirectory
 from headway.train.evaluate import note_new_sample, sample_of
-
-from .conftest import Little
+from support.little import Little
 
 
 @pytest.mark.parametrize(
@@ -53,6 +52,7 @@ def test_a_run_begun_before_says_it_once(
 
 def test_a_checkpoint_knows_its_sample(directory: RunDirectory) -> None:
     little = Little(directory, sample="512 sequences drawn by seed 3")
+    little.begin()
     little.advance(1)
     little.save()
     assert find_checkpoint(directory)[1].scalars["evaluation"] == "512 sequences drawn by seed 3"

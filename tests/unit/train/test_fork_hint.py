@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headway.state.checkpoints import folder_of
 from headway.state.run_directory import RunDirectory
 from headway.train.loop import fork_hint
+from support.chains import saved_at
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,5 @@ from headway.train.loop import fork_hint
 def test_the_newest_checkpoint_from_when_all_agreed(
     directory: RunDirectory, step: int, says: str
 ) -> None:
-    for saved in (150, 250):
-        directory.store.write(f"{folder_of(saved, 1)}/manifest.json", b"")
+    saved_at(directory, 150, 250)
     assert says in fork_hint(directory, step)

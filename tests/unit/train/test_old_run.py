@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from headway.clock import SystemClock
+from headway.clock import SystemClock, stamp
+from headway.state.chain import Chain
 from headway.state.find_run import list_runs
-from headway.state.generations import begin_generation, next_generation
 from headway.state.run_directory import RunDirectory
 from headway.state.run_history import HistoryReader
 from headway.state.status import read_status, status_of
+from support.chains import LAUNCH
 from support.counted_s3 import Requests, counted_s3
+from support.little import Little, world_of_one
 from support.old_run import Aging
 
-from .conftest import Little, world_of_one
 from .test_recorder import recorder
 
 GENERATIONS = {"young": 25, "old": 425}
@@ -36,13 +37,14 @@ def costs(run: Aging, requests: Requests) -> dict[str, Cost]:
     found["status again"] = requests.during(
         lambda: status_of(kept.directory, kept.read(), run.time)
     )
-    found["start"] = requests.during(lambda: next_generation(RunDirectory.open(location)))
+    chain = Chain(RunDirectory.open(location), LAUNCH)
+    found["start"] = requests.during(lambda: chain.start(stamp(run.time)))
     leader = recorder(location)
     number = run.generation + 1
     leader.begin(world_of_one(number), run.step)
 
     def change() -> None:
-        begin_generation(leader.directory, number, run.step, 1, run.time)
+        chain.begin(number, run.step, 1, stamp(run.time))
         leader.catch_up(run.step)
 
     found["change"] = requests.during(change)

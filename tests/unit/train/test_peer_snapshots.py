@@ -15,7 +15,6 @@ from safetensors.torch import load_file
 from headway.errors import PeerLost
 from headway.memory_limits import Memory
 from headway.spec.stepped_interval import SteppedInterval
-from headway.state.generations import begin_generation
 from headway.state.run_directory import RunDirectory
 from headway.train.peer_snapshots import MOST_FAILURES, PeerSnapshots
 from headway.train.restore_peers import restore_from_peers
@@ -24,8 +23,8 @@ from headway.train.snapshot_memory import PartFacts, SnapshotMemory
 from headway.train.snapshot_server import PartFailed, PartMissing, PartReader
 from headway.train.step import Agreed
 from headway.train.worker_run import _restore
-
-from .conftest import Little
+from support.chains import begun, launched
+from support.little import Little
 
 EVERY = 10
 DONE, FAILED = Agreed(snapshot_done=True), Agreed(snapshot_done=True, snapshot_failed=True)
@@ -57,8 +56,9 @@ class Node:
 
     def restore(self) -> PartFacts | None:
         little = self.little
+        launched(little.directory)
         return restore_from_peers(
-            little.train, self.peers, little.directory, little.world, little.journal
+            little.train, self.peers, little.directory, little.chain, little.world, little.journal
         )
 
     def begin(self) -> Node:
@@ -83,6 +83,7 @@ class Node:
             training=little.train,
             snapshots=self.peers,
             directory=little.directory,
+            chain=little.chain,
             journal=little.journal,
             saver=little.saver,
             save_schedule=SaveSchedule(SteppedInterval.parse(every), kept, little.clock),
@@ -198,7 +199,7 @@ def test_one_that_a_later_generation_has_gone_back_behind_does_not_count(
     """It was taken by a node that was away since, and whose steps were taken again without it."""
     first = Node(directory, 1).begin()
     first.step(3)
-    begin_generation(directory, 2, 0, 1, 0.0)
+    begun(directory, 2, 0)
     assert Node(directory, 3).restore() is None
 
 

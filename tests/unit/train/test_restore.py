@@ -18,33 +18,34 @@ import xxhash
 from headway.clock import SystemClock
 from headway.errors import BadInput, PeerLost
 from headway.state import stored_file
+from headway.state.chain import Chain, TakenOver
 from headway.state.checkpoints import (
     MANIFEST,
     CheckpointManifest,
-    FoundCheckpoint,
     StoredTensor,
     TensorChunk,
-    candidates,
+    Unusable,
     find_checkpoint,
     folder_of,
+    read_manifest,
     steps_saved,
     write_manifest,
 )
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import WholeFile
-from headway.train import safetensors_file
+from headway.train import restore, safetensors_file
 from headway.train.collectives import WorkerGroup
 from headway.train.loop import train
 from headway.train.outages import StoreLost, outage_restarts
 from headway.train.read_rows import SharedRows, WantedRows
-from headway.train.restore import VISIBLE_SECONDS, load_weights, manifest_seen_here
+from headway.train.restore import VISIBLE_SECONDS, load_weights
 from headway.train.world import RankPlacement, World
+from support.chains import LAUNCH, TIME, recorded
 from support.clock import Patient
 from support.fake_s3 import fake_s3
+from support.little import Little
 from support.together import Died, outcomes, together
-
-from .conftest import Little
 
 
 def same(one: object, other: object) -> bool:
@@ -86,10 +87,6 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
         "rank-0.safetensors is damaged: wrong digest",
     ),
     "cut": (lambda folder: _cut(folder / "rank-0.safetensors"), "bytes, expected"),
-    "missing": (
-        lambda folder: (folder / "rank-0.safetensors").unlink(),
-        "rank-0.safetensors is missing",
-    ),
     "manifest damaged": (lambda folder: _cut(folder / MANIFEST), "its manifest is damaged"),
     "manifest changed": (
         lambda folder: (folder / MANIFEST).write_text(
@@ -112,8 +109,7 @@ def _cut(path: Path) -> None:
 
 def as_version_1(directory: RunDirectory, step: int) -> None:
     """The checkpoint as earlier versions wrote it: one digest for each file."""
-    (manifest,) = [m for found, m in candidates(directory, step)]
-    assert isinstance(manifest, CheckpointManifest)
+    manifest = find_checkpoint(directory, step)[1]
     files = {
         name: WholeFile(
             size=file.size,
@@ -122,7 +118,8 @@ def as_version_1(directory: RunDirectory, step: int) -> None:
         for name, file in manifest.files.items()
     }
     older = manifest.model_copy(update={"version": 1, "files": files})
-    write_manifest(directory.store, folder_of(step, 1), older)
+    kept = write_manifest(directory.store, folder_of(step, 1), older)
+    recorded(Chain(directory, LAUNCH), kept)
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -312,28 +309,72 @@ def test_when_none_is_good_it_does_not_begin_anew(directory: RunDirectory, what:
 
 
 def test_saves_that_never_ended_are_no_reason_to_refuse(directory: RunDirectory) -> None:
-    saved(directory, 5)
-    directory.store.remove(f"{folder_of(5, 1)}/{MANIFEST}")
+    first = saved(directory, 3)
+    directory.store.write(f"{folder_of(5, 1)}/rank-0.safetensors", b"half")
     second = Little(directory, 2)
-    assert second.restore() is None
-    (event,) = second.events("passed_over")
-    assert event["reason"] == "it has no manifest: the save was not finished"
+    assert second.restore() == 3
+    assert second.events("passed_over") == []
+    assert same(second.state(), first.state())
 
 
-def test_what_a_generation_wrote_after_it_was_replaced_is_passed_over(
+@pytest.mark.parametrize("gone", ["rank-0.safetensors", MANIFEST, ""])
+def test_what_was_saved_and_is_not_there_is_asked_for(directory: RunDirectory, gone: str) -> None:
+    """A folder that is not mounted yet: to begin without it would delete what is in it later."""
+    saved(directory, 3, 5)
+    directory.store.remove(f"{folder_of(5, 1)}/{gone}".rstrip("/"))
+    with pytest.raises(BadInput) as caught:
+        Little(directory, 2).restore()
+    assert caught.value.message.startswith("run it: step 5 was saved, but of ")
+    assert caught.value.message.endswith("is missing")
+    assert caught.value.hint == (
+        "mount or restore that folder, and run the same command; to go on from step 3 as another "
+        "run: headway fork it@3 it-2"
+    )
+    directory.store.remove("checkpoints")
+    with pytest.raises(BadInput) as caught:
+        Little(directory, 2).restore()
+    assert str(caught.value.hint).endswith("to start another run: headway run --set name=it-2")
+    assert steps_saved(directory) == [3, 5], "and nothing is forgotten"
+
+
+def test_checkpoints_of_which_the_chain_knows_nothing_are_not_begun_over(
+    directory: RunDirectory,
+) -> None:
+    saved(directory, 3)
+    directory.store.remove("chain")
+    with pytest.raises(BadInput, match=r"chain does not name checkpoints/step-00000003.g000001"):
+        Little(directory, 1).restore()
+
+
+def test_what_a_generation_writes_after_it_was_replaced_does_not_count(
     directory: RunDirectory,
 ) -> None:
     first = saved(directory, 3)
     second = Little(directory, 2)
     assert second.restore() == 3
-    first.advance(6)  # thought dead, and saves while the second begins
-    first.save()
     second.begin()
+    first.advance(6)  # thought dead, and saves
+    first.save()
+    with pytest.raises(PeerLost, match="generation 2 has taken the place of 1"):
+        first.saver.require_owner()
+    assert first.saver.failures == 0
     third = Little(directory, 3)
     assert third.restore() == 3
-    assert [event["reason"] for event in third.events("passed_over")] == [
-        "generation 1 wrote it, but generation 2 resumed from step 3 without it"
-    ]
+    assert third.events("passed_over") == []
+
+
+def test_a_run_that_was_started_elsewhere_ends_here(directory: RunDirectory) -> None:
+    """Whether the other one has saved since, or only started."""
+    first = saved(directory, 3)
+    Chain(directory, "another").start(TIME)
+    first.advance(2)
+    first.save()
+    with pytest.raises(TakenOver, match="run it was taken over by"):
+        first.saver.require_owner()
+    with pytest.raises(TakenOver):
+        first.saver.save_now(first.train, None)
+    assert steps_saved(directory) == [3]
+    assert not list(directory.store.path("checkpoints").glob("step-00000005*")), "it left nothing"
 
 
 def test_one_of_other_settings_is_passed_over(directory: RunDirectory) -> None:
@@ -429,6 +470,7 @@ def starting(little: Little) -> Any:
         evaluator=SimpleNamespace(sample="all"),
         built=SimpleNamespace(is_transformers=False),
         snapshots=None,
+        chain=little.chain,
     )
 
     def leave(lost: PeerLost) -> None:
@@ -460,26 +502,68 @@ def test_what_a_restart_would_not_cure_is_an_error(
         assert caught.value is error
 
 
-def test_a_checkpoint_that_the_leader_sees_is_looked_for_until_it_is_visible(
-    directory: RunDirectory,
+@pytest.mark.parametrize("appears_after", [3.0, None])
+def test_a_worker_that_does_not_see_a_checkpoint_looks_again_and_then_ends(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, appears_after: float | None
 ) -> None:
-    """As on a network file system, which keeps what it has seen of a folder for seconds."""
-    saved(directory, 3)
-    manifest, found = directory.store.path(f"{folder_of(3, 1)}/{MANIFEST}"), FoundCheckpoint(3, 1)
-    hidden = manifest.rename(directory.store.path("hidden"))
-    patient = Patient()
-    gone = manifest_seen_here(directory, found, patient, VISIBLE_SECONDS)
-    assert (gone, patient.passed) == ("it has no manifest: the save was not finished", 10.0)
-    assert isinstance(manifest_seen_here(directory, found, Patient(), 0), str)
+    """A network file system keeps what it has seen of a folder for up to a minute. Nobody goes back
+    to an older checkpoint for it."""
+    saved(directory, 2, 3)
+    monkeypatch.setattr(restore, "read_manifest", hidden := Hidden())
+    clocks = [Patient(), Patient()]
 
     def appear() -> None:
-        if clock.passed > 3 and hidden.exists():
-            hidden.rename(manifest)
+        hidden.is_there = appears_after is not None and clocks[1].passed > appears_after
+
+    clocks[1] = Patient(appear)
+
+    def work(group: WorkerGroup) -> int | None:
+        placement, clock = RankPlacement(torch.device("cpu")), clocks[group.rank]
+        world = World(group.rank, group.size, 2, placement, group)
+        one = Little(directory, world=world, clock=clock)
+        try:
+            return one.restore()
+        except StoreLost as error:
+            said.append(error.message)
+            raise Died from error
+
+    said: list[str] = []
+    found = outcomes(2, work)
+    if appears_after is None:
+        assert [type(one) for one in found] == [PeerLost, Died]
+        assert [words.split(" sees ")[0] for words in said] == ["the leader"]
+        assert clocks[1].passed == VISIBLE_SECONDS
+    else:
+        assert found == [3, 3]
+        assert 3 < clocks[1].passed < 5
+
+
+class Hidden:
+    """The manifest for workers that do not lead."""
+
+    is_there = False
+
+    def __call__(self, *arguments: Any) -> CheckpointManifest | Unusable:
+        if not self.is_there:
+            return Unusable("its manifest is missing", is_missing=True)
+        return read_manifest(*arguments)
+
+
+def test_the_leader_waits_for_what_another_machine_wrote(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved(directory, 3)
+    monkeypatch.setattr(restore, "machine", lambda: "another")
+    folder = directory.store.path(folder_of(3, 1))
+    hidden = folder.rename(directory.store.path("hidden"))
+
+    def appear() -> None:
+        if clock.passed > 40 and hidden.exists():
+            hidden.rename(folder)
 
     clock = Patient(appear)
-    seen = manifest_seen_here(directory, found, clock, VISIBLE_SECONDS)
-    assert isinstance(seen, CheckpointManifest)
-    assert 3 < clock.passed < 5
+    assert Little(directory, 2, clock=clock).restore() == 3
+    assert 40 < clock.passed < 42
 
 
 def test_a_model_of_another_shape_is_refused(directory: RunDirectory) -> None:

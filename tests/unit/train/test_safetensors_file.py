@@ -26,7 +26,6 @@ from headway.state.checkpoints import (
     StoredTensor,
     find_checkpoint,
     folder_of,
-    write_manifest,
 )
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
@@ -47,6 +46,7 @@ from headway.train.safetensors_file import (
     merged_tensors,
     write_tensors,
 )
+from support.chains import save_manifest
 
 FOLDER = "checkpoints/x"
 
@@ -377,7 +377,7 @@ def test_a_planted_pickle_leaves_no_mark(tmp_path: Path) -> None:
         tensors=merged_tensors([part]),
         files={part.file: part.stored},
     )
-    write_manifest(directory.store, folder, manifest)
+    save_manifest(directory, manifest)
     for name in (".metadata", "model.pt", "rank-0.json", "rank-1.safetensors", "__0_0.distcp"):
         directory.store.write(f"{folder}/{name}", malice)
     other = torch.nn.Linear(2, 3)

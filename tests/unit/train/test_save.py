@@ -15,22 +15,22 @@ from headway.clock import SystemClock
 from headway.errors import PeerLost, RunFailed
 from headway.spec.stepped_interval import SteppedInterval
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
-from headway.state.generations import begin_generation
 from headway.state.run_directory import RunDirectory
 from headway.train import save
 from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS, SaveSchedule
 from headway.train.worker_run import WorkerRun
 from headway.train.world import RankPlacement, World
+from support.chains import TIME
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.full_disk import full_disk
+from support.little import Little
 from support.waiting import wait_for
-
-from .conftest import Little
 
 
 def test_what_is_saved_is_as_it_was_when_saving_began(directory: RunDirectory) -> None:
     little = Little(directory)
+    little.begin()
     little.advance(2)
     before = little.train.model[0].weight.detach().clone()
     little.saver.start(little.train, 1.5)
@@ -142,6 +142,7 @@ def test_at_the_end_it_tries_until_it_is_saved() -> None:
     with fake_s3() as s3:
         clock = Patient()
         little = Little(RunDirectory.create("s3://bucket/it", SystemClock()), clock=clock)
+        little.begin()
         little.advance(2)
         s3.troubles.extend(["refused", "refused", "refused"])
         little.saver.finish(little.train, None)
@@ -159,6 +160,7 @@ def test_a_removal_that_fails_does_not_harm_the_save() -> None:
     """Retention comes after the manifest: what was just written is the newest good one."""
     with fake_s3() as s3:
         little = Little(RunDirectory.create("s3://bucket/it", SystemClock()))
+        little.begin()
         for _ in range(3):
             little.advance(1)
             little.save()
@@ -195,6 +197,7 @@ def test_nobody_waits_for_a_long_save_in_one_collective(
     workers that write nothing would be taken for lost."""
     monkeypatch.setattr(save, "ROUND_SECONDS", 0.05)
     little = Little(directory)
+    little.begin()
     little.advance(1)
     write, rounds = little.saver._write, []
 
@@ -219,6 +222,7 @@ def test_a_failed_save_leaves_no_file_of_any_rank_behind() -> None:
     with fake_s3() as s3:
         directory = RunDirectory.create("s3://bucket/it", SystemClock())
         first, second = of_two(0, directory), of_two(1, directory)
+        first.begin()
         second.save()
         s3.troubles.append("refused")
         first.save()
@@ -248,6 +252,7 @@ def test_a_slow_store_gives_other_ranks_longer(
         directory = RunDirectory.create("s3://bucket/it", SystemClock())
         clock = Patient(lambda: _arrive(clock, second, write_seconds + late_seconds))
         first, second = of_two(0, directory, clock), of_two(1, directory)
+        first.begin()
         write = s3.pipe_file
 
         def take_long(self: object, path: str, value: bytes, **how: str) -> None:
@@ -304,7 +309,7 @@ def test_a_step_that_the_leader_alone_has_committed_drops_no_checkpoint(
     little.advance(1)
     little.save()
     assert steps_saved(directory) == [1, 2], "nobody knows yet whether the second will count"
-    begin_generation(directory, 2, 1, 2, little.clock.now())
+    little.chain.begin(2, 1, 2, TIME)
     assert steps_saved(directory) == [1]
     little.saver.begin(leader(directory, 2, others))
     little.saver.settled(1)
@@ -330,7 +335,7 @@ def test_the_last_step_is_saved_again_when_the_leader_alone_had_committed_it(
     with pytest.raises(PeerLost):
         little.saver.finish(little.train, None)
     # In the next generation most hold step 1, and the step is taken again.
-    begin_generation(directory, 2, 1, 2, little.clock.now())
+    little.chain.begin(2, 1, 2, TIME)
     others.is_lost = False
     little.train.step, little.world = 1, leader(directory, 2, others)
     little.saver.begin(little.world)
