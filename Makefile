@@ -134,6 +134,9 @@ prove-rehearsal: install ## headway prove from end to end, on the CPU if there i
 ran-on: install  ## write what headway prove found into the table of docs/status.md: FILE=prove.json
 	FILE=$${FILE:-prove.json} $(BIN)/python -m headway.cli.ran_on
 
+made-before: install ## record anew what tests/local/test_made_before.py reads; not after a release
+	$(BIN)/python -m tools.made_before
+
 simulate: install ## HISTORIES=100000 random histories of the membership, and planted defects; REMEMBER=1 keeps the seeds that found them
 	$(BENCH).simulate
 

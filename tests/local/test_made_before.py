@@ -1,9 +1,10 @@
 """What earlier versions wrote is read by this one: run directories, checkpoints, prepared sets.
 
-`tests/data/made_before.tar.xz` was made with commit 646f54f: two sets prepared from `data`, and two
-runs of 6 steps on them, one on two nodes, one sharded over two ranks. `expected` has loss and
-gradient norm of each step when that commit itself extended them to 12. Never make it again with a
-newer version: add another file.
+`tests/data/made_before.tar.xz` was made by `make made-before` on 2026-11-19, when the chain and
+checksums of lines had come: two sets prepared from `data`, and two runs of 6 steps on them, one on
+two nodes, one sharded over two ranks. `expected` has loss and gradient norm of each step when that
+version itself extended them to 12. After the first release it is not made again: another file is
+added.
 """
 
 from __future__ import annotations
