@@ -8,7 +8,7 @@ from typing import TypeVar
 import torch
 from torch.distributed.tensor import DTensor
 
-from headway.errors import PeerLost
+from headway.errors import PeerLost, RunFailed
 from headway.train.collectives import PendingCollective, WorkerGroup
 from headway.train.fsdp import local_part
 
@@ -127,9 +127,13 @@ class GradientReducer:
                 raise PeerLost("the generation is over")
             if not self._is_last_micro_batch:
                 return
-            self._bucket_of[parameter].num_missing -= 1
+            missing = self._bucket_of[parameter].missing
+            if parameter not in missing:
+                self._abandon()
+                raise _came_twice(parameter)
+            missing.remove(parameter)
             for following in self._buckets:  # in order, on all workers
-                if following.num_missing > 0:
+                if following.missing:
                     return
                 self._start_bucket(following)
 
@@ -184,7 +188,8 @@ class _Bucket:
     def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
         self.parameters = parameters
         self._allocate()
-        self.num_missing = 0
+        self.missing: set[torch.nn.Parameter] = set()
+        """Parameters whose gradient is not complete in this step."""
         self.is_started = False
         self.pending: PendingCollective | None = None
         self.is_in_doubt = False
@@ -207,7 +212,7 @@ class _Bucket:
             self.flat.zero_()
         for parameter, view in zip(self.parameters, self._views, strict=True):
             parameter.grad = view
-        self.num_missing, self.is_started, self.pending = len(self.parameters), False, None
+        self.missing, self.is_started, self.pending = set(self.parameters), False, None
         self.is_in_doubt = False
 
     def collect(self) -> None:
@@ -217,6 +222,17 @@ class _Bucket:
                 if parameter.grad is not None:
                     view.copy_(parameter.grad)
                 parameter.grad = view
+
+
+def _came_twice(parameter: torch.nn.Parameter) -> RunFailed:
+    """Autograd adds up all uses of a parameter, tied weights too, before it calls the hook. Only a
+    backward pass inside the backward pass calls it again, maybe after the bucket was sent."""
+    return RunFailed(
+        f"the gradient of a parameter of shape {list(parameter.shape)} came twice in one backward "
+        "pass: workers would all-reduce it before it is complete",
+        "reentrant activation checkpointing does this to shared layers: call "
+        "torch.utils.checkpoint.checkpoint with use_reentrant=False",
+    )
 
 
 def _num_bytes(tensors: Sequence[torch.Tensor]) -> int:

@@ -9,8 +9,9 @@ from typing import Any, cast
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
-from headway.errors import PeerLost
+from headway.errors import PeerLost, RunFailed
 from headway.plan.batch_division import share_of
 from headway.train import gradient_all_reduce as replicate
 from headway.train.collectives import PendingCollective, WorkerGroup
@@ -53,8 +54,8 @@ class Branching(nn.Module):
 
 
 class Replica:
-    def __init__(self) -> None:
-        self.model = Branching()
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.model: Any = model or Branching()
         self.gradient_reducer = GradientReducer(list(self.model.parameters()))
 
     def step(
@@ -83,9 +84,9 @@ class Replica:
         return {name: p.grad.clone() for name, p in trained.items() if p.grad is not None}
 
 
-def expected(num_micro_batches: int) -> Sums:
+def expected(num_micro_batches: int, model: nn.Module | None = None) -> Sums:
     """By one process, without any of ours."""
-    model = Branching()
+    model = model or Branching()
     for number in range(num_micro_batches):
         model(number).backward()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -224,6 +225,60 @@ def test_gradients_that_somebody_has_replaced_or_dropped_are_sent_all_the_same()
 
     for found in together(2, work):
         require_equal(found, expected(6))
+
+
+class Recomputing(nn.Module):
+    """A layer that is used twice, recomputed in the backward pass each time, and one used once."""
+
+    def __init__(self, use_reentrant: bool, is_shared: bool) -> None:
+        super().__init__()
+        self.use_reentrant, self.is_shared = use_reentrant, is_shared
+        self.first = nn.Linear(SIZE, SIZE)
+        self.shared = nn.Linear(SIZE, SIZE)
+        with torch.no_grad():
+            for parameter in self.parameters():
+                parameter.copy_(torch.arange(parameter.numel()).view_as(parameter) % 3 - 1)
+
+    def forward(self, number: int) -> torch.Tensor:
+        hidden = torch.full((2, SIZE), number + 1.0, requires_grad=True)
+        for layer in (self.first, self.shared, *[self.shared] * self.is_shared):
+            hidden = checkpoint(layer, hidden, use_reentrant=self.use_reentrant)
+        return hidden.sum()
+
+
+@pytest.mark.parametrize(
+    ("use_reentrant", "is_shared"), [(False, False), (False, True), (True, False)]
+)
+def test_recomputed_layers_have_the_sums_of_one_process(
+    bucket_bytes: int, use_reentrant: bool, is_shared: bool
+) -> None:
+    def model() -> Recomputing:
+        return Recomputing(use_reentrant, is_shared)
+
+    replicas = [Replica(model()) for _ in range(2)]
+    for _ in range(2):
+        for found in together(2, lambda group: replicas[group.rank].step(6, group)):
+            require_equal(found, expected(6, model()))
+
+
+@pytest.mark.parametrize("num_micro_batches", [2, 6])
+def test_a_gradient_that_comes_twice_in_one_pass_ends_the_run(
+    bucket_bytes: int, num_micro_batches: int
+) -> None:
+    """Reentrant checkpointing runs a backward pass for each use of a layer: after the first, its
+    gradient looks complete, and would be sent without the rest."""
+
+    def work(group: WorkerGroup) -> Sums | PeerLost:
+        return Replica(Recomputing(use_reentrant=True, is_shared=True)).step(
+            num_micro_batches, group
+        )
+
+    for found in outcomes(2, work):
+        assert isinstance(found, RunFailed), found
+        assert not isinstance(found, PeerLost), "another start would end in the same way"
+        assert "twice in one backward pass" in found.message
+        assert found.hint is not None
+        assert "use_reentrant=False" in found.hint
 
 
 class Watched:
