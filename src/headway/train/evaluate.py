@@ -148,8 +148,8 @@ class Evaluator:
 
     def run(
         self, model: nn.Module, world: World, on_progress: Callable[[], None]
-    ) -> dict[str, EvaluationResult]:
-        """COLLECTIVE. Results by the name of the set; empty if interrupted to stop. `on_progress`
+    ) -> dict[str, EvaluationResult] | None:
+        """COLLECTIVE. Results by the name of the set; None if interrupted to stop. `on_progress`
         is called before every micro-batch."""
         results = {}
         for name, feed in self.feeds.items():
@@ -164,7 +164,7 @@ class Evaluator:
                 on_progress=on_progress,
             )
             if result is None:
-                return {}
+                return None
             results[name] = result
         return results
 

@@ -185,6 +185,8 @@ def evaluate_if_due(run: WorkerRun, world: World) -> None:
     began = run.clock.monotonic()
     with training.copies.in_use():
         results = run.evaluator.run(training.model, world, run.watchdog.feed)
+    if results is None:
+        return  # interrupted to stop. After the last step, the next start evaluates
     samples = run.sampler.run(world, run.watchdog.feed)
     training.evaluated_step = training.step
     if not results and not samples:

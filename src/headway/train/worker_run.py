@@ -49,6 +49,9 @@ RECORD_SECONDS = 600.0
 """How long to retry when the store cannot be reached while the members change. A run that starts
 waits only for a remote one, and only if the others would continue without this worker."""
 
+NEVER = -1
+"""Stands for the step that was evaluated last, where the state was not evaluated."""
+
 
 @dataclass(kw_only=True)
 class WorkerRun:
@@ -89,6 +92,13 @@ class WorkerRun:
     @property
     def is_over(self) -> bool:
         return self.training.step >= self.training.total_steps
+
+    @property
+    def has_finished(self) -> bool:
+        """Whether nothing is left to do. A stop in the last step leaves the final evaluation to the
+        next start."""
+        is_evaluated = self.training.evaluated_step == self.training.step
+        return self.is_over and (is_evaluated or not self.evaluator.feeds)
 
     @property
     def validation_loss(self) -> float | None:
@@ -316,8 +326,9 @@ def _restore(run: WorkerRun, world: World) -> int | None:
             f"{training.step}",
             "a run can be extended, not shortened",
         )
-    training.evaluated_step = training.step
     run.saver.saved = None
+    loss = None if resumed is None else resumed.validation_loss
+    training.evaluated_step = _evaluated_step(training, loss)
     if resumed is None:
         training.optimizer.state.clear()
         fill_weights(run.built, world.placement)  # COLLECTIVE
@@ -329,9 +340,16 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     return resumed.step
 
 
+def _evaluated_step(training: Training, validation_loss: float | None) -> int:
+    """Return what counts as the step evaluated last, after a state was loaded. `validation_loss`:
+    the loss of this state, if it is known. Better evaluate the last step twice than never."""
+    is_due = training.step >= training.total_steps and validation_loss is None
+    return NEVER if is_due else training.step
+
+
 def _continue_from(run: WorkerRun, kept: PartFacts) -> None:
     """What its leader knew besides the state, when a snapshot was taken."""
-    run.training.evaluated_step = run.training.step
+    run.training.evaluated_step = _evaluated_step(run.training, None)
     run.recorder.replace_kept_records(kept.records)
     run.saver.saved = kept.saved
     run.save_schedule.resumed(run.training.step, run.saver.saved_step or 0)
@@ -358,14 +376,14 @@ def close_run(run: WorkerRun) -> Exit:
     run.recorder.close()
     if is_leader:
         device = next(run.built.module.parameters()).device
-        end = "finished" if run.is_over else "stopped"
+        end = "finished" if run.has_finished else "stopped"
         run.journal.note(end, step=run.training.step, **peak_memory(device))
         send_logs(run.directory)
     else:
         run.journal.close()
     run.training.feed.close()
     run.evaluator.close()
-    return Exit.DONE if run.is_over else Exit.STOPPED
+    return Exit.DONE if run.has_finished else Exit.STOPPED
 
 
 def _facts(training: Training, built: BuiltModel, meter: ThroughputMeter) -> dict[str, object]:
