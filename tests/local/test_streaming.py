@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,12 +13,16 @@ from headway.clock import SystemClock
 from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.join import join_parts
 from headway.data.prepare.recipe import RecipeSettings
+from headway.data.reading.fetcher import NUM_THREADS
+from headway.data.reading.growing_set import GrowingSet
+from headway.data.reading.token_set import ReadOptions
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
 from headway.state.ledger import verify_ledger
 from headway.state.store import Store
 from support.commands import headway
 from support.preparing import prepare_set
+from support.s3 import credentials, s3_server
 from support.waiting import wait_for
 from support.workers import Workers, resolved_run, train
 
@@ -136,3 +142,44 @@ def test_an_epoch_has_no_length_yet(tmp_path: Path) -> None:
     headway("init", "tiny", "it", folder=tmp_path)
     done = run_streaming(tmp_path / "it", "train_for=1 epochs", expect=2)
     assert "the length of an epoch is not known yet" in done.stderr
+
+
+def test_sixty_shards_in_a_bucket_cost_as_little_as_one(
+    tmp_path: Path, job: PrepareJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that streams for a week meets thousands of shards."""
+    settings = job.settings.model_copy(
+        update={"unit_bytes": 800, "block_tokens": 64, "window_blocks": 2}
+    )
+    with s3_server(tmp_path / "s3") as port:
+        for name, value in credentials(port).items():
+            monkeypatch.setenv(name, value)
+        folder = tmp_path / "s3" / "bucket" / "set"
+        prepare(
+            replace(job, into=str(folder), settings=settings),
+            lambda progress: None,
+            SystemClock(),
+        )
+        (folder / "manifest.json").unlink()
+        aside = tmp_path / "aside"
+        aside.mkdir()
+        for record in (folder / "shards").glob("*.json"):
+            record.rename(aside / record.name)
+        growing = GrowingSet.open(Store("s3://bucket/set"), ReadOptions(cache=tmp_path / "cache"))
+        assert growing is not None
+        order, seen, descriptors = growing.order(1, 16), 0, []
+        for record in sorted(aside.iterdir())[:60]:
+            record.rename(folder / "shards" / record.name)
+            there = growing.num_samples(16)
+            if there > seen:
+                growing.prefetch(1, 16, seen, there - seen)
+                growing.read(order.at(seen, there - seen)[1], 16)
+                descriptors.append(len(os.listdir("/proc/self/fd")))
+            seen = there
+        assert len(descriptors) > 40
+        threads = [one for one in threading.enumerate() if one.name == "fetcher"]
+        assert len(threads) == NUM_THREADS
+        assert len(os.listdir(tmp_path / "cache" / "blocks" / "readers")) == 1
+        assert descriptors[-1] - descriptors[0] < 40
+        growing.close()
+        assert not any(thread.is_alive() for thread in threads)

@@ -41,10 +41,17 @@ INTACT = "prepare the set again, or fetch an intact copy"
 
 
 class Block(NamedTuple):
-    """The tokens of the stream that start at number * stride."""
+    """The tokens of the stream that start at number * stride. The last block of a set that is still
+    being prepared has fewer tokens than it gets later: that is another block."""
 
     stride: int
     number: int
+    num_tokens: int
+
+    @property
+    def range(self) -> TokenRange:
+        begin = self.number * self.stride
+        return begin, begin + self.num_tokens
 
 
 class BlockContent(NamedTuple):
@@ -98,7 +105,7 @@ class BlockStream:
             while filled < width:
                 number, offset = divmod(starts[row] + filled, stride)
                 if held is None or held[0] != number:
-                    held = (number, self._content(Block(stride, number)))
+                    held = (number, self._content(self._block(stride, number)))
                 piece = held[1].tokens[offset : offset + width - filled]
                 here = slice(filled, filled + len(piece))
                 tokens[row, here] = piece
@@ -121,6 +128,9 @@ class BlockStream:
             self._disk_failed(str(error))
         self._fetcher.prefetch(needed)
 
+    def extend(self, index: ShardIndex) -> None:
+        self._index = index
+
     def close(self) -> None:
         self._fetcher.close()
         self._memory.need_only([])
@@ -133,32 +143,30 @@ class BlockStream:
         block, that block is not needed: the one before it includes that token."""
         begin, end = tokens
         last = max(begin, end - 1 - OVERLAP_TOKENS)
-        return (Block(stride, number) for number in range(begin // stride, last // stride + 1))
+        return (
+            self._block(stride, number) for number in range(begin // stride, last // stride + 1)
+        )
 
-    def _range(self, block: Block) -> TokenRange:
-        begin = block.number * block.stride
-        return begin, min(begin + block.stride + OVERLAP_TOKENS, self._index.num_tokens)
-
-    def _num_tokens(self, block: Block) -> int:
-        begin, end = self._range(block)
-        return end - begin
+    def _block(self, stride: int, number: int) -> Block:
+        rest = self._index.num_tokens - number * stride
+        return Block(stride, number, min(stride + OVERLAP_TOKENS, rest))
 
     def _has_mask(self, block: Block) -> bool:
         if not self._index.has_mask:
             return False
-        ranges = self._index.ranges(*self._range(block))
+        ranges = self._index.ranges(*block.range)
         return any(self._index.shards[part.shard].has_mask for part in ranges)
 
     def _num_bytes(self, block: Block) -> int:
         token_bytes = self._index.token_bytes + (1 if self._has_mask(block) else 0)
-        return self._num_tokens(block) * token_bytes
+        return block.num_tokens * token_bytes
 
     def _file(self, block: Block) -> str:
         return f"{self._name}/{block.stride}.{block.number}"
 
     def _parts(self, block: Block, content: np.ndarray) -> BlockContent:
         """Splits a block into its tokens, which come first, and their mask."""
-        end = self._num_tokens(block) * self._index.token_bytes
+        end = block.num_tokens * self._index.token_bytes
         tokens = content[:end].view(f"<u{self._index.token_bytes}")
         return BlockContent(tokens, content[end:] if self._has_mask(block) else None)
 
@@ -199,7 +207,7 @@ class BlockStream:
         does not answer."""
         if self._is_here(block):
             return True  # another process has fetched it in the meantime
-        ranges = list(self._index.ranges(*self._range(block)))
+        ranges = list(self._index.ranges(*block.range))
         content = b"".join(self._read_part(*part, "tokens") for part in ranges)
         if self._has_mask(block):
             content += b"".join(self._read_part(*part, "mask") for part in ranges)

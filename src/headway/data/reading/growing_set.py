@@ -168,7 +168,8 @@ class GrowingSet:
 
     def _look_again(self) -> None:
         if self._store.size(MANIFEST) is not None:
-            self._known = TokenSet.open(self._store, self._reading)
+            finished = TokenSet.open(self._store, self._reading)
+            self._extend(finished.manifest)
             self._is_finished = True
             return
         found = len(self._shards)
@@ -178,7 +179,15 @@ class GrowingSet:
             unit, index = self._next
             self._next = (unit + 1, 0) if record.is_last else (unit, index + 1)
         if len(self._shards) > found:
-            self._known = TokenSet(self._store, self._manifest(), self._reading)
+            self._extend(self._manifest())
+
+    def _extend(self, manifest: SetManifest) -> None:
+        """One set for all shards that come: each has threads, a lease in the cache and mapped
+        blocks."""
+        if self._known is None:
+            self._known = TokenSet(self._store, manifest, self._reading)
+        else:
+            self._known.extend(manifest)
 
     def _record(self) -> ShardRecord | None:
         try:

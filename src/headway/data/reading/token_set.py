@@ -23,6 +23,8 @@ from headway.errors import BadInput
 from headway.state.store import Store
 from headway.state.user_cache import cache_root
 
+CHANGED = "start a new run: this one has read other data"
+
 
 @dataclass(frozen=True)
 class TokenRows:
@@ -169,6 +171,17 @@ class TokenSet:
             [self._token_ranges(window, sequence_length) for window in windows],
             self._stride(sequence_length),
         )
+
+    def extend(self, manifest: SetManifest) -> None:
+        """Adds the shards that were prepared since: reading continues with the same threads and the
+        same blocks. `manifest` has the same shards at its beginning."""
+        if manifest.shards[: len(self.manifest.shards)] != self.manifest.shards:
+            raise BadInput(f"{self.location} has changed while it was read", CHANGED)
+        self._index = ShardIndex(manifest)
+        self._stream.extend(self._index)
+        # Last: other threads read the samples that it counts.
+        self.manifest = manifest
+        self._ahead = None  # its last window was mixed of fewer samples
 
     def document_starts(self, number: int) -> np.ndarray:
         """int64, ascending: where documents start in a shard, counted from its first token."""

@@ -44,6 +44,10 @@ class TokenStream(Protocol):
         Returns at once."""
         ...
 
+    def extend(self, index: ShardIndex) -> None:
+        """Continues with an index of the same shards and those that follow them."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -98,6 +102,9 @@ class MappedStream:
 
     def prefetch(self, windows: Sequence[Sequence[TokenRange]], stride: int) -> None:
         pass  # the kernel reads ahead
+
+    def extend(self, index: ShardIndex) -> None:
+        self._index = index
 
     def close(self) -> None:
         with self._lock:

@@ -146,7 +146,7 @@ def test_a_batch_larger_than_a_window_is_fetched_with_the_window_after_it(
 def test_processes_of_a_machine_start_at_different_positions(
     requests: Requests, tmp_path: Path
 ) -> None:
-    row = [Block(10, number) for number in range(64)]
+    row = [Block(10, number, 11) for number in range(64)]
     begins = []
     for rank in range(8):
         stream = opened(tmp_path, rank=rank)._stream
@@ -372,7 +372,7 @@ def test_memory_is_bounded_too(requests: Requests, tmp_path: Path) -> None:
 
 def test_prefetches_do_not_evict_what_is_needed() -> None:
     held = BlockMemory(max_maps=10, max_bytes=300)
-    block = [Block(10, number) for number in range(9)]
+    block = [Block(10, number, 11) for number in range(9)]
     held.need_only(block[:4])
     full = BlockContent(np.zeros(40, np.uint16), np.zeros(20, np.uint8))
     assert held.keep(block[8], full, is_prefetch=False)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.prepare.recipe import read_recipe
+from headway.data.reading.fetcher import NUM_THREADS
 from headway.data.reading.growing_set import (
     AHEAD_SECONDS,
     POLL_SECONDS,
@@ -20,10 +23,12 @@ from headway.data.reading.growing_set import (
 )
 from headway.data.reading.sample_set import open_set
 from headway.data.reading.token_set import ReadOptions, TokenSet
+from headway.data.set_format import read_manifest
 from headway.data.tiny_stories import stories
-from headway.errors import RunFailed
+from headway.errors import BadInput, RunFailed
 from headway.state.store import Store
 from support.clock import Patient
+from support.fake_s3 import fake_s3
 from support.prepared import folder_in_memory, job_for, run, run_part, write_lines
 
 SEED = 3
@@ -301,3 +306,97 @@ def test_closing_ends_the_waiting(whole: Path, folder: Path) -> None:
     growing = opened(folder / "set", lambda: growing.close())
     with pytest.raises(RunFailed, match="was closed"):
         growing.wait_for(1, 16)
+
+
+# --- a bucket
+
+
+@pytest.fixture
+def bucket() -> Iterator[Store]:
+    with fake_s3():
+        yield Store("s3://bucket/set")
+
+
+def begin_in(bucket: Store, whole: Path) -> list[Path]:
+    """Copy all but the records and the manifest; return the records, which finish the shards."""
+    for path in sorted(path for path in whole.rglob("*") if path.is_file()):
+        if path.name != "manifest.json" and path not in records(whole):
+            bucket.write(path.relative_to(whole).as_posix(), path.read_bytes())
+    return records(whole)
+
+
+def finish_in(bucket: Store, record: Path) -> None:
+    bucket.write(f"shards/{record.name}", record.read_bytes())
+
+
+def fetchers() -> int:
+    return sum(thread.name == "fetcher" for thread in threading.enumerate())
+
+
+def test_each_shard_that_comes_costs_no_thread_lease_or_descriptor(
+    whole: Path, bucket: Store, tmp_path: Path
+) -> None:
+    finished, before = TokenSet.open(Store(whole)), fetchers()
+    shards = begin_in(bucket, whole)
+    growing = GrowingSet.open(bucket, ReadOptions(cache=tmp_path))
+    assert growing is not None
+    order, wanted, seen = growing.order(SEED, 16), finished.order(SEED, 16), 0
+    descriptors = []
+    for shard in shards:
+        finish_in(bucket, shard)
+        there = growing.num_samples(16)
+        if there > seen:
+            growing.prefetch(SEED, 16, seen, there - seen)
+            samples = order.at(seen, there - seen)[1]
+            assert samples.tolist() == wanted.at(seen, there - seen)[1].tolist()
+            rows = growing.read(samples, 16).tokens
+            assert rows.tolist() == finished.read(samples, 16).tokens.tolist()
+            descriptors.append(len(os.listdir("/proc/self/fd")))
+        seen = there
+    assert len(descriptors) > 10, "the set has grown many times"
+    assert fetchers() - before == NUM_THREADS
+    assert len(os.listdir(tmp_path / "blocks" / "readers")) == 1
+    assert descriptors[-1] - descriptors[0] < 32, "those of the mapped blocks of two windows"
+    bucket.write("manifest.json", (whole / "manifest.json").read_bytes())
+    total = growing.num_samples(16)
+    rows = growing.read(np.arange(total), 16).tokens
+    assert rows.tolist() == finished.read(np.arange(total), 16).tokens.tolist()
+    growing.close()
+    assert fetchers() == before
+    assert os.listdir(tmp_path / "blocks" / "readers") == []
+
+
+def test_a_block_that_was_read_when_it_was_short_is_read_again(
+    whole: Path, bucket: Store, tmp_path: Path
+) -> None:
+    """The last block of what is prepared has fewer tokens than it gets later."""
+    shards = begin_in(bucket, whole)
+    for shard in shards[:9]:
+        finish_in(bucket, shard)
+    # A file where the folder of the cache should be: blocks are held in memory.
+    (tmp_path / "blocks").touch()
+    growing = GrowingSet.open(bucket, ReadOptions(cache=tmp_path, warn=lambda message: None))
+    assert growing is not None
+    assert growing.num_samples(16) > 0
+    last = growing.known.num_samples(16) - 1
+    growing.read(np.array([last]), 16)
+    for shard in shards[9:]:
+        finish_in(bucket, shard)
+    growing.num_samples(16)
+    samples = np.arange(last, last + 8)
+    rows = growing.read(samples, 16).tokens
+    assert rows.tolist() == TokenSet.open(Store(whole)).read(samples, 16).tokens.tolist()
+    growing.close()
+
+
+def test_a_set_that_was_replaced_while_it_was_read_is_refused(whole: Path, folder: Path) -> None:
+    begin(whole, folder / "set")
+    finish_shards(whole, folder / "set", 10)
+    growing = opened(folder / "set")
+    assert growing.num_samples(16) > 0
+    finish_set(whole, folder / "set")
+    manifest = read_manifest(Store(whole))
+    other = manifest.model_copy(update={"shards": manifest.shards[::-1]})
+    (folder / "set" / "manifest.json").write_text(other.model_dump_json(exclude_none=True))
+    with pytest.raises(BadInput, match="has changed while it was read"):
+        growing.num_samples(16)
