@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+import yaml
 
 from headway.cli.options import JsonOption, RunFileArgument, SetOption
 from headway.cli.output import print_json, short_count
@@ -29,6 +30,16 @@ DOES_NOT_HOLD = (
     "resumes from there itself"
 )
 """What Headway does, and does not do, for a script."""
+OF_SOME_RUNS = {
+    "teacher": ("objective", "teacher"),
+    "stream": ("data", "train", "stream"),
+    "resources": ("resources",),
+    "memory": ("memory",),
+    "watch": ("watch",),
+    "budget": ("budget",),
+    "secrets": ("secrets",),
+}
+"""Facts that are shown as they are written, where they are."""
 
 
 def check(
@@ -204,7 +215,19 @@ def run_facts(loaded: Loaded) -> dict[str, Any]:
     }
     facts["precision"] = run.precision
     facts["checkpoints"] = _checkpoint_facts(run, parameters)
-    return facts
+    return facts | _facts_as_written(run)
+
+
+def _facts_as_written(run: RunFile) -> dict[str, Any]:
+    written = run.model_dump(mode="json", by_alias=True, exclude_unset=True, exclude_none=True)
+    found = {}
+    for name, path in OF_SOME_RUNS.items():
+        value: Any = written
+        for key in path:
+            value = value.get(key) if value else None
+        if value:
+            found[name] = value
+    return found
 
 
 def _checkpoint_facts(run: RunFile, parameters: int | None) -> dict[str, Any]:
@@ -247,6 +270,8 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
     from headway.spec.quantities import Length
 
     words = {key: str(value) for key, value in facts.items() if key != "name"}
+    for key in OF_SOME_RUNS.keys() & facts.keys():
+        words[key] = yaml.safe_dump(facts[key], default_flow_style=True, width=1000).splitlines()[0]
     if "command" in facts:
         return {**words, "command": shlex.join(facts["command"])}
     if "model" in facts:

@@ -101,7 +101,14 @@ def preset_text(name: str) -> str:
 
 def load_run(reference: str | Path | None = None, overrides: list[str] | None = None) -> Loaded:
     """Of a run file, a folder that holds one, a preset's name, or None for ./run.yaml."""
-    located, folder = _read_with_bases(_find(reference), seen=())
+    source, bases = _find(reference), _overrides_of_base(overrides or [])
+    if bases and not isinstance(source, Path):
+        raise BadInput(
+            f"--set {bases[-1]}: {source} is a preset, and extends nothing",
+            "name the other preset in its place, or a run file that extends one",
+        )
+    instead = _overridden(Located({}), bases[-1]) if bases else None
+    located, folder = _read_with_bases(source, seen=(), instead=instead)
     for override in overrides or []:
         located = _overridden(located, override)
     _drop_vocabulary_of_preset(located)
@@ -123,6 +130,11 @@ def _drop_vocabulary_of_preset(located: Located) -> None:
 
 def changed_run(run: RunFile, overrides: list[str]) -> RunFile:
     """A loaded run, with `--set` changes on top."""
+    if bases := _overrides_of_base(overrides):
+        raise BadInput(
+            f"--set {bases[-1]}: a run that exists has taken all keys of its preset already",
+            "set the keys that differ, or start a new run from a run file",
+        )
     located = Located(run.model_dump(mode="json", by_alias=True, exclude_none=True))
     for override in overrides:
         located = _overridden(located, override)
@@ -198,18 +210,22 @@ def _read(file: Path) -> Located:
         raise SpecError(f"not UTF-8 text (byte {error.start})", _shown(file)) from None
 
 
-def _read_with_bases(source: Path | str, seen: tuple[Path | str, ...]) -> tuple[Located, Path]:
-    """A file or preset, merged over all that it extends; `seen` are those that extend it."""
+def _read_with_bases(
+    source: Path | str, seen: tuple[Path | str, ...], instead: Located | None = None
+) -> tuple[Located, Path]:
+    """A file or preset, merged over all that it extends; `seen` are those that extend it.
+    `instead`: an override of its own `extends`."""
     if isinstance(source, Path):
         located, folder = _read(source), source.resolve().parent
     else:
         located, folder = read_yaml(preset_text(source), source + PRESET), Path.cwd()
     if not isinstance(located.value, dict):
         raise SpecError("a run file must be a mapping of keys", str(located.mark(())))
-    base = located.value.get("extends")
+    extending = instead or located
+    base = extending.value.get("extends")
     if base is None:
         return located, folder
-    where = str(located.mark(("extends",)))
+    where = str(extending.mark(("extends",)))
     if not isinstance(base, str):
         raise SpecError("`extends` must name one preset or one file", where)
     file = folder / base
@@ -243,6 +259,10 @@ def near_preset(name: str) -> str | None:
 
 def _letters(name: str) -> str:
     return re.sub(r"[^a-z0-9.]", "", name.lower())
+
+
+def _overrides_of_base(overrides: list[str]) -> list[str]:
+    return [text for text in overrides if text.partition("=")[0].strip() == "extends"]
 
 
 def _overridden(located: Located, text: str) -> Located:

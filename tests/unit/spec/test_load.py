@@ -9,7 +9,7 @@ import pytest
 
 from headway.errors import BadInput, Exit, NotFound, SpecError
 from headway.spec.key_suggestions import FOREIGN, key_paths
-from headway.spec.load import load_run, load_targets, preset_names
+from headway.spec.load import changed_run, load_run, load_targets, preset_names
 from headway.spec.resolve import Hardware, resolve
 from headway.spec.run_file import RunFile
 from headway.spec.target_file import Target
@@ -337,6 +337,28 @@ def test_set_does_not_take_the_blame_for_what_stands_around_it(folder: Path) -> 
     error = refused("version: 1\nbatch:\n  micro: 2\n", "batch.micro=4", "seed=1")
     assert error.where == "run.yaml:2:1"
     assert refused("seed: 1\n", "seed=2").where == "run.yaml:1:1"
+
+
+def test_set_extends_takes_another_preset_below_the_file(folder: Path) -> None:
+    Path("run.yaml").write_text("version: 1\nextends: llama2-7b\ntrain_for: 9 steps\n")
+    run = load_run(None, ["model.config.vocab_size=512", "extends=llama2-70b"]).run
+    assert run.model is not None
+    assert run.model.config["num_hidden_layers"] == 80
+    assert run.model.config["vocab_size"] == 512
+    assert (run.extends, str(run.train_for)) == ("llama2-70b", "9 steps")
+
+
+def test_a_preset_that_is_set_but_not_known_is_refused_there(folder: Path) -> None:
+    error = refused("version: 1\nextends: llama2-7b\n", "extends=llama2-70")
+    assert (error.where, error.hint) == ("--set extends", "did you mean llama2-70b?")
+
+
+def test_what_extends_nothing_is_not_told_to_extend(folder: Path) -> None:
+    with pytest.raises(BadInput, match="llama2-7b is a preset, and extends nothing"):
+        load_run("llama2-7b", ["extends=llama2-70b"])
+    Path("run.yaml").write_text("version: 1\nextends: llama2-7b\n")
+    with pytest.raises(BadInput, match="has taken all keys of its preset already"):
+        changed_run(load_run().run, ["extends=llama2-70b"])
 
 
 # --- where files are looked for
