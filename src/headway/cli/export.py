@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import OnOption, RunStepArgument
+from headway.cli.options import OnOption, RunStepArgument, TrustCodeOption
 from headway.cli.output import say, warn
 
 
@@ -17,10 +17,12 @@ def export(
         Path | None, typer.Option("--into", help="A new folder. Default: ./NAME-step-N.")
     ] = None,
     on: OnOption = None,
+    trust_code: TrustCodeOption = False,
 ) -> None:
     """Write a trained model and its tokenizer in the Hugging Face format."""
     from headway.cli.script_refusal import refuse_script
     from headway.cli.target_run import directory_of
+    from headway.cli.trust import require_trusted_model
     from headway.errors import needs_train
     from headway.state.checkpoints import steps_saved
     from headway.state.find_run import split_step
@@ -33,6 +35,7 @@ def export(
         "its model is in the format in which the script saves it",
         "what the script has saved is in OUTPUT",
     )
+    require_trusted_model(directory, "export", trust_code)
     try:
         from headway.train import export as exporting
     except ImportError as error:

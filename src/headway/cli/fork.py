@@ -32,6 +32,7 @@ def fork(
     from headway.state.checkpoints import find_checkpoint, take_over
     from headway.state.find_run import find_run, split_step
     from headway.state.run_directory import RunDirectory
+    from headway.state.trusted_code import is_trusted, trust_code
 
     reference, step = split_step(run)
     source = find_run(reference, Path.cwd())
@@ -50,9 +51,10 @@ def fork(
     origin = {"run": source.location, "step": manifest.step}
     directory = RunDirectory(location)
     take_over(source, found, manifest, directory, changed, SystemClock())
-    directory.write_spec(
-        before.model_copy(update={"name": new, "run": changed, "run_directory": location})
-    )
+    after = before.model_copy(update={"name": new, "run": changed, "run_directory": location})
+    directory.write_spec(after)
+    if is_trusted(before):  # the rest is what the user has typed
+        trust_code(after)
     # Last: without its record there is no run, and the same command can be given again.
     RunDirectory.create(location, SystemClock(), forked_from=origin)
     say(f"created {new} from step {manifest.step} of {source.name}: {location}")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from headway.cli.options import OnOption, RunStepArgument
+from headway.cli.options import OnOption, RunStepArgument, TrustCodeOption
 
 
 def generate(
@@ -23,16 +23,19 @@ def generate(
     ] = 50,
     seed: Annotated[int, typer.Option(help="Random seed: the same seed gives the same text.")] = 0,
     on: OnOption = None,
+    trust_code: TrustCodeOption = False,
 ) -> None:
     """Continue a prompt with a trained model, on a GPU of this machine or its CPU."""
     from headway.cli.script_refusal import refuse_generate
     from headway.cli.target_run import directory_of
+    from headway.cli.trust import require_trusted_model
     from headway.errors import needs_train
     from headway.state.find_run import split_step
 
     reference, step = split_step(run) if run is not None else (None, None)
     directory = directory_of(reference, on, Path.cwd())
     refuse_generate(directory)
+    require_trusted_model(directory, "generate", trust_code)
     try:
         from headway.train import generate as generation
     except ImportError as error:

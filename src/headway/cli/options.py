@@ -70,6 +70,14 @@ TakeOverOption = Annotated[
         "lives, it saves nothing any more.",
     ),
 ]
+TrustCodeOption = Annotated[
+    bool,
+    typer.Option(
+        "--trust-code",
+        help="Run the code that the run directory names, which others may have written. Says first "
+        "which code that is. Without this option, only code that you started on this machine runs.",
+    ),
+]
 OnOption = Annotated[
     str | None,
     typer.Option(

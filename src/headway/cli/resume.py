@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from headway.cli.options import OnOption, RunArgument, TakeOverOption
+from headway.cli.options import OnOption, RunArgument, TakeOverOption, TrustCodeOption
 from headway.errors import BadInput, StillRunning
 
 if TYPE_CHECKING:
@@ -25,10 +25,12 @@ def resume(
     ] = None,
     on: OnOption = None,
     take_over: TakeOverOption = False,
+    trust_code: TrustCodeOption = False,
 ) -> None:
     """Resume a stopped run, with its settings, from its newest good checkpoint."""
     from headway.cli.run import start
     from headway.cli.target_run import target_run
+    from headway.cli.trust import require_trust
     from headway.spec.load import Loaded
     from headway.spec.located_yaml import Located
     from headway.state.find_run import find_run
@@ -38,6 +40,7 @@ def resume(
         return
     directory = find_run(run, Path.cwd())
     resolved = directory.read_spec()
+    require_trust(directory, resolved, "resume", trust_code)
     # The spec in the directory counts, not the run file, which may have changed.
     loaded = Loaded(resolved.run, Path(resolved.folder), Located({}))
     nodes_before = resolved.nodes

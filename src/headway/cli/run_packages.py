@@ -12,6 +12,7 @@ from headway.launch.requirements_file import RequirementsRefused, read_requireme
 from headway.spec.load import Loaded
 from headway.spec.resolve import WorkerPython
 from headway.state.run_directory import RunDirectory
+from headway.state.trusted_code import is_kept, keep_digest
 
 
 def packages_of(
@@ -21,8 +22,10 @@ def packages_of(
     `packages/KEY.txt`, and takes the one that an earlier start has kept there: while requirements
     and workers are the same, so are the packages."""
     found = installed_packages(loaded, worker, location)
-    if found is not None and _kept(location, found.key) != found.lock:
-        RunDirectory(location).store.write(_file(found.key), found.lock.encode())
+    if found is not None:
+        if _kept(location, found.key) != found.lock:
+            RunDirectory(location).store.write(_file(found.key), found.lock.encode())
+        keep_digest(found.lock)
     return found
 
 
@@ -37,11 +40,21 @@ def installed_packages(
         file = read_requirements(loaded.folder / code.requirements)
         uv, is_script = Uv(say, SystemClock()), loaded.run.command is not None
         return install_packages(
-            file, worker(), is_script, lambda key: _kept(location, key), uv, say
+            file, worker(), is_script, lambda key: _kept_by_user(location, key), uv, say
         )
     except RequirementsRefused as refused:
         where = str(loaded.located.mark(("code", "requirements")))
         raise SpecError(refused.message, where, refused.hint) from None
+
+
+def _kept_by_user(location: str, key: str) -> str | None:
+    """None if it was not made here: others may write it, and name packages of theirs."""
+    lock = _kept(location, key)
+    if lock is None or is_kept(lock):
+        return lock
+    kept = RunDirectory(location).store.location(_file(key))
+    say(f"packages are resolved anew: {kept} was not made on this machine")
+    return None
 
 
 def _kept(location: str, key: str) -> str | None:

@@ -43,6 +43,7 @@ from headway.state.code_folder import CodeFolder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
+from headway.state.trusted_code import trust_code
 
 if TYPE_CHECKING:
     from lightkube.resources.batch_v1 import Job
@@ -118,6 +119,7 @@ def _launch(
     _create(run, plan.objects(new_key()))
     there.belong_to(run.cluster.job())
     note_started_on(loaded.folder, run.name, on, run.bucket)
+    trust_code(plan.resolved)
     forget_first_start(loaded)
     return run
 

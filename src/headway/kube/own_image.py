@@ -21,10 +21,11 @@ from headway.kube.names import (
     bootstrap_object,
     wheels_address,
 )
-from headway.kube.pods import metadata, spec_text
+from headway.kube.pods import metadata
 from headway.kube.wheels import LIST, PROGRAM, bootstrap_files
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
+from headway.state.run_directory import spec_text
 
 OURS = "HEADWAY_"
 OF_THE_RUN = ("headway-key", "headway-storage", "headway-spec", "headway-shm", "headway-fetched")

@@ -27,6 +27,7 @@ from headway.kube.names import (
 )
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
+from headway.state.run_directory import spec_text
 
 SPEC_VOLUME = "headway-spec"
 KEYED: tuple[Component, ...] = ("worker", "coordinator", "storage")
@@ -149,10 +150,6 @@ def spec_config_map(resolved: Resolved, target: Target) -> Object:
 def spec_volume(resolved: Resolved) -> Object:
     """Pods read the run from here, since others may write to the storage."""
     return {"name": SPEC_VOLUME, "configMap": {"name": _spec_name(resolved)}}
-
-
-def spec_text(resolved: Resolved) -> str:
-    return resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n"
 
 
 def _spec_name(resolved: Resolved) -> str:

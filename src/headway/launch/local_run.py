@@ -35,7 +35,8 @@ from headway.spec.resolve import Resolved
 from headway.state.chain import Chain
 from headway.state.heartbeat import SignsOfLife, require_alone
 from headway.state.rewinds import step_after
-from headway.state.run_directory import Journal, RunDirectory
+from headway.state.run_directory import GIVEN_SPEC, SPEC, Journal, RunDirectory, spec_text
+from headway.state.trusted_code import trust_code
 
 NEW_SECONDS = 0.9
 """Less than the coordinator waits before it lets somebody join those who have the run's state."""
@@ -92,7 +93,9 @@ class LocalRun(Supervisor):
                 require_alone(directory, self.clock, INSIST)
             start = Chain(directory, self.launch).start(stamp(self.clock.now()))
             stack.enter_context(SignsOfLife(directory, self.launch, self.clock))
+            Path(scratch, SPEC).write_text(spec_text(resolved))
             directory.write_spec(resolved)
+            trust_code(resolved)
             if directory.wanted_nodes() != resolved.nodes:  # else the next start is to find it, too
                 directory.forget_wanted_nodes()
             self.generation = self.journal.generation = start.generation
@@ -175,6 +178,10 @@ class LocalRun(Supervisor):
         if self._code is None:
             self._code = copied_code(self.workers.scratch / "code", self.resolved)
         return self._code
+
+    def _environment(self, packages: str | None) -> dict[str, str]:
+        given = str(self.workers.scratch / SPEC)
+        return {**super()._environment(packages), GIVEN_SPEC: given}
 
     def _script_environment(self, node: int) -> dict[str, str]:
         try:

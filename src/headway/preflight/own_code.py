@@ -15,7 +15,9 @@ from headway.launch.requirements_file import read_requirements
 from headway.preflight.signatures import definition_of, signature_of, yields
 from headway.preflight.unchecked import Unchecked
 from headway.spec.load import Loaded
-from headway.spec.run_sources import Key, run_sources
+from headway.spec.own_calls import own_calls
+from headway.spec.run_file import ModelConfig
+from headway.spec.run_sources import Key
 from headway.state.code_folder import CodeFolderRefused, code_folder
 from headway.state.own_function import LOSS, TRANSFORM, Misfit, config_misfit, misfit
 
@@ -37,7 +39,7 @@ def code_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterat
             where = str(loaded.located.mark(("code", "path")))
             yield SpecError(refused.message, where, refused.hint)
         yield from _requirements_problems(loaded, unchecked)
-    for key, call in _calls(loaded):
+    for key, call in own_calls(loaded.run):
         # A transform runs here, wherever the run does, and only with what code.path has.
         is_transform = key[-1] == "transform"
         folders = [folder] if folder is not None else []
@@ -63,19 +65,6 @@ def _requirements_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[Spe
         yield SpecError(refused.message, where, refused.hint)
     else:
         unchecked.add("code.requirements: run resolves them, and refuses what it cannot install")
-
-
-def _calls(loaded: Loaded) -> Iterator[tuple[Key, str]]:
-    run = loaded.run
-    calls: dict[Key, str | None] = {
-        ("model", "call"): run.model.call if run.model else None,
-        ("objective", "call"): run.objective.call,
-        ("evaluation", "metrics", "call"): (
-            run.evaluation.metrics.call if run.evaluation.metrics else None
-        ),
-        **{(*key, "transform"): one.transform for key, one in run_sources(run)},
-    }
-    yield from ((key, call) for key, call in calls.items() if call is not None)
 
 
 def _call_problems(call: str, folders: list[Path], loaded: Loaded, key: Key) -> Iterator[SpecError]:
@@ -115,9 +104,12 @@ def _misfit(call: str, tree: ast.Module, loaded: Loaded, key: Key) -> Misfit | N
     signature = signature_of(definition)
     if signature is None:
         return None
-    if key == ("model", "call"):
-        assert loaded.run.model is not None
-        return config_misfit(call, signature, loaded.run.model.config)
+    builders: dict[Key, ModelConfig | None] = {
+        ("model", "call"): loaded.run.model,
+        ("objective", "teacher", "call"): loaded.run.objective.teacher,
+    }
+    if (model := builders.get(key)) is not None:
+        return config_misfit(call, signature, model.config)
     return misfit(call, signature, TRANSFORM if key[-1] == "transform" else LOSS)
 
 

@@ -47,7 +47,7 @@ from headway.script.place import (
 from headway.script.run_record import FINISHED_SEND_SECONDS, RunRecord
 from headway.script.stand_still import StandStill, StandStillVerdict, show_stacks
 from headway.spec.resolve import Resolved
-from headway.state.run_directory import RunDirectory, given_spec
+from headway.state.run_directory import RunDirectory, worker_spec
 from headway.train.outages import reached
 from headway.train.restart_place import RestartPlace, restarting
 from headway.train.stop_request import StopRequest
@@ -89,9 +89,7 @@ def main(arguments: list[str]) -> int:
         stop = StopRequest(is_live=True)
         stop.listen()
         stop.follow(sys.stdin.buffer)
-        resolved = given_spec() or reached(
-            lambda: RunDirectory.open(arguments[0]).read_spec(), clock, lambda: stop.asked
-        )
+        resolved = worker_spec()
         directory = reached(
             lambda: RunDirectory.open(resolved.run_directory), clock, lambda: stop.asked
         )

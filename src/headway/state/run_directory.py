@@ -158,8 +158,7 @@ class RunDirectory:
         return found
 
     def write_spec(self, resolved: Resolved) -> None:
-        text = resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2)
-        self.store.write(SPEC, (text + "\n").encode())
+        self.store.write(SPEC, spec_text(resolved).encode())
 
     def read_spec(self) -> Resolved:
         try:
@@ -251,6 +250,10 @@ class RunDirectory:
         return int((self.local / "lock").read_text() or 0) or None
 
 
+def spec_text(resolved: Resolved) -> str:
+    return resolved.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n"
+
+
 def _create_record(store: Store, content: bytes) -> None:
     """Whoever makes the directory also proves that the store refuses to make a file twice: all that
     keeps two starts of a run apart rests on that."""
@@ -264,10 +267,22 @@ def _create_record(store: Store, content: bytes) -> None:
 
 
 def given_spec() -> Resolved | None:
-    """The run from the pod's ConfigMap, None outside of pods. Not from the storage: others can
-    write there, and must not decide what runs here."""
+    """Return the run as this process's launcher gave it: in a pod from the ConfigMap, else from a
+    file in the launcher's scratch folder. Not from the storage: others can write there, and must
+    not decide what runs here. None outside of workers."""
     path = os.environ.get(GIVEN_SPEC)
     return None if path is None else Resolved.model_validate_json(Path(path).read_bytes())
+
+
+def worker_spec() -> Resolved:
+    """Return the run that this worker belongs to."""
+    resolved = given_spec()
+    assert resolved is not None, f"{GIVEN_SPEC} names the file of the launcher"
+    return resolved
+
+
+def is_in_pod() -> bool:
+    return "HEADWAY_POD_UID" in os.environ
 
 
 class Journal:

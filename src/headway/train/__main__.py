@@ -1,10 +1,11 @@
 """A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
 
-The contract with the launcher: the run directory's `spec.json`, or in a pod the file that
-HEADWAY_SPEC names; the variables below; signals; and the exit codes of `headway.errors.Exit`.
+The contract with the launcher: the variables below; signals; and the exit codes of
+`headway.errors.Exit`.
 Errors go to stderr, which the launcher keeps as this worker's log; the launcher is also told the
 reason of the exit.
 
+    HEADWAY_SPEC         file with the resolved run; others may write the one in its directory
     HEADWAY_RANK         number of this worker
     HEADWAY_LAUNCH       token of the start that it belongs to
     HEADWAY_DEVICE       number of its device on this machine, if it has one
@@ -33,8 +34,7 @@ from headway.errors import Exit, HeadwayError, PeerLost
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import SessionError
 from headway.spec.resolve import Resolved
-from headway.state.run_directory import RunDirectory, given_spec
-from headway.train.outages import reached
+from headway.state.run_directory import worker_spec
 from headway.train.worker_log import log_exit_reason, log_line
 from headway.train.worker_session import open_session
 
@@ -50,13 +50,7 @@ if TYPE_CHECKING:
 def main(arguments: list[str]) -> int:
     clock = SystemClock()
     began = clock.monotonic()
-    try:
-        resolved = given_spec() or reached(
-            lambda: RunDirectory.open(arguments[0]).read_spec(), clock
-        )
-    except HeadwayError as error:
-        log_exit_reason(str(error))
-        return error.exit_code
+    resolved = worker_spec()
     rank = int(os.environ["HEADWAY_RANK"])
     # Before the imports, so that it is kept alive during them.
     session = open_session()

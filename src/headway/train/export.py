@@ -18,7 +18,8 @@ from headway.data.set_format import TOKENIZER
 from headway.errors import BadInput
 from headway.state.checkpoints import CheckpointManifest, FoundCheckpoint, find_checkpoint
 from headway.state.find_run import find_run, split_step
-from headway.state.run_directory import MODEL, RunDirectory, given_spec
+from headway.state.run_directory import MODEL, RunDirectory, is_in_pod
+from headway.state.trusted_code import require_trusted_code
 from headway.state.user_code import make_importable
 from headway.train.export_files import differs_when_saved, write_weights
 from headway.train.initial_weights import InitialWeights, NotByParts
@@ -46,7 +47,7 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
     resolved = directory.read_spec()
     run = resolved.run
     assert run.model is not None
-    if run.model.call is not None and given_spec() is not None:
+    if run.model.call is not None and is_in_pod():
         raise BadInput(
             f"model.from: run {directory.name} has a model in its own code, and a pod runs only "
             "the code of its own run",
@@ -54,6 +55,7 @@ def load_trained(directory: RunDirectory, step: int | None) -> tuple[Any, int]:
         )
     found, manifest = find_checkpoint(directory, step)
     if run.model.call is not None:
+        require_trusted_code(directory, resolved, "generate")
         if resolved.packages is not None and Path(resolved.packages).is_dir():
             make_importable(Path(resolved.packages))
         make_importable(Path(resolved.folder, run.code.path) if run.code else None)

@@ -259,7 +259,7 @@ def serve(entry: Callable[[list[str]], int], preloads: Sequence[Callable[[], obj
 def import_for(location: str) -> None:
     """Imports what only the run at `location` needs: its store, and the classes of its models."""
     import_store(location)
-    model_types = in_forked_process(partial(model_types_of, location))
+    model_types = in_forked_process(model_types_of)
     from transformers import CONFIG_MAPPING, MODEL_MAPPING
 
     for model_type in model_types:
@@ -273,11 +273,11 @@ def import_store(location: str) -> None:
         fsspec.get_filesystem_class(location.partition("://")[0])
 
 
-def model_types_of(location: str) -> list[str]:
+def model_types_of() -> list[str]:
     """Model types, by transformers' names. Nothing of the user's own code is imported."""
-    from headway.state.run_directory import RunDirectory, given_spec
+    from headway.state.run_directory import worker_spec
 
-    resolved = given_spec() or RunDirectory.open(location).read_spec()
+    resolved = worker_spec()
     models = (resolved.run.model, resolved.run.objective.teacher)
     types = [_model_type(model, resolved) for model in models if model is not None]
     return [found for found in types if found is not None]

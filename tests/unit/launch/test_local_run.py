@@ -18,10 +18,12 @@ from headway.launch.local_run import STOP_SECONDS, LocalRun
 from headway.memory_limits import Memory
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
+from headway.spec.run_file import ModelConfig
 from headway.state.checkpoints import FoundCheckpoint
 from headway.state.log_lines import encoded
 from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
+from headway.state.trusted_code import is_trusted
 from support import shell_fork_server
 from support.clock import Hurried
 
@@ -479,3 +481,25 @@ def test_segments_of_device_memory_expand_unless_the_user_has_said_how(
     script = f'test "$PYTORCH_ALLOC_CONF" = "{expected}"'
     run = make_run(resolved.model_copy(update={"device": device}), script)
     assert run.run(lambda: None) is Exit.DONE
+
+
+def test_workers_get_the_run_from_their_launcher_and_not_from_the_storage(
+    resolved: Resolved,
+) -> None:
+    """Whoever can write to the storage must not decide what a restarted worker runs."""
+    planted = f'echo "{{}}" > {resolved.run_directory}/spec.json'
+    run = make_run(resolved, f'{planted}; cat "$HEADWAY_SPEC"')
+    assert run.run(look) == Exit.DONE
+    given = run.directory.log(0, 1).read_text()
+    assert Resolved.model_validate_json(given) == resolved
+
+
+def test_a_start_keeps_what_later_commands_may_run(
+    resolved: Resolved, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HEADWAY_CACHE", str(tmp_path / "cache"))
+    own = ModelConfig(call="mine:build")
+    resolved = resolved.model_copy(update={"run": resolved.run.model_copy(update={"model": own})})
+    assert not is_trusted(resolved)
+    assert make_run(resolved, "exit 0").run(look) == Exit.DONE
+    assert is_trusted(resolved)

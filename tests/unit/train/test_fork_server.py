@@ -389,9 +389,9 @@ def test_in_a_pod_the_storage_does_not_say_what_is_run(
     )
     directory = RunDirectory.create(given.run_directory, SystemClock())
     directory.write_spec(resolved_run(tmp_path, {"train": "unused"}))
-    assert model_types_of(directory.location) == []
+    monkeypatch.setenv("HEADWAY_POD_UID", "a-uid")
     monkeypatch.setenv("HEADWAY_SPEC", str(tmp_path / "spec.json"))
-    assert model_types_of(directory.location) == ["llama"]
+    assert model_types_of() == ["llama"]
     with pytest.raises(BadInput, match="a pod runs only the code of its own run"):
         load_trained(directory, None)
 
@@ -417,16 +417,19 @@ train_for: 6 steps
     ],
 )
 def test_which_models_a_run_needs(
-    tmp_path: Path, model: str, objective: str, types: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    objective: str,
+    types: list[str],
 ) -> None:
     (tmp_path / "teacher").mkdir()
     (tmp_path / "teacher" / "config.json").write_text('{"model_type": "bert"}')
-    location = ""
     for name, of_run in (("other", "{type: gpt2}"), ("it", model)):
         text = RUN_FILE.format(name=name, model=of_run) + (objective if name == "it" else "")
         (tmp_path / "run.yaml").write_text(text)
         resolved = resolved_run(tmp_path, {"train": "unused"})
         directory = RunDirectory.create(resolved.run_directory, SystemClock())
         directory.write_spec(resolved)
-        location = directory.location
-    assert model_types_of(location) == types
+        monkeypatch.setenv("HEADWAY_SPEC", directory.store.location("spec.json"))
+    assert model_types_of() == types

@@ -38,8 +38,7 @@ def test_a_pod_has_one_node_of_its_run(
     here = out_of_memory(MemoryError(), three, 7)
     assert here is not None
     assert "state of all 3 workers need at least 4.3 GiB" in here.message
-    (tmp_path / "spec.json").write_text(three.model_dump_json())
-    monkeypatch.setenv("HEADWAY_SPEC", str(tmp_path / "spec.json"))
+    monkeypatch.setenv("HEADWAY_POD_UID", "a-uid")
     in_pod = out_of_memory(MemoryError(), three, 7)
     assert in_pod is not None
     assert "optimizer state need at least 1.4 GiB" in in_pod.message
