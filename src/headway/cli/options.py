@@ -60,7 +60,10 @@ SequenceLengthOption = Annotated[
 ]
 AllowUnreadableOption = Annotated[
     bool,
-    typer.Option("--allow-unreadable", help="Accept sources most of whose records have no text."),
+    typer.Option(
+        "--allow-unreadable",
+        help="Accept damaged files, and sources most of whose records have no text.",
+    ),
 ]
 TakeOverOption = Annotated[
     bool,

@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Self
 from headway.cli.output import hint, say, short_count, short_time, warn
 from headway.cli.progress import MovingLine
 from headway.clock import SystemClock
+from headway.data.prepare.damage import damage_to
 from headway.data.prepare.encoder_pool import end_with_parent
 from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
 from headway.data.prepare.manifest import PROBLEMS, read_problems
-from headway.data.prepare.recipe import RECIPE
+from headway.data.prepare.recipe import RECIPE, read_recipe
 from headway.data.reading.growing_set import GrowingSet
 from headway.data.reading.token_set import TokenSet
 from headway.data.set_format import SetManifest
@@ -70,7 +71,10 @@ def report_left_out(manifest: SetManifest, into: Store) -> None:
     if statistics.num_problems:
         kinds = ", ".join(f"{count} {kind}" for kind, count in statistics.problems.items())
         warn(f"left out what could not be read: {kinds}")
-        for problem in read_problems(into)[:SHOWN_PROBLEMS]:
+        problems, recipe = read_problems(into), read_recipe(into)
+        if recipe is not None and (damage := damage_to(recipe, problems)):
+            warn(str(damage))
+        for problem in problems[:SHOWN_PROBLEMS]:
             say(f"  {problem.where}: {problem.kind}: {problem.message}")
         hint(f"all of them are listed in {_near(into.root)}/{PROBLEMS}")
 

@@ -104,7 +104,8 @@ class SourceConfig(Section):
     anonymous: Flag = False
     """Whether s3:// and gs:// are read without credentials, for public buckets."""
     allow_unreadable: Flag = False
-    """Whether sources are accepted of which more records are unreadable or blank than have text."""
+    """Whether sources are accepted although a file is damaged, or more records are unreadable or
+    blank than have text."""
 
     def _given(self, names: frozenset[str]) -> list[str]:
         """The fields among `names` that differ from their default."""

@@ -61,7 +61,8 @@ def show(
 
 def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
     from headway.clock import SystemClock
-    from headway.data.prepare.manifest import PROBLEMS
+    from headway.data.prepare.damage import damage_to
+    from headway.data.prepare.manifest import PROBLEMS, read_problems
     from headway.data.reading.inspect import default_length, set_facts
     from headway.data.reading.token_set import TokenSet
     from headway.data.retry import OPEN_SECONDS, with_retries
@@ -75,9 +76,10 @@ def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
     finally:
         tokens.close()
     recipe = _own_recipe(store, manifest.recipe_digest)
-    listed = None
+    listed = damage = None
     if facts.left_out is not None and facts.left_out.problems:
         listed = store.location(PROBLEMS)
+        damage = None if recipe is None else damage_to(recipe, read_problems(store))
     if json_:
         print_json(
             {
@@ -85,6 +87,7 @@ def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
                 "location": store.root,
                 **asdict(facts),
                 "problems_file": listed,
+                "damage": None if damage is None else asdict(damage),
                 **_recipe_json(recipe),
             }
         )
@@ -96,6 +99,7 @@ def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
         _print_lines([("made by", f"{facts.created_by}, which kept no statistics")])
         return
     _print_lines(_left_out(facts.left_out, listed))
+    _print_lines([("damage", str(damage))] if damage is not None else [])
     _print_histogram(facts)
 
 

@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, cast
 
-from headway.data.formats.chunks import DAMAGED, Chunk, OpenedSource, problem_chunk
+from headway.data.formats.chunks import DAMAGED, Chunk, OpenedSource, damage_chunk, problem_chunk
 
 _ERRORS = (tarfile.TarError, *DAMAGED)
 _tarfile: Any = tarfile
@@ -41,14 +41,14 @@ def tar_chunks(
                 member = archive.next() if last or archive.firstmember else None
                 is_done = member is None
                 if message := archive.problem(last, is_done):
-                    yield problem_chunk("damaged archive", opened.file, None, message)
+                    yield damage_chunk("damaged archive", opened.file, None, message)
                 if member is not None:
                     last = member.name
                     archive.members.clear()  # tarfile keeps every member otherwise
                     yield from _member_chunks(archive, member, opened, read_member)
     except _ERRORS as error:
         what = f"everything after {last} is lost" if last else "nothing can be read"
-        yield problem_chunk("damaged archive", opened.file, None, f"{error}; {what}")
+        yield damage_chunk("damaged archive", opened.file, None, f"{error}; {what}")
 
 
 def _member_chunks(

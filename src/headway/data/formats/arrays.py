@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from math import prod
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -21,6 +22,7 @@ from headway.data.formats.chunks import (
     Chunk,
     OpenedSource,
     SourceRecord,
+    damage_chunk,
     problem_chunk,
 )
 from headway.data.formats.text_and_jsonl import ByteReader
@@ -71,7 +73,7 @@ def npy_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Itera
     try:
         shape, is_fortran, dtype = _npy_header(stream)
     except DAMAGED as error:
-        yield problem_chunk("damaged file", opened.file, None, str(error))
+        yield damage_chunk("damaged file", opened.file, None, str(error), share=1.0)
         return
     if message := _no_ids(shape, dtype):
         yield problem_chunk("not token ids", opened.file, None, message)
@@ -80,6 +82,7 @@ def npy_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Itera
         message = "it is in column-major order: save it with np.ascontiguousarray"
         yield problem_chunk("Fortran order", opened.file, None, message)
         return
+    num_read = 0
     source = ByteReader(opened, stream.tell() if opened.can_seek else 1)  # nonzero: past the header
     for part in _parts(shape, dtype.itemsize, chunk_bytes):
         data = source.read(part.num_rows * part.num_items * dtype.itemsize)
@@ -96,12 +99,15 @@ def npy_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Itera
             cut = ("truncated", f"it should hold {' × '.join(map(str, shape))} ids")
             kind, message = source.problem or cut
             row = part.row if part.is_inside else part.row + len(values)
-            yield problem_chunk(kind, opened.file, row, message)
+            num_rows = shape[0] + 1 - row if len(shape) == 2 else None
+            share = 1 - (num_read + len(items)) / prod(shape)
+            yield damage_chunk(kind, opened.file, row, message, num_rows=num_rows, share=share)
             return
+        num_read += len(items)
     if source.read(1):
         yield problem_chunk("data after the end", opened.file, None, "only the first array is read")
     elif source.problem:
-        yield problem_chunk(source.problem[0], opened.file, None, source.problem[1])
+        yield damage_chunk(source.problem[0], opened.file, None, source.problem[1])
 
 
 def h5_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
@@ -118,14 +124,15 @@ def h5_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Iterat
     try:
         file = h5py.File(opened.stream, "r", rdcc_nbytes=_H5_CACHE_BYTES)
     except _H5_ERRORS as error:
-        yield problem_chunk("damaged file", opened.file, None, str(error))
+        yield damage_chunk("damaged file", opened.file, None, str(error), share=1.0)
         return
     with closing(file):
         names = opened.columns or ()
         try:
             problem = _h5_problem(file, h5py.Dataset, names)
         except _H5_ERRORS as error:
-            problem = ("damaged file", str(error))
+            yield damage_chunk("damaged file", opened.file, None, str(error), share=1.0)
+            return
         if problem is not None:
             yield problem_chunk(problem[0], opened.file, None, problem[1])
             return
@@ -150,8 +157,13 @@ def _h5_chunks(file: str, datasets: Mapping[str, Any], chunk_bytes: int) -> Iter
                 nothing = {name: np.empty((1, 0), d.dtype) for name, d in datasets.items()}
                 yield IdChunk(file, part.row, nothing, opens=True)
                 is_open = False
-            yield problem_chunk(
-                "damaged file", file, part.row, f"{part.num_rows} rows are lost: {error}"
+            yield damage_chunk(
+                "damaged file",
+                file,
+                part.row,
+                f"{part.num_rows} rows are lost: {error}",
+                num_rows=part.num_rows,
+                share=part.num_rows * part.num_items / prod(ids.shape),
             )
             continue
         yield IdChunk(file, part.row, values, is_open, part.continues)

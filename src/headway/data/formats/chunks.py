@@ -49,6 +49,15 @@ class Problem:
     """Line as in `SourceRecord`; None when the problem concerns the whole file."""
     message: str
     """Details, for the person who repairs the source."""
+    is_damage: bool = False
+    """Whether a part of the file is damaged, not a single record."""
+    num_rows: int | None = None
+    """Number of rows lost, if the format knows it."""
+    num_bytes: int | None = None
+    """Bytes of the file, as stored, that damage has lost, if that is known. For a file that was cut
+    off: an estimate of the bytes that did not come."""
+    share: float | None = None
+    """Share of the file that damage has lost, if that is known."""
 
     @property
     def where(self) -> str:
@@ -111,6 +120,22 @@ class RecordChunk:
         return iter(self.items)
 
 
-def problem_chunk(kind: str, file: str, line: int | None, message: str) -> RecordChunk:
-    """A chunk that holds a single problem."""
-    return RecordChunk(file, (Problem(kind, file, line, message),))
+def problem_chunk(
+    kind: str, file: str, line: int | None, message: str, num_rows: int | None = None
+) -> RecordChunk:
+    """A chunk that holds a single problem, which is no damage."""
+    return RecordChunk(file, (Problem(kind, file, line, message, num_rows=num_rows),))
+
+
+def damage_chunk(
+    kind: str,
+    file: str,
+    line: int | None,
+    message: str,
+    *,
+    num_rows: int | None = None,
+    share: float | None = None,
+) -> RecordChunk:
+    """A chunk that holds damage to a part of the file."""
+    problem = Problem(kind, file, line, message, is_damage=True, num_rows=num_rows, share=share)
+    return RecordChunk(file, (problem,))

@@ -24,6 +24,7 @@ from headway.data.formats.chunks import (
     OpenedSource,
     Problem,
     SourceRecord,
+    damage_chunk,
     problem_chunk,
 )
 from headway.data.formats.text_and_jsonl import ByteReader
@@ -101,7 +102,8 @@ def csv_chunks(
     source.unread(rest)
     columns = names if opened.columns is None else opened.columns
     if problem := _header_problem(names, columns, source.problem):
-        yield problem_chunk(problem[0], opened.file, line - 1, problem[1])
+        chunk = problem_chunk if source.problem is None else damage_chunk
+        yield chunk(problem[0], opened.file, line - 1, problem[1])
         return
     buffer, is_end = b"", False
     while not is_end:
@@ -136,7 +138,7 @@ def csv_chunks(
                 line += 1
             buffer, is_end = b"", False
     if source.problem is not None:
-        yield problem_chunk(source.problem[0], opened.file, line, source.problem[1])
+        yield damage_chunk(source.problem[0], opened.file, line, source.problem[1])
 
 
 def tsv_chunks(opened: OpenedSource) -> Iterator[Chunk]:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from headway.data.formats.chunks import CHUNK_BYTES, Chunk, problem_chunk
+from headway.data.formats.chunks import CHUNK_BYTES, Chunk, damage_chunk, problem_chunk
 from headway.data.formats.parquet import column_problem, row_chunks
 from headway.data.hub_reachable import why_hub_is_away
 from headway.errors import BadInput, HeadwayError
@@ -67,7 +67,7 @@ def hub_chunks(
             if _is_failure(error):
                 raise _unreachable(source, error) from error
             message = f"{_words(error)}; the rest of the part is lost"
-            yield problem_chunk("damaged file", file, row, message)
+            yield damage_chunk("damaged file", file, row, message)
             return
         if table is None:
             return

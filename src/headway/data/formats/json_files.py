@@ -80,7 +80,9 @@ def _single(text: _Text, file: str) -> Iterator[SourceRecord | Problem]:
         try:
             yield _item(text.value(), file, line)
         except _Broken as error:
-            yield Problem(error.kind, file, error.line, f"{error}; the rest of the file is lost")
+            message = f"{error}; the rest of the file is lost"
+            is_damage = text.damage is not None
+            yield Problem(error.kind, file, error.line, message, is_damage=is_damage)
             return
     yield from _end(text, file)
 
@@ -97,7 +99,8 @@ def _elements(text: _Text, file: str) -> Iterator[SourceRecord | Problem]:
             if not error.is_passed:
                 is_found = margin is not None and text.find(error.at, margin)
                 then = f"reading continues at line {text.line}" if is_found else "the rest is lost"
-                yield Problem(error.kind, file, error.line, f"{error}; {then}")
+                message = f"{error}; {then}"
+                yield Problem(error.kind, file, error.line, message, is_damage=not is_found)
                 if not is_found:
                     return
                 continue
@@ -111,7 +114,7 @@ def _elements(text: _Text, file: str) -> Iterator[SourceRecord | Problem]:
         yield from _end(text, file)
     else:
         kind, message = text.damage or ("truncated", "the array is not closed")
-        yield Problem(kind, file, text.line, message)
+        yield Problem(kind, file, text.line, message, is_damage=True)
 
 
 def _item(value: Any, file: str, line: int) -> SourceRecord | Problem:
@@ -124,7 +127,7 @@ def _end(text: _Text, file: str) -> Iterator[Problem]:
     if text.blanks():
         yield Problem("text after the end", file, text.line, "this and all after it is left out")
     elif text.damage:
-        yield Problem(text.damage[0], file, text.line, text.damage[1])
+        yield Problem(text.damage[0], file, text.line, text.damage[1], is_damage=True)
 
 
 class _Broken(Exception):

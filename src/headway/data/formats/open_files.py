@@ -20,6 +20,9 @@ from headway.errors import HeadwayError
 from headway.state.store import BUFFER_BYTES, Store
 
 COMPRESSIONS = (".gz", ".zst", ".xz")
+_ZSTANDARD_MAGIC = b"\x28\xb5\x2f\xfd"
+_FRAME_HEADER_BYTES = 18
+"""The most that a frame's header takes."""
 
 
 def split_suffix(name: str) -> tuple[str, str]:
@@ -70,7 +73,14 @@ def seekable_copy(stream: BinaryIO) -> BinaryIO:
     return cast(BinaryIO, copy)
 
 
-class _ReadingOn(io.RawIOBase):
+class Decompressed(io.RawIOBase):
+    """A stream of decompressed bytes that only reads forward."""
+
+    position = 0
+    """Number of bytes read."""
+    promised: int | None = None
+    """Length of the whole stream, if the file says it at its beginning."""
+
     def readable(self) -> bool:
         return True
 
@@ -81,7 +91,7 @@ class _ReadingOn(io.RawIOBase):
         return len(data)
 
 
-class _OnePiece(_ReadingOn):
+class _OnePiece(Decompressed):
     """Returns the output of a single decompression step per read: if several were combined, a
     failure of the last would lose them all."""
 
@@ -89,17 +99,21 @@ class _OnePiece(_ReadingOn):
         self._stream = stream
 
     def read(self, size: int = -1) -> bytes:
-        return self._stream.read1(size)
+        data = self._stream.read1(size)
+        self.position += len(data)
+        return data
 
 
-class _Zstandard(_ReadingOn):
+class _Zstandard(Decompressed):
     """Decompresses with Arrow, which loses what a failed read had already decompressed. That part
     is decompressed once more, from the beginning of the file."""
 
     def __init__(self, compressed: BinaryIO) -> None:
         self._compressed = compressed
+        if compressed.seekable():
+            self.promised = _frame_bytes(compressed.read(_FRAME_HEADER_BYTES))
+            compressed.seek(0)
         self._stream = self._again = _arrow_stream(compressed)
-        self._position = 0
         self._failure: OSError | None = None
 
     def read(self, size: int = -1) -> bytes:
@@ -112,7 +126,7 @@ class _Zstandard(_ReadingOn):
             data = self._before_failure()
             if not data:
                 raise
-        self._position += len(data)
+        self.position += len(data)
         return data
 
     def _before_failure(self) -> bytes:
@@ -122,13 +136,26 @@ class _Zstandard(_ReadingOn):
         # Keep a reference: an Arrow stream closes its source when it is garbage-collected.
         stream = self._again = _arrow_stream(self._compressed)
         passed = 0
-        while passed < self._position:
-            passed += len(stream.read(min(2**20, self._position - passed)))
+        while passed < self.position:
+            passed += len(stream.read(min(2**20, self.position - passed)))
         data = b""
         with suppress(OSError):
             while byte := stream.read(1):
                 data += byte
         return data
+
+
+def _frame_bytes(header: bytes) -> int | None:
+    """Length of the content of a Zstandard frame, if its header says it (RFC 8878, 3.1.1.1)."""
+    if len(header) < _FRAME_HEADER_BYTES or header[:4] != _ZSTANDARD_MAGIC:
+        return None
+    is_single_segment = bool(header[4] & 0x20)
+    size_bytes = (1 if is_single_segment else 0, 2, 4, 8)[header[4] >> 6]
+    if not size_bytes:
+        return None
+    begin = 5 + (not is_single_segment) + (0, 1, 2, 4)[header[4] & 3]
+    size = int.from_bytes(header[begin : begin + size_bytes], "little")
+    return size + 256 if size_bytes == 2 else size
 
 
 def _arrow_stream(compressed: BinaryIO) -> Any:

@@ -24,6 +24,7 @@ from headway.data.formats.chunks import (
     OpenedSource,
     Problem,
     SourceRecord,
+    damage_chunk,
     problem_chunk,
 )
 
@@ -104,10 +105,11 @@ def parquet_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> I
         ]
         names = file.schema_arrow.names
     except _ERRORS as error:
-        yield problem_chunk("damaged file", opened.file, None, str(error))
+        yield damage_chunk("damaged file", opened.file, None, str(error), share=1.0)
         return
+    total = sum(num_rows for num_rows, _ in groups)
     if problem := column_problem(names, opened.columns):
-        yield problem_chunk(problem[0], opened.file, None, problem[1])
+        yield problem_chunk(problem[0], opened.file, None, problem[1], num_rows=total)
         return
     end = 1
     for number, (num_rows, row_bytes) in enumerate(groups):
@@ -127,7 +129,14 @@ def parquet_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> I
             lost = str(error)
         if lost:
             message = f"{lost}; rows {row} to {end - 1} are lost"
-            yield problem_chunk("damaged file", opened.file, row, message)
+            yield damage_chunk(
+                "damaged file",
+                opened.file,
+                row,
+                message,
+                num_rows=end - row,
+                share=(end - row) / max(1, total),
+            )
 
 
 def arrow_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Iterator[Chunk]:
@@ -143,7 +152,7 @@ def arrow_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Ite
     try:
         reader = pa.ipc.open_stream(stream)
     except _ERRORS as error:
-        yield problem_chunk("damaged file", opened.file, None, str(error))
+        yield damage_chunk("damaged file", opened.file, None, str(error), share=1.0)
         return
     if problem := column_problem(reader.schema.names, opened.columns):
         yield problem_chunk(problem[0], opened.file, None, problem[1])
@@ -158,13 +167,13 @@ def arrow_chunks(opened: OpenedSource, *, chunk_bytes: int = CHUNK_BYTES) -> Ite
             # Reading continues after a damaged batch, unless the next one fails too.
             num_failures += 1
             message = f"a batch of rows is lost: {error}"
-            yield problem_chunk("damaged file", opened.file, row, message)
+            yield damage_chunk("damaged file", opened.file, row, message)
             continue
         num_failures = 0
         yield from row_chunks(opened.file, row, batch, chunk_bytes)
         row += batch.num_rows
     if message := _cut_off(opened, is_file):
-        yield problem_chunk("truncated", opened.file, row, message)
+        yield damage_chunk("truncated", opened.file, row, message)
 
 
 def column_problem(names: Sequence[str], columns: Sequence[str] | None) -> tuple[str, str] | None:

@@ -2,16 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tokenize import TokenError
+from typing import BinaryIO
 
 from headway.data.formats.archives import tar_chunks
-from headway.data.formats.chunks import DAMAGED, Chunk, OpenedSource, problem_chunk
+from headway.data.formats.chunks import (
+    DAMAGED,
+    Chunk,
+    OpenedSource,
+    Problem,
+    RecordChunk,
+    damage_chunk,
+    problem_chunk,
+)
 from headway.data.formats.csv_files import csv_chunks, tsv_chunks
 from headway.data.formats.json_files import json_chunks
-from headway.data.formats.open_files import decompressed, open_raw, seekable_copy, split_suffix
+from headway.data.formats.open_files import (
+    Decompressed,
+    decompressed,
+    open_raw,
+    seekable_copy,
+    split_suffix,
+)
 from headway.data.formats.text_and_jsonl import json_line_chunks, text_chunks
 
 Reader = Callable[[OpenedSource], Iterator[Chunk]]
@@ -76,20 +93,52 @@ def file_chunks(
         suffix, compression = split_suffix(name)
         packed = compression or ARCHIVES.get(suffix, "")
         is_empty = True
+        stream = decompressed(raw, packed) if packed else raw
         try:
-            stream = decompressed(raw, packed) if packed else raw
             opened = OpenedSource(name, stream, not packed, begin, end, columns)
             for chunk in _chunks(opened, suffix):
                 is_empty = False
                 position(raw.tell())
-                yield chunk
+                yield _with_loss(chunk, name, raw, stream)
         except _DAMAGED as error:
+            message = f"{error}; the rest of the file is lost"
+            share = 1.0 if is_empty else None
             is_empty = False
-            yield problem_chunk(
-                "damaged file", name, None, f"{error}; the rest of the file is lost"
-            )
+            damage = damage_chunk("damaged file", name, None, message, share=share)
+            yield _with_loss(damage, name, raw, stream)
         if is_empty and begin == 0:
             yield problem_chunk("empty file", name, None, "there is nothing in it")
+
+
+def _with_loss(chunk: Chunk, name: str, raw: BinaryIO, stream: object) -> Chunk:
+    """Return the chunk; damage to the file itself gets the number of bytes that are lost."""
+    if not isinstance(chunk, RecordChunk):
+        return chunk
+    items = tuple(
+        _measured(item, raw, stream)
+        if isinstance(item, Problem) and item.is_damage and item.file == name
+        else item
+        for item in chunk.items
+    )
+    return replace(chunk, items=items)
+
+
+def _measured(problem: Problem, raw: BinaryIO, stream: object) -> Problem:
+    """Return the problem with the bytes and the share of the file that are lost, where the reader
+    or the compression knows them."""
+    at = raw.tell()
+    size = raw.seek(0, os.SEEK_END)
+    raw.seek(at)
+    num_bytes, share = None, problem.share
+    if share is not None:
+        num_bytes = round(size * share)
+    elif isinstance(stream, Decompressed) and at < size:
+        num_bytes, share = size - at, (size - at) / size
+    elif isinstance(stream, Decompressed) and stream.position < (stream.promised or 0):
+        # The file was cut off: the same share of its bytes is missing as of its text.
+        share = 1 - stream.position / (stream.promised or 1)
+        num_bytes = round(size * share / (1 - share)) if share < 1 else size
+    return replace(problem, num_bytes=num_bytes, share=share)
 
 
 def _chunks(opened: OpenedSource, suffix: str) -> Iterator[Chunk]:
@@ -116,4 +165,4 @@ def _member_chunks(opened: OpenedSource) -> Iterator[Chunk]:
             OpenedSource(opened.file, stream, can_seek=False, columns=opened.columns), suffix
         )
     except _DAMAGED as error:
-        yield problem_chunk("damaged file", opened.file, None, f"{error}; the rest of it is lost")
+        yield damage_chunk("damaged file", opened.file, None, f"{error}; the rest of it is lost")

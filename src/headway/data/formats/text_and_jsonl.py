@@ -25,6 +25,7 @@ from headway.data.formats.chunks import (
     OpenedSource,
     Problem,
     SourceRecord,
+    damage_chunk,
     problem_chunk,
 )
 
@@ -148,7 +149,7 @@ def json_lines(
             source.skip_line()
             line, buffer = line + 1, b""
     if source.problem is not None:
-        yield problem_chunk(source.problem[0], file, line, source.problem[1])
+        yield damage_chunk(source.problem[0], file, line, source.problem[1])
     elif buffer:
         yield JsonLineChunk(file, line, buffer)
 
@@ -186,7 +187,7 @@ def text_chunks(
             line, buffer, opens = line + chunk.num_lines, buffer[cut:], continues
     if source.problem is not None:
         # The text before the error may be half a document: drop it with the rest.
-        yield problem_chunk(source.problem[0], opened.file, line, source.problem[1])
+        yield damage_chunk(source.problem[0], opened.file, line, source.problem[1])
         buffer = b""
     if buffer or opens:
         yield TextChunk(opened.file, line, buffer, by_separator, opens, is_open)

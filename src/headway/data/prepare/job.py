@@ -63,7 +63,7 @@ class PrepareJob:
     strict: bool = False
     """Whether the first problem stops the preparation."""
     allow_unreadable: bool = False
-    """Whether most of the records may be unusable."""
+    """Whether files may be damaged, and most of the records unusable."""
     processes: int | None = None
     """Number of processes. None: one per core, or a single one for small sources."""
     part: tuple[int, int] | None = None

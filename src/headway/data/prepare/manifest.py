@@ -6,9 +6,11 @@ import json
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 import headway
 from headway.data.formats.chunks import Problem
+from headway.data.prepare.damage import damage_to
 from headway.data.prepare.extract import ALL_DROPPED, Omitted
 from headway.data.prepare.progress import HINTS, by_count, nothing_readable
 from headway.data.prepare.recipe import Recipe, SourceUnit
@@ -19,6 +21,10 @@ from headway.errors import BadInput
 from headway.state.store import Store
 
 PROBLEMS = "problems.jsonl"
+ACCEPT = (
+    "to accept it: allow_unreadable: true beside sources in the run file, or headway data "
+    "prepare --allow-unreadable"
+)
 
 ShardRecords = dict[tuple[int, int], ShardRecord]
 
@@ -58,7 +64,8 @@ def write_set_manifest(
     allow_unreadable: bool,
 ) -> SetManifest:
     """Writes problems.jsonl and, last, the manifest. All units must be finished. Refuses a set most
-    of whose records were left out, unless allowed; nothing has to be read again then."""
+    of whose records were left out, or of damaged files, unless allowed; nothing has to be read
+    again then."""
     ordered = [record for unit in units for record in records_of_unit(records, unit.number)]
     shards = tuple(record.shard for record in ordered if record.shard is not None)
     located = [*recipe.left_out, *located_problems(units, records)]
@@ -66,7 +73,7 @@ def write_set_manifest(
     for record in ordered:
         statistics += record.statistics
     if located:
-        lines = (json.dumps(asdict(problem), ensure_ascii=False) for problem in located)
+        lines = (json.dumps(_facts(problem), ensure_ascii=False) for problem in located)
         store.write(PROBLEMS, ("\n".join(lines) + "\n").encode())
     left_out = sum(record.num_tokens_left_out for record in ordered)
     if not shards:
@@ -75,6 +82,7 @@ def write_set_manifest(
     num_documents = sum(shard.num_documents for shard in shards)
     if not allow_unreadable and not settings.in_sequence:
         unread = located[len(recipe.left_out) :]
+        _refuse_damaged(recipe, unread, store)
         _refuse_few(recipe, num_documents, statistics, unread, store)
     manifest = SetManifest(
         layout=settings.layout,
@@ -137,6 +145,25 @@ def _counts(problems: Sequence[Problem]) -> dict[str, int]:
     return counts
 
 
+def _facts(problem: Problem) -> dict[str, Any]:
+    """Return the fields of a problem, without those that say nothing about it."""
+    facts = asdict(problem)
+    needed = ("kind", "file", "line", "message")
+    return {name: fact for name, fact in facts.items() if name in needed or fact}
+
+
+def _refuse_damaged(recipe: Recipe, problems: Sequence[Problem], store: Store) -> None:
+    damage = damage_to(recipe, problems)
+    if damage is None:
+        return
+    first = next(problem for problem in problems if problem.is_damage)
+    raise BadInput(
+        f"{_names(recipe)}: {damage}. The first: {first.where}: {first.kind}: {first.message}. "
+        f"All are listed in {store.root}/{PROBLEMS}.",
+        f"fetch the files again; {ACCEPT}",
+    )
+
+
 def _refuse_few(
     recipe: Recipe,
     num_documents: int,
@@ -147,6 +174,8 @@ def _refuse_few(
     """Raises if more records could not be used than could. Duplicates, held-out documents and
     whatever the transform dropped were usable; files that are no text at all are not records."""
     unusable = Counter(statistics.problems) - Counter(_counts(recipe.left_out))
+    for problem in problems:
+        unusable[problem.kind] += (problem.num_rows or 1) - 1
     unusable[Omitted.BLANK.value] += statistics.num_blank
     num_unusable = sum(unusable.values())
     num_usable = (
@@ -159,9 +188,7 @@ def _refuse_few(
     raise BadInput(
         f"{_names(recipe)}: only {num_usable} of {num_usable + num_unusable} records have text: "
         f"{by_count(unusable)}.{first}{listed}",
-        (f"{HINTS[kind]}; " if problems and (kind := problems[0].kind) in HINTS else "")
-        + "to accept it: allow_unreadable: true beside sources in the run file, or headway data "
-        "prepare --allow-unreadable",
+        (f"{HINTS[kind]}; " if problems and (kind := problems[0].kind) in HINTS else "") + ACCEPT,
     )
 
 

@@ -118,7 +118,7 @@ def test_after_a_damaged_header_reading_continues_at_the_next() -> None:
     found = items(tar_chunks(opened(bytes(raw)), read_member))
     assert [getattr(item, "value", None) for item in found] == [{"a": 1}, None, {"a": 3}]
     message = "no header after a.jsonl: 1536 bytes are skipped"
-    assert found[1] == Problem("damaged archive", "a file", None, message)
+    assert found[1] == Problem("damaged archive", "a file", None, message, is_damage=True)
 
 
 def test_an_archive_without_members_is_nothing() -> None:

@@ -41,7 +41,7 @@ from support.bad_case import (
     write_transform,
 )
 from support.bad_corpus import CASES
-from support.contents import PLANTED, json_lines, lines_of, texts, words, zst
+from support.contents import PLANTED, json_lines, lines_of, parquet, texts, words, zst
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +172,10 @@ def test_the_command_says_where(
     (case,) = (case for case in CASES if case.name == name)
     shutil.copytree(made / "corpus" / name, here / "bad")
     ((kind, file, line),) = case.problems
-    code, said = command("--into", "set")
+    is_damage = name == "gz-truncated"
+    code, said = command("--into", "set", *(["--allow-unreadable"] if is_damage else []))
     assert code == Exit.DONE
+    assert ("1 file is damaged; lost: an unknown amount" in said) == is_damage
     assert f"left out what could not be read: 1 {kind}" in said
     assert f"  bad/{file}:{line}: {kind}: " in said
     assert "hint: all of them are listed in set/problems.jsonl" in said
@@ -354,6 +356,96 @@ def test_as_many_unreadable_records_as_documents_are_left_out(here: Path) -> Non
     (here / "a.jsonl").write_bytes(json_lines({"text": words(1)}, {"body": words(2)}))
     found = prepared(here, ["a.jsonl"], here / "set", allow_unreadable=False)
     assert found.num_documents == 1
+
+
+# --- damage to files
+
+
+def random_lines(count: int) -> list[bytes]:
+    """Text that does not become small when it is compressed."""
+    drawn = np.random.default_rng(3)
+    return [json_lines({"text": drawn.bytes(60).hex()}) for _ in range(count)]
+
+
+def damaged_parquet(num_groups: int, rows_in_group: int) -> bytes:
+    """The first page of the second row group is damaged."""
+    rows = [f"row {number} of the file" for number in range(num_groups * rows_in_group)]
+    content = bytearray(parquet({"text": rows}, rows_in_group=rows_in_group))
+    at = content.index(rows[rows_in_group].encode())
+    content[at : at + 4] = b"\0\0\0\0"
+    return bytes(content)
+
+
+@pytest.mark.parametrize(("compression", "pack"), [(".gz", gzip.compress), (".zst", zst)])
+def test_a_file_of_which_a_third_came_is_refused_unless_allowed(
+    here: Path, compression: str, pack: Callable[[bytes], bytes]
+) -> None:
+    packed = pack(b"".join(random_lines(20_000)))
+    name = f"a.jsonl{compression}"
+    (here / name).write_bytes(packed[: len(packed) // 3])
+    with pytest.raises(BadInput) as caught:
+        prepared(here, [name], here / "set", allow_unreadable=False)
+    message = caught.value.message
+    assert f"The first: {name}:" in message
+    assert "--allow-unreadable" in (caught.value.hint or "")
+    made = prepared(here, [name], here / "set")
+    assert 5_000 < made.num_documents < 7_000
+    # Only Zstandard says at the beginning how long the whole text is.
+    lost = f"about {1 - made.num_documents / 20_000:.0%} of the sources"
+    if compression != ".zst":
+        lost = "an unknown amount"
+    assert message.startswith(f"{name}: 1 file is damaged; lost: {lost}")
+    (problem,) = read_problems(Store(here / "set"))
+    if compression == ".zst":
+        assert problem.num_bytes == pytest.approx(len(packed) * 2 / 3, rel=0.2)
+
+
+def test_a_file_damaged_in_the_middle_says_how_many_bytes_were_not_read(here: Path) -> None:
+    first = gzip.compress(b"".join(random_lines(10_000)))
+    packed, half = first + b"damaged" + first, len(first)
+    (here / "a.jsonl.gz").write_bytes(packed)
+    (here / "b.jsonl").write_bytes(b"".join(random_lines(10_000)))
+    with pytest.raises(BadInput) as caught:
+        prepared(here, ["a.jsonl.gz", "b.jsonl"], here / "set", allow_unreadable=False)
+    size = len(packed) + (here / "b.jsonl").stat().st_size
+    (problem,) = read_problems(Store(here / "set"))
+    assert problem.num_bytes == pytest.approx(half, rel=0.05)
+    assert f"about {half / size:.0%} of the sources" in caught.value.message
+
+
+def test_rows_that_a_damaged_row_group_loses_are_counted(here: Path) -> None:
+    (here / "a.parquet").write_bytes(damaged_parquet(6, 500))
+    with pytest.raises(BadInput) as caught:
+        prepared(here, ["a.parquet"], here / "set", allow_unreadable=False)
+    assert caught.value.message.startswith(
+        "a.parquet: 1 file is damaged; lost: about 17% of the sources (500 rows). The first: "
+    )
+    made = prepared(here, ["a.parquet"], here / "set")
+    assert made.num_documents == 2500
+    (problem,) = read_problems(Store(here / "set"))
+    assert (problem.kind, problem.line, problem.num_rows) == ("damaged file", 501, 500)
+
+
+def test_what_is_lost_to_damage_is_printed(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "a.parquet").write_bytes(damaged_parquet(6, 500))
+    words = "headway data prepare a.parquet --into set --tokenizer tokenizer --allow-unreadable"
+    for arguments in (words, "headway data show set"):
+        monkeypatch.setattr(sys, "argv", arguments.split())
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert not ended.value.code
+        said = capsys.readouterr()
+        wanted = "1 file is damaged; lost: about 17% of the sources (500 rows)"
+        assert wanted in said.err + said.out
+
+
+def test_rows_of_a_file_without_the_column_count_as_records(here: Path) -> None:
+    (here / "a.jsonl").write_bytes(lines_of(*range(1, 11)))
+    (here / "b.parquet").write_bytes(parquet({"body": [words(1)] * 30}))
+    with pytest.raises(BadInput, match="only 10 of 40 records have text: 30 no column"):
+        prepared(here, ["a.jsonl", "b.parquet"], here / "set", allow_unreadable=False)
 
 
 def test_a_tokenizer_without_a_chat_template_is_named_as_written(here: Path) -> None:
