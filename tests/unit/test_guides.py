@@ -38,7 +38,7 @@ version: 1
 name: it
 model: {type: gpt2, config: {n_layer: 2, vocab_size: 512}}
 data: {train: "s3://data/wiki", sequence_length: 128}
-batch: {global: 64}
+batch: {global: 64, micro: 4}
 """
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from headway.api.run import Run
 from headway.api.tables import html_facts
-from headway.cli.check import examined, in_words, require_devices
+from headway.cli.check import examined, in_words, require_startable
 from headway.cli.run import train_here
 from headway.errors import BadInput, Exit, Stopped
 from headway.spec.load import Loaded, load_run
@@ -56,7 +56,7 @@ class RunConfig:
         through your own functions."""
         found, facts = examined(self._loaded, is_here=True, code=code)
         found.raise_problems()
-        require_devices(self._loaded, on=None)
+        require_startable(self._loaded, on=None, anyway=True)
         return CheckedRun(facts, found.unchecked)
 
     def run(self, *, nodes: int | None = None, extend: bool = False) -> Run:

@@ -12,10 +12,9 @@ import yaml
 from headway.cli.options import JsonOption, RunFileArgument, SetOption
 from headway.cli.output import print_json, short_count
 from headway.cli.preflight import steps_of, warn_of_run_file
-from headway.errors import BadInput
+from headway.errors import BadInput, HeadwayError, SpecError
 
 if TYPE_CHECKING:
-    from headway.errors import SpecError
     from headway.preflight.preflight import Preflight
     from headway.spec.load import Loaded
     from headway.spec.run_file import RunFile
@@ -61,24 +60,27 @@ def check(
     ] = False,
     json_: JsonOption = False,
 ) -> None:
-    """Validate a run file, summarise the run, and refuse what its devices cannot run.
+    """Validate a run file, summarise the run, and refuse what headway run would refuse.
 
-    Writes nothing, needs no torch and, with --on, asks no cluster."""
+    Writes nothing, needs no torch and, with --on, asks no cluster. Exits with 4 if the run does not
+    fit or costs too much."""
     from headway.spec.load import load_run
 
     loaded = load_run(run_file, set_)
     found, facts = examined(loaded, is_here=on is None, code=code, on=on)
     if "checkpoints" in facts and loaded.run.checkpoint.every == "auto":
         facts["checkpoints"] |= _auto_interval_facts(loaded, on)
+    refusal = None if found.problems else refusal_of(loaded, on)
     if json_:
-        problems = [_problem_facts(problem) for problem in found.problems]
+        problems = [_problem_facts(problem) for problem in found.problems or _parts(refusal)]
         print_json({**facts, "problems": problems, "unchecked": found.unchecked})
     found.raise_problems()
     if not json_:
         rows = [*in_words(facts).items(), *(("not_checked", note) for note in found.unchecked)]
         for key, value in rows:
             print(f"{key.replace('_', ' '):<18}{value}")
-    require_devices(loaded, on)
+    if refusal is not None:
+        raise refusal
 
 
 def examined(
@@ -110,10 +112,9 @@ def examined(
 
 
 def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
-    """Nothing where the devices cannot run it, which `require_devices` says, or in a preset."""
+    """Nothing where the devices cannot run it, which `require_startable` says, or in a preset."""
     from headway.cli.model_shape import known_parameters, known_workload
     from headway.cli.target_render import resolved_for
-    from headway.errors import HeadwayError
     from headway.launch.hardware import this_machine
     from headway.plan.checkpoint_every import auto_interval
     from headway.spec.load import load_target
@@ -136,8 +137,19 @@ def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     return {"auto": str(interval), "auto_because": chosen.figure.reason}
 
 
-def require_devices(loaded: Loaded, on: str | None) -> None:
-    """Raises if the devices of this machine, or of a target, cannot run it."""
+def refusal_of(loaded: Loaded, on: str | None, anyway: bool = False) -> HeadwayError | None:
+    """What `run` would raise because of this machine, a target or the plan. `anyway`: as for
+    `run`."""
+    try:
+        require_startable(loaded, on, anyway)
+    except HeadwayError as refusal:
+        return refusal
+    return None
+
+
+def require_startable(loaded: Loaded, on: str | None, anyway: bool = False) -> None:
+    """Raises what `run` would, as far as nothing has to be asked, prepared or read in a store."""
+    from headway.cli.plan.gate import require_planned
     from headway.cli.target_render import require_fit_on
     from headway.spec.load import load_target, load_targets
 
@@ -145,6 +157,23 @@ def require_devices(loaded: Loaded, on: str | None) -> None:
         require_fit_on(loaded, load_target(on, loaded.folder))
     elif not loaded.is_preset:
         _require_here(loaded, list(load_targets(loaded.folder)))
+    if on is not None or not loaded.is_preset:
+        has_begun = on is None and _has_begun(loaded)
+        require_planned(loaded, on, None, anyway, lambda: has_begun)
+
+
+def _has_begun(loaded: Loaded) -> bool:
+    from headway.spec.resolve import run_directory
+    from headway.state.run_directory import RunDirectory
+
+    location = run_directory(loaded)
+    return "://" not in location and RunDirectory.exists(location)
+
+
+def _parts(refusal: HeadwayError | None) -> list[HeadwayError]:
+    if refusal is None:
+        return []
+    return [refusal, *(refusal.others if isinstance(refusal, SpecError) else ())]
 
 
 def _plan_line(loaded: Loaded, on: str | None) -> str | None:
@@ -153,13 +182,16 @@ def _plan_line(loaded: Loaded, on: str | None) -> str | None:
     return None if loaded.is_preset and on is None else plan_line(loaded, on)
 
 
-def _problem_facts(problem: SpecError) -> dict[str, Any]:
-    file, line, column = problem.position
+def _problem_facts(problem: HeadwayError) -> dict[str, Any]:
+    file = line = column = None
+    message = problem.message
+    if isinstance(problem, SpecError):
+        (file, line, column), message = problem.position, problem.problem
     return {
         "file": file,
         "line": line,
         "column": column,
-        "problem": problem.problem,
+        "problem": message,
         "hint": problem.hint,
     }
 
@@ -167,9 +199,11 @@ def _problem_facts(problem: SpecError) -> dict[str, Any]:
 def _require_here(loaded: Loaded, targets: list[str]) -> None:
     from headway.cli.device_check import require_named_devices, require_this_machine
     from headway.launch.hardware import this_machine
+    from headway.spec.resolve import require_whole_copies
 
     require_named_devices(loaded)
     try:
+        require_whole_copies(loaded, 1)
         require_this_machine(loaded, this_machine(), nodes=1)
     except BadInput as error:
         # It may be meant for a target.

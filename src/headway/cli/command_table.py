@@ -46,7 +46,7 @@ COMMANDS = [
     CommandEntry(
         FIRST_WEEK,
         "check",
-        "Validate a run file, summarise the run, and refuse what its devices cannot run.",
+        "Validate a run file, summarise the run, and refuse what headway run would refuse.",
         "check:check",
         ("headway check", "headway check run.yaml --set optimizer.lr=1e-4"),
     ),

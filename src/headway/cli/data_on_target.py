@@ -18,6 +18,7 @@ from headway.cli.progress import MovingLine
 from headway.cli.set_preparation import report_left_out
 from headway.cli.target_render import errors_located
 from headway.cli.target_run import TargetRun
+from headway.cli.target_sets import path_on_claim, why_only_here
 from headway.clock import SystemClock
 from headway.data.prepare.in_parts import put_tokenizer
 from headway.data.prepare.job import PrepareJob, completed, recipe_without_tokens
@@ -39,7 +40,7 @@ from headway.kube.names import STORAGE
 from headway.kube.storage_layout import PREPARED_THERE
 from headway.launch.data_run import DataRun
 from headway.launch.storage_prune import note_used
-from headway.spec.data_config import CLAIM, HUB, claim_path, is_elsewhere
+from headway.spec.data_config import CLAIM, HUB
 from headway.spec.load import LoadedTarget
 from headway.state.set_files import FAILED
 from headway.state.store import Store
@@ -71,13 +72,7 @@ class TargetSet:
 
 def why_not_there(job: PrepareJob) -> str | None:
     """Why the sources have to be prepared on this machine; None if they need not."""
-    if here := next((one for one in job.sources if not is_elsewhere(one)), None):
-        return f"{here} is on this machine, which pods cannot see"
-    if job.settings.deduplicate:
-        return "deduplicate needs all sources in one process"
-    if job.settings.transform is not None:
-        return "transform is code on this machine"
-    return None
+    return why_only_here(job.sources, job.settings.deduplicate, job.settings.transform)
 
 
 def prepare_on(
@@ -179,22 +174,9 @@ def _on_claim(job: PrepareJob, where: TargetRun) -> list[str]:
     sources = []
     for source in job.sources:
         if source.startswith(CLAIM):
-            source = f"{STORAGE}/{path_on_claim(source, where)}"
+            source = f"{STORAGE}/{path_on_claim(source, where.target, where.on)}"
         sources.append(source)
     return sources
-
-
-def path_on_claim(text: str, where: TargetRun) -> str:
-    storage = where.target.storage
-    if storage is None or storage.claim is None:
-        raise BadInput(
-            f"{text}: the storage of target {where.on} is no claim",
-            "name an address, such as s3://BUCKET/PREFIX; or storage: {claim: NAME} in the target",
-        )
-    try:
-        return claim_path(text)
-    except ValueError as error:
-        raise BadInput(str(error)) from None
 
 
 def locations(place: str, where: TargetRun) -> tuple[str, str]:
@@ -202,7 +184,7 @@ def locations(place: str, where: TargetRun) -> tuple[str, str]:
     if "://" in place:
         return place.rstrip("/"), place.rstrip("/")
     if place.startswith(CLAIM):
-        place = path_on_claim(place, where)
+        place = path_on_claim(place, where.target, where.on)
     storage = where.target.storage
     is_claim = storage is not None and storage.claim is not None
     return f"{STORAGE if is_claim else where.storage}/{place}", f"{where.storage}/{place}"
@@ -252,7 +234,7 @@ def _warn_not_listed(error: HeadwayError) -> None:
 
 
 def _listed_claim(source: str, where: TargetRun) -> list[SourceFile]:
-    path = path_on_claim(source, where)
+    path = path_on_claim(source, where.target, where.on)
     # Of a pattern, all below the folder before it: whatever changes there makes another set.
     fixed = path.partition("*")[0].partition("?")[0].partition("[")[0]
     fixed = fixed if fixed == path else fixed.rpartition("/")[0]

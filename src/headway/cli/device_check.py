@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.located_yaml import Mark
     from headway.spec.resolve import Resolved
+    from headway.spec.run_file import RunFile
     from headway.spec.target_file import Target
 
 
@@ -66,6 +67,7 @@ def require_supported_on(loaded: Loaded, found: LoadedTarget) -> None:
     """Raises if the run or the target asks for an accelerator that Headway cannot use."""
     run = with_defaults(loaded.run, found.target)
     _refuse(unsupported_accelerators(run, Hardware(cores=1, cuda_devices=0)), loaded, found)
+    _refuse(_unsupported_request(run, found.target), loaded, found)
     wanted, device = run.resources.accelerators, found.target.pod.device
     family = family_of_resource(device) if device is not None else None
     if wanted is not None and not wanted.is_cpu and family is not None:
@@ -78,6 +80,17 @@ def require_supported_on(loaded: Loaded, found: LoadedTarget) -> None:
     if found.target.machine is not None:
         _refuse(other_machine(run, found.target.machine), loaded, found)
         _refuse(too_much_for(found.target.machine, _amounts(found.target)), loaded, found)
+
+
+def _unsupported_request(run: RunFile, target: Target) -> DeviceRefusal | None:
+    """A pod of a run that names no accelerators, a script's above all, may request them itself."""
+    wanted = run.resources.accelerators
+    for name in target.pod.resources if wanted is None or not wanted.is_cpu else ():
+        if (family := family_of_resource(name)) is not None:
+            problem = f"pod.resources: {name} requests {family.name}"
+            words = f"{problem}, and Headway does not run on them"
+            return DeviceRefusal((("pod", "resources", name),), words, ON_CPU)
+    return None
 
 
 def _amounts(target: Target) -> dict[str, float]:

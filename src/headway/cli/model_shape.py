@@ -4,7 +4,6 @@ be planned if none of them has its shape."""
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,34 +15,12 @@ from headway.cli.preflight import parameters_of
 from headway.errors import BadInput, HeadwayError, SpecError
 from headway.plan.model_size import COUNTED
 from headway.plan.workload import Workload, workload_of
+from headway.preflight.hub_cache import in_hub_cache, published_config
 from headway.preflight.vocabulary import vocabulary_size
 
 if TYPE_CHECKING:
     from headway.spec.load import Loaded
     from headway.spec.run_file import ModelConfig
-
-PUBLISHED = {
-    "gpt2": "gpt2-small",
-    "openai-community/gpt2": "gpt2-small",
-    "gpt2-medium": "gpt2-medium",
-    "openai-community/gpt2-medium": "gpt2-medium",
-    "gpt2-large": "gpt2-large",
-    "openai-community/gpt2-large": "gpt2-large",
-    "gpt2-xl": "gpt2-xl",
-    "openai-community/gpt2-xl": "gpt2-xl",
-    "distilgpt2": "distilgpt2",
-    "distilbert/distilgpt2": "distilgpt2",
-    "bert-base-uncased": "bert-base",
-    "google-bert/bert-base-uncased": "bert-base",
-    "bert-large-uncased": "bert-large",
-    "google-bert/bert-large-uncased": "bert-large",
-    "meta-llama/Llama-2-7b-hf": "llama2-7b",
-    "meta-llama/Llama-2-13b-hf": "llama2-13b",
-    "meta-llama/Llama-2-70b-hf": "llama2-70b",
-    "meta-llama/Meta-Llama-3-8B": "llama3-8b",
-}
-"""Models of the hub whose shape and number of tokens are those of a preset. Some of them ask for
-an account before they show their config."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +47,7 @@ def read_workload(loaded: Loaded, samples: int | None = None) -> Workload | Unkn
     saved = _saved_config(run.model, loaded.folder)
     teacher = run.objective.teacher
     taught = _saved_config(teacher, loaded.folder) if teacher is not None else None
-    vocabulary = vocabulary_size(loaded) or _hub_vocabulary(loaded)
+    vocabulary = vocabulary_size(loaded)
     if run.train_for.unit == "epochs" and samples is None:
         samples = epoch_samples(loaded)
     found = workload_of(run, vocabulary, saved, taught, samples)
@@ -138,18 +115,8 @@ def _saved_config(model: ModelConfig, folder: Path) -> dict[str, Any] | None:
     if "@" in model.from_:
         return _config_of_run(model.from_, folder)
     with suppress(OSError, ValueError):
-        return _mapping(_in_hub_cache(model.from_, model.revision, "config.json").read_text())
-    return _published_config(model.from_)
-
-
-def _published_config(name: str) -> dict[str, Any] | None:
-    from headway.spec.load import load_run
-
-    if name not in PUBLISHED:
-        return None
-    model = load_run(PUBLISHED[name]).run.model
-    assert model is not None
-    return {"model_type": model.type, **model.config}
+        return _mapping(in_hub_cache(model.from_, model.revision, "config.json").read_text())
+    return published_config(model.from_)
 
 
 def _config_of_run(reference: str, folder: Path) -> dict[str, Any] | None:
@@ -160,33 +127,6 @@ def _config_of_run(reference: str, folder: Path) -> dict[str, Any] | None:
         directory = find_run(split_step(reference)[0], folder)
         return _mapping(directory.store.read(f"{MODEL}/config.json").decode())
     return None
-
-
-def _hub_vocabulary(loaded: Loaded) -> int | None:
-    """Of a tokenizer in the cache of the hub."""
-    train = loaded.run.data.train
-    first = next(iter(train.mixture.values())) if train and train.mixture else train
-    tokenizer = (first and first.tokenizer) or (train and train.tokenizer) or None
-    if tokenizer is None or tokenizer.from_ is None:
-        return None
-    with suppress(OSError, ValueError, KeyError, TypeError):
-        from headway.preflight.vocabulary import vocabulary_of_folder
-
-        file = _in_hub_cache(tokenizer.from_, tokenizer.revision, "tokenizer.json")
-        return vocabulary_of_folder(file.parent)
-    published = _published_config(tokenizer.from_)
-    return None if published is None else int(published["vocab_size"])
-
-
-def _in_hub_cache(name: str, revision: str | None, file: str) -> Path:
-    """Where huggingface_hub keeps it. The hub itself is not asked: a plan takes a second."""
-    home = os.environ.get("HF_HOME") or "~/.cache/huggingface"
-    cache = Path(os.environ.get("HF_HUB_CACHE") or f"{home}/hub").expanduser()
-    folder = cache / f"models--{name.replace('/', '--')}"
-    commit = revision or "main"
-    with suppress(OSError):
-        commit = (folder / "refs" / commit).read_text().strip()
-    return folder / "snapshots" / commit / file
 
 
 def _mapping(text: str) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import xxhash
 
 from headway.errors import BadInput, HeadwayError, needs_train
-from headway.spec.data_config import CLAIM, StreamConfig
+from headway.spec.data_config import CLAIM, HELD_OUT, StreamConfig
 from headway.spec.hub_names import HubReference, at_commit
 from headway.state.set_files import MIXTURE, PREPARED
 from headway.state.store import Store
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from headway.data.tokenizer import TokenizerSource
     from headway.spec.data_config import DataSetConfig, SourceConfig, TokenizerConfig
     from headway.spec.load import Loaded
-
-HELD_OUT = "held_out"
 
 
 @dataclass(frozen=True)
@@ -76,11 +74,6 @@ def sets_of(loaded: Loaded, background: ExitStack, there: SetsThere | None = Non
     """Prepares what is not prepared; with `stream`, in the background until that is closed."""
     data = loaded.run.data
     assert data.train is not None
-    if data.train.hold_out is not None and HELD_OUT in data.validation:
-        raise BadInput(
-            f"data.validation has a set {HELD_OUT}, the name of the one that hold_out makes",
-            "rename that set, or remove hold_out",
-        )
     if data.train.stream:
         train = _streamed("train", data.train, loaded, background, there)
     else:

@@ -58,9 +58,9 @@ class SetsOnTarget:
         return made.here
 
     def located(self, path: str) -> str:
-        from headway.cli.data_on_target import path_on_claim
+        from headway.cli.target_sets import path_on_claim
 
-        return f"{self._run.storage}/{path_on_claim(path, self._run)}"
+        return f"{self._run.storage}/{path_on_claim(path, self._run.target, self._run.on)}"
 
     def in_pods(self, location: str) -> str:
         """An address from this machine, as pods see it."""

@@ -13,6 +13,7 @@ from headway.cli.device_check import require_room_on, require_supported_on
 from headway.cli.model_shape import known_parameters, known_workload
 from headway.cli.output import hint, print_json, say, warn
 from headway.cli.preflight import warn_of_run_file
+from headway.cli.target_sets import preparing_objects, require_sets_on
 from headway.errors import BadInput, NotFound, SpecError, needs_train
 from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.device_labels import PRODUCT
@@ -33,7 +34,6 @@ from headway.kube.storage_layout import (
 from headway.kube.worker_devices import unknown_kind
 from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
-from headway.spec.data_config import is_elsewhere
 from headway.spec.load import load_target
 from headway.state.code_folder import CodeFolder, CodeFolderRefused, code_folder
 from headway.state.file_listing import listing_of
@@ -208,7 +208,7 @@ def _plan(
     folders: Sequence[LocalFolder],
     digests: Mapping[Key, str],
 ) -> TargetPlan:
-    _refuse_stream(loaded)
+    require_sets_on(loaded, found)
     require_supported_on(loaded, found)
     workload = known_workload(loaded)
     with errors_located(found):
@@ -223,7 +223,9 @@ def _plan(
             workload=workload,
         )
         plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved)
-        plan.objects(NOT_SHOWN)  # raises what is wrong with the target
+        # Made to raise what is wrong with the target.
+        plan.objects(NOT_SHOWN)
+        preparing_objects(loaded.run, found.target)
     require_room_on(loaded, resolved, found)
     return plan
 
@@ -324,20 +326,3 @@ def _set_digest(folder: LocalFolder, where: str) -> str:
         return read(Store(folder.path)).digest
     except NotFound as error:
         raise SpecError(f"{'.'.join(folder.key)}: {error.message}", where, error.hint) from None
-
-
-def _refuse_stream(loaded: Loaded) -> None:
-    train = loaded.run.data.train
-    here = (
-        next((one for one in (train.sources or ()) if not is_elsewhere(one)), None)
-        if train
-        else None
-    )
-    if train is not None and train.stream and here is not None:
-        raise SpecError(
-            f"data.train.stream: {here} is on this machine: pods cannot read a set that is still "
-            "being prepared here",
-            str(loaded.located.mark(("data", "train", "stream"))),
-            "remove it: the set is then prepared first; or put the sources into a bucket, or on "
-            "the claim",
-        )

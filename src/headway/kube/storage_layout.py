@@ -25,6 +25,7 @@ from headway.kube.names import FETCHED, HEADWAY, STORAGE
 from headway.kube.pod_overrides import TargetMismatch
 from headway.spec.data_config import (
     CLAIM,
+    HELD_OUT,
     DataSetConfig,
     SourceConfig,
     claim_path,
@@ -44,8 +45,6 @@ TRAIN = ("data", "train")
 REQUIREMENTS = ("code", "requirements")
 SITE = "site"
 """Folder with the installed packages, in that of the archive."""
-HELD_OUT = "held_out"
-"""Name of the validation set that `hold_out` makes."""
 PREPARED_THERE = "p-"
 """Beginning of the folder of a set that pods prepare: what is in it is not known before."""
 PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl"})

@@ -34,7 +34,7 @@ def preflight(loaded: Loaded, is_here: bool = True) -> Preflight:
     unchecked = Unchecked()
     problems = list(model_problems(loaded, is_here, unchecked))
     if not loaded.is_preset:
-        problems += source_problems(loaded, unchecked)
+        problems += source_problems(loaded, is_here, unchecked)
         problems += code_problems(loaded, is_here, unchecked)
         problems += prompt_problems(loaded, unchecked)
         problems += script_problems(loaded, is_here, unchecked)

@@ -16,7 +16,7 @@ from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, fi
 from headway.data.prepare.sources import readable_files, require_web_source
 from headway.errors import BadInput, HeadwayError, NotFound, SpecError
 from headway.preflight.unchecked import Unchecked
-from headway.spec.data_config import SourceConfig, TokenizerConfig, is_elsewhere
+from headway.spec.data_config import CLAIM, HELD_OUT, SourceConfig, TokenizerConfig, is_elsewhere
 from headway.spec.hub_names import SOURCE, at_words, source_reference
 from headway.spec.load import Loaded
 from headway.spec.run_sources import Key, run_sources
@@ -32,9 +32,18 @@ TEXT = (".jsonl", ".txt", ".json", ".csv", ".parquet")
 """Suffixes of files that are most likely the text of a run."""
 
 
-def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]:
+def source_problems(loaded: Loaded, is_here: bool, unchecked: Unchecked) -> Iterator[SpecError]:
+    yield from _name_problems(loaded)
     for key, source in run_sources(loaded.run):
-        if source.path is not None:
+        named = [one for one in (source.path, *(source.sources or ())) if one is not None]
+        on_claim = next((one for one in named if one.startswith(CLAIM)), None)
+        if is_here and on_claim is not None:
+            yield SpecError(
+                f"{_dotted(key)}: {on_claim} is a path on the claim of a target",
+                str(loaded.located.mark(key)),
+                "add --on TARGET",
+            )
+        elif source.path is not None:
             yield from _set_problems(loaded, key, source.path, unchecked)
         elif source.sources is not None:
             yield from _tokenizer_problems(loaded, key, source, unchecked)
@@ -42,6 +51,16 @@ def source_problems(loaded: Loaded, unchecked: Unchecked) -> Iterator[SpecError]
             files: dict[str, str] = {}
             problems = list(_file_problems(loaded, key, source.sources, files, unchecked))
             yield from problems or _record_problems(loaded, key, source, files, unchecked)
+
+
+def _name_problems(loaded: Loaded) -> Iterator[SpecError]:
+    train = loaded.run.data.train
+    if train is not None and train.hold_out is not None and HELD_OUT in loaded.run.data.validation:
+        yield SpecError(
+            f"data.validation has a set {HELD_OUT}, the name of the one that hold_out makes",
+            str(loaded.located.mark(("data", "validation", HELD_OUT))),
+            "rename that set, or remove hold_out",
+        )
 
 
 def _set_problems(loaded: Loaded, key: Key, path: str, unchecked: Unchecked) -> Iterator[SpecError]:

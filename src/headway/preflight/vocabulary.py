@@ -7,6 +7,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from headway.preflight.hub_cache import in_hub_cache, published_config
+from headway.spec.data_config import TokenizerConfig
 from headway.spec.load import Loaded
 
 
@@ -18,7 +20,7 @@ class Vocabulary:
 
 
 def vocabulary_of(loaded: Loaded) -> Vocabulary | None:
-    """None if only the hub or a store knows it."""
+    """None if only the hub or a store knows it, and this machine keeps no copy."""
     train = loaded.run.data.train
     if train is None:
         return None
@@ -34,9 +36,21 @@ def vocabulary_of(loaded: Loaded) -> Vocabulary | None:
         if tokenizer is not None and tokenizer.train is not None:
             return Vocabulary(tokenizer.train.vocab, is_exact=False)
         if tokenizer is not None and tokenizer.from_ is not None:
-            folder = loaded.folder / Path(tokenizer.from_).expanduser()
-            return Vocabulary(vocabulary_of_folder(folder), is_exact=True)
+            return Vocabulary(_known_size(loaded.folder, tokenizer), is_exact=True)
     return None
+
+
+def _known_size(beside: Path, tokenizer: TokenizerConfig) -> int:
+    """Size of a tokenizer in a folder, in the cache of the hub, or of a published model. Raises
+    KeyError or OSError if it is not known here."""
+    assert tokenizer.from_ is not None
+    folder = beside / Path(tokenizer.from_).expanduser()
+    if folder.is_dir():
+        return vocabulary_of_folder(folder)
+    cached = in_hub_cache(tokenizer.from_, tokenizer.revision, "tokenizer.json")
+    if cached.is_file():
+        return vocabulary_of_folder(cached.parent)
+    return int((published_config(tokenizer.from_) or {})["vocab_size"])
 
 
 def vocabulary_size(loaded: Loaded) -> int | None:

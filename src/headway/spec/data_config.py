@@ -14,6 +14,8 @@ from headway.spec.section import Call, Flag, Section, Shorthand, exactly_one
 LEAST_WINDOW = 4096
 CLAIM, HUB = "claim:", "hub:"
 """How a path on a target's claim begins, and a dataset on the hub."""
+HELD_OUT = "held_out"
+"""Name of the validation set that `hold_out` makes."""
 
 
 def is_elsewhere(source: str) -> bool:

@@ -507,8 +507,8 @@ def test_check_describes_the_run_even_if_this_machine_cannot_run_it(
 
 
 def test_a_run_for_a_target_is_checked_for_it(headway: Headway, folder: Path) -> None:
-    (folder / "run.yaml").write_text(RUN + "resources: {accelerators: H100:999}\n")
-    (folder / "targets.yaml").write_text(TARGET)
+    (folder / "run.yaml").write_text(RUN + "resources: {accelerators: H100:64}\n")
+    (folder / "targets.yaml").write_text(TARGET.replace("64Gi", "6400Gi"))
     assert headway("check").err.endswith("hint: to check it for a target: headway check --on lab\n")
     assert (headway("check", "--on", "lab").exit_code, headway("check", "--on", "x").exit_code) == (
         Exit.DONE,

@@ -245,14 +245,6 @@ def test_the_held_out_side_trains_no_tokenizer_of_its_own(here: Path) -> None:
     assert recipe.settings.train_vocab is None
 
 
-def test_two_sets_called_held_out_are_refused_before_anything_is_prepared(here: Path) -> None:
-    train = {"sources": ["one.txt"], "tokenizer": TRAINED, "hold_out": "30%"}
-    with pytest.raises(BadInput, match=r"data\.validation has a set held_out") as caught:
-        sets(here, train, {"held_out": "code"})
-    assert "rename that set" in (caught.value.hint or "")
-    assert prepared(here) == []
-
-
 # --- mixtures
 
 
