@@ -10,7 +10,9 @@ from headway.data.prepare.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Damage:
+class SourceLoss:
+    """What damaged files have cost."""
+
     num_files: int
     num_rows: int
     """Rows lost in the files whose format counts rows."""
@@ -39,7 +41,7 @@ class Damage:
         return f"{how} {share} of the sources ({', '.join(counts)})"
 
 
-def damage_to(recipe: Recipe, problems: Sequence[Problem]) -> Damage | None:
+def damage_to(recipe: Recipe, problems: Sequence[Problem]) -> SourceLoss | None:
     """Return what damage has cost; None if no file is damaged."""
     found = [problem for problem in problems if problem.is_damage]
     if not found:
@@ -52,7 +54,7 @@ def damage_to(recipe: Recipe, problems: Sequence[Problem]) -> Damage | None:
         if problem.num_bytes and share:
             # A file that was cut off should be larger than it is.
             total += max(0.0, problem.num_bytes / share - size)
-    return Damage(
+    return SourceLoss(
         num_files=len({problem.file for problem in found}),
         num_rows=sum(problem.num_rows or 0 for problem in found),
         num_bytes=sum(problem.num_bytes or 0 for problem in found if problem.num_rows is None),
