@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import shlex
+import shutil
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import yaml
 
+from headway.cli.target.add import _lines_of
+from headway.kube.cluster_facts import cluster_facts
+from headway.kube.target_choice import target_choice
+from headway.kube.undecided import Wishes
+from headway.spec.target_text import target_block
+from support.in_process import Headway
 from support.tutorial import Tutorial, tutorials, without_settings
 
 HEADINGS = [
@@ -41,7 +51,7 @@ def test_three_commands_train_and_one_removes(tutorial: Tutorial) -> None:
 @each
 def test_small_are_the_same_commands(tutorial: Tutorial) -> None:
     """With settings; and without the machine that the test cluster has not."""
-    full = [without_machine(words) for words in tutorial.commands("Train")]
+    full = [without_settings(without_machine(words)) for words in tutorial.commands("Train")]
     assert [without_settings(words) for words in tutorial.commands("Small")] == full
 
 
@@ -65,3 +75,47 @@ def test_it_removes_all_that_it_runs(tutorial: Tutorial) -> None:
 def name_of(folder: Path, words: list[str]) -> str:
     file = words[2] if words[2].endswith(".yaml") else "run.yaml"
     return str(yaml.safe_load((folder / file).read_text())["name"])
+
+
+# --- on the machines of the tutorials
+
+CLUSTERS = Path(__file__).parent / "kube" / "clusters"
+T4S = CLUSTERS / "t4s.json"
+"""Nodes of the tutorials whose command names no machine."""
+IMAGE = f"registry.example/torch@sha256:{'0' * 64}"
+STORAGE = {"bert-two-phases": "claim:shared-fs"}
+"""Of a tutorial that needs a claim, since its data is there."""
+WISHES = ("--image", "--storage", "--machine")
+
+
+def added(tutorial: Tutorial, words: list[str]) -> tuple[str, str]:
+    """Return name and text of the target that `target add` writes on the tutorial's machines."""
+    flags = dict(pairwise(words[4:]))
+    typed = {flag: value for flag, value in flags.items() if flag in WISHES}
+    typed |= {"--image": IMAGE, "--storage": STORAGE.get(tutorial.folder.name, "s3://team/runs")}
+    cloud = "gke" if typed.get("--machine", "").startswith("a2-") else "eks"
+    known = json.loads((CLUSTERS / f"{cloud}.json").read_text())
+    if "--machine" not in typed:
+        known["nodes"] = json.loads(T4S.read_text())["nodes"]
+        known["pods"] = {"items": []}
+    wishes = Wishes(words[3], "cloud", "ml", typed=typed, **{k[2:]: v for k, v in typed.items()})
+    choice = target_choice(cluster_facts(known), wishes, {})
+    for setting in (value for flag, value in pairwise(words) if flag == "--set"):
+        choice.lines += _lines_of(setting)
+    return words[3], target_block(words[3], choice.lines, "of the tutorial")
+
+
+@each
+def test_what_it_trains_fits_its_own_machines(
+    tutorial: Tutorial, headway: Headway, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = shutil.copytree(tutorial.folder, folder / "example")
+    monkeypatch.chdir(here)
+    add, *runs = tutorial.commands("Train")
+    name, block = added(tutorial, add)
+    (here / "targets.yaml").write_text(block)
+    for words in runs:
+        assert words[1] == "run"
+        said = headway("check", *words[2:])
+        assert said.exit_code == 0, f"{shlex.join(words)}: {said.err}\n{block}"
+        assert name in words
