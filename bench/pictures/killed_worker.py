@@ -31,7 +31,7 @@ def killed_worker_svg(directory: RunDirectory) -> str:
     run = run_data(open_once(directory), seconds_of(steps[-1]["time"]))
     begin = seconds_of(steps[0]["time"])
     losses = [(seconds_of(one["time"]) - begin, float(one["loss"])) for one in steps]
-    changes = [one for one in run.interruptions if one.kind == "change"]
+    changes = [one for one in run.pauses if one.kind == "change"]
     lost, back = changes[0], changes[-1]
     end = losses[-1][0]
     top = max(loss for _, loss in losses)

@@ -43,8 +43,19 @@ class InterruptedRun:
 
     def restart(self, how: str) -> None:
         """A worker is lost, and all restart from the step that they had."""
-        self._note("launcher", "lost", node=1, local_rank=0, how=how)
+        self.lose(how)
         self.time += 2.5
+        self.begin_again()
+
+    def lose(self, how: str) -> None:
+        """As the launcher notes it."""
+        self._note("launcher", "lost", node=1, local_rank=0, how=how)
+
+    def scale(self, nodes: int) -> None:
+        self._note("launcher", "scaled", nodes=nodes, before=self.workers)
+
+    def begin_again(self) -> None:
+        """All start anew, with the state that they have."""
         self.generation += 1
         self._begin()
         self._started()
@@ -131,8 +142,8 @@ class InterruptedRun:
 
 
 def ten_interruptions(folder: Path, name: str = "spot", lr: float = 1e-3) -> InterruptedRun:
-    """Ten besides the first start: five changes of members, three restarts, a pause and the start
-    after it."""
+    """Ten pauses besides the first start: five changes of members, three restarts, a stop and the
+    start after it."""
     run = InterruptedRun(folder, name, 600, lr)
     run.launch()
     run.train(60)

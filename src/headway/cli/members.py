@@ -114,7 +114,7 @@ def change_text(change: Event, before: int | None, ranks: int) -> str:
     now = f"{workers} workers continue" if workers > 1 else "1 worker continues"
     if before is not None and workers >= before and " is lost" in reason:
         now += ", one of them new"
-    again = ", one step repeated" if change["discarded"] else ""
+    again = ", its unfinished step discarded" if change["discarded"] else ""
     return f"{reason}; {now} ({change['seconds']:.1f} s{again})"
 
 

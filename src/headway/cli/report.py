@@ -48,9 +48,9 @@ def _readable(run: RunData, events: Sequence[Event]) -> RunData:
     from headway.cli.members import newest_launch, readable_names
 
     ranks = newest_launch(events).ranks
-    causes = [readable_names(one.cause, ranks) for one in run.interruptions]
-    named = [replace(one, cause=c) for one, c in zip(run.interruptions, causes, strict=True)]
-    return replace(run, interruptions=named)
+    causes = [readable_names(one.cause, ranks) for one in run.pauses]
+    named = [replace(one, cause=c) for one, c in zip(run.pauses, causes, strict=True)]
+    return replace(run, pauses=named)
 
 
 def runs_of(names: Sequence[str] | None, on: str | None) -> list[RunDirectory]:

@@ -200,6 +200,9 @@ def _lines(
     if found.workers is not None and found.state == "running":
         lines += _members(found.workers, found.generation, launch, there)
     lines += _happened(as_typed, events, found, launch)
+    if found.interruptions:
+        several = "s" if found.interruptions > 1 else ""
+        lines.append(("interrupted", f"{found.interruptions} time{several}"))
     if found.skipped_steps:
         lines.append(("skipped", f"{found.skipped_steps} steps (headway events shows why)"))
     if found.damaged_lines:

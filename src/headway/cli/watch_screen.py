@@ -121,7 +121,7 @@ def _facts(run: RunData, width: int) -> Block:
         facts.append(f"{status.workers} worker{several}, generation {status.generation}")
     if mfu := run.series.get("mfu"):
         facts.append(f"MFU {_last(mfu):.1%}")
-    interruptions = run.counted_interruptions
+    interruptions = run.interruptions
     if interruptions:
         lost = short_time(sum(one.seconds for one in interruptions))
         several = "s" if len(interruptions) > 1 else ""

@@ -55,10 +55,9 @@ class RunMetrics(Collector):
             seconds = {"learning": spent.learning_seconds, **spent.lost_seconds}
             meaning = "Time spent, by cause; `learning` is what goodput counts."
             yield _by_label(run, "time_seconds", meaning, "cause", seconds)
+        yield _counter(run, "interruptions", "Losses recovered from.", status.interruptions)
         for name, (event, meaning) in COUNTED.items():
-            counter = CounterMetricFamily(PREFIX + name, meaning, labels=["run"])
-            counter.add_metric([run], float(known.counts[event]))
-            yield counter
+            yield _counter(run, name, meaning, known.counts[event])
 
 
 def _numbers(
@@ -138,6 +137,12 @@ def _labelled(
     gauge = GaugeMetricFamily(PREFIX + name, meaning, labels=["run", *labels])
     gauge.add_metric([run, *labels.values()], value)
     return gauge
+
+
+def _counter(run: str, name: str, meaning: str, count: int) -> CounterMetricFamily:
+    counter = CounterMetricFamily(PREFIX + name, meaning, labels=["run"])
+    counter.add_metric([run], float(count))
+    return counter
 
 
 def _by_label(

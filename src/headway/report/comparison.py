@@ -28,7 +28,6 @@ class ComparedRun:
     seconds: float | None
     """Time from each launch to its last record: without the time between two launches."""
     interruptions: int
-    """Without the first start, and without the time between a stop and the next launch."""
     interrupted_seconds: float
 
 
@@ -48,7 +47,7 @@ def compare_runs(runs: Sequence[RunData]) -> Comparison:
 
 def _compared(run: RunData) -> ComparedRun:
     status, goodput = run.status, run.status.goodput
-    interruptions = run.counted_interruptions
+    interruptions = run.interruptions
     return ComparedRun(
         name=run.name,
         state=status.state,

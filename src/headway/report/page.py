@@ -12,9 +12,9 @@ import yaml
 
 from headway.memory_limits import byte_size
 from headway.plan.outcome import OutcomeRow, RowUnit
-from headway.report.interruptions import Interruption
 from headway.report.run_data import METRICS, RunData, differing_settings
 from headway.spec.price_config import dollars
+from headway.state.interruptions import Pause
 from headway.state.ledger import Verdict
 
 SHORT_SECONDS = 7200
@@ -186,13 +186,13 @@ def _timeline(run: RunData, is_one_of_several: bool) -> str:
     bars = "".join(
         f'<div class="{one.kind}" style="left:{100 * (one.start - run.start) / whole:.3f}%;'
         f'width:{100 * one.seconds / whole:.3f}%" title="{escape(_words(one))}"></div>'
-        for one in run.interruptions
+        for one in run.pauses
     )
     name = f"<div>{escape(run.name)}</div>" if is_one_of_several else ""
     return f'{name}<div class="timeline">{bars}</div>'
 
 
-def _words(one: Interruption) -> str:
+def _words(one: Pause) -> str:
     return f"{KINDS[one.kind]}, {_seconds(one.seconds)} after step {one.step}: {one.cause}"
 
 
@@ -230,13 +230,14 @@ def _details(run: RunData, is_one_of_several: bool) -> list[str]:
         outcome = map(_outcome_cells, run.planned)
         table = _table(("", "planned", "measured", "ratio", "why"), outcome)
         parts += [f"<h2>{name}{'P' if not name else 'p'}lanned and measured</h2>", table]
-    if run.interruptions:
+    if run.pauses:
         rows = (
             (str(one.step), KINDS[one.kind], escape(one.cause), f"{one.seconds:.1f}")
-            for one in run.interruptions
+            for one in run.pauses
         )
         table = _table(("step", "what", "cause", "seconds"), rows)
-        parts += [f"<h2>{name}{'I' if not name else 'i'}nterruptions</h2>", table]
+        counted = f"auses, {len(run.interruptions)} of them interruptions"
+        parts += [f"<h2>{name}{'P' if not name else 'p'}{counted}</h2>", table]
     if run.status.goodput is not None:
         lost = run.status.goodput.lost_seconds
         cells = ((escape(cause), f"{seconds:.1f}") for cause, seconds in lost.items() if seconds)

@@ -6,8 +6,8 @@ import statistics
 
 from headway.clock import seconds_of
 from headway.plan.outcome import PLAN, Measured, PlanRecord
-from headway.report.interruptions import interruptions
 from headway.state.goodput import goodput
+from headway.state.interruptions import pauses
 from headway.state.rewinds import apply_rewinds
 from headway.state.run_directory import RunDirectory
 from headway.state.spent_money import read_spending
@@ -39,12 +39,6 @@ def measured_so_far(directory: RunDirectory) -> Measured:
     lost = found.lost_seconds if found is not None else {}
     starting = sum(lost.get(cause, 0.0) for cause in STARTING)
     total = found.total_seconds if found is not None else 0.0
-    # Changes that were planned, and replacements that join, are none.
-    losses = [
-        one
-        for one in interruptions(events, taken)
-        if one.kind == "restart" or (one.kind == "change" and " is lost" in one.cause)
-    ]
     peaks = [event["device_peak_bytes"] for event in events if "device_peak_bytes" in event]
     spending = read_spending(directory.store)
     return Measured(
@@ -58,7 +52,7 @@ def measured_so_far(directory: RunDirectory) -> Measured:
         else None,
         lost_seconds=lost,
         spent_seconds=total,
-        interruptions=len(losses),
+        interruptions=sum(one.is_interruption for one in pauses(events, taken)),
         memory_bytes=max(peaks, default=None),
         usd=spending.usd if spending is not None else None,
     )

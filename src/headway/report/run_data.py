@@ -8,9 +8,9 @@ from typing import Any
 
 from headway.clock import seconds_of
 from headway.plan.outcome import OutcomeRow, outcome_rows
-from headway.report.interruptions import Interruption, interruptions
 from headway.report.planned import kept_plan, measured_so_far
 from headway.report.series import Series, thinned
+from headway.state.interruptions import Pause, pauses
 from headway.state.ledger import Verdict, verify_ledger
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
@@ -43,7 +43,7 @@ class RunData:
     """Step and continuation of each prompt, at most MOST_SAMPLED of them."""
     members: Series
     """Number of workers over seconds since the first record."""
-    interruptions: list[Interruption]
+    pauses: list[Pause]
     tokens_per_second: float | None
     """Tokens of all steps that count, over their time."""
     start: float
@@ -60,9 +60,8 @@ class RunData:
         return self.settings.get("command") is not None
 
     @property
-    def counted_interruptions(self) -> list[Interruption]:
-        """Without the first start, and without the time between a stop and the next launch."""
-        return [one for one in self.interruptions[1:] if one.kind != "down"]
+    def interruptions(self) -> list[Pause]:
+        return [one for one in self.pauses if one.is_interruption]
 
 
 def open_once(directory: RunDirectory) -> RunDirectory:
@@ -85,7 +84,7 @@ def run_data(directory: RunDirectory, now: float) -> RunData:
         evaluations=_evaluations(apply_rewinds(directory.evaluations.read()[0])),
         samples=_samples(apply_rewinds(directory.samples.read()[0])),
         members=_members(events, start, end),
-        interruptions=interruptions(events, taken),
+        pauses=pauses(events, taken),
         tokens_per_second=_speed(steps),
         start=start,
         end=end,

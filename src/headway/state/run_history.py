@@ -23,6 +23,7 @@ from typing import Any
 from headway.clock import seconds_of, stamp
 from headway.state.event_order import in_order
 from headway.state.goodput import Goodput, StepSums, TimeSpent, goodput_of
+from headway.state.interruptions import InterruptionCount
 from headway.state.record_log import Log
 from headway.state.rewinds import Record, apply_rewinds, writer_generation
 from headway.state.run_directory import RunDirectory
@@ -30,7 +31,7 @@ from headway.state.store import in_parallel
 from headway.state.time_left import WARMUP_STEPS, WINDOW_SECONDS
 
 NAME = "summary.json"
-VERSION = 1
+VERSION = 2
 LOGS = ("launcher", "events", "metrics", "evaluations")
 KEPT_OF_A_KIND = 16
 """Events: a status shows 8 changes at most."""
@@ -78,6 +79,7 @@ class Summary:
     """... and evaluations."""
     sums: StepSums = field(default_factory=StepSums)
     spent: TimeSpent = field(default_factory=TimeSpent)
+    interrupted: InterruptionCount = field(default_factory=InterruptionCount)
 
     def encoded(self) -> bytes:
         return json.dumps({"version": VERSION, **asdict(self)}).encode() + b"\n"
@@ -89,7 +91,8 @@ class Summary:
         if known.pop("version") != VERSION:
             raise ValueError("another version")
         sums, spent = StepSums(**known.pop("sums")), TimeSpent(**known.pop("spent"))
-        found = cls(**known, sums=sums, spent=spent)
+        interrupted = InterruptionCount(**known.pop("interrupted"))
+        found = cls(**known, sums=sums, spent=spent, interrupted=interrupted)
         if {*found.positions} != {*LOGS} or {*found.next_positions} != {*LOGS}:
             raise ValueError("other logs")
         return found
@@ -144,6 +147,13 @@ class RunHistory:
         spent.hear(self._new_events, self._done)
         return spent
 
+    @cached_property
+    def interrupted(self) -> InterruptionCount:
+        count = replace(self._summary.interrupted)
+        for event in self._new_events:
+            count.add(event)
+        return count
+
     @property
     def has_steps(self) -> bool:
         """Whether any was ever recorded."""
@@ -170,6 +180,7 @@ class RunHistory:
             evaluations_writer=self._evaluations_writer,
             sums=self.sums,
             spent=self.spent,
+            interrupted=self.interrupted,
         )
 
 

@@ -82,6 +82,8 @@ class RunStatus:
     """What it has cost; None: it runs on no target, or that has no prices."""
     spending_problem: str | None = None
     """Why it is not known what it has cost, where that was counted."""
+    interruptions: int = 0
+    """Losses that it has recovered from."""
     damaged_lines: int = 0
     """Lines of its logs that are damaged, and left out of all this."""
 
@@ -152,6 +154,7 @@ def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunSt
         is_script=_is_script(events),
         spending=spending,
         spending_problem=spending_problem,
+        interruptions=history.interrupted.number,
         damaged_lines=history.damaged,
     )
 

@@ -142,7 +142,7 @@ def test_a_change(reason: str, workers: int, before: int | None, words: str) -> 
     calm = {**facts, "discarded": False}
     assert change_text(calm, before, 1) == f"{words} (0.7 s)"
     broken = {**facts, "discarded": True}
-    assert change_text(broken, before, 1) == f"{words} (0.7 s, one step repeated)"
+    assert change_text(broken, before, 1) == f"{words} (0.7 s, its unfinished step discarded)"
 
 
 # --- status
@@ -164,7 +164,7 @@ def test_members_of_a_live_run(headway: Headway, directory: RunDirectory, happen
     ]
     assert (
         "  node 1 is lost: its connection closed; 3 workers continue, one of them new "
-        "(0.7 s, one step repeated)\n"
+        "(0.7 s, its unfinished step discarded)\n"
     ) in said.out
     assert (found["mode"], found["wanted_nodes"], found["workers"]) == ("live", 3, 3)
     assert found["members"][1] == {
@@ -343,7 +343,7 @@ def test_changes_are_reported_as_they_come(
     assert lines(progress, capsys)[1:] == [
         "node 1 was killed by SIGKILL; restarting it",
         "step 30: node 1 is lost: its connection closed; 3 workers continue, one of them new "
-        "(0.7 s, one step repeated)",
+        "(0.7 s, its unfinished step discarded)",
         "step 30: node 2 is lost: no heartbeat; 2 workers continue (0.7 s)",
         "warning: step 100: the weights of node 1 differ from the majority, perhaps by a memory "
         "error; restarting it",

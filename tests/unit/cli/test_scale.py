@@ -210,7 +210,7 @@ def test_status_shows_members_and_how_they_changed(headway: Headway, folder: Pat
     train(directory)
     changes = [
         ("changes", "12:01:01  node 1 is lost: its connection closed; 2 workers continue "
-         "(0.8 s, one step repeated)"),
+         "(0.8 s, its unfinished step discarded)"),
         ("", "12:02:02  node 1 is ready; 3 workers continue (0.2 s)"),
     ]  # fmt: skip
     with is_running(directory):

@@ -30,7 +30,7 @@ def test_losses_interruptions_and_what_differs(headway: Headway, folder: Path) -
     rows = rows_of(said.out)
     assert rows["state"] == ["finished", "stopped"]
     assert rows["step"] == ["600 of 600", "300 of 600"]
-    assert rows["interrupted"] == ["9 times, 0:28", "never"]
+    assert rows["interrupted"] == ["8 times, 0:20", "never"]
     assert rows["optimizer.lr"] == ["0.0001", "0.01"]
     assert rows["time"][1] == "5:09"
     losses = [6 / (1 + step / 45) for step in (600, 300)]

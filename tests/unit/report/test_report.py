@@ -9,10 +9,10 @@ from pathlib import Path
 
 from headway.plan.figure import Figure
 from headway.plan.outcome import PLAN, PlanRecord
-from headway.report.interruptions import interruptions
 from headway.report.page import page
 from headway.report.run_data import MOST_SAMPLED, ledger_verdict, run_data
 from headway.report.series import MOST_POINTS, thinned
+from headway.state.interruptions import pauses
 from headway.state.spent_money import Account, NodeRate, PodTime
 from support.in_process import Headway
 from support.interrupted_run import START, InterruptedRun, ten_interruptions
@@ -22,7 +22,7 @@ DATA = re.compile(r'<script type="application/json" id="data">(.*?)</script>')
 
 def test_every_interruption_with_its_cause_and_length(tmp_path: Path) -> None:
     directory = ten_interruptions(tmp_path).directory
-    found = interruptions(directory.history(), directory.metrics.read()[0])
+    found = pauses(directory.history(), directory.metrics.read()[0])
     assert [(one.kind, one.step, round(one.seconds, 3)) for one in found] == [
         ("start", 0, 8.0),
         *(("change", 60 + 40 * number, 0.5 + number) for number in range(5)),
@@ -40,7 +40,7 @@ def test_a_run_that_has_not_taken_a_step(tmp_path: Path) -> None:
     run.launch()
     found = run_data(run.directory, START + 60)
     assert (found.series, found.status.step) == ({}, 0)
-    assert [one.kind for one in found.interruptions] == ["start"]
+    assert [one.kind for one in found.pauses] == ["start"]
 
 
 def test_a_machine_that_crashed_between_two_starts(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_machine_that_crashed_between_two_starts(tmp_path: Path) -> None:
     run.wait(600)
     run.launch()
     run.train(10)
-    down = run_data(run.directory, START).interruptions[1]
+    down = run_data(run.directory, START).pauses[1]
     assert (down.kind, down.cause, down.seconds) == ("down", "ended without a record", 600)
 
 

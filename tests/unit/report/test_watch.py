@@ -50,7 +50,7 @@ def test_one_screen_when_piped(
     for words in ("spot  finished", "step 600 of 600", "loss 0.3838", "held-out 0.4186"):
         assert words in said.out
     if columns >= 80:
-        assert "9 interruptions, 0:28" in said.out
+        assert "8 interruptions, 0:20" in said.out
         assert "learning rate 0.001" in said.out
         assert "gradient norm 0.9" in said.out
     assert lines[-2].endswith("finished"), "the newest event"
