@@ -92,6 +92,7 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
     run.saver.require_owner()
     run.meter.start(training.feed)
     is_due = _save_is_due(run)
+    run.saver.require_saves(is_due)
     flags = Flags(
         stop=run.stop.asked,
         save=world.is_leader and is_due and not run.saver.is_busy,

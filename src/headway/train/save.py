@@ -18,7 +18,7 @@ import torch
 
 from headway import __version__
 from headway.clock import Clock, stamp
-from headway.errors import RunFailed
+from headway.errors import HeadwayError, RunFailed
 from headway.spec.run_file import KeepConfig
 from headway.spec.run_identity import identity_digest
 from headway.spec.stepped_interval import SteppedInterval
@@ -37,6 +37,7 @@ from headway.state.checkpoints import (
 )
 from headway.state.run_directory import Journal, RunDirectory, send_logs
 from headway.state.run_history import summarize
+from headway.state.store import is_refusal
 from headway.train.host_copies import HostCopies
 from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
 from headway.train.state_tensors import state_tensors, tensors_to_write
@@ -55,6 +56,12 @@ ROUND_SECONDS = 30.0
 """Between two collectives while a save is waited for: far less than the timeout of one."""
 LAST_ATTEMPTS = 6
 """Attempts to save at the end of a run, where a save must succeed; each waits twice as long."""
+REFUSED_SECONDS = 3600.0
+"""Time for which the store may refuse every save before the run fails. A refusal does not pass by
+itself, but somebody who was alerted can restore rights or a mount."""
+UNSAVED_SECONDS = 12 * 3600.0
+"""Time from a save that is due to one that succeeds, before the run fails: an outage over night.
+To fail loses all steps since the newest checkpoint, to train on puts ever more steps at risk."""
 
 
 class SaveSchedule:
@@ -129,6 +136,14 @@ class CheckpointSaver:
         self.failures = 0
         self.failure = "the leader could not write it"
         """Why the newest save failed, if it did."""
+        self.tried_at = clock.monotonic()
+        self._unsaved_since: float | None = None
+        """Time at which the first save was due since the newest one that succeeded."""
+        self._refused_since: float | None = None
+        """Time since which the store has refused every save."""
+        self._gave_up: str | None = None
+        """How long saves had failed when the newest one failed, if that is too long. Not asked
+        while one is being written: it may succeed."""
         self.sent_at = clock.monotonic()
         self._buffers: dict[str, torch.Tensor] = {}
         self._host_copies = HostCopies()
@@ -137,11 +152,40 @@ class CheckpointSaver:
         """From now on saves are those of this world; one that is being written is not disturbed."""
         self.world = world
         self._deposed = None
+        if not world.is_leader:  # another worker saves, and knows for how long it could not
+            self._unsaved_since = self._refused_since = self._gave_up = None
 
     def require_owner(self) -> None:
         """Raise what a save has found: somebody else trains the run now."""
         if self._deposed is not None:
             raise self._deposed
+
+    def require_saves(self, is_due: bool) -> None:
+        """Raise RunFailed on the leader once saves have failed for too long. `is_due`: a save is
+        due, even if the one before it has not ended."""
+        now = self.clock.monotonic()
+        if is_due and self.world.is_leader and self._unsaved_since is None:
+            self._unsaved_since = now
+        gave_up = self._gave_up
+        if gave_up is None and now - self.tried_at >= UNSAVED_SECONDS:  # a save may hang
+            gave_up = self._unsaved_too_long()
+        if gave_up is not None:
+            reason = self.failure if self.failures else "the newest save has not ended"
+            raise RunFailed(f"{gave_up}: {reason}", self._hint())
+
+    def _unsaved_too_long(self) -> str | None:
+        now, location = self.clock.monotonic(), self.directory.location
+        refused, unsaved = self._refused_since, self._unsaved_since
+        if refused is not None and now - refused >= REFUSED_SECONDS:
+            return f"{location} has refused every save for {REFUSED_SECONDS / 3600:.0f} h"
+        if unsaved is not None and now - unsaved >= UNSAVED_SECONDS:
+            return f"nothing could be saved to {location} for {UNSAVED_SECONDS / 3600:.0f} h"
+        return None
+
+    def _hint(self) -> str:
+        is_saved = self.saved_step is not None
+        newest = f"step {self.saved_step} is saved" if is_saved else "nothing is saved yet"
+        return f"{newest}; free space or fix the store, then run the same command to resume"
 
     def settled(self, step: int) -> None:
         """All members have this step: a checkpoint of it counts, and older ones may be removed. In
@@ -214,11 +258,9 @@ class CheckpointSaver:
             if attempt < LAST_ATTEMPTS:
                 self.clock.sleep(pause)
                 pause *= 2
-        is_saved = self.saved_step is not None
-        newest = f"step {self.saved_step} is saved" if is_saved else "nothing is saved yet"
         raise RunFailed(
             f"step {training.step} could not be saved to {self.directory.location}: {self.failure}",
-            f"{newest}; free space or fix the store, then run the same command to resume",
+            self._hint(),
         )
 
     def save_now(self, training: Training, validation_loss: float | None) -> bool:
@@ -309,6 +351,7 @@ class CheckpointSaver:
         self.saved = (snapshot.step, snapshot.committed_in)
         self.saved_at = self.clock.monotonic()
         self.failures = 0
+        self._unsaved_since = self._refused_since = self._gave_up = None
         self.journal.note(
             "saved", step=snapshot.step, checkpoint=Path(folder).name, seconds=seconds
         )
@@ -383,6 +426,13 @@ class CheckpointSaver:
     def _note_failure(self, step: int, error: Exception) -> None:
         self.failures += 1
         self.failure = str(error)
+        if not (
+            isinstance(error, HeadwayError) or (isinstance(error, OSError) and is_refusal(error))
+        ):
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = self.clock.monotonic()
+        self._gave_up = self._unsaved_too_long()
         age = round(self.clock.monotonic() - self.saved_at)
         self.journal.note(
             "save_failed",

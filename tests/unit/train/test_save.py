@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -17,7 +18,12 @@ from headway.spec.stepped_interval import SteppedInterval
 from headway.state.checkpoints import MANIFEST, find_checkpoint, folder_of, steps_saved
 from headway.state.run_directory import RunDirectory
 from headway.train import save
-from headway.train.save import FIRST_RETRY_SECONDS, LAST_ATTEMPTS, SaveSchedule
+from headway.train.save import (
+    FIRST_RETRY_SECONDS,
+    LAST_ATTEMPTS,
+    UNSAVED_SECONDS,
+    SaveSchedule,
+)
 from headway.train.worker_run import WorkerRun
 from headway.train.world import RankPlacement, World
 from support.chains import TIME
@@ -343,3 +349,22 @@ def test_the_last_step_is_saved_again_when_the_leader_alone_had_committed_it(
     little.saver.finish(little.train, None)
     assert steps_saved(directory) == [1, 2]
     assert find_checkpoint(directory)[1].generation == 2
+
+
+def test_a_save_that_never_ends_ends_the_run(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a network folder whose server is gone: nothing fails, and nothing is saved."""
+    little, server_is_back = Little(directory, clock=Patient()), Event()
+    monkeypatch.setattr(little.saver, "_write", lambda *_: server_is_back.wait())
+    little.advance(1)
+    little.saver.require_saves(is_due=True)
+    little.saver.start(little.train, None)
+    little.clock.passed += UNSAVED_SECONDS - 1
+    little.saver.require_saves(is_due=True)
+    little.clock.passed += 1
+    try:
+        with pytest.raises(RunFailed, match=r"for 12 h: the newest save has not ended"):
+            little.saver.require_saves(is_due=True)
+    finally:
+        server_is_back.set()
