@@ -67,6 +67,11 @@ def check(
     from headway.spec.load import load_run
 
     loaded = load_run(run_file, set_)
+    if on is not None:
+        from headway.cli.target_render import require_complete_target
+        from headway.spec.load import load_target
+
+        require_complete_target(loaded, load_target(on, loaded.folder))
     found, facts = examined(loaded, is_here=on is None, code=code, on=on)
     if "checkpoints" in facts and loaded.run.checkpoint.every == "auto":
         facts["checkpoints"] |= _auto_interval_facts(loaded, on)

@@ -9,6 +9,7 @@ import typer
 
 from headway.cli.options import OnOption, RunStepArgument, TrustCodeOption
 from headway.cli.output import say, warn
+from headway.cli.output_path import writes_folder
 
 
 def export(
@@ -40,7 +41,8 @@ def export(
         from headway.train import export as exporting
     except ImportError as error:
         raise needs_train("headway export", error) from None
-    at_step, into = exporting.export(directory, step, into)
+    with writes_folder(into or Path(), "--into"):
+        at_step, into = exporting.export(directory, step, into)
     newest = steps_saved(directory)[-1]
     if step is None and at_step != newest:
         warn(f"the checkpoint of step {newest} is damaged; exporting the newest good one")

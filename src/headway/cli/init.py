@@ -9,6 +9,7 @@ import typer
 
 from headway.cli.completion import presets
 from headway.cli.output import print_table, say
+from headway.cli.output_path import writes_folder
 
 SCHEMA = "run.schema.json"
 """Beside the run file, and named by it: an address within the installed package would differ for
@@ -59,8 +60,16 @@ def init(
         )
     if folder is None:
         raise BadInput("name the folder to create", f"headway init {preset} my-run")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.is_dir() and any(folder.iterdir()):
         raise BadInput(f"{folder} already exists and is not empty", "name a new folder")
+    with writes_folder(folder, f"headway init {preset}"):
+        _write(preset, folder)
+    say(f"created {folder}" + (f" from preset {preset}" if preset != SCRIPT else ""))
+    is_ready = preset in ("tiny", SCRIPT)
+    say(f"next: cd {folder} && headway run" if is_ready else _next_with_data(folder))
+
+
+def _write(preset: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "run.yaml").write_text(_run_file(preset, folder), "utf-8")
     (folder / SCHEMA).write_text(_resource("schema", SCHEMA), "utf-8")
@@ -73,9 +82,6 @@ def init(
     if preset == SCRIPT:
         text = _resource("script_example", "train.py.txt")
         (folder / "train.py").write_text(text, "utf-8")
-    say(f"created {folder}" + (f" from preset {preset}" if preset != SCRIPT else ""))
-    is_ready = preset in ("tiny", SCRIPT)
-    say(f"next: cd {folder} && headway run" if is_ready else _next_with_data(folder))
 
 
 def _run_file(preset: str, folder: Path) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from headway import __version__
 from headway.cli.output import say
+from headway.cli.output_path import writes_folder
 from headway.clock import stamp
 
 if TYPE_CHECKING:
@@ -64,16 +65,17 @@ def prove(
         raise BadInput("--nodes needs --on", "on this machine: headway prove --devices N")
     if on is not None and devices is not None:
         raise BadInput("--devices is for this machine: with --on, the target names them")
-    if into.exists() and (not into.is_dir() or any(into.iterdir())):
+    if into.is_dir() and any(into.iterdir()):
         raise BadInput(f"{into} already exists and is not empty", "headway prove --into NEW")
-    if on is not None:
-        from headway.cli.prove_target import prove_on
+    with writes_folder(into, "--into"):
+        if on is not None:
+            from headway.cli.prove_target import prove_on
 
-        report = prove_on(on, nodes or FEWEST_NODES, into, SystemClock(), LIMIT_SECONDS)
-    else:
-        hardware = this_machine()
-        report = _prove_here(into, hardware, devices_for(hardware, devices), SystemClock())
-    conclude(report, into)
+            report = prove_on(on, nodes or FEWEST_NODES, into, SystemClock(), LIMIT_SECONDS)
+        else:
+            hardware = this_machine()
+            report = _prove_here(into, hardware, devices_for(hardware, devices), SystemClock())
+        conclude(report, into)
 
 
 def _prove_here(into: Path, hardware: Hardware, devices: Devices, clock: Clock) -> ProofReport:

@@ -10,6 +10,7 @@ import typer
 
 from headway.cli.options import OnOption, RunsArgument
 from headway.cli.output import say
+from headway.cli.output_path import writes_file
 
 if TYPE_CHECKING:
     from headway.cli.members import Event
@@ -31,14 +32,15 @@ def report(
     from headway.report.page import page
     from headway.report.run_data import ledger_verdict, run_data
 
-    directories = runs_of(runs, on)
-    now = SystemClock().now()
-    ledgers = [ledger_verdict(directory) for directory in directories]
-    found = [_readable(run_data(one, now), one.history()) for one in directories]
-    # Blocks of several runs, drawn over each other, would be lines that nobody can tell apart.
-    charts = activation_charts(directories[0]) if len(directories) == 1 else []
-    into.write_text(page(found, ledgers, charts), "utf-8")
-    say(f"wrote {into} ({into.stat().st_size / 2**20:.1f} MB)")
+    with writes_file(into, "--into"):
+        directories = runs_of(runs, on)
+        now = SystemClock().now()
+        ledgers = [ledger_verdict(directory) for directory in directories]
+        found = [_readable(run_data(one, now), one.history()) for one in directories]
+        # Blocks of several runs, drawn over each other, would be lines that nobody can tell apart.
+        charts = activation_charts(directories[0]) if len(directories) == 1 else []
+        into.write_text(page(found, ledgers, charts), "utf-8")
+        say(f"wrote {into} ({into.stat().st_size / 2**20:.1f} MB)")
 
 
 def _readable(run: RunData, events: Sequence[Event]) -> RunData:

@@ -22,7 +22,7 @@ from headway.cli.output import hint, say, warn
 from headway.cli.plan.gate import require_planned
 from headway.cli.preflight import say_auto_interval, warn_of_run_file
 from headway.cli.run_packages import packages_of
-from headway.cli.target_render import TargetPlan, target_plan
+from headway.cli.target_render import TargetPlan, require_complete_target, target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_started_on
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
@@ -81,6 +81,7 @@ def _launch(
 
     found = load_target(on, loaded.folder)
     run = TargetRun(run_name(loaded), on, found.target, loaded.folder, bucket_of(loaded))
+    require_complete_target(loaded, found)
     job = run.cluster.settled_end(say)
     _refuse_active(run, job)
     warn_of_run_file(loaded)

@@ -19,7 +19,7 @@ from headway.kube.coordinator_set import fewest_nodes
 from headway.kube.device_labels import PRODUCT
 from headway.kube.manifests import NOT_SHOWN, manifests, without_key
 from headway.kube.names import Object
-from headway.kube.placement import resolve_on_target
+from headway.kube.placement import require_target, resolve_on_target
 from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import (
     REQUIREMENTS,
@@ -35,6 +35,7 @@ from headway.kube.worker_devices import unknown_kind
 from headway.launch.packages import ARCHIVE, InstalledPackages
 from headway.member.protocol.keys import new_key
 from headway.spec.load import load_target
+from headway.spec.target_file import with_defaults
 from headway.state.code_folder import CodeFolder, CodeFolderRefused, code_folder
 from headway.state.file_listing import listing_of
 from headway.state.set_files import MIXTURE
@@ -87,6 +88,13 @@ def rendered(loaded: Loaded, name: str, nodes: int | None, key: str) -> list[Obj
             f"shown as {digest_placeholder(REQUIREMENTS)}"
         )
     return plan.objects(key)
+
+
+def require_complete_target(loaded: Loaded, found: LoadedTarget) -> None:
+    """Raises if the target lacks what every run needs: no run file can make up for that."""
+    with errors_located(found):
+        StorageLayout.of(loaded.run, found.target)
+        require_target(with_defaults(loaded.run, found.target), found.target)
 
 
 def require_fit_on(loaded: Loaded, found: LoadedTarget) -> None:

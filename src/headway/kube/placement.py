@@ -17,6 +17,7 @@ from headway.kube.storage_layout import Key, LocalFolder, StorageLayout, in_pods
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.plan.checkpoint_every import with_checkpoint_interval
 from headway.plan.fit import auto_layout
+from headway.plan.machines import find_machine
 from headway.plan.workload import Workload
 from headway.spec.load import Loaded
 from headway.spec.resolve import Hardware, Resolved, require_whole_copies, resolve
@@ -122,19 +123,31 @@ def require_target(run: RunFile, target: Target) -> None:
             ("image",),
             "image: ADDRESS@sha256:..., an image with headway[train] in it",
         )
-    for resource, example in NEEDED.items():
-        if resource not in target.pod.resources:
-            raise TargetMismatch(
-                f"{resource} is missing: nothing says how much of it a worker's pod gets",
-                ("pod", "resources"),
-                f"pod: {{resources: {{{resource}: {example}}}}}",
-            )
+    if missing := [name for name in NEEDED if name not in target.pod.resources]:
+        verb = "is" if len(missing) == 1 else "are"
+        raise TargetMismatch(
+            f"{' and '.join(missing)} {verb} missing: nothing says how much a worker's pod gets",
+            ("pod", "resources"),
+            _amounts_hint(target, missing),
+        )
     if run.resources.spot == "above_min" and not target.spot_label:
         raise TargetMismatch(
             "it is missing: `spot: above_min` has to tell spot machines from others",
             ("spot_label",),
             "spot_label: {karpenter.sh/capacity-type: spot}, or what such machines carry here",
         )
+
+
+def _amounts_hint(target: Target, missing: Sequence[str]) -> str:
+    machine = find_machine(target.machine) if target.machine is not None else None
+    amounts = machine.pod_amounts() if machine is not None else {}
+    if amounts:
+        wanted = amounts | target.pod.resources
+        whose = f", nearly all of a {target.machine}"
+    else:
+        wanted, whose = {name: NEEDED[name] for name in missing}, ""
+    listed = ", ".join(f"{name}: {amount}" for name, amount in wanted.items())
+    return f"pod: {{resources: {{{listed}}}}}{whose}"
 
 
 def _require_credentials(loaded: Loaded, target: Target) -> None:

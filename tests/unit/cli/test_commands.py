@@ -148,11 +148,14 @@ def test_an_unknown_option_is_bad_input(headway: Headway) -> None:
     assert headway("nonsense").exit_code == Exit.BAD_INPUT
 
 
-def test_what_the_system_refuses_is_one_line_with_the_file(headway: Headway, folder: Path) -> None:
+def test_a_folder_below_a_file_is_refused_in_one_line(headway: Headway, folder: Path) -> None:
     (folder / "file").write_text("not a folder")
     said = headway("init", "tiny", "file/run")
     assert said.exit_code == Exit.BAD_INPUT
-    assert said.err.splitlines() == [f"error: {Path('file/run')}: Not a directory"]
+    assert said.err.splitlines() == [
+        f"error: headway init tiny file/run: {folder / 'file'} is a file, not a folder",
+        "hint: name another path",
+    ]
 
 
 def test_a_key_without_its_option_is_recognised(headway: Headway) -> None:

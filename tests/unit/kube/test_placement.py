@@ -153,14 +153,14 @@ RESOURCES = "resources: {cpu: 4, memory: 8Gi}"
         (
             RESOURCES,
             "resources: {cpu: 4}",
-            "targets.yaml:6:5: lab.pod.resources: memory is missing: nothing says how much of it a "
+            "targets.yaml:6:5: lab.pod.resources: memory is missing: nothing says how much a "
             "worker's pod gets\nhint: pod: {resources: {memory: 32Gi}}",
         ),
         (
             RESOURCES,
             "labels: {}",
-            "targets.yaml:5:3: lab.pod.resources: cpu is missing: nothing says how much of it a "
-            "worker's pod gets\nhint: pod: {resources: {cpu: 8}}",
+            "targets.yaml:5:3: lab.pod.resources: cpu and memory are missing: nothing says how "
+            "much a worker's pod gets\nhint: pod: {resources: {cpu: 8, memory: 32Gi}}",
         ),
         (
             RESOURCES,
@@ -315,7 +315,9 @@ def test_what_an_override_may_not_ask_for(
 
 
 def test_a_set_that_is_still_being_prepared(render: Render) -> None:
-    with pytest.raises(HeadwayError, match=r"a.txt is on this machine: pods cannot read"):
+    with pytest.raises(
+        HeadwayError, match=r"a.txt is on this machine, which pods cannot see, and pods cannot read"
+    ):
         render("data.train={sources: [a.txt], tokenizer: gpt2, stream: true}", "train_for=10 steps")
 
 

@@ -8,6 +8,7 @@ import typer
 
 from headway.cli.options import AllowUnreadableOption
 from headway.cli.output import say, short_count
+from headway.cli.output_path import writes_folder
 
 if TYPE_CHECKING:
     from headway.state.store import Store
@@ -48,9 +49,10 @@ def join(
                 "add --into DIR; or, if all parts are in one folder, name only that one",
             )
         into = parts[0]
-    store, stores = Store(into), [Store(part) for part in parts]
-    _refuse_another(stores[0], store)
-    made = join_parts(stores, store, allow_unreadable=allow_unreadable)
+    with writes_folder(into, "--into"):
+        store, stores = Store(into), [Store(part) for part in parts]
+        _refuse_another(stores[0], store)
+        made = join_parts(stores, store, allow_unreadable=allow_unreadable)
     say(
         f"joined {into}: {short_count(made.num_documents)} documents, "
         f"{short_count(made.num_tokens)} tokens, {len(made.shards)} shards"

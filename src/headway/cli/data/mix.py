@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli.output import print_table, say, short_count, warn
+from headway.cli.output_path import writes_folder
 from headway.errors import BadInput, needs_train
 from headway.state.store import Store
 
@@ -63,7 +64,8 @@ def mix(
         )
     wanted = _wanted(members, into, weights, epochs)
     store = Store(into)
-    write_mixture(store, wanted)
+    with writes_folder(into, "--into"):
+        write_mixture(store, wanted)
     mixture = MixtureSet.open(store)
     try:
         length = sequence_length or default_length(mixture.window_tokens)

@@ -11,6 +11,7 @@ import typer
 
 from headway.cli.options import AllowUnreadableOption
 from headway.cli.output import hint, say
+from headway.cli.output_path import writes_folder
 
 if TYPE_CHECKING:
     from headway.data.prepare.job import PrepareJob
@@ -195,7 +196,8 @@ def prepare(
         return
     if nodes is not None:
         raise BadInput("--nodes needs --on: here, --processes says how many processes tokenise")
-    prepare_with_progress(job, Path(into).name)
+    with writes_folder(into, "--into"):
+        prepare_with_progress(job, Path(into).name)
     if part is not None:
         hint(f"once all parts are prepared: headway data join {into}")
         return
@@ -257,9 +259,11 @@ def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:
     name = job.into.removeprefix(CLAIM)
     place = job.into if ":" in job.into else f"sets/{job.into}"
     try:
-        # With the commits that it has begun with, if it has.
-        job = replace(job, sources=_at_commits(job.sources, locations(place, where)[1]))
-        made = prepare_on(job, Path(name).name, place, where, found, nodes)
+        here = locations(place, where)[1]
+        with writes_folder(here, "--into"):
+            # With the commits that it has begun with, if it has.
+            job = replace(job, sources=_at_commits(job.sources, here))
+            made = prepare_on(job, Path(name).name, place, where, found, nodes)
         held_out = ""
         if job.settings.hold_out is not None:
             settings = job.settings.model_copy(update={"side": "held_out"})

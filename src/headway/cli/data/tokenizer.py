@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli.output import hint, say, short_count, warn
+from headway.cli.output_path import writes_folder
 from headway.state.store import Store
 
 if TYPE_CHECKING:
@@ -55,26 +56,27 @@ def tokenizer(
         )
     if template is not None and transform is not None:
         raise BadInput("--template and --transform cannot be combined")
-    line = MovingLine()
-    try:
-        made = train_tokenizer_into(
-            sources,
-            Path.cwd(),
-            RecipeSettings(
-                layout="windows" if masked else "stream",
-                column=column,
-                template=template,
-                transform=transform,
-            ),
-            vocab,
-            Store(into),
-            lambda progress: line.show(_progress_text(progress)),
-            SystemClock(),
-            code=None if code is None else code.resolve(),
-            anonymous=anonymous,
-        )
-    finally:
-        line.close()
+    with writes_folder(into, "--into"):
+        line = MovingLine()
+        try:
+            made = train_tokenizer_into(
+                sources,
+                Path.cwd(),
+                RecipeSettings(
+                    layout="windows" if masked else "stream",
+                    column=column,
+                    template=template,
+                    transform=transform,
+                ),
+                vocab,
+                Store(into),
+                lambda progress: line.show(_progress_text(progress)),
+                SystemClock(),
+                code=None if code is None else code.resolve(),
+                anonymous=anonymous,
+            )
+        finally:
+            line.close()
     say(f"trained a tokenizer of {made.vocab_size} tokens, in {into}")
     if made.vocab_size < vocab:
         warn(f"it has fewer than {vocab} tokens: the text is too short for more")

@@ -174,9 +174,11 @@ def _compare(
 
     found = compared(asked, shapes, nodes, device)
     if html is not None:
+        from headway.cli.output_path import writes_file
         from headway.cli.plan.page import comparison_page
 
-        html.write_text(comparison_page(found), "utf-8")
+        with writes_file(html, "--html"):
+            html.write_text(comparison_page(found), "utf-8")
         say(f"wrote {html}")
     if json_:
         print_json(comparison_facts(found))
