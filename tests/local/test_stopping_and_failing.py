@@ -180,6 +180,20 @@ def test_workers_do_not_outlive_a_killed_launcher(folder: Path) -> None:
     assert status["checkpoint_step"] == status["step"] > 0
 
 
+@pytest.mark.parametrize("elastic", ["live", "restart"])
+def test_a_group_that_cannot_form_here_ends_the_run_at_once(
+    folder: Path, elastic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the words of its cause, and not as a worker that was lost three times."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
+    setting = ("--set", f"elastic={elastic}")
+    error = headway("run", "--nodes", "2", *setting, folder=folder, expect=1).stderr
+    assert "error: the workers cannot form their group: " in error
+    assert "Unable to find address for: nosuch0" in error
+    assert "was lost" not in error
+    assert not [event for event in events(folder) if event["event"] == "lost"]
+
+
 def test_an_error_in_the_users_code_comes_first(folder: Path) -> None:
     """One worker of three raises; the others only lose a peer, and are not the ones shown. Nor are
     frames of Headway."""

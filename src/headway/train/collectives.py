@@ -12,8 +12,12 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from headway.errors import PeerLost
-from headway.train.lost_peer_signs import LOST_PEER_SIGNS
+from headway.errors import PeerLost, RunFailed
+from headway.train.lost_peer_signs import (
+    LOST_PEER_SIGNS,
+    is_loss_while_forming,
+    why_not_formed,
+)
 
 NO_MEMORY = "DefaultCPUAllocator"
 """Marks errors of this process that look like gloo's."""
@@ -210,3 +214,20 @@ def raising_peer_lost(monitor: GroupMonitor | None = None) -> Iterator[None]:
     if words is not None:
         # Outside `except`, so that no traceback keeps the group and its work alive.
         raise PeerLost(f"another worker was lost: {words}")
+
+
+@contextmanager
+def forming_group() -> Iterator[None]:
+    """While a group forms, only timeouts and closed connections become PeerLost. torch's other
+    errors of groups fail the run with their words: they are no loss of anybody."""
+    words = None
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost_peer(error):
+            raise
+        words = str(error)
+    if words is not None:
+        if is_loss_while_forming(words):
+            raise PeerLost(f"another worker was lost: {words}")
+        raise RunFailed(why_not_formed(words))

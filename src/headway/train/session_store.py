@@ -35,10 +35,11 @@ import torch
 import torch.distributed as dist
 from torch.distributed import ProcessGroupGloo, Store  # type: ignore[attr-defined]
 
-from headway.errors import BadInput, HeadwayError, PeerLost
+from headway.errors import BadInput, HeadwayError, PeerLost, RunFailed
 from headway.member.worker.session import Session
 from headway.member.worker.session_keys import NotAllSet, SessionKeys
 from headway.member.worker.session_view import GenerationOver, Late, SessionError
+from headway.train.lost_peer_signs import is_loss_while_forming, why_not_formed
 from headway.train.world import COLLECTIVE_TIMEOUT
 
 os.environ["GLOO_ENABLE_RANK_AS_SEQUENCE_NUMBER"] = "1"  # in all members of a group, or in none
@@ -193,7 +194,8 @@ def form_group(
     failures: int = 0,
 ) -> Group:
     """COLLECTIVE. A gloo group of all members of the store's generation. Raises GroupFailed, or
-    GenerationOver as soon as the generation is broken; either is final, for the addresses of a try
+    RunFailed if something is wrong here that another try would not change, or
+    GenerationOver as soon as the generation is broken; each is final, for the addresses of a try
     stay in the store: the next one is the next generation's. `timeout` is for the collectives,
     `name` tells groups of the same generation apart, `failures` are the groups before it, in a row,
     that did not form."""
@@ -279,6 +281,8 @@ class _Attempt:
             raise error
         if error is None or isinstance(error, Late):
             raise GroupFailed(f"{what} did not form within {seconds:g} s", missing) from error
+        if not isinstance(error, HeadwayError) and not is_loss_while_forming(str(error)):
+            raise RunFailed(why_not_formed(str(error))) from error
         raise GroupFailed(f"{what} did not form: {error}", missing) from error
 
     def _run(self) -> None:

@@ -21,7 +21,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from headway.errors import Exit, PeerLost
 from headway.plan.batch_division import MicroBatchShare, share_of
-from headway.train.collectives import GroupMonitor, WorkerGroup, raising_peer_lost
+from headway.train.collectives import GroupMonitor, WorkerGroup, forming_group
 from headway.train.device import backends_of, connected_device
 from headway.train.domain_group import DomainGroup
 
@@ -289,7 +289,7 @@ def form_world(
     num_workers = nodes * ranks_per_node
     if num_workers == 1:
         return World(rank, 1, generation, RankPlacement(device))
-    with raising_peer_lost():
+    with forming_group():
         rendezvous = store if isinstance(store, Store) else FileStore(str(store), num_workers)
         rendezvous.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
@@ -329,7 +329,7 @@ def live_placement(
     of the run change."""
     if store is None:
         return RankPlacement(device)
-    with raising_peer_lost():
+    with forming_group():
         rendezvous = FileStore(str(store), domain_size)
         rendezvous.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
@@ -342,6 +342,8 @@ def live_placement(
         mesh = init_device_mesh(device.type, (domain_size,), mesh_dim_names=("shard",))
         control = dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT)
         assert isinstance(control, dist.ProcessGroup)
+        # NCCL connects the ranks at their first collective, and only then finds what is missing.
+        mesh.get_group("shard").allreduce([torch.zeros(1, device=device)]).wait()
     return RankPlacement(
         device, local_rank, domain_size, mesh, domain_groups=(mesh.get_group("shard"), control)
     )

@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from datetime import timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -14,9 +15,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from headway.errors import PeerLost
+from headway.errors import Exit, PeerLost, RunFailed
 from headway.train import collectives
-from headway.train.collectives import WorkerGroup, is_lost_peer
+from headway.train.collectives import WorkerGroup, forming_group, is_lost_peer
+from headway.train.world import form_world
 from support.stolen_time import Stopwatch
 from support.together import Died, outcomes, together
 
@@ -95,6 +97,63 @@ def test_a_peer_that_hangs_is_lost_after_the_timeout(order: tuple[int, int]) -> 
 )
 def test_a_lost_peer_is_distinguished_from_an_error(error: BaseException, is_lost: bool) -> None:
     assert is_lost_peer(error) == is_lost
+
+
+NCCL = "NCCL error in: /pytorch/torch/csrc/distributed/c10d/NCCLUtils.cpp:94, "
+OWN_WORDS = [
+    f"{NCCL}unhandled system error, NCCL version 2.27.7\nncclSystemError: System call (e.g. "
+    "socket, malloc) or external library call failed or device error.\nLast error:\n"
+    "Error while creating shared memory segment /dev/shm/nccl-a1 (size 33030528), error: "
+    "No space left on device (28)",
+    f"{NCCL}invalid usage, NCCL version 2.27.7\nncclInvalidUsage: This usually reflects invalid "
+    "usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA "
+    "device 4000",
+    f"{NCCL}internal error\nLast error:\nFailed to load libibverbs: libibverbs.so.1: cannot open "
+    "shared object file\nException raised from throwTimeoutError at socket.cpp:12",
+]
+LOSS_WORDS = [
+    f"{NCCL}remote process exited or there was a network error, NCCL version 2.27.7\n"
+    "ncclRemoteError: A call failed possibly due to a network error or a remote process exiting "
+    "prematurely.\nLast error:\nsocketProgress: Connection closed by remote peer 10.0.0.7<40711>",
+    f"{NCCL}unhandled system error\nLast error:\nsocketPollConnect: connect to 10.0.0.7<40711> "
+    "returned Connection refused, exceeded error retry count after 35 attempts",
+    "wait timeout after 180000ms, keys: /default_pg/0//cuda//1",
+    "Gloo connectFullMesh failed with [/gloo/transport/tcp/pair.cc:150] no error",
+]
+
+
+@pytest.mark.parametrize("words", OWN_WORDS)
+def test_a_group_that_cannot_form_here_fails_the_run_with_its_words(words: str) -> None:
+    """A start each would fail in the same way: three of them only cost minutes of all nodes."""
+    with pytest.raises(RunFailed) as caught, forming_group():
+        raise dist.DistBackendError(words)
+    assert caught.value.exit_code == Exit.RUN_FAILED
+    told = words.partition("\nException raised from")[0]
+    assert caught.value.message == f"the workers cannot form their group: {told}"
+
+
+@pytest.mark.parametrize("words", LOSS_WORDS)
+def test_a_peer_that_is_gone_while_a_group_forms_is_lost(words: str) -> None:
+    with pytest.raises(PeerLost, match="another worker was lost"), forming_group():
+        raise dist.DistBackendError(words)
+
+
+def test_an_interface_that_is_missing_fails_a_world_with_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """gloo's own error, of this machine's settings."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "nosuch0")
+    with pytest.raises(RunFailed, match="Unable to find address for: nosuch0") as caught:
+        form_world(
+            rank=0,
+            nodes=2,
+            ranks_per_node=1,
+            device=torch.device("cpu"),
+            copy_nodes=None,
+            store=tmp_path / "store",
+            generation=1,
+        )
+    assert not isinstance(caught.value, PeerLost)
 
 
 class Over:
