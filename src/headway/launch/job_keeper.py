@@ -62,6 +62,9 @@ BUDGET_SECONDS = 30.0
 """Interval between looks at the budget: they read the run's files."""
 RESUME_SECONDS = 10.0
 """How long after this pod its workers are started, at most, when a run is resumed."""
+UNRECORDED_SECONDS = 1200.0
+"""Time for which a run whose budget cannot be kept goes on because its storage does not take the
+reason: workers that stop meanwhile could not save. Then it stops unsaved."""
 LAUNCH_SECONDS = 120.0
 """The same when it is launched: the other objects are created in between. A queue takes as long as
 it likes."""
@@ -107,6 +110,8 @@ class JobKeeper:
         """The run was stopped or has ended, or its Job was not looked at yet."""
         self.history = HistoryReader(notes.directory)
         self._looked = self._looked_at_budget = -inf
+        self._unrecorded_since: float | None = None
+        """Time since which the reason why the budget cannot be kept was to be recorded."""
 
     # Its start
 
@@ -206,8 +211,18 @@ class JobKeeper:
                 is_done = True
             if isinstance(decision, NoteFailure) and not is_done:
                 return  # if this keeper ended now, the Job would be deleted too early
-            if isinstance(decision, NoteMoneyProblem) and not is_done:
+            if (
+                isinstance(decision, NoteMoneyProblem)
+                and not is_done
+                and self._may_wait_to_stop(now)
+            ):
                 return  # the store is away: workers that are stopped now could not save
+
+    def _may_wait_to_stop(self, now: float) -> bool:
+        """Whether a run whose budget cannot be kept may go on until its storage answers."""
+        if self._unrecorded_since is None:
+            self._unrecorded_since = now
+        return now - self._unrecorded_since < UNRECORDED_SECONDS
 
     def _facts(self, job: Job | None) -> RunFacts:
         facts = None if job is None else job_facts(job)
@@ -264,6 +279,7 @@ class JobKeeper:
                 notes.budget(spent_seconds, spent_usd)
             case NoteMoneyProblem(problem):
                 notes.money_problem(problem.reason, problem.hint)
+                self._unrecorded_since = None
             case StopRun():
                 assert job is not None
                 stop_job(self._kube, job)

@@ -4,7 +4,9 @@ sees it: `status`, the metrics and the Kubernetes events are made of these."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
 from contextlib import contextmanager, suppress
+from threading import Thread
 from typing import Any
 
 from headway.clock import Clock, stamp
@@ -21,6 +23,8 @@ OWNER_SECONDS = 180.0
 """For another launcher of the run to end."""
 LAUNCHED_SECONDS, LAUNCHED_PAUSE_SECONDS = 60.0, 2.0
 """For the store to take that the run was launched, and between two attempts."""
+RECORD_SECONDS = 5.0
+"""Longest wait for a store that does not answer, at a look that has to record something."""
 
 
 def token_of(launch: str) -> str:
@@ -45,6 +49,8 @@ class KeeperNotes:
         """Why the API server did not answer, once that was said."""
         self._money_problem = ""
         """Of this launch, once it was noted."""
+        self._recording: Future[None] | None = None
+        """A flush for it that has not returned."""
 
     def note(self, event: str, **facts: Any) -> None:
         self.journal.note(event, **facts)
@@ -116,7 +122,8 @@ class KeeperNotes:
         self.say(f"the budget of {used}: the run saves and stops")
 
     def money_problem(self, reason: str, hint: str) -> None:
-        """A budget that cannot be kept. Raises OSError as long as it cannot be recorded."""
+        """A budget that cannot be kept. Raises OSError as long as it cannot be recorded, also while
+        the store does not answer."""
         usd = self.resolved.run.budget.usd
         assert usd is not None
         if reason != self._money_problem:
@@ -125,7 +132,12 @@ class KeeperNotes:
             self.say(
                 f"the budget of {dollars(usd)} cannot be kept: {reason}. The run stops: {hint}"
             )
-        self.directory.launcher.flush()
+        recording = self._recording or _in_thread(self.directory.launcher.flush)
+        wait([recording], RECORD_SECONDS)
+        self._recording = None if recording.done() else recording
+        if self._recording is not None:
+            raise TimeoutError("the run's storage does not answer")
+        recording.result()
 
     def failed(self, node: int, last_words: str | None, why: str) -> None:
         """Once: a keeper before this one, or a worker, may have noted it."""
@@ -153,3 +165,19 @@ class KeeperNotes:
     def flush(self) -> None:
         with suppress(OSError):
             self.directory.launcher.flush()
+
+
+def _in_thread(call: Callable[[], None]) -> Future[None]:
+    """The call in a thread that does not keep the process from ending: it may hang for ever."""
+    future: Future[None] = Future()
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - raised by whoever asks for the result
+            future.set_exception(error)
+        else:
+            future.set_result(None)
+
+    Thread(target=run, name="record", daemon=True).start()
+    return future

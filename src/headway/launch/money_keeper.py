@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from math import inf
 
 from headway.clock import Clock, stamp
@@ -33,7 +34,9 @@ from headway.state.spent_money import (
 SAVE_SECONDS = 30.0
 """Interval at which the sum is saved, and attempts to read it are repeated."""
 UNREADABLE_SECONDS = 600.0
-"""For which a run with a budget goes on while its record cannot be read."""
+"""For which a run with a budget goes on while its record cannot be read, or does not answer."""
+SETTLE_SECONDS = 30.0
+"""Longest wait for the store when the keeper ends: a read of it may hang for ever."""
 
 
 class MoneyKeeper:
@@ -63,7 +66,8 @@ class MoneyKeeper:
         self._tried = -inf
         self._failure: Exception | None = None
         """Of the newest attempt to read the record."""
-        self._failed_at = 0.0
+        self._opened_at: float | None = None
+        """Time of the first attempt to read the record."""
         self._is_superseded = False
         self._deleted: deque[PodFacts] = deque()
         """Since the last look."""
@@ -100,17 +104,18 @@ class MoneyKeeper:
         return self._account.spending(self._budget_usd)
 
     def settle(self) -> None:
-        """Waits for the store."""
+        """Waits for the store, within bounds."""
         for pending in (self._opening, self._saving):
             if pending is not None:
-                pending.exception()
+                with suppress(TimeoutError):
+                    pending.exception(SETTLE_SECONDS)
         self._collect()
 
     def save(self) -> None:
         """Now, since the keeper is about to end. If the store is away, the next keeper counts on
         from what was saved before."""
         self.settle()
-        if self._account is None or self._is_superseded:
+        if self._account is None or self._is_superseded or self._saving is not None:
             return
         keeper, text = self._account.keeper, self._account.text(self._budget_usd)
         self._saving = self._thread.submit(save_account, self._store, keeper, text)
@@ -124,6 +129,7 @@ class MoneyKeeper:
             return
         self._tried = now
         if self._account is None:
+            self._opened_at = now if self._opened_at is None else self._opened_at
             now = self._clock.now()
             self._opening = self._thread.submit(
                 continued_account, self._store, self._budget_usd, now
@@ -148,8 +154,6 @@ class MoneyKeeper:
                 saving, self._saving = self._saving, None
                 self._is_superseded = not saving.result()
         except (HeadwayError, OSError, ValueError) as error:
-            if self._failure is None:
-                self._failed_at = self._clock.monotonic()
             self._failure = error
             self._notes.say(f"what the run costs is not recorded: {error}")
 
@@ -160,12 +164,10 @@ class MoneyKeeper:
             return None
         if self._account is None:
             failure = self._failure
-            waited = self._clock.monotonic() - self._failed_at
-            if failure is None or (
-                waited < UNREADABLE_SECONDS and not isinstance(failure, LaterRecord)
-            ):
+            if not self._is_unread_for_long and not isinstance(failure, LaterRecord):
                 return None
-            words, where = str(failure), self._store.location(FILE)
+            words = "the storage does not answer" if failure is None else str(failure)
+            where = self._store.location(FILE)
             if isinstance(failure, HeadwayError):
                 return MoneyProblem(failure.message, failure.hint or f"make {where} readable")
             return MoneyProblem(f"{where} cannot be read: {words}", f"make {where} readable")
@@ -178,6 +180,11 @@ class MoneyKeeper:
             "see what your cloud billed, set budget.usd to what the run may cost from now on, to "
             f"another number than {self._budget_usd:g}",
         )
+
+    @property
+    def _is_unread_for_long(self) -> bool:
+        waited = self._clock.monotonic() - (self._opened_at or 0.0)
+        return self._opened_at is not None and waited >= UNREADABLE_SECONDS
 
     def _look_at_machines(self, pods: Iterable[PodFacts]) -> None:
         if self._machines is None:

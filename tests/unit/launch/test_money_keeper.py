@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from headway.kube.client import KubeClient
 from headway.kube.names import ACCELERATORS
 from headway.kube.node_prices import NodePrices
-from headway.launch.job_keeper import JOB_SECONDS
+from headway.launch import money_keeper
+from headway.launch.job_keeper import JOB_SECONDS, UNRECORDED_SECONDS
 from headway.launch.machine_capacities import MOST_GETS
 from headway.launch.money_keeper import SAVE_SECONDS, UNREADABLE_SECONDS
 from headway.spec.price_config import PriceConfig
@@ -342,6 +344,53 @@ def test_a_record_that_cannot_be_read_stops_the_run_in_the_end(run: KeptRun) -> 
     assert run.job["spec"]["suspend"]
     (noted,) = run.events("budget_unknown")
     assert "spent.json cannot be read" in noted["reason"]
+
+
+MOST_SECONDS = UNREADABLE_SECONDS + UNRECORDED_SECONDS
+"""For which a run may go on whose money nobody knows."""
+
+
+def look_in_big_steps(run: KeptRun, seconds: float) -> None:
+    """Without waiting for the store, as a keeper does."""
+    end = run.clock.passed + seconds
+    run.sync()
+    while run.clock.passed < end:
+        run.clock.passed += SAVE_SECONDS + 1
+        run.keeper.look(run.coordinator)
+
+
+def test_a_run_stops_although_neither_its_record_nor_the_reason_can_be_stored(
+    run: KeptRun,
+) -> None:
+    """All of the store is away: money must not be spent without end."""
+    run.directory.store.path("spent.json").mkdir()
+    run.begin("node1")
+
+    def fail() -> None:
+        raise OSError("503 slow down")
+
+    run.keeper.notes.directory.launcher.flush = fail
+    look_in_big_steps(run, MOST_SECONDS - 300)
+    assert not run.job["spec"]["suspend"], "its workers could not save"
+    look_in_big_steps(run, 600)
+    assert run.job["spec"]["suspend"]
+    assert sum("the budget of $100.00 cannot be kept" in words for words in run.said) == 1
+
+
+def test_a_record_whose_read_hangs_stops_the_run_in_the_end(
+    run: KeptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over = Event()
+    monkeypatch.setattr(money_keeper, "continued_account", lambda *_: over.wait())
+    run.begin("node1")
+    look_in_big_steps(run, UNREADABLE_SECONDS / 2)
+    was_stopped_early = run.job["spec"]["suspend"]
+    look_in_big_steps(run, UNREADABLE_SECONDS)
+    is_stopped = run.job["spec"]["suspend"]
+    over.set()  # or the thread would outlive the test
+    assert (was_stopped_early, is_stopped) == (False, True)
+    (noted,) = run.events("budget_unknown")
+    assert "spent.json cannot be read: the storage does not answer" in noted["reason"]
 
 
 def test_a_record_that_can_be_read_again_keeps_the_budget(run: KeptRun) -> None:
