@@ -37,6 +37,8 @@ class Exit(IntEnum):
     """Workers only: it exited because it lost a peer, so it is not the one to blame."""
     GENERATION_OVER = 8
     """Workers only: the members have changed, and the next generation needs a new process."""
+    DEVICE_LOST = 9
+    """Workers and nodes of a target only: the device has failed, which is the machine's fault."""
 
 
 class HeadwayError(Exception):

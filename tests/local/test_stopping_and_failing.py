@@ -194,6 +194,28 @@ def test_a_group_that_cannot_form_here_ends_the_run_at_once(
     assert not [event for event in events(folder) if event["event"] == "lost"]
 
 
+def test_a_device_that_fails_is_a_loss_and_not_the_end(folder: Path) -> None:
+    """Once, in worker 1, by the words of its driver."""
+    (folder / "mine.py").write_text(
+        "import os, torch\n"
+        "from pathlib import Path\n"
+        "from headway.train.objectives import token_loss\n"
+        f"mark = Path({str(folder / 'failed')!r})\n"
+        "def loss(model, batch):\n"
+        "    if os.environ['HEADWAY_RANK'] == '1' and not mark.exists():\n"
+        "        mark.touch()\n"
+        "        raise torch.AcceleratorError('CUDA error: uncorrectable ECC error encountered')\n"
+        "    return token_loss(model, batch)\n"
+    )
+    own = ("--set", "code.path=.", "--set", 'objective.call="mine:loss"')
+    headway("run", "--nodes", "2", *own, "--set", "train_for=4 steps", folder=folder)
+    (failed,) = [event for event in events(folder) if event["event"] == "device_failed"]
+    assert (failed["node"], failed["device_number"]) == (1, 1)
+    assert failed["reason"] == "CUDA error: uncorrectable ECC error encountered"
+    (lost,) = [event for event in events(folder) if event["event"] == "lost"]
+    assert (lost["node"], lost["how"]) == (1, "lost its device")
+
+
 def test_an_error_in_the_users_code_comes_first(folder: Path) -> None:
     """One worker of three raises; the others only lose a peer, and are not the ones shown. Nor are
     frames of Headway."""

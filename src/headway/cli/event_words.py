@@ -55,6 +55,11 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             return f"scaled from {event['before']} to {event['nodes']} nodes"
         case "lost":
             return f"{worker_label(event['node'], event['local_rank'], ranks)} {event['how']}"
+        case "device_failed":
+            worker = worker_label(event["node"], event["local_rank"], ranks)
+            return f"{worker}: device {event['device_number']} has failed: {event['reason']}"
+        case "left_out":
+            return f"{event['machine']} gets no pods for {event['hours']:g} hours"
         case "replaced":
             return f"node {event['node']} was replaced after {event['seconds']:.0f} s"
         case "gave_back":

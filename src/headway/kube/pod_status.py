@@ -53,6 +53,8 @@ START_FAILURES = (
 MOST_CHARACTERS = 300
 """Of a reason in one line."""
 OUT_OF_MEMORY, EVICTED = "OOMKilled", "Evicted"
+GAVE_UP = (Exit.PEER_LOST, Exit.DEVICE_LOST)
+"""Exit codes of a pod that says why another one may do better."""
 SIGNALLED = 128
 """Exit codes above it are those of a process that a signal ended."""
 LACKS = re.compile(r"(\d+) Insufficient ([\w./-]*\w)")
@@ -388,7 +390,7 @@ def describe_pod_exit(pod: Pod) -> str:
             if first is not None and first.exitCode != 0:
                 return f"did not start: init container {container.name} {_exit_words(first)}"
         return f"was ended: {pod.status.message or pod.status.reason or 'no reason given'}"
-    words = _last_line(ended.message or "") if ended.exitCode == Exit.PEER_LOST else ""
+    words = _last_line(ended.message or "") if ended.exitCode in GAVE_UP else ""
     return f"{_exit_words(ended)}: {words}" if words else _exit_words(ended)
 
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from headway.launch.worker_exit import is_failure, is_loss
+from headway.launch.worker_exit import blame, is_failure, is_loss
 from headway.spec.resolve import Resolved
 from headway.state.checkpoints import saved_checkpoints
 from headway.state.rewinds import step_after
@@ -252,9 +252,10 @@ class FailureDomain:
 
     @property
     def lost(self) -> WorkerProcess | None:
-        """A worker that was lost. One that was killed explains more than one that lost a peer."""
+        """A worker that was lost. One whose device failed explains most, and one that was killed
+        more than one that lost a peer."""
         lost = [worker for worker in self.workers if worker.is_lost]
-        return min(lost, key=lambda worker: worker.exit_code or 0, default=None)
+        return min(lost, key=lambda one: (-blame(one.exit_code), one.exit_code or 0), default=None)
 
     @property
     def steps_taken(self) -> StepsTaken | None:

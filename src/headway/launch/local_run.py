@@ -229,6 +229,7 @@ class LocalRun(Supervisor):
         return step_after(self.directory.here().metrics.last() or {"rewind": 0})
 
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
+        self._note_device(self.journal, lost)
         self.journal.note("lost", node=lost.node, local_rank=lost.local_rank, how=how)
         is_script = self.resolved.is_script
         if lost.out_of_memory and not is_script and not self._has_made_a_step():

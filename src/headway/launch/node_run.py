@@ -34,6 +34,12 @@ from headway.spec.resolve import Resolved
 from headway.state.run_directory import Journal, RunDirectory
 
 
+class DeviceLost(RunFailed):
+    """This pod has a device that failed: another pod takes its place, on another machine."""
+
+    exit_code = Exit.DEVICE_LOST
+
+
 @dataclass(frozen=True)
 class NodeSettings:
     """Position of a node in its run."""
@@ -150,6 +156,11 @@ class NodeRun(Supervisor):
         return step_seen(self.directory)
 
     def _on_lost(self, domain: FailureDomain, lost: WorkerProcess, how: str) -> None:
+        journal = Journal(self.directory.events, self.clock)
+        reason = self._note_device(journal, lost)
+        if reason is not None:
+            journal.close()
+            raise DeviceLost(f"device {self._device(lost)} has failed: {reason}")
         self._say(f"worker {lost.name} {how}; restarting it")
 
     def _are_too_many(self, losses: Losses) -> bool:

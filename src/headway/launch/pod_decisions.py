@@ -34,6 +34,10 @@ whether the machine is gone; one that is back should be used again."""
 BLOCKED_SECONDS = 5.0
 """Time without a pod of its index after which a marker goes: a quota may have no room for both. A
 Job makes the next pod after one second, and tries again 1, 2 and 4 s after a refusal."""
+BROKEN_SECONDS = 4 * 3600.0
+"""The same for a machine with a device that failed. A restart of the machine may repair it."""
+MOST_TAKEN_BACK = 10
+"""Pods taken back from such a machine, until one is left there: no other has room."""
 START_SECONDS = 60.0
 """Time for a new pod on such a machine to open its first session."""
 LATE_SECONDS = 5.0
@@ -84,6 +88,8 @@ class PodFacts:
     """Ended from outside, not for its memory or disk: with its machine, most likely."""
     never_runs: bool = False
     """Failed because its image cannot be executed: so would the next one."""
+    has_broken_device: bool = False
+    """Failed because a device of its machine did."""
     placed_at: float | None = None
     """When it got its machine, in seconds since 1970."""
     ended_at: float | None = None
@@ -149,6 +155,8 @@ class ReleasePod:
     ran_seconds: float = 0.0
     was_killed: bool = False
     never_runs: bool = False
+    broken_machine: str | None = None
+    """Its machine, if a device of that has failed."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +191,10 @@ class Suspect:
     """Node of the run that the marker was."""
     missed: float | None = None
     """Since when no pod has that index."""
+    is_broken: bool = False
+    """A device of it has failed."""
+    taken_back: set[str] = field(default_factory=set)
+    """Pods that were scheduled there since."""
 
 
 @dataclass
@@ -198,6 +210,8 @@ class PodTracker:
     ended_markers: set[str] = field(default_factory=set)
     """To be deleted."""
     _has_looked: bool = False
+    _broken: set[str] = field(default_factory=set)
+    """Pods whose broken device is known."""
 
     @property
     def markers(self) -> set[str]:
@@ -244,6 +258,7 @@ class PodTracker:
         names = {pod.name for pod in pods}
         self.heard = {name: time for name, time in self.heard.items() if name in names}
         self._end_suspicions(pods, names, now)
+        self._leave_out_broken(pods, names, now)
         lost = [pod for pod in pods if self._is_lost(pod, connected, members, now)]
         replaced = [self._replaced(pod, pods, now) for pod in lost]
         dismissed = (connected | members) - {pod.name for pod in pods if not pod.has_ended}
@@ -277,11 +292,33 @@ class PodTracker:
                 self.ended_markers.add(suspect.marker)
                 suspect.marker = None
 
+    def _leave_out_broken(self, pods: Sequence[PodFacts], names: Set[str], now: float) -> None:
+        """Machines with a device that failed. A pod that has ended cannot be a marker: the
+        scheduler ignores it. Pods that it places there are taken back, but not for ever: it places
+        them there again where no other machine has room."""
+        self._broken &= names
+        for pod in pods:
+            if not pod.has_broken_device or pod.machine is None or pod.name in self._broken:
+                continue
+            self._broken.add(pod.name)
+            until = (pod.ended_at or now) + BROKEN_SECONDS
+            if until > now:
+                suspect = self.suspects.setdefault(pod.machine, Suspect())
+                suspect.until, suspect.is_broken = max(until, suspect.until), True
+                suspect.present |= _names_on(pod.machine, pods)
+        for pod in pods:
+            if self._is_astray(pod):
+                assert pod.machine is not None
+                suspect = self.suspects[pod.machine]
+                suspect.taken_back.add(pod.name)
+                if suspect.is_broken and len(suspect.taken_back) > MOST_TAKEN_BACK:
+                    self.trust(pod.machine)
+
     def _replaced(self, pod: PodFacts, pods: Sequence[PodFacts], now: float) -> ReplacePod:
         assert pod.machine is not None
         self.heard.pop(pod.name, None)
         suspect = self.suspects.setdefault(pod.machine, Suspect())
-        suspect.until = now + SUSPECT_SECONDS
+        suspect.until = max(suspect.until, now + SUSPECT_SECONDS)
         suspect.present |= _names_on(pod.machine, pods)
         marking = None
         # One marker is enough. A pod that is being deleted cannot be one: autoscalers ignore it.
@@ -385,7 +422,10 @@ def _pods_of(workers: Iterable[str]) -> set[str]:
 
 
 def _released(pod: PodFacts) -> ReleasePod:
-    return ReleasePod(pod.name, pod.index, pod.how, pod.ran_seconds, pod.was_killed, pod.never_runs)
+    broken = pod.machine if pod.has_broken_device else None
+    return ReleasePod(
+        pod.name, pod.index, pod.how, pod.ran_seconds, pod.was_killed, pod.never_runs, broken
+    )
 
 
 def _names_on(machine: str, pods: Sequence[PodFacts]) -> set[str]:

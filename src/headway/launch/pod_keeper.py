@@ -18,6 +18,7 @@ from headway.launch.forgotten_markers import ForgottenMarkers
 from headway.launch.keeper_notes import KeeperNotes
 from headway.launch.pod_calls import Outcome, PodCalls
 from headway.launch.pod_decisions import (
+    BROKEN_SECONDS,
     CrashCounter,
     DismissPod,
     PodFacts,
@@ -158,6 +159,10 @@ class PodKeeper:
             self._tracker.forget_marker(call.pod)
         elif isinstance(call, ReleasePod) and call.how is not None:
             say(f"{call.pod} {call.how}")
+            if (machine := call.broken_machine) is not None:
+                hours = BROKEN_SECONDS / 3600
+                self._notes.note("left_out", node=call.index, machine=machine, hours=hours)
+                say(f"{machine} has a device that failed, and gets no pods for {hours:g} hours")
             self._note_lost(call, call.how)
             now = self._clock.monotonic()
             if why := self._counted(call, call.how, outcome.step, now):

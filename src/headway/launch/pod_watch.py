@@ -143,6 +143,7 @@ def pod_facts(pod: Pod) -> PodFacts:
         waits_for=why_not_started(pod),
         ran_seconds=ran_seconds(pod),
         was_killed=has_failed and was_killed(pod),
+        has_broken_device=has_failed and code == Exit.DEVICE_LOST,
         never_runs=has_failed and wrong_architecture(pod) is not None,
         placed_at=_seconds(placed_time(pod)) if spec.nodeName is not None else None,
         ended_at=_seconds(ended) if (ended := end_time(pod)) is not None else None,

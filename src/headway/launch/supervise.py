@@ -42,7 +42,7 @@ from headway.launch.worker_exit import describe_exit, exit_cause
 from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
-from headway.state.run_directory import OUTPUT, RunDirectory
+from headway.state.run_directory import OUTPUT, Journal, RunDirectory
 
 STRAGGLER_SECONDS = 10.0
 """Grace between the first worker that finishes and the last."""
@@ -327,6 +327,19 @@ class Supervisor(ABC):
             self._ended_at = self._ended_at if is_cause else now
             self._uncounted.add(domain, lost, is_cause, now)
             self._count_ends()  # at once, where the store is a folder
+
+    def _note_device(self, journal: Journal, lost: WorkerProcess) -> str | None:
+        """Records that the worker was lost with its device, if it was. Returns the reason."""
+        if lost.exit_code != Exit.DEVICE_LOST:
+            return None
+        reason, _ = exit_cause(lost.last_words, lost.log, lost.log_start)
+        place = {
+            "node": lost.node,
+            "local_rank": lost.local_rank,
+            "device_number": self._device(lost),
+        }
+        journal.note("device_failed", **place, reason=reason)
+        return reason
 
     def _is_cause(self, lost: WorkerProcess) -> bool:
         """Whether this loss counts. Workers that end with their generation follow the first that

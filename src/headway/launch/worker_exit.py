@@ -12,35 +12,35 @@ from headway.member.protocol.identity import parse
 
 PROGRESS = re.compile(r"^\d{4}-\d\d-\d\dT[\d:.]+Z ")
 """Progress lines of workers start with the time."""
+LOSSES = (Exit.PEER_LOST, Exit.GENERATION_OVER, Exit.DEVICE_LOST)
+"""Exit codes of workers that can be restarted."""
 EXIT_LINE = re.compile(r"worker (\S+/\d+) (.+)")
 """Last line of a pod's termination message when one of its workers failed the run."""
 
 
 def is_loss(exit_code: int | None) -> bool:
-    """Whether a signal, the loss of a peer or the end of its generation ended it: it can be
-    restarted."""
-    return exit_code is not None and (
-        exit_code < 0 or exit_code in (Exit.PEER_LOST, Exit.GENERATION_OVER)
-    )
+    """Whether a signal, the loss of a peer or of its device, or the end of its generation ended it:
+    it can be restarted."""
+    return exit_code is not None and (exit_code < 0 or exit_code in LOSSES)
 
 
 def is_failure(exit_code: int | None) -> bool:
     """Whether an error of its own ended it."""
-    return (
-        exit_code is not None
-        and exit_code > 0
-        and exit_code not in (Exit.STOPPED, Exit.PEER_LOST, Exit.GENERATION_OVER)
-    )
+    return exit_code is not None and exit_code > 0 and exit_code not in (Exit.STOPPED, *LOSSES)
 
 
 def blame(exit_code: int | None) -> int:
     """Higher is more to blame: a worker that lost a peer only follows another one's exit."""
     if is_failure(exit_code):
+        return 3
+    if exit_code == Exit.DEVICE_LOST:
         return 2
     return 0 if exit_code in (Exit.PEER_LOST, Exit.GENERATION_OVER) else 1
 
 
 def describe_exit(exit_code: int, out_of_memory: bool | None = None) -> str:
+    if exit_code == Exit.DEVICE_LOST:
+        return "lost its device"
     if exit_code >= 0:
         return f"ended with exit code {exit_code}"
     if out_of_memory:

@@ -64,11 +64,7 @@ def main(arguments: list[str]) -> int:
 
     import torch
 
-    from headway.train.collectives import is_lost_peer
     from headway.train.loop import train
-    from headway.train.missing_compiler import missing_compiler
-    from headway.train.out_of_memory import out_of_memory
-    from headway.train.own_code_error import own_code_error
     from headway.train.worker_run import open_run
 
     import_seconds = clock.monotonic() - began
@@ -108,23 +104,41 @@ def main(arguments: list[str]) -> int:
         return error.exit_code
     # Logged here: torch's own hook garbles tracebacks. The user's code may call sys.exit.
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        step = None if run is None else run.training.step + 1
-        if is_lost_peer(error):
-            if restart is not None:
-                restart.wait_for_decision()
-            log_exit_reason(traceback.format_exc())
-            return Exit.PEER_LOST
-        known = (
-            out_of_memory(error, resolved, step)
-            or missing_compiler(error)
-            or own_code_error(
-                error, resolved, step, run.training.feed.set.vocab_size if run else None
-            )
-        )
-        if known is not None:
-            log_line(traceback.format_exc())
-        log_exit_reason(str(known) if known is not None else traceback.format_exc())
-        return Exit.RUN_FAILED
+        return _failed(error, resolved, run, restart)
+
+
+def _failed(
+    error: BaseException,
+    resolved: Resolved,
+    run: WorkerRun | None,
+    restart: RestartWorlds | None,
+) -> Exit:
+    """Logs why this worker ends by an error, and returns whether it was lost or has failed."""
+    from headway.train.broken_device import broken_device
+    from headway.train.collectives import is_lost_peer
+    from headway.train.missing_compiler import missing_compiler
+    from headway.train.out_of_memory import out_of_memory
+    from headway.train.own_code_error import own_code_error
+
+    step = None if run is None else run.training.step + 1
+    if (broken := broken_device(error)) is not None:
+        log_line(traceback.format_exc())
+        log_exit_reason(broken)
+        return Exit.DEVICE_LOST
+    if is_lost_peer(error):
+        if restart is not None:
+            restart.wait_for_decision()
+        log_exit_reason(traceback.format_exc())
+        return Exit.PEER_LOST
+    known = (
+        out_of_memory(error, resolved, step)
+        or missing_compiler(error)
+        or own_code_error(error, resolved, step, run.training.feed.set.vocab_size if run else None)
+    )
+    if known is not None:
+        log_line(traceback.format_exc())
+    log_exit_reason(str(known) if known is not None else traceback.format_exc())
+    return Exit.RUN_FAILED
 
 
 def exit_code_of(code: Exit, worlds: WorldSource) -> Exit:

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from headway.errors import PeerLost, RunFailed
+from headway.train.broken_device import broken_device
 from headway.train.lost_peer_signs import (
     LOST_PEER_SIGNS,
     is_loss_while_forming,
@@ -195,6 +196,8 @@ def _completes_soon(work: Any) -> bool:
 def is_lost_peer(error: BaseException) -> bool:
     """Whether an error means that another worker was lost, wherever it was raised."""
     if not isinstance(error, RuntimeError | PeerLost) or NO_MEMORY in str(error):
+        return False
+    if broken_device(error) is not None:  # this worker's own, by NCCL's words
         return False
     return isinstance(error, PeerLost | dist.DistError) or any(
         sign in str(error) for sign in LOST_PEER_SIGNS

@@ -57,6 +57,7 @@ MODULES = (
     "headway.train.loop",
     "headway.train.live",
     "headway.train.restart",
+    "headway.train.broken_device",
     "headway.train.missing_compiler",
     "headway.train.out_of_memory",
     "headway.train.own_code_error",

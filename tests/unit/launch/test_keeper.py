@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from headway.errors import Exit
 from headway.kube.kueue import JOB, STOPPED, WORKLOAD_NAMES
 from headway.kube.names import KEEP_FAILED, QUEUE, SUSPECT, SUSPECT_UNTIL, labels
 from headway.launch.failure_domains import SEEN_SECONDS
@@ -22,8 +23,10 @@ from headway.launch.job_keeper import BUDGET_SECONDS, JOB_SECONDS, LAUNCH_SECOND
 from headway.launch.pod_decisions import (
     ALONE_SECONDS,
     BLOCKED_SECONDS,
+    BROKEN_SECONDS,
     KEPT,
     LOST_SECONDS,
+    MOST_TAKEN_BACK,
     SUSPECT_SECONDS,
 )
 from support.chains import begun
@@ -105,6 +108,42 @@ def test_a_pod_that_is_scheduled_on_the_machine_nevertheless_is_taken_back(run: 
     assert "it-1-second" in run.coordinator.dismissed
     assert "it-1-second was scheduled on node2, and is taken back" in run.said
     assert len(run.events("lost")) == 1, "it never was in the run"
+
+
+def break_device(run: KeptRun) -> None:
+    """Of the machine of the second pod of three."""
+    _, second, _ = run.begin("node1", "node2", "node3")
+    run.end_pod(second, Exit.DEVICE_LOST, "device 3 has failed: uncorrectable ECC error")
+    run.look(SETTLED)
+
+
+def test_a_machine_whose_device_failed_gets_no_pods_for_hours(run: KeptRun) -> None:
+    break_device(run)
+    assert not run.job["spec"]["suspend"]
+    (lost,) = run.events("lost")
+    assert "device 3 has failed: uncorrectable ECC error" in lost["how"]
+    (left_out,) = run.events("left_out")
+    assert (left_out["node"], left_out["machine"]) == (1, "node2")
+    run.clock.passed += BROKEN_SECONDS - 60
+    replace_lost(run, "node2")
+    run.look(SETTLED)
+    assert not run.has_pod("it-1-second")
+    run.clock.passed += 60
+    run.create_pod(1, "it-1-third")
+    run.schedule_pod("it-1-third", "node2")
+    run.look(SETTLED)
+    assert run.has_pod("it-1-third")
+
+
+def test_such_a_machine_is_used_where_no_other_has_room(run: KeptRun) -> None:
+    """The scheduler places one pod after the other there."""
+    break_device(run)
+    for number in range(MOST_TAKEN_BACK + 1):
+        name = f"it-1-again{number}"
+        run.create_pod(1, name)
+        run.schedule_pod(name, "node2")
+        run.look(SETTLED)
+        assert run.has_pod(name) == (number == MOST_TAKEN_BACK)
 
 
 def test_a_pod_stays_on_a_machine_that_is_back(run: KeptRun) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from headway.clock import Clock, SystemClock
 from headway.errors import Exit, RunFailed
+from headway.kube.worker_job import OWN_ERRORS
 from headway.launch.compile_cache import CompileCache
 from headway.launch.node_run import NodeRun, NodeSettings
 from headway.launch.worker_exit import failed_facts
@@ -105,6 +106,17 @@ def test_a_killed_worker_restarts_and_the_pod_stays(resolved: Resolved) -> None:
     first, said, second = node.lines
     assert (first, second) == ("it-2-x7k2p.1/0", "it-2-x7k2p.2/0")
     assert said.startswith("worker it-2-x7k2p.1/0 was killed by SIGKILL")
+
+
+def test_a_pod_whose_device_fails_ends_so_that_another_takes_its_place(resolved: Resolved) -> None:
+    """With an exit code for which the Job does not fail."""
+    node = Node(resolved, "exit 9")
+    with pytest.raises(RunFailed, match="device 0 has failed") as caught:
+        node.run.run()
+    assert caught.value.exit_code == Exit.DEVICE_LOST
+    assert caught.value.exit_code not in OWN_ERRORS["worker"]
+    (failed,) = [one for one in node.run.directory.history() if one["event"] == "device_failed"]
+    assert (failed["node"], failed["local_rank"], failed["device_number"]) == (2, 0, 0)
 
 
 def test_asked_to_leave_it_leaves(resolved: Resolved) -> None:
