@@ -381,6 +381,7 @@ def test_a_record_whose_read_hangs_stops_the_run_in_the_end(
     run: KeptRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     over = Event()
+    monkeypatch.setattr(money_keeper, "SETTLE_SECONDS", 0.1)
     monkeypatch.setattr(money_keeper, "continued_account", lambda *_: over.wait())
     run.begin("node1")
     look_in_big_steps(run, UNREADABLE_SECONDS / 2)
