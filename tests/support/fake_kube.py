@@ -14,6 +14,7 @@ from ssl import SSLContext
 from threading import Thread, current_thread
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+from uuid import uuid4
 
 from headway.clock import SystemClock
 from headway.http_server import TEXT, HttpServer, Pages, Resource
@@ -161,6 +162,7 @@ class FakeKube:
         path = f"{path}/{content['metadata']['name']}"
         if path in self.objects:
             return self._status(409, f"{path} already exists")
+        content["metadata"].setdefault("uid", str(uuid4()))
         made = self._patched(path, content)
         made["metadata"].setdefault("creationTimestamp", "2026-11-17T00:00:00Z")
         return 201, json.dumps(made).encode()
@@ -187,6 +189,8 @@ class FakeKube:
     def _patched(self, path: str, patch: Object) -> Object:
         there = self.objects.get(path.removesuffix("/scale"))
         if there is not None:
+            version = there["metadata"].get("resourceVersion", "0")
+            there["metadata"]["resourceVersion"] = str(int(version) + 1)
             for part in patch.keys() & {"spec", "status"}:
                 there[part] = _merged(there.get(part, {}), patch[part])
             if "ownerReferences" in patch.get("metadata", {}):

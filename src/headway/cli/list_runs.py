@@ -11,6 +11,7 @@ from headway.cli.output import print_json, print_table, say, short_age, short_lo
 from headway.clock import seconds_of
 
 if TYPE_CHECKING:
+    from headway.launch.job_status import ClusterRunStatus
     from headway.state.run_directory import RunDirectory
     from headway.state.status import RunStatus
 
@@ -58,22 +59,25 @@ def list_row(directory: RunDirectory, status: RunStatus, now: float) -> tuple[st
 
 
 def _list_target(on: str, json_: bool) -> None:
-    """One call to the API server, whatever the size of the runs."""
+    """A few calls to the API server, whatever the size of the runs."""
     from headway.kube.client import KubeClient
     from headway.launch.job_status import cluster_runs
     from headway.spec.load import load_target
 
     kube = load_target(on, Path.cwd()).target.kube
     client = KubeClient.from_kubeconfig(kube.context, kube.namespace, say)
-    found = list(cluster_runs(client))
+    found = cluster_runs(client)
     if json_:
         print_json([asdict(run) for run in found])
         return
     if not found:
         say(f"no runs in namespace {kube.namespace}")
         return
-    rows = [
-        (run.name, run.state, f"{run.ready}/{run.nodes}", run.why or run.accelerators or "")
-        for run in found
-    ]
+    rows = [(run.name, run.state, f"{run.ready}/{run.nodes}", _remark(run, on)) for run in found]
     print_table(("NAME", "STATE", "PODS", ""), rows)
+
+
+def _remark(run: ClusterRunStatus, on: str) -> str:
+    if run.lacks_coordinator:
+        return f"no coordinator: headway resume {run.name} --on {on}"
+    return run.why or run.accelerators or ""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from headway.cli.options import OnOption, RunArgument, TakeOverOption, TrustCodeOption
+from headway.cli.output import say
 from headway.errors import BadInput, StillRunning
 
 if TYPE_CHECKING:
@@ -48,28 +49,55 @@ def resume(
 
 
 def _resume_on(run: TargetRun, nodes: int | None) -> None:
-    """Only a run whose objects still exist: stopped by `headway stop` or by its budget, or waiting
-    for machines."""
+    """Only a run whose objects still exist: stopped by `headway stop` or by its budget, waiting
+    for machines, or without its coordinator."""
     from headway.cli.target_launch import wait_until_training
 
     cluster = run.cluster
     run.require_same_version()
-    shape = cluster.job_status(cluster.require_job())
-    if shape.state == "active":
+    job = cluster.require_job()
+    shape = cluster.job_status(job)
+    is_lacking = cluster.lacks_coordinator()
+    if shape.state == "active" and not is_lacking:
         raise StillRunning(f"run {run.name} is already running", "headway status")
-    if shape.state == "queued":
+    if shape.state == "queued" and not is_lacking:
         raise StillRunning(f"run {run.name} is already waiting {shape.why}", "headway status")
     # One that gave its pods back is told to try again now.
-    if shape.state not in ("suspended", "waiting"):
+    if not shape.is_under_way and shape.state != "suspended":
         raise BadInput(f"run {run.name} is {shape.state}", f"headway run --on {run.on}")
-    if not cluster.has_coordinator():
+    has_objects = cluster.has_coordinator()
+    if not has_objects and cluster.is_unfinished(job):
         raise BadInput(
-            f"run {run.name} was launched by an older Headway, or not completely",
+            f"run {run.name} is being launched, or its launch was interrupted",
             f"to launch it again, from its newest checkpoint: headway run --on {run.on}",
         )
     if nodes is not None:
         run.require_scalable(nodes)
+    if not has_objects:
+        _put_back(run)
     cluster.resume()
+    if is_lacking:
+        say(f"run {run.name} had no coordinator: it is put back")
     if nodes is not None and nodes != shape.nodes:
         cluster.scale(nodes)
     wait_until_training(run, is_new=False)
+
+
+def _put_back(run: TargetRun) -> None:
+    """The objects beside its Job, of the run as it was launched."""
+    from headway.cli.target_render import errors_located
+    from headway.kube.manifests import manifests
+    from headway.member.protocol.keys import new_key
+    from headway.spec.load import load_target
+
+    resolved = run.cluster.launched_as()
+    if resolved is None:
+        raise BadInput(
+            f"run {run.name} has lost its coordinator, and the ConfigMap that says how it was "
+            "launched",
+            f"headway stop {run.name} --on {run.on}; then headway run --on {run.on}, which resumes "
+            "from its newest checkpoint",
+        )
+    with errors_located(load_target(run.on, run.folder)):
+        objects = manifests(resolved, run.target, new_key())
+    run.cluster.put_back(objects)

@@ -86,6 +86,7 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     """From its coordinator or, once it has ended, from its storage."""
     from headway.cli.members import newest_launch
     from headway.clock import SystemClock
+    from headway.launch.job_status import NO_COORDINATOR
     from headway.launch.training_wait import reasons_to_wait
     from headway.state.run_history import HistoryReader
     from headway.state.status import RunStatus, status_of
@@ -96,11 +97,12 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     is_active = on_cluster is not None and on_cluster.is_under_way
     is_queued = on_cluster is not None and on_cluster.state == "queued"
     reasons: list[str] = []
-    known = None
+    known, is_lacking = None, False
     if job is not None and is_active:
         known = None if is_queued else cluster.known()
         waits = reasons_to_wait(cluster, job, is_kept=known is not None)
         reasons = [reason.words for reason in waits]
+        is_lacking = known is None and cluster.lacks_coordinator()
     found: RunStatus | None = None
     events: list[Event] = []
     if known is not None:
@@ -111,8 +113,9 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
             directory = run.directory()  # none, if it was stopped before it was ever started
             history = HistoryReader(directory).read()
             found, events = status_of(directory, history, SystemClock().now()), [*history.events]
-    if found is not None and on_cluster is not None:
-        found = replace(found, state=_state_of(found, on_cluster))
+    if on_cluster is not None:
+        on_cluster = replace(on_cluster, lacks_coordinator=is_lacking)
+        found = found and replace(found, state=_state_of(found, on_cluster))
     if json_:
         print_json(
             {
@@ -128,10 +131,12 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
     lines = [("on", f"{where}{up}"), *(("waiting", reason) for reason in reasons)]
     if on_cluster is not None and on_cluster.accelerators is not None:
         lines.insert(1, ("devices", on_cluster.accelerators))
+    if is_lacking:
+        lines += [("warning", NO_COORDINATOR), ("hint", f"headway resume {run.name} --on {run.on}")]
     if not is_active:
         lines += _budget(events, run.on)
     if found is None:
-        state = "starting" if cluster.unreachable is None else "unknown"
+        state = "unknown" if is_lacking or cluster.unreachable is not None else "starting"
         if on_cluster is not None and on_cluster.state != "active":
             state = "stopped" if on_cluster.state == "suspended" else on_cluster.state
         _print([("run", run.name), ("state", state), *lines])

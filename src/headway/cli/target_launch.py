@@ -196,6 +196,11 @@ def _refuse_active(run: TargetRun, job: Job | None) -> None:
             f"to try again now: headway resume {run.name} --on {run.on}; to stop it: headway stop "
             f"{run.name} --on {run.on}",
         )
+    if run.cluster.lacks_coordinator():
+        raise StillRunning(
+            f"run {run.name} is already running on {run.on}, without a coordinator",
+            f"to put it back: headway resume {run.name} --on {run.on}",
+        )
     raise StillRunning(
         f"run {run.name} is already running on {run.on}",
         f"headway status shows it; to stop it: headway stop {run.name} --on {run.on}",

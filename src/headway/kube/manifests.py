@@ -38,7 +38,7 @@ NOT_SHOWN = "(made when the run is launched)"
 
 
 def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
-    """The objects in the order in which to apply them: the owner of all others first, the
+    """The objects in the order in which to create them: the owner of all others first, the
     coordinator, which needs the others, last. `key` is made by `member.keys`."""
     run = resolved.name
     require_names(run, resolved.nodes)
@@ -85,7 +85,7 @@ def without_key(objects: Sequence[Object]) -> list[Object]:
 
 
 def record_config_map(run: str, target: Target) -> Object:
-    """Without data: the coordinator writes it, and applying again must not overwrite it."""
+    """Without data: the coordinator writes it."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

@@ -75,13 +75,15 @@ class Right:
 
 def user_rights(target: Target) -> list[Right]:
     """What whoever launches a run needs, whatever the run: to make its objects, to watch them, to
-    end them, and, where each run has a Role of its own, all that is in it."""
+    end them, and, where each run has a Role of its own, all that is in it. Objects of a run are
+    created and never changed; those that may be patched are also made by a preparation of data, a
+    check of the target, or a pod that serves a claim."""
     rights = [
         *_rights("batch", "jobs", "create", "get", "patch", "delete"),
-        *_rights("apps", "replicasets", "create", "get", "patch"),
+        *_rights("apps", "replicasets", "create", "get"),
         *_rights("apps", "replicasets/scale", "patch"),
         *_rights("", "secrets", "create", "patch"),
-        *_rights("", "services", "create", "patch"),
+        *_rights("", "services", "create"),
         *_rights("", "configmaps", "create", "get", "patch"),
         *_rights("networking.k8s.io", "networkpolicies", "create", "patch"),
         *_rights("", "pods", "list", "delete"),
@@ -90,12 +92,12 @@ def user_rights(target: Target) -> list[Right]:
     if target.queue is not None:
         rights += _rights(KUEUE, "workloads", "list", "patch")
     if target.coordinator.standby:
-        rights += _rights(LEASES, "leases", "create", "patch")
+        rights += _rights(LEASES, "leases", "create")
     if target.service_account.coordinator is None:
         rights += [
             *_rights("", "serviceaccounts", "create", "patch"),
-            *_rights(RBAC, "roles", "create", "patch"),
-            *_rights(RBAC, "rolebindings", "create", "patch"),
+            *_rights(RBAC, "roles", "create"),
+            *_rights(RBAC, "rolebindings", "create"),
         ]
         # Nobody can grant rights that they do not have.
         for rule in run_rights("any", target, target.has_choice)[1]["rules"]:

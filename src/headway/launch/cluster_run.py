@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from lightkube.resources.apps_v1 import ReplicaSet
@@ -30,7 +31,6 @@ from headway.kube.names import (
     EVENT_SOURCE,
     HTTP_PORT,
     INDEX,
-    LAUNCHING,
     QUEUE,
     SUSPECT,
     Object,
@@ -45,7 +45,14 @@ from headway.kube.pod_status import (
     pod_name,
     spec_config_map_name,
 )
-from headway.launch.job_status import ClusterRunStatus, is_launching, job_status
+from headway.launch.job_status import (
+    ClusterRunStatus,
+    is_launching,
+    job_status,
+    lacks_coordinator,
+    launch_mark,
+)
+from headway.launch.launch_mark import LaunchMark, MarkTaken
 from headway.spec.resolve import Resolved
 
 LOOK_SECONDS = 1.0
@@ -60,9 +67,8 @@ GONE_SECONDS = 150.0
 AWAY_SECONDS = 120.0
 """How long an API server that does not answer is retried."""
 SETTLED_SECONDS = 60.0
-"""Time for another command to finish its launch: it makes ten objects."""
-REPLACED_SECONDS = 30.0
-"""Time after which a launch looks whether it was replaced: before anybody may do so."""
+"""Time without a sign of another command's launch after which that was interrupted. A launch shows
+itself every 10 s, with calls that take up to 20 s each in between (`launch_mark`)."""
 ASKED_PODS = 3
 """Pods of the coordinator that are asked for a page: one that was lost, one that stands by, and the
 one that acts."""
@@ -93,39 +99,33 @@ class ClusterRun:
         """The owner first, suspended: workers could take the coordinator's room, and all would
         wait. A queue starts workers by itself. Until all is made, the owner has a mark: of a launch
         that was interrupted it is left, and the next one replaces it. Raises Conflict if the run is
-        there already, or was replaced meanwhile, and RequestRefused if it is in a queue that the
-        target does not name: the coordinator has no rights there."""
-        workers, began = _marked(objects[0]), self.clock.now()
+        there already, or another command has taken it meanwhile, and RequestRefused if it is in a
+        queue that the target does not name: the coordinator has no rights there."""
+        mark = LaunchMark(self.kube, self.name, self.clock)
+        workers = mark.marked(objects[0])
         is_queued = QUEUE in workers["metadata"]["labels"]
         if not is_queued:
             workers = workers | {"spec": workers["spec"] | {"suspend": True}}
         made: Job = self.kube.create(workers)
-        assert made.metadata is not None
-        self.launched_uid = str(made.metadata.uid)
+        self.launched_uid = mark.created(made)
         if not is_queued and (queue := queue_of(made)) is not None:
             raise RequestRefused(
                 f"the cluster has put run {self.name} into Kueue's queue {queue}, and target "
                 f"{self.on} names no queue",
                 f"queue: {queue} in target {self.on}",
             )
-        for one in owned_by(objects, self.launched_uid)[1:]:
-            if self.clock.now() - began > REPLACED_SECONDS:  # if this machine slept, say
-                self._require_own_job()
-            self.kube.apply(one)
-        # Refused if it is another one by now.
-        whole = {"uid": self.launched_uid, "annotations": {LAUNCHING: None}}
-        start = {} if is_queued else {"spec": {"suspend": False}}
-        self.kube.patch_job(run_object(self.name), {"metadata": whole} | start)
+        try:
+            for one in owned_by(objects, self.launched_uid)[1:]:
+                mark.create(one)
+            mark.take_off({} if is_queued else {"spec": {"suspend": False}})
+        except MarkTaken:
+            self.launched_uid = None  # whoever has the run now may want it
+            raise
         if not is_queued:
             # Its keeper may have given the launch up, if this machine slept meanwhile.
             coordinators = next(one for one in objects if one["kind"] == "ReplicaSet")
             count = coordinators["spec"]["replicas"]
             self.kube.scale_replica_set(coordinator_object(self.name), count)
-
-    def _require_own_job(self) -> None:
-        job = self.job()
-        if job is None or job.metadata is None or job.metadata.uid != self.launched_uid:
-            raise Conflict(f"run {self.name} was deleted or launched anew while it was launched")
 
     def is_unfinished(self, job: Job) -> bool:
         """Whether the launch that has created it has more to do, or was interrupted before. The
@@ -135,19 +135,23 @@ class ClusterRun:
 
     def settled_job(self, say: Callable[[str], None]) -> Job | None:
         """Its Job, once no other command is launching it: one that was interrupted is waited for
-        as well, until that is certain."""
-        deadline: float | None = None
+        as well, until that is certain. One that works changes its mark."""
+        deadline, mark = 0.0, None
+        is_said = False
         while (job := self.job()) is not None and self.is_unfinished(job):
-            now = self.clock.monotonic()
-            if deadline is None:
+            now, before = self.clock.monotonic(), mark
+            mark = launch_mark(job)
+            if mark != before:
                 deadline = now + SETTLED_SECONDS
-                say(
-                    f"another command is launching run {self.name}, or was interrupted: waiting "
-                    f"up to {SETTLED_SECONDS:.0f} s for it"
-                )
             elif now > deadline:
                 say("it was interrupted: what it has made is deleted")
                 return job
+            if not is_said:
+                is_said = True
+                say(
+                    f"another command is launching run {self.name}, or was interrupted: waiting "
+                    f"until it is done, or has shown nothing for {SETTLED_SECONDS:.0f} s"
+                )
             self.clock.sleep(LOOK_SECONDS)
         return job
 
@@ -309,7 +313,7 @@ class ClusterRun:
         shape = self.job_status(job)
         if shape.state in ("finished", "failed"):
             raise StillRunning(f"run {self.name} is {shape.state}: there is nothing to stop")
-        if shape.is_under_way:
+        if shape.is_under_way or is_launching(job):
             stop_job(self.kube, job)
         # The coordinator exits soon after the last of them: ask it while it answers.
         known: dict[str, Any] | None = None
@@ -336,6 +340,18 @@ class ClusterRun:
         step: int | None = known["status"]["checkpoint_step"]
         return step
 
+    def lacks_coordinator(self) -> bool:
+        return lacks_coordinator(self.kube, self.name)
+
+    def put_back(self, objects: Sequence[Object]) -> None:
+        """Create those of a run's objects that are gone. The others are left as they are: workers
+        have the key that is there."""
+        job = self.require_job()
+        assert job.metadata is not None
+        for one in owned_by(objects, str(job.metadata.uid))[1:]:
+            with suppress(Conflict):
+                self.kube.create(one)
+
     def resume(self) -> None:
         """The coordinator first, as at a launch, and again afterwards: if the run was stopped a
         moment ago, its keeper may have ended it in between."""
@@ -343,6 +359,8 @@ class ClusterRun:
         owner = self.kube.replica_set(coordinator_object(self.name))
         count = 1 if owner is None else wanted_coordinators(owner)
         self.kube.scale_replica_set(coordinator_object(self.name), count)
+        if self.job_status(job).state in ("active", "queued"):
+            return  # it had lost its coordinator only
         start_job(self.kube, job)
         self.kube.scale_replica_set(coordinator_object(self.name), count)
 
@@ -409,12 +427,6 @@ def wanted_coordinators(owner: ReplicaSet) -> int:
     """Pods of a coordinator's ReplicaSet while the run is not stopped."""
     annotations = owner.metadata.annotations if owner.metadata is not None else None
     return int((annotations or {}).get(COORDINATORS, 1))
-
-
-def _marked(workers: Object) -> Object:
-    """As its launch creates it."""
-    annotations = workers["metadata"].get("annotations", {}) | {LAUNCHING: "true"}
-    return workers | {"metadata": workers["metadata"] | {"annotations": annotations}}
 
 
 def _time(event: Event) -> float:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from lightkube.resources.batch_v1 import Job
@@ -11,8 +12,15 @@ from lightkube.resources.batch_v1 import Job
 from headway.kube.client import KubeClient
 from headway.kube.gave_back import gave_back
 from headway.kube.kueue import queue_of, was_stopped
-from headway.kube.names import INSTANCE, LAUNCHING, labels
+from headway.kube.names import INSTANCE, LAUNCHING, coordinator_object, labels, run_object
 from headway.kube.pod_status import accelerators_of, end_condition
+
+AT_A_TIME = 8
+"""Calls to the API server for a list of runs."""
+NO_COORDINATOR = (
+    "it has no coordinator: lost nodes are not replaced, no budget stops it, and no change of its "
+    "workers is possible"
+)
 
 JobState = Literal["active", "queued", "waiting", "suspended", "finished", "failed"]
 
@@ -31,6 +39,8 @@ class ClusterRunStatus:
     """The cause of a failure, the queue it waits in, or when it tries again."""
     accelerators: str | None = None
     """Kind that it has or waits for, if it may have one of several."""
+    lacks_coordinator: bool = False
+    """Under way, and nobody looks after it."""
 
     @property
     def is_under_way(self) -> bool:
@@ -66,14 +76,37 @@ def waiting_queue(job: Job) -> str | None:
 
 def is_launching(job: Job) -> bool:
     """Whether the command that has created it has more to create, or was interrupted before."""
+    return launch_mark(job) is not None
+
+
+def launch_mark(job: Job) -> str | None:
+    """The mark of a launch that is not complete (`launch_mark`)."""
     assert job.metadata is not None
-    return LAUNCHING in (job.metadata.annotations or {})
+    return (job.metadata.annotations or {}).get(LAUNCHING)
 
 
-def cluster_runs(kube: KubeClient) -> Iterator[ClusterRunStatus]:
-    """All runs of the namespace."""
-    for name, job in jobs_of_runs(kube):
-        yield job_status(name, job)
+def lacks_coordinator(kube: KubeClient, name: str) -> bool:
+    """Whether a run is under way without a coordinator, and nobody is just launching it. The Job
+    last: whoever ends a run ends its Job before its coordinator."""
+    owner = kube.replica_set(coordinator_object(name))
+    if owner is not None and (owner.spec is None or owner.spec.replicas != 0):
+        return False
+    job = kube.job(run_object(name))
+    if job is None or job.metadata is None or job.metadata.deletionTimestamp is not None:
+        return False
+    return not is_launching(job) and job_status(name, job).is_under_way
+
+
+def cluster_runs(kube: KubeClient) -> list[ClusterRunStatus]:
+    """Return all runs of the namespace. It takes a call, and one for each run under way."""
+
+    def completed(run: ClusterRunStatus) -> ClusterRunStatus:
+        is_lacking = run.is_under_way and lacks_coordinator(kube, run.name)
+        return replace(run, lacks_coordinator=is_lacking)
+
+    found = [job_status(name, job) for name, job in jobs_of_runs(kube)]
+    with ThreadPoolExecutor(AT_A_TIME) as threads:
+        return list(threads.map(completed, found))
 
 
 def jobs_of_runs(kube: KubeClient) -> Iterator[tuple[str, Job]]:

@@ -76,6 +76,7 @@ def test_a_run_that_somebody_else_is_launching_is_left_alone(
     def meanwhile(call: str) -> None:
         looks = sum(one == f"GET {JOBS}/headway-it" for one in kube.calls)
         if call == f"GET {JOBS}/headway-it" and looks == 2:
+            kube.coordinator("it")
             theirs(kube)["metadata"]["annotations"] = {}
             theirs(kube)["spec"]["suspend"] = False
 
@@ -116,7 +117,7 @@ def test_a_queued_run_whose_launch_was_killed_at_the_very_end_is_left_alone(
 def test_a_launch_that_ends_with_an_error_leaves_nothing_to_wait_for(
     headway: Headway, kube: FakeKube, how: str
 ) -> None:
-    call = "PATCH /api/v1/namespaces/ml/services/headway-it"
+    call = "POST /api/v1/namespaces/ml/services"
     if how == "away":
         kube.failing[call] = 1
     else:

@@ -466,7 +466,7 @@ def test_a_launch_into_a_queue_that_is_cut_off_leaves_nothing(
     """Or Kueue would start workers, and nobody keeps them."""
     write_set(folder / "train", [(range(1, 2000), None)])
     edit(folder / "targets.yaml", CLAIM, f"{CLAIM}  queue: research\n")
-    kube.failing["PATCH /api/v1/namespaces/ml/services/headway-it"] = 1
+    kube.failing["POST /api/v1/namespaces/ml/services"] = 1
     said = headway("run", "--on", "lab")
     assert "Service headway-it" in said.err
     assert [name for name in kube.named("jobs") if "-storage-" not in name] == []

@@ -159,12 +159,12 @@ def test_a_standby_needs_leases() -> None:
         update={"coordinator": FIXED_ACCOUNTS.coordinator.model_copy(update={"standby": True})}
     )
     added = [one for one in user_rights(target) if one not in user_rights(FIXED_ACCOUNTS)]
-    assert added == [Right(verb, "leases", "coordination.k8s.io") for verb in ("create", "patch")]
+    assert added == [Right("create", "leases", "coordination.k8s.io")]
     found = rights_finding(added, target, "lab", "jane")
     assert found is not None
     assert found.is_fatal
     assert "create leases.coordination.k8s.io" in found.words
-    assert "--verb=create,patch --resource=leases.coordination.k8s.io" in found.fix
+    assert "--verb=create --resource=leases.coordination.k8s.io" in found.fix
 
 
 def test_the_command_takes_nothing_from_other_users() -> None:

@@ -367,7 +367,7 @@ def test_a_kind_is_not_changed_when_the_job_has_changed(run: KeptRun) -> None:
     run.look(GIVEN_BACK_SECONDS)
     run.end_pod(only, 6)
     seen = run.keeper.kube.job("headway-it")
-    run.job["metadata"]["resourceVersion"] = "2"
+    run.job["metadata"]["resourceVersion"] = "of a change"
     with pytest.raises(Conflict):
         run.keeper.kube.forget_start(seen)
     assert run.job["status"]["startTime"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,8 @@ from headway.clock import SystemClock
 from headway.errors import NotFound
 from headway.kube.api_errors import ClusterUnreachable, Conflict, RequestRefused
 from headway.kube.client import KubeClient
-from headway.kube.names import QUEUE, SUSPECT, labels
-from headway.launch.cluster_run import REPLACED_SECONDS, SETTLED_SECONDS, ClusterRun
+from headway.kube.names import LAUNCHING, QUEUE, SUSPECT, labels
+from headway.launch.cluster_run import SETTLED_SECONDS, ClusterRun
 from headway.launch.job_status import is_launching
 from support.clock import Patient
 from support.fake_kube import FakeKube, coordinator_path, fake_kube
@@ -22,6 +24,7 @@ from support.kept_run import JOBS
 
 WORKERS, COORDINATOR = f"{JOBS}/headway-it", coordinator_path("it")
 RECORD = "/api/v1/namespaces/ml/configmaps/headway-it-record"
+MADE = [f"POST {path.rpartition('/')[0]}" for path in (WORKERS, RECORD, COORDINATOR)]
 
 
 @pytest.fixture
@@ -59,8 +62,8 @@ def objects(queue: str | None = None) -> list[dict[str, Any]]:
 def test_workers_are_started_after_the_coordinator(kube: FakeKube, run: ClusterRun) -> None:
     """They could take its room, and nobody would ever start."""
     run.launch(objects())
-    order = [RECORD, COORDINATOR, WORKERS, f"{COORDINATOR}/scale"]
-    assert kube.calls == [f"POST {JOBS}", *(f"PATCH {path}" for path in order)]
+    start = [f"GET {WORKERS}", f"PATCH {WORKERS}", f"PATCH {COORDINATOR}/scale"]
+    assert kube.calls == [*MADE, *start]
     assert kube.objects[WORKERS]["spec"]["suspend"] is False
 
 
@@ -80,7 +83,7 @@ def test_a_launch_that_took_too_long_has_a_coordinator(
 
 
 def test_workers_of_an_interrupted_launch_do_not_start(kube: FakeKube, run: ClusterRun) -> None:
-    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    kube.failing[MADE[-1]] = 1
     with pytest.raises(ClusterUnreachable):
         run.launch(objects())
     assert kube.objects[WORKERS]["spec"]["suspend"] is True
@@ -88,8 +91,7 @@ def test_workers_of_an_interrupted_launch_do_not_start(kube: FakeKube, run: Clus
 
 def test_in_a_queue_kueue_starts_them(kube: FakeKube, run: ClusterRun) -> None:
     run.launch(objects(queue="research"))
-    order = [RECORD, COORDINATOR, WORKERS]
-    assert kube.calls == [f"POST {JOBS}", *(f"PATCH {path}" for path in order)]
+    assert kube.calls == [*MADE, f"GET {WORKERS}", f"PATCH {WORKERS}"]
     assert "suspend" not in kube.objects[WORKERS]["spec"]
 
 
@@ -97,18 +99,18 @@ def test_in_a_queue_kueue_starts_them(kube: FakeKube, run: ClusterRun) -> None:
 def test_a_launch_is_marked_until_all_is_made(
     kube: FakeKube, run: ClusterRun, queue: str | None
 ) -> None:
-    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    kube.failing[MADE[-1]] = 1
     with pytest.raises(ClusterUnreachable):
         run.launch(objects(queue))
     assert is_launching(run.require_job())
-    del kube.objects[WORKERS]
+    kube.objects.clear()
     run.launch(objects(queue))
     assert not is_launching(run.require_job())
 
 
 def test_another_launch_is_waited_for(kube: FakeKube, run: ClusterRun) -> None:
     clock = run.clock = Patient(lambda: clock.passed > 5 and run.resume())
-    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    kube.failing[MADE[-1]] = 1
     with pytest.raises(ClusterUnreachable):
         run.launch(objects())
     kube.coordinator("it")
@@ -117,7 +119,8 @@ def test_another_launch_is_waited_for(kube: FakeKube, run: ClusterRun) -> None:
     assert job is not None
     assert not is_launching(job)
     assert said == [
-        "another command is launching run it, or was interrupted: waiting up to 60 s for it"
+        "another command is launching run it, or was interrupted: waiting until it is done, or "
+        "has shown nothing for 60 s"
     ]
     assert clock.passed < 10
 
@@ -126,7 +129,7 @@ def test_one_that_was_interrupted_is_not_waited_for_forever(
     kube: FakeKube, run: ClusterRun
 ) -> None:
     clock = run.clock = Patient()
-    kube.failing[f"PATCH {COORDINATOR}"] = 1
+    kube.failing[MADE[-1]] = 1
     with pytest.raises(ClusterUnreachable):
         run.launch(objects())
     said: list[str] = []
@@ -144,50 +147,120 @@ def test_a_stopped_run_is_not_waited_for(kube: FakeKube, run: ClusterRun) -> Non
     assert clock.passed == 0.0
 
 
-def test_a_launch_that_was_replaced_meanwhile_changes_nothing_of_the_other(
-    kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The laptop slept; somebody has taken its launch for one that was interrupted."""
-    clock = run.clock = Asleep()
-    apply = run.kube.apply
-
-    def replaced(manifest: dict[str, Any]) -> Any:
-        """After its first object."""
-        made = apply(manifest)
-        kube.put(WORKERS, {**kube.objects[WORKERS], "metadata": {"name": "other", "uid": "2"}})
-        clock.seconds += 2 * REPLACED_SECONDS
-        return made
-
-    monkeypatch.setattr(run.kube, "apply", replaced)
-    with pytest.raises(Conflict, match="was deleted or launched anew"):
-        run.launch(objects())
-    assert f"PATCH {COORDINATOR}" not in kube.calls
+def another_command(kube: FakeKube, clock: Patient) -> ClusterRun:
+    return ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", clock)
 
 
-def test_workers_of_another_launch_are_not_started(
-    kube: FakeKube, run: ClusterRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    apply = run.kube.apply
-
-    def replaced(manifest: dict[str, Any]) -> Any:
-        made = apply(manifest)
-        kube.put(WORKERS, {**kube.objects[WORKERS], "metadata": {"name": "other", "uid": "2"}})
-        return made
-
-    monkeypatch.setattr(run.kube, "apply", replaced)
-    with pytest.raises(Conflict):
-        run.launch(objects())
-    assert kube.objects[WORKERS]["spec"]["suspend"] is True
-
-
-class Asleep(SystemClock):
-    """As that of a machine that slept: seconds since its start do not count it."""
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
+class Daytime(Patient):
+    """The time of day passes as well."""
 
     def now(self) -> float:
-        return self.seconds
+        return self.passed
+
+
+def test_a_slow_launch_shows_that_it_works(kube: FakeKube, run: ClusterRun) -> None:
+    """Each call takes 5 s; without a sign of life, the next command would take it over."""
+    clock = run.clock = Daytime()
+    signs: dict[str, float] = {}
+
+    def pass_time() -> None:
+        clock.sleep(5.0)
+        job = kube.objects.get(WORKERS, {"metadata": {}})
+        if sign := job["metadata"].get("annotations", {}).get(LAUNCHING):
+            signs.setdefault(sign, clock.passed)
+
+    many = [copy.deepcopy(objects()[1]) for _ in range(20)]
+    for index, one in enumerate(many):
+        one["metadata"]["name"] = f"headway-it-{index}"
+    run.kube.check_calls(pass_time)
+    run.launch([objects()[0], *many, objects()[-1]])
+    times = [*signs.values(), clock.passed]
+    assert clock.passed > 100.0
+    assert max(after - before for before, after in pairwise(times)) <= SETTLED_SECONDS / 2
+
+
+def test_a_launch_that_shows_that_it_works_is_waited_for(kube: FakeKube, run: ClusterRun) -> None:
+    """Up to ten minutes here, since that is how long its calls take."""
+    kube.job("it", suspend=True)
+    annotations = kube.objects[WORKERS]["metadata"]["annotations"] = {LAUNCHING: "0"}
+
+    def go_on() -> None:
+        annotations[LAUNCHING] = str(clock.passed // 30)
+        if clock.passed > 600.0:
+            run.resume()
+
+    clock = run.clock = Patient(go_on)
+    kube.coordinator("it")
+    said: list[str] = []
+    job = run.settled_job(said.append)
+    assert job is not None
+    assert not is_launching(job)
+    assert len(said) == 1
+
+
+def test_a_launch_that_was_replaced_leaves_the_coordinator_of_the_other_alone(
+    kube: FakeKube, run: ClusterRun
+) -> None:
+    """Its own would be garbage: its owner is gone. And the run would have none."""
+    other = another_command(kube, Patient())
+    took_over = False
+
+    def replace() -> None:
+        nonlocal took_over
+        if not took_over and RECORD in kube.objects:  # the coordinator is next
+            took_over = True
+            other.delete(lambda _: None, kube.objects[WORKERS]["metadata"]["uid"])
+            other.launch(objects())
+
+    run.clock = Patient()
+    run.kube.check_calls(replace)
+    with pytest.raises(Conflict) as caught:
+        run.launch(objects())
+    (owner,) = kube.objects[COORDINATOR]["metadata"]["ownerReferences"]
+    assert owner["uid"] == other.launched_uid
+    assert kube.objects[WORKERS]["metadata"]["uid"] == other.launched_uid
+    assert "was stopped, deleted or launched anew" in str(caught.value)
+
+
+def test_a_launch_whose_mark_was_taken_starts_nothing_and_deletes_nothing(
+    kube: FakeKube, run: ClusterRun
+) -> None:
+    """Somebody has stopped the run meanwhile, and has it from then on."""
+    other, stopped = another_command(kube, Patient()), False
+
+    def stop() -> None:
+        nonlocal stopped
+        if not stopped and COORDINATOR in kube.objects:
+            stopped = True
+            other.stop(lambda _: None)
+
+    run.kube.check_calls(stop)
+    with pytest.raises(Conflict, match="was stopped, deleted or launched anew"):
+        run.launch(objects())
+    assert kube.objects[WORKERS]["spec"]["suspend"] is True
+    assert run.launched_uid is None, "so that it is not deleted"
+
+
+def test_what_an_earlier_launch_has_left_is_waited_for(kube: FakeKube, run: ClusterRun) -> None:
+    """Kubernetes deletes what a Job owned some time after the Job."""
+    kube.put(RECORD, {"metadata": {"name": "headway-it-record", "labels": labels("it")}})
+    clock = run.clock = Patient(lambda: clock.passed > 3 and kube.objects.pop(RECORD, None))
+    run.launch(objects())
+    (owner,) = kube.objects[RECORD]["metadata"]["ownerReferences"]
+    assert owner["uid"] == run.launched_uid
+
+
+def test_what_is_of_no_launch_is_named_and_left_alone(kube: FakeKube, run: ClusterRun) -> None:
+    kube.put(RECORD, {"metadata": {"name": "headway-it-record", "labels": labels("it")}})
+    run.clock = Patient()
+    with pytest.raises(RequestRefused) as caught:
+        run.launch(objects())
+    assert str(caught.value) == (
+        "namespace ml has a ConfigMap headway-it-record that this launch has not made\n"
+        "hint: if nothing needs it: kubectl delete configmap headway-it-record -n ml"
+    )
+    assert "ownerReferences" not in kube.objects[RECORD]["metadata"]
+    assert run.launched_uid is not None, "so that it is deleted again"
 
 
 def test_a_queue_that_the_target_does_not_name_is_named(kube: FakeKube, run: ClusterRun) -> None:
