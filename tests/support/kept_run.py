@@ -291,6 +291,7 @@ class KeptRun:
             self.sync()
             self.keeper.look(self.coordinator)
             self.keeper.pods.calls.wait()
+            self.keeper.job.settle()
             if self.keeper.job.money is not None:
                 self.keeper.job.money.settle()
             self.clock.passed += keeper_module.LOOK_SECONDS

@@ -4,6 +4,7 @@ out what `job_decisions` and `scarcity` decide about it, and ends with it."""
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from math import inf
 
@@ -51,7 +52,7 @@ from headway.launch.scarcity import (
 from headway.launch.scarcity_calls import carry_out
 from headway.member.coordinator.record import GenerationRecord
 from headway.state.chain import Chain
-from headway.state.run_history import HistoryReader
+from headway.state.run_history import HistoryReader, RunHistory
 from headway.state.status import spent_seconds
 
 START_LOOK_SECONDS = 0.5
@@ -112,6 +113,10 @@ class JobKeeper:
         self._looked = self._looked_at_budget = -inf
         self._unrecorded_since: float | None = None
         """Time since which the reason why the budget cannot be kept was to be recorded."""
+        self._store = ThreadPoolExecutor(1, thread_name_prefix="history")
+        self._reading: Future[RunHistory] | None = None
+        self._unreadable = ""
+        """Why the history could not be read, once that was said."""
 
     # Its start
 
@@ -253,12 +258,31 @@ class JobKeeper:
         return self._scarcity.look(facts.job, facts.pods, self._clock.now())
 
     def _spent_seconds(self) -> float | None:
-        """Time used so far; None: there is no budget, or it is not time to read the run's files."""
+        """Time used so far; None: there is no budget, or it was not read since the last look. The
+        run's files are read in a thread: their store may be away or slow, and pods are billed."""
         now = self._clock.monotonic()
-        if self._tracker.budget_seconds is None or now - self._looked_at_budget < BUDGET_SECONDS:
+        if self._tracker.budget_seconds is None:
             return None
-        self._looked_at_budget = now
-        return spent_seconds(self.history.read(), self._clock.now())
+        if self._reading is None and now - self._looked_at_budget >= BUDGET_SECONDS:
+            self._looked_at_budget = now
+            self._reading = self._store.submit(self.history.read)
+        if self._reading is None or not self._reading.done():
+            return None
+        reading, self._reading = self._reading, None
+        try:
+            history = reading.result()
+        except (HeadwayError, OSError) as error:
+            if str(error) != self._unreadable:
+                self._unreadable = str(error)
+                self._notes.say(f"the hours that the run has used cannot be read: {error}")
+            return None
+        self._unreadable = ""
+        return spent_seconds(history, self._clock.now())
+
+    def settle(self) -> None:
+        """Wait for the store, as tests do."""
+        if self._reading is not None:
+            wait([self._reading])
 
     def _carry_out(self, decision: JobDecision | ScarcityDecision, job: Job | None) -> None:
         notes = self._notes

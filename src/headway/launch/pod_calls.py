@@ -1,12 +1,14 @@
 """Calls to the API server that carry out decisions about pods, several at a time. A call that
-fails is not repeated here: the next look decides again."""
+fails is not repeated here: the next look decides again. The run's store, which may not answer for
+minutes, is read in a thread of its own: no call to the API server waits for it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Set
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from headway.clock import Clock
 from headway.kube.client import KubeClient
 from headway.kube.names import SUSPECT
 from headway.launch.pod_decisions import (
@@ -22,6 +24,9 @@ from headway.launch.pod_watch import pod_facts
 
 CALLS_AT_ONCE = 8
 """With `spot: above_min`, thousands of pods are placed at the start of a run, by one call each."""
+
+STEP_SECONDS = 30.0
+"""Time that the outcome for a failed pod waits for the newest step of the run."""
 
 CallKey = tuple[type[PodCall], str]
 
@@ -44,12 +49,17 @@ class PodCalls:
         kube: KubeClient,
         spot_label: tuple[str, str] | None,
         newest_step: Callable[[], int | None],
+        clock: Clock,
     ) -> None:
         """`spot_label`: label of spot machines. `newest_step` may take long: a store is read."""
         self._kube = kube
         self._spot_label = spot_label
         self._newest_step = newest_step
+        self._clock = clock
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE)
+        self._store = ThreadPoolExecutor(1, thread_name_prefix="newest-step")
+        self._steps: dict[str, tuple[Future[int | None], float]] = {}
+        """By released pod: the newest step, read after its end, and when to stop waiting for it."""
         self._running: dict[CallKey, tuple[PodCall, Future[Outcome]]] = {}
         self._done: set[CallKey] = set()
         """Calls that succeeded, until their pod is gone: the watch may still show it as before."""
@@ -62,23 +72,45 @@ class PodCalls:
 
     def outcomes(self) -> list[Outcome]:
         """Calls that have returned since they were last asked for."""
-        returned = {key: one for key, one in self._running.items() if one[1].done()}
+        returned = {
+            key: one
+            for key, one in self._running.items()
+            if one[1].done() and not self._waits_for_step(key[1])
+        }
         found = []
         for key, (call, future) in returned.items():
             del self._running[key]
             error = future.exception()
             if error is None:
                 self._done.add(key)
-            found.append(future.result() if error is None else Outcome(call, error))
+            found.append(
+                self._with_step(future.result()) if error is None else Outcome(call, error)
+            )
         return found
+
+    def _waits_for_step(self, pod: str) -> bool:
+        reading = self._steps.get(pod)
+        return (
+            reading is not None and not reading[0].done() and self._clock.monotonic() < reading[1]
+        )
+
+    def _with_step(self, outcome: Outcome) -> Outcome:
+        """Without one if the store did not answer in time."""
+        if outcome.call.pod not in self._steps:
+            return outcome
+        reading, _ = self._steps.pop(outcome.call.pod)
+        reading.cancel()  # if it has not begun, it is of no use any more
+        is_read = reading.done() and not reading.cancelled() and reading.exception() is None
+        return replace(outcome, step=reading.result() if is_read else None)
 
     def forget(self, known: Set[str]) -> None:
         """Forget pods that are gone."""
         self._done = {key for key in self._done if key[1] in known}
 
     def wait(self) -> None:
-        """Until no call is running."""
+        """Until no call is running, nor a read of the store that is still waited for."""
         wait([future for _, future in self._running.values()])
+        wait([reading for reading, _ in self._steps.values()], STEP_SECONDS)
 
     def _perform(self, call: PodCall) -> Outcome:
         match call:
@@ -97,7 +129,8 @@ class PodCalls:
             case ReleasePod():
                 self._kube.release_pod(call.pod)
                 if call.how is not None:
-                    return Outcome(call, step=self._newest_step())
+                    until = self._clock.monotonic() + STEP_SECONDS
+                    self._steps[call.pod] = self._store.submit(self._newest_step), until
             case RemovePod() | RemoveMarker():
                 self._kube.delete_pod(call.pod, grace_seconds=0)
         return Outcome(call)

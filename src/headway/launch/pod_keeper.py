@@ -55,7 +55,7 @@ class PodKeeper:
     ) -> None:
         resolved = notes.resolved
         self.watch = PodWatch(kube, resolved.name, notes.say)
-        self.calls = PodCalls(kube, spot_label, partial(step_seen, notes.directory))
+        self.calls = PodCalls(kube, spot_label, partial(step_seen, notes.directory), clock)
         self.replacements = Replacements()
         self._kube = kube
         self._notes = notes
