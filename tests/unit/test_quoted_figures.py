@@ -31,6 +31,8 @@ NOT_MEASURED = {
     "kubernetes-objects": {
         **dict.fromkeys(("1.30", "1.31", "1.33", "1.34"), "versions of Kubernetes"),
         "15": "minutes: default of scarcity.suspend_after",
+        "10": "seconds between two marks of a launch: headway.launch.launch_mark",
+        "60": "seconds without one: headway.launch.launch_mark",
     },
     "lost-machines": {
         "1.5": "headway.member.coordinator.rules:Rules.suspected_seconds",
