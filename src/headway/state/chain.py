@@ -206,8 +206,9 @@ class Chain:
                 yield link.generation
 
     def _add(self, link: Callable[[Link | None], Link]) -> Link:
-        """Create the next link. Looking is creating: a listing may be older than what it lists."""
-        last = self.last()
+        """Create the next link. Looking is creating: what is known here, or a listing, may be older
+        than what there is, and then the number is taken."""
+        last = self._known or self.last()
         while True:
             new = link(last)
             if new is last:
@@ -218,7 +219,9 @@ class Chain:
             if self.directory.store.create(name, content) or self._content(name) == content:
                 self._known = new
                 return new
-            last = self._known = self._read(new.number)
+            last = self.last()
+            if last is None or last.number < new.number:
+                last = self._known = self._read(new.number)
 
     def own(self, generation: int) -> Link:
         """Return the last link, if the run is still trained by this generation of this launch;
