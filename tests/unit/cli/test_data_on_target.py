@@ -330,7 +330,12 @@ def test_a_run_whose_text_is_there_is_prepared_there(
         assert tokenizers[0].read_bytes() == tokenizers[1].read_bytes()
         assert "uploaded data" not in said.err
         assert not (folder / "prepared").exists()
-        del kube.objects["/apis/batch/v1/namespaces/ml/jobs/headway-it"]
+        job = "/apis/batch/v1/namespaces/ml/jobs/headway-it"
+        uid = kube.objects[job]["metadata"]["uid"]
+        for path, one in [*kube.objects.items()]:  # Kubernetes takes along what the Job owns
+            owners = one["metadata"].get("ownerReferences", [])
+            if path == job or any(owner["uid"] == uid for owner in owners):
+                del kube.objects[path]
         again = headway("run", "--on", "lab")
         assert again.exit_code == 0, again.err
         assert len(pods.seen) == 2, "prepared once"
