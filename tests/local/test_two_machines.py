@@ -20,7 +20,7 @@ from support.two_machines import Race
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(1500)]
 
-ORDERS = int(os.environ.get("ORDERS", "12"))
+ORDERS = int(os.environ.get("ORDERS", "8"))
 
 
 def test_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

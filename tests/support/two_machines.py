@@ -3,7 +3,6 @@ processes with caches of their own, which take the steps of the product's start 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import random
 import time
@@ -18,13 +17,11 @@ from headway.errors import HeadwayError
 from headway.state.chain import Chain, Link
 from headway.state.checkpoints import CheckpointManifest, look_at
 from headway.state.run_directory import RunDirectory
+from support.workers import PROCESSES
 
 STEPS = 10
 MOST_SECONDS = 0.8
 """For which a machine trains before it is killed, if it is."""
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["support.little", "headway.state.removal", "s3fs"])
 
 
 def train(location: str, cache: str, launch: str, insists: bool, told: Any) -> None:
@@ -123,9 +120,9 @@ class Race:
             self._hear()
 
     def _start(self, target: Any, *arguments: Any) -> Any:
-        reader, writer = _context.Pipe(duplex=False)  # its own: a killed one leaves no lock
+        reader, writer = PROCESSES.Pipe(duplex=False)  # its own: a killed one leaves no lock
         self._pipes.append(reader)
-        process = _context.Process(target=target, args=(self.location, *arguments, writer))
+        process = PROCESSES.Process(target=target, args=(self.location, *arguments, writer))
         process.start()
         writer.close()
         return process

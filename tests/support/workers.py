@@ -24,9 +24,11 @@ from support.chains import LAUNCH, launched
 
 DEADLINE_SECONDS = 300.0
 
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
+PROCESSES = multiprocessing.get_context("forkserver")
+"""One server of processes for all tests: what it has imported is that of whoever asks first."""
+PROCESSES.set_forkserver_preload(
     [
+        "support.little",
         "headway.train.loop",
         "torch.utils.tensorboard",
         "transformers.models.gpt2.modeling_gpt2",
@@ -64,8 +66,8 @@ def train(resolved: Resolved, seconds: float = DEADLINE_SECONDS) -> RunDirectory
 def in_worker_process(work: Callable[[Any], None]) -> Any:
     """What `work` puts into the queue that it is given, in a process of its own. Fails with its
     traceback."""
-    answers, failures = _context.Queue(), _context.Queue()
-    process = _context.Process(target=_do, args=(work, answers, failures), daemon=True)
+    answers, failures = PROCESSES.Queue(), PROCESSES.Queue()
+    process = PROCESSES.Process(target=_do, args=(work, answers, failures), daemon=True)
     process.start()
     try:
         failure = failures.get(timeout=DEADLINE_SECONDS)
@@ -83,7 +85,7 @@ class Workers:
         self.directory = RunDirectory.create(resolved.run_directory, SystemClock())
         self.directory.write_spec(resolved)
         self.scratch = tempfile.TemporaryDirectory()
-        self.queue = _context.Queue()
+        self.queue = PROCESSES.Queue()
         generation = launched(self.directory)
         journal = Journal(self.directory.launcher, SystemClock())
         journal.note("launched", generation=generation, workers=resolved.num_workers)
@@ -91,7 +93,7 @@ class Workers:
         # The fork server keeps the environment it was started with.
         environment = {k: v for k, v in os.environ.items() if k.startswith(("AWS_", "XDG_"))}
         self.processes = [
-            _context.Process(
+            PROCESSES.Process(
                 target=_work,
                 args=(rank, self.directory.location, store, generation, environment, self.queue),
                 daemon=True,
