@@ -78,6 +78,7 @@ class Warm:
             environment = {
                 **self.environment,
                 "HEADWAY_LAUNCH": launch,
+                "HEADWAY_SPEC": str(directory.store.path("spec.json")),
                 "HEADWAY_RANK": str(rank),
                 "HEADWAY_DEVICE": str(rank),
                 "HEADWAY_STORE": str(self.folder / f"store-{resolved.name}-{generation}"),
@@ -123,7 +124,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> I
 @contextmanager
 def warmed(folder: Path, sets: dict[str, Path], **environment: str) -> Iterator[Warm]:
     resolved = run_of(folder, sets, "known", nodes=1, steps=1)
-    RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
+    directory = RunDirectory.create(resolved.run_directory, SystemClock())
+    directory.write_spec(resolved)
+    environment["HEADWAY_SPEC"] = str(directory.store.path("spec.json"))
     parent = Warm(folder, resolved.run_directory, **environment)
     try:
         yield parent

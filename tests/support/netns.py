@@ -160,6 +160,7 @@ class NetworkedRun(LiveRun):
             "GOMP_SPINCOUNT": "1000",
             "GLOO_SOCKET_IFNAME": "eth0",
             "HEADWAY_LAUNCH": LAUNCH,
+            "HEADWAY_SPEC": str(self.directory.store.path("spec.json")),
             "HEADWAY_RANK": str(node),
             "HEADWAY_DEVICE": "0",
             "HEADWAY_COORDINATOR": f"{ADDRESS}.1:{PORT}",

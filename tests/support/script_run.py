@@ -155,6 +155,7 @@ class ScriptRun:
                 **{k: v for k, v in os.environ.items() if not k.startswith("COV_")},
                 "PYTHONUNBUFFERED": "1",
                 "HEADWAY_LAUNCH": LAUNCH,
+                "HEADWAY_SPEC": str(self.directory.store.path("spec.json")),
                 "HEADWAY_RANK": str(node * self.ranks + local_rank),
                 "HEADWAY_DEVICE": str(local_rank),
                 "HEADWAY_STEPS": str(self.folder / f"steps-{node}-{local_rank}-{start}"),

@@ -84,6 +84,7 @@ class WorkerPrograms:
                     "HEADWAY_TEST_SYNCS": f"{scratch}/{rank}.syncs",
                     "HEADWAY_STORE": f"{scratch}/store",
                     "HEADWAY_LAUNCH": launch,
+                    "HEADWAY_SPEC": str(directory.store.path("spec.json")),
                     "HEADWAY_GENERATION": str(generation),
                 }
                 for rank in range(resolved.num_workers)

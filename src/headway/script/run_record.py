@@ -98,7 +98,7 @@ class RunRecord:
 
         first = max(of("launched"), default=0)
         return ScriptHistory(
-            num_generations=last.begun if last is not None else 0,
+            num_generations=last.num_begun if last is not None else 0,
             is_untried=is_untried(first, self._chain.beginnings_since(first), of("cut_short")),
             has_finished=has_finished(first, of("finished")),
         )

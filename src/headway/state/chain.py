@@ -84,6 +84,8 @@ class Link(Section):
     """When it was written."""
     generation: int
     """The newest generation. A start reserves a number for its first one."""
+    num_begun: int = 0
+    """Generations that have begun so far: numbers may be left out."""
     workers: int
     """Number of workers in it."""
     keeps: tuple[KeptCheckpoint, ...]
@@ -163,6 +165,7 @@ class Chain:
                 kind="generation",
                 time=time,
                 generation=generation,
+                num_begun=last.num_begun + 1,
                 workers=workers,
                 keeps=tuple(kept for kept in last.keeps if kept.step <= first_step),
                 beginnings=(*lower, begun)[-MOST_BEGINNINGS:],

@@ -57,6 +57,11 @@ def test_starts_generations_and_saves_are_one_sequence(directory: RunDirectory) 
     assert last is not None
     assert (last.kind, last.launch, last.generation, last.workers) == ("generation", "b", 2, 3)
     assert names(last) == [(40, 1)]
+    assert last.num_begun == 2
+    second.begin(7, 40, 3, TIME)  # the coordinator has made others that never trained
+    last = second.last()
+    assert last is not None
+    assert (last.begun, last.num_begun) == (7, 3)
 
 
 def test_a_run_that_was_started_elsewhere_is_not_saved_any_more(directory: RunDirectory) -> None:
