@@ -24,9 +24,11 @@ MOST_SECONDS = 0.8
 """For which a machine trains before it is killed, if it is."""
 
 
-def train(location: str, cache: str, launch: str, insists: bool, told: Any) -> None:
+def train(
+    location: str, environment: dict[str, str], launch: str, insists: bool, told: Any
+) -> None:
     """As a launcher and its worker do; `told` hears what a user would."""
-    os.environ["XDG_CACHE_HOME"] = cache
+    os.environ.update(environment)
     from headway.state.heartbeat import SignsOfLife, require_alone
     from headway.train.restore import restore_newest
     from support.little import Little
@@ -58,8 +60,8 @@ def train(location: str, cache: str, launch: str, insists: bool, told: Any) -> N
         told.send((launch, type(error).__name__, str(error)))
 
 
-def delete(location: str, cache: str, told: Any) -> None:
-    os.environ["XDG_CACHE_HOME"] = cache
+def delete(location: str, environment: dict[str, str], told: Any) -> None:
+    os.environ.update(environment)
     from headway.state.heartbeat import require_alone
     from headway.state.removal import remove_run
 
@@ -87,17 +89,19 @@ class Race:
         machines: dict[int, Any] = {}
         for _ in range(chance.randint(3, 7)):
             number = chance.randint(0, 1)
-            cache = str(self.folder / f"machine-{number}")
+            # The server of processes has the environment of whoever asked it first.
+            environment = {k: v for k, v in os.environ.items() if k.startswith("AWS_")}
+            environment["XDG_CACHE_HOME"] = str(self.folder / f"machine-{number}")
             running = machines.get(number)
             what = chance.choice(["start", "start", "kill", "delete"])
             if what == "kill" and running is not None:
                 running.kill()
                 running.join()
             elif what == "delete":
-                self._start(delete, cache).join(30)
+                self._start(delete, environment).join(30)
             elif what == "start" and (running is None or not running.is_alive()):
                 insists, launch = chance.random() < 0.7, uuid4().hex
-                machines[number] = self._start(train, cache, launch, insists)
+                machines[number] = self._start(train, environment, launch, insists)
                 if chance.random() < 0.7:
                     self._hear_of(launch)
             time.sleep(chance.random() * MOST_SECONDS)
