@@ -29,7 +29,7 @@ from headway.state.run_directory import RunDirectory
 
 FOLDER = "chain"
 MOST_BEGINNINGS = 64
-"""Of generations that a link remembers. A snapshot in memory that is older does not count."""
+"""A link remembers so many. What is left out makes older snapshots count less, never more."""
 
 
 class TakenOver(RunFailed):
@@ -74,7 +74,7 @@ class Link(Section):
     number: int
     """Position in the chain, from 1."""
     kind: Literal["start", "generation", "save", "delete"]
-    """What happened: somebody started the run, a generation began, checkpoints changed, or
+    """Reason for the link: somebody started the run, a generation began, checkpoints changed, or
     somebody deletes the run."""
     launch: str
     """Token of the start that it belongs to: random, or the id of the Job."""
@@ -91,7 +91,7 @@ class Link(Section):
     keeps: tuple[KeptCheckpoint, ...]
     """Checkpoints that count, oldest first."""
     beginnings: tuple[Beginning, ...] = ()
-    """Of generations, as far as they decide which snapshots in memory count."""
+    """The newer generations, as far as they decide which snapshots in memory count."""
     writer: str
     """Random name of the writer: tells this link from one that another wrote at that moment."""
 
@@ -99,10 +99,6 @@ class Link(Section):
     def begun(self) -> int:
         """The newest generation that has begun; 0: none."""
         return self.generation - (self.kind in ("start", "delete"))
-
-    @property
-    def newest(self) -> KeptCheckpoint | None:
-        return max(self.keeps, key=lambda kept: kept.name, default=None)
 
 
 def machine() -> str:
@@ -159,7 +155,6 @@ class Chain:
                     return last  # by an earlier attempt, whose answer was lost
                 raise Replaced(f"generation {generation} was begun by another worker")
             begun = Beginning(generation=generation, first_step=first_step)
-            lower = takewhile(lambda one: one.first_step < first_step, last.beginnings)
             return self._after(
                 last,
                 kind="generation",
@@ -168,7 +163,7 @@ class Chain:
                 num_begun=last.num_begun + 1,
                 workers=workers,
                 keeps=tuple(kept for kept in last.keeps if kept.step <= first_step),
-                beginnings=(*lower, begun)[-MOST_BEGINNINGS:],
+                beginnings=with_beginning(last.beginnings, begun),
             )
 
         return self._add(link)
@@ -275,9 +270,22 @@ class Chain:
         return link
 
 
+def with_beginning(known: Sequence[Beginning], begun: Beginning) -> tuple[Beginning, ...]:
+    """Add a generation, and leave out those that it makes irrelevant. Of too many, the two oldest
+    become one with the lower step, so that nothing counts that did not."""
+    first, *rest = (
+        *takewhile(lambda one: one.first_step < begun.first_step, known),
+        begun,
+    )
+    if len(rest) < MOST_BEGINNINGS:
+        return first, *rest
+    merged = Beginning(generation=rest[0].generation, first_step=first.first_step)
+    return merged, *rest[1:]
+
+
 def fenced(name: tuple[int, int], beginnings: Sequence[Beginning]) -> bool:
-    """Whether a later generation has begun before the step of a state, so that the state is none
-    of the run's any more. One that is older than all that is known does not count either."""
+    """Tell whether a later generation has begun before the step of a state, so that the state is
+    none of the run's any more."""
     step, generation = name
     later = [one.first_step for one in beginnings if one.generation > generation]
     return bool(later) and min(later) < step

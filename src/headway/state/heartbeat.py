@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import TracebackType
 
 from headway.clock import Clock
 from headway.errors import StillRunning
+from headway.state.chain import machine
 from headway.state.run_directory import RunDirectory
 
 NAME = "owner.json"
@@ -87,7 +87,7 @@ class SignsOfLife:
 
     def _write(self, has_ended: bool) -> None:
         now = self._clock.now()
-        mine = Owner(self._launch, platform.node(), _boot(), os.getpid(), now, has_ended)
+        mine = Owner(self._launch, machine(), _boot(), os.getpid(), now, has_ended)
         with suppress(OSError):  # training does not depend on it
             self._directory.store.write(NAME, json.dumps(asdict(mine)).encode() + b"\n")
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from headway.clock import SystemClock
 from headway.errors import BadInput
 from headway.state.chain import (
+    MOST_BEGINNINGS,
     Beginning,
     Chain,
     KeptCheckpoint,
@@ -21,6 +22,7 @@ from headway.state.chain import (
     decoded,
     encoded,
     fenced,
+    with_beginning,
 )
 from headway.state.run_directory import RunDirectory
 from support.chains import TIME, begun, recorded
@@ -200,12 +202,26 @@ def test_a_state_counts_up_to_where_a_later_generation_began(
 def test_a_link_remembers_all_beginnings_that_matter(seed: int) -> None:
     """What is left out of them would fence no state that the rest does not."""
     chance = random.Random(seed)
-    step, every, remembered = 0, [], [Beginning(generation=0, first_step=0)]
+    step, every, remembered = 0, list[Beginning](), list[Beginning]()
     for generation in range(1, 30):
         step = max(0, step + chance.choice([5, 5, 0, -20]))
         begun_now = Beginning(generation=generation, first_step=step)
         every.append(begun_now)
-        remembered = [*(one for one in remembered if one.first_step < step), begun_now]
+        remembered = [*with_beginning(remembered, begun_now)]
     for _ in range(40):
         state = (chance.randint(0, 80), chance.randint(0, 30))
         assert fenced(state, remembered) == fenced(state, every)
+
+
+@given(seed=st.integers(0, 10**6))
+def test_what_a_link_forgets_makes_no_state_count(seed: int) -> None:
+    chance = random.Random(seed)
+    step, every, remembered = 0, list[Beginning](), list[Beginning]()
+    for generation in range(1, 4 * MOST_BEGINNINGS):
+        step = max(0, step + chance.choice([5, 5, 5, 5, 0, -20]))
+        every.append(Beginning(generation=generation, first_step=step))
+        remembered = [*with_beginning(remembered, every[-1])]
+    assert len(remembered) <= MOST_BEGINNINGS
+    for _ in range(100):
+        state = (chance.randint(0, 1000), chance.randint(0, 4 * MOST_BEGINNINGS))
+        assert fenced(state, remembered) >= fenced(state, every)
