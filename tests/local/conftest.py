@@ -10,6 +10,7 @@ import pytest
 from headway.data.tiny_stories import stories
 from support.preparing import prepare_set
 from support.simulated_workers import WorkerPrograms
+from support.workers import TEN_STEPS, resolved_run, train
 
 WINDOW = 16
 
@@ -34,6 +35,15 @@ def _sets(text: Path, name: str, **settings: int) -> dict[str, Path]:
 def stream(text: Path) -> dict[str, Path]:
     """Prepared sets for causal models."""
     return _sets(text, "stream")
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> Path:
+    """The folder of a run `it` of ten steps that saved at 5 and 10; to be copied."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "run.yaml").write_text(TEN_STEPS)
+    train(resolved_run(folder, stream))
+    return folder
 
 
 @pytest.fixture(scope="session")

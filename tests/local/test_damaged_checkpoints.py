@@ -25,23 +25,9 @@ from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 from headway.state.stored_file import StoredFile
 from support.chains import LAUNCH, recorded
-from support.workers import resolved_run, train
+from support.workers import TEN_STEPS, resolved_run, train
 
 pytestmark = pytest.mark.local
-
-RUN_FILE = """\
-version: 1
-name: it
-model: {type: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 448}}
-data: {train: unused, sequence_length: 16}
-batch: {global: 4, micro: 2}
-train_for: 10 steps
-schedule: {type: constant, warmup: 0 steps}
-precision: fp32
-threads: 1
-track: []
-checkpoint: {every: 5 steps}
-"""
 
 
 class Mark:
@@ -120,14 +106,6 @@ def record_again(directory: RunDirectory, step: int) -> None:
     chain = Chain(directory, LAUNCH)
     kept = KeptCheckpoint(step=step, generation=1, digest=manifest.digest)
     recorded(chain, kept)
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "run.yaml").write_text(RUN_FILE)
-    train(resolved_run(folder, stream))
-    return folder
 
 
 def go_on(folder: Path, stream: dict[str, Path], steps: int = 12) -> tuple[RunDirectory, Any]:
@@ -240,7 +218,7 @@ def test_a_run_killed_in_its_first_save_starts_again_with_two_workers(
 
 def test_what_one_rank_finds_damaged_all_pass_over(stream: dict[str, Path], tmp_path: Path) -> None:
     """Each rank of a sharded model reads its own file only, and so does not see the other's."""
-    (tmp_path / "run.yaml").write_text(RUN_FILE)
+    (tmp_path / "run.yaml").write_text(TEN_STEPS)
     train(resolved_run(tmp_path, stream, overrides=layout("sharded-2")))
     flip_a_byte(tmp_path / "runs" / "it" / folder_of(10, 1), "rank-1.safetensors")
     overrides = ["train_for=12 steps", *layout("sharded-2")]
@@ -277,7 +255,7 @@ def written(
 ) -> Path:
     """A run by so many ranks of a node, whole or sharded."""
     folder = tmp_path_factory.mktemp("written")
-    (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "run.yaml").write_text(TEN_STEPS)
     train(resolved_run(folder, stream, overrides=layout(request.param)))
     return folder
 
@@ -286,7 +264,7 @@ def written(
 def longer(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> list[float]:
     """The losses of a run that is never interrupted."""
     folder = tmp_path_factory.mktemp("longer")
-    (folder / "run.yaml").write_text(RUN_FILE)
+    (folder / "run.yaml").write_text(TEN_STEPS)
     return losses(train(resolved_run(folder, stream, overrides=["train_for=12 steps"])))
 
 

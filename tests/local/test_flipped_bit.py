@@ -26,19 +26,6 @@ pytestmark = [pytest.mark.local, pytest.mark.timeout(600)]
 
 FLIPS = int(os.environ.get("FLIPS", "1"))
 """Of each file."""
-RUN_FILE = """\
-version: 1
-name: it
-model: {type: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 448}}
-data: {train: unused, sequence_length: 16}
-batch: {global: 4, micro: 2}
-train_for: 10 steps
-schedule: {type: constant, warmup: 0 steps}
-precision: fp32
-threads: 1
-track: []
-checkpoint: {every: 5 steps}
-"""
 KINDS = (
     "run.json",
     "spec.json",
@@ -54,14 +41,6 @@ KINDS = (
     f"{folder_of(10, 1)}/rank-0.safetensors",
     f"{folder_of(5, 1)}/manifest.json",
 )
-
-
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory: pytest.TempPathFactory, stream: dict[str, Path]) -> Path:
-    folder = tmp_path_factory.mktemp("trained")
-    (folder / "run.yaml").write_text(RUN_FILE)
-    train(resolved_run(folder, stream))
-    return folder
 
 
 @pytest.fixture(scope="module")

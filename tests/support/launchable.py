@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from support.token_sets import write_set
+
 RUN = """\
 version: 1
 name: it
@@ -30,3 +32,9 @@ def write_run_and_target(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "targets.yaml").write_text(TARGET)
     monkeypatch.setenv("KUBECONFIG", str(folder / "kubeconfig"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+
+
+def write_launchable(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run, its set and the target."""
+    write_run_and_target(folder, monkeypatch)
+    write_set(folder / "train", [(range(1, 2000), None)])

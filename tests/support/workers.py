@@ -23,6 +23,20 @@ from headway.state.run_directory import Journal, RunDirectory
 from support.chains import LAUNCH, launched
 
 DEADLINE_SECONDS = 300.0
+TEN_STEPS = """\
+version: 1
+name: it
+model: {type: gpt2, config: {n_layer: 1, n_head: 2, n_embd: 32, n_positions: 32, vocab_size: 448}}
+data: {train: unused, sequence_length: 16}
+batch: {global: 4, micro: 2}
+train_for: 10 steps
+schedule: {type: constant, warmup: 0 steps}
+precision: fp32
+threads: 1
+track: []
+checkpoint: {every: 5 steps}
+"""
+"""Of a run that saves at steps 5 and 10."""
 
 PROCESSES = multiprocessing.get_context("forkserver")
 """One server of processes for all tests: what it has imported is that of whoever asks first."""

@@ -14,8 +14,7 @@ from headway.spec.resolve import Resolved
 from headway.state.run_directory import RunDirectory
 from support.fake_kube import fake_kube
 from support.in_process import Headway
-from support.launchable import write_run_and_target
-from support.token_sets import write_set
+from support.launchable import write_launchable
 
 RUN = """\
 version: 1
@@ -72,8 +71,7 @@ def test_a_storage_that_does_not_take_it_is_no_reason_either(
 def test_a_launch_on_a_target_keeps_it_there_and_decides_the_interval(
     headway: Headway, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_run_and_target(folder, monkeypatch)
-    write_set(folder / "train", [(range(1, 2000), None)])
+    write_launchable(folder, monkeypatch)
     with (folder / "targets.yaml").open("a") as targets:
         targets.write("  interruptions: {on_demand: 10% per hour}\n")
     with fake_kube(folder) as kube:

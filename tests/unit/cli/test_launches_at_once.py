@@ -13,14 +13,12 @@ from headway.kube.names import LAUNCHING, QUEUE
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
-from support.launchable import write_run_and_target
-from support.token_sets import write_set
+from support.launchable import write_launchable
 
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_run_and_target(folder, monkeypatch)
-    write_set(folder / "train", [(range(1, 2000), None)])
+    write_launchable(folder, monkeypatch)
     return folder
 
 

@@ -13,8 +13,7 @@ from headway.errors import Exit
 from support.fake_kube import FakeKube, coordinator_path, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
-from support.launchable import write_run_and_target
-from support.token_sets import write_set
+from support.launchable import write_launchable
 
 COORDINATOR = coordinator_path("it")
 COMPLETE = {"type": "Complete", "status": "True"}
@@ -24,8 +23,7 @@ SERVICE = "/api/v1/namespaces/ml/services/headway-it"
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_run_and_target(folder, monkeypatch)
-    write_set(folder / "train", [(range(1, 2000), None)])
+    write_launchable(folder, monkeypatch)
     return folder
 
 

@@ -20,8 +20,7 @@ from support.clock import Hurried
 from support.fake_kube import PODS, FakeKube, fake_kube
 from support.in_process import Headway
 from support.kept_run import JOBS
-from support.launchable import TARGET, write_run_and_target
-from support.token_sets import write_set
+from support.launchable import TARGET, write_launchable
 from unit.cli.test_launches_at_once import before_each_call
 
 COMPILES = "memory.compile=true"
@@ -29,8 +28,7 @@ COMPILES = "memory.compile=true"
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_run_and_target(folder, monkeypatch)
-    write_set(folder / "train", [(range(1, 2000), None)])
+    write_launchable(folder, monkeypatch)
     return folder
 
 

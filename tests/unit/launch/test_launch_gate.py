@@ -12,16 +12,14 @@ from headway.launch.launch_gate import MOST_CALLS
 from support.fake_kube import FakeKube, fake_kube
 from support.in_process import Headway, Said
 from support.kept_run import JOBS
-from support.launchable import RUN, TARGET, write_run_and_target
-from support.token_sets import write_set
+from support.launchable import RUN, TARGET, write_launchable
 
 QUOTAS = "/api/v1/namespaces/ml/resourcequotas"
 
 
 @pytest.fixture
 def folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_run_and_target(folder, monkeypatch)
-    write_set(folder / "train", [(range(1, 2000), None)])
+    write_launchable(folder, monkeypatch)
     return folder
 
 
