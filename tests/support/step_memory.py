@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +16,7 @@ from headway.plan.workload import Layout, workload_of
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved, resolve
 from headway.state.run_directory import RunDirectory
+from support.workers import PROCESSES
 
 DEADLINE_SECONDS = 600.0
 WARM_STEPS = 2
@@ -51,16 +51,6 @@ MODELS: Mapping[str, Mapping[str, Any]] = {
         "max_position_embeddings": LENGTH,
     },
 }
-
-_context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    [
-        "headway.train.trial",
-        "torch.profiler",
-        *(f"transformers.models.{type}.modeling_{type}" for type in MODELS),
-        "transformers.models.auto.modeling_auto",
-    ]
-)
 
 
 @dataclass(frozen=True)
@@ -152,9 +142,9 @@ def measured(case: MemoryCase, folder: Path, train_set: Path) -> MeasuredPeaks:
         validation_sets={},
     )
     RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
-    answers = _context.Queue()
+    answers = PROCESSES.Queue()
     workers = [
-        _context.Process(target=_measure, args=(resolved, rank, folder / "store", answers))
+        PROCESSES.Process(target=_measure, args=(resolved, rank, folder / "store", answers))
         for rank in range(resolved.num_workers)
     ]
     for worker in workers:

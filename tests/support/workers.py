@@ -39,11 +39,12 @@ checkpoint: {every: 5 steps}
 """Of a run that saves at steps 5 and 10."""
 
 PROCESSES = multiprocessing.get_context("forkserver")
-"""One server of processes for all tests: what it has imported is that of whoever asks first."""
+"""One server of processes for all tests, since Python keeps only one."""
 PROCESSES.set_forkserver_preload(
     [
         "support.little",
-        "headway.train.loop",
+        "headway.train.trial",
+        "torch.profiler",
         "torch.utils.tensorboard",
         "transformers.models.gpt2.modeling_gpt2",
         "transformers.models.bert.modeling_bert",
