@@ -143,8 +143,8 @@ def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
 
 
 def refusal_of(loaded: Loaded, on: str | None, anyway: bool = False) -> HeadwayError | None:
-    """What `run` would raise because of this machine, a target or the plan. `anyway`: as for
-    `run`."""
+    """Return the error with which `run` would refuse this machine, a target or the plan, or None.
+    `anyway`: as for `run`."""
     try:
         require_startable(loaded, on, anyway)
     except HeadwayError as refusal:

@@ -50,20 +50,20 @@ def node() -> None:
     signal.signal(signal.SIGINT, leave)
     try:
         require_launchers_version()
+        resolved, launch = given_spec(), os.environ.get("HEADWAY_LAUNCH")
+        if resolved is None or launch is None:
+            raise BadInput(
+                "the pod has no HEADWAY_SPEC or HEADWAY_LAUNCH: an older headway created its Job",
+                "repeat the command that launched the run: it makes the Job anew and resumes it",
+            )
         settings = NodeSettings(
             pod=os.environ["HEADWAY_POD"],
             index=int(os.environ["JOB_COMPLETION_INDEX"]),
-            launch=os.environ["HEADWAY_LAUNCH"],
+            launch=launch,
             coordinator=os.environ["HEADWAY_COORDINATOR"],
             key=Path(os.environ["HEADWAY_KEY"]),
             script=_script_place(),
         )
-        resolved = given_spec()
-        if resolved is None:
-            raise BadInput(
-                "the pod has no HEADWAY_SPEC: its Job was created by an older headway",
-                "repeat the command that launched the run: it makes the Job anew and resumes it",
-            )
         directory = _opened(os.environ["HEADWAY_RUN_DIRECTORY"], asked)
         if directory is None:
             raise typer.Exit(int(Exit.STOPPED))

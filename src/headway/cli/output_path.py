@@ -28,7 +28,8 @@ def writes_folder(path: str | Path, option: str) -> Iterator[None]:
 
 @contextmanager
 def writes_file(path: Path, option: str) -> Iterator[None]:
-    """The same for a file, whose folder has to exist."""
+    """Refuses a file that cannot be written, now and while the block runs. Its folder has to
+    exist."""
     if path.is_dir():
         raise BadInput(
             f"{option} {path}: this is a folder, not a file",

@@ -84,7 +84,7 @@ def _resume_on(run: TargetRun, nodes: int | None) -> None:
 
 
 def _put_back(run: TargetRun) -> None:
-    """The objects beside its Job, of the run as it was launched."""
+    """Create the missing objects of the run as it was launched."""
     from headway.cli.target_render import errors_located
     from headway.kube.manifests import manifests
     from headway.member.protocol.keys import new_key

@@ -48,7 +48,8 @@ def installed_packages(
 
 
 def _kept_by_user(location: str, key: str) -> str | None:
-    """None if it was not made here: others may write it, and name packages of theirs."""
+    """Return the lock that the run directory keeps, or None if it was not made on this machine:
+    others may write there, and name packages of theirs."""
     lock = _kept(location, key)
     if lock is None or is_kept(lock):
         return lock

@@ -26,7 +26,7 @@ def require_trust(
 
 
 def require_trusted_model(directory: RunDirectory, command: str, is_trusted: bool) -> None:
-    """The same, for a command that only builds the run's model."""
+    """Raise as `require_trust` does, for a command that only builds the run's model."""
     if not directory.has_spec():
         return  # it was never started, and the command says so
     resolved = directory.read_spec()

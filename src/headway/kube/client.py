@@ -91,8 +91,8 @@ class KubeClient:
     def from_kubeconfig(
         cls, context: str | None, namespace: str, say: Callable[[str], None] = lambda words: None
     ) -> KubeClient:
-        """By the user's kubeconfig. `say`: to somebody who may have to sign in. It also says which
-        cluster it is, before anything is changed there."""
+        """Connect by the user's kubeconfig. `say` tells a user to sign in where that is needed, and
+        which cluster it is before anything is changed there."""
         try:
             http = kubeconfig_client(context, say)
             tell_cluster_once(http, namespace, say)

@@ -23,8 +23,8 @@ CALL_SECONDS = 20.0
 
 
 def kubeconfig_client(context: str | None, say: Callable[[str], None]) -> httpx2.Client:
-    """By the user's kubeconfig; by a pod's token only where nobody has named another cluster.
-    `say`: to somebody who may have to sign in."""
+    """Connect by the user's kubeconfig; by a pod's token only where nobody has named another
+    cluster. `say` tells a user to sign in where that is needed."""
     if context is None and not has_user_config():
         with suppress(ConfigError):  # it is no pod
             inside = KubeConfig.from_service_account().get()

@@ -20,7 +20,7 @@ from headway.state.heartbeat import alive_elsewhere
 from headway.state.run_directory import Journal, RunDirectory
 
 OWNER_SECONDS = 180.0
-"""For another launcher of the run to end."""
+"""Longest wait for another launcher of the run to end."""
 LAUNCHED_SECONDS, LAUNCHED_PAUSE_SECONDS = 60.0, 2.0
 """For the store to take that the run was launched, and between two attempts."""
 RECORD_SECONDS = 5.0
@@ -28,7 +28,8 @@ RECORD_SECONDS = 5.0
 
 
 def token_of(launch: str) -> str:
-    """By which a launch writes to the run's chain: the id of the Job, which its pods know, too."""
+    """Return the token with which a launch writes to the run's chain: the id of the Job, which the
+    pods know as well."""
     return launch.partition(" ")[0]
 
 
@@ -77,8 +78,8 @@ class KeeperNotes:
         return generation
 
     def _wait_for_owner(self, token: str) -> None:
-        """Until nobody else shows that it trains the run: a launcher that has ended by force did so
-        a moment ago."""
+        """Wait until nobody else shows that it trains the run: a launcher that has ended by force
+        did so a moment ago."""
         deadline, said = self._clock.monotonic() + OWNER_SECONDS, False
         while (owner := alive_elsewhere(self.directory, self._clock, token)) is not None:
             words = f"the run is still being trained on {owner.machine} (process {owner.pid})"

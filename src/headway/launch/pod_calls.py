@@ -59,7 +59,7 @@ class PodCalls:
         self._threads = ThreadPoolExecutor(CALLS_AT_ONCE)
         self._store = ThreadPoolExecutor(1, thread_name_prefix="newest-step")
         self._steps: dict[str, tuple[Future[int | None], float]] = {}
-        """By released pod: the newest step, read after its end, and when to stop waiting for it."""
+        """The newest step after the end of each released pod, and when to stop waiting for it."""
         self._running: dict[CallKey, tuple[PodCall, Future[Outcome]]] = {}
         self._done: set[CallKey] = set()
         """Calls that succeeded, until their pod is gone: the watch may still show it as before."""

@@ -35,7 +35,7 @@ BLOCKED_SECONDS = 5.0
 """Time without a pod of its index after which a marker goes: a quota may have no room for both. A
 Job makes the next pod after one second, and tries again 1, 2 and 4 s after a refusal."""
 BROKEN_SECONDS = 4 * 3600.0
-"""The same for a machine with a device that failed. A restart of the machine may repair it."""
+"""Time for which a machine with a device that failed gets no pods: a restart may repair it."""
 MOST_TAKEN_BACK = 10
 """Pods taken back from such a machine, until one is left there: no other has room."""
 START_SECONDS = 60.0

@@ -1,4 +1,4 @@
-"""What this machine knows of models on the hub, without asking it."""
+"""Reads the cache of hub models on this machine, without asking the hub."""
 
 from __future__ import annotations
 

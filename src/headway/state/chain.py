@@ -118,11 +118,11 @@ class Chain:
         self.launch = launch
         self._files = NumberedFiles(directory.store, FOLDER, 6, ".json", is_gapless=True)
         self._known: Link | None = None
-        """The last one that was read or written here."""
+        """The last link that was read or written here."""
         self._writer = uuid4().hex
 
     def last(self) -> Link | None:
-        """Read again each time; None: nobody has ever started the run."""
+        """Return the last link, looked up anew; None: nobody has ever started the run."""
         number = self._files.newest()
         if number and (self._known is None or self._known.number < number):
             self._known = self._read(number)
@@ -292,13 +292,13 @@ def fenced(name: tuple[int, int], beginnings: Sequence[Beginning]) -> bool:
 
 
 def encoded(link: Link) -> bytes:
-    """Twice the same line with a checksum: one that is damaged is replaced by the other."""
+    """Return the same line twice, with a checksum: one replaces the other if that is damaged."""
     text = link.model_dump_json()
     return (f"{_checksum(text)} {text}\n" * 2).encode()
 
 
 def decoded(content: bytes) -> Link | None:
-    """None: both lines are damaged."""
+    """Return the link of a file; None: both lines are damaged."""
     middle = len(content) // 2  # whatever the newline there has become
     for line in (content[:middle], content[middle:]):
         checksum, _, text = line[:-1].decode(errors="replace").partition(" ")

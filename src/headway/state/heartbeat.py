@@ -93,7 +93,7 @@ class SignsOfLife:
 
 
 def owner(directory: RunDirectory) -> Owner | None:
-    """None: there is none, or what is there cannot be read."""
+    """Return who has shown last that it trains the run; None if that is nobody or unreadable."""
     try:
         return Owner(**json.loads(directory.store.read(NAME)))
     except (OSError, ValueError, TypeError):
@@ -101,7 +101,7 @@ def owner(directory: RunDirectory) -> Owner | None:
 
 
 def alive_elsewhere(directory: RunDirectory, clock: Clock, launch: str = "") -> Owner | None:
-    """The launch that trains the run by its fresh heartbeat, unless it is this one."""
+    """Return the launch that has shown a moment ago that it trains the run, if it is another."""
     found = owner(directory)
     if found is None or found.launch == launch or found.is_dead:
         return None

@@ -14,8 +14,9 @@ from headway.state.store import NUM_REQUESTS, in_parallel
 
 
 def remove_run(directory: RunDirectory, clock: Clock) -> None:
-    """Also what is cached of it on this machine. Interrupted, it can be repeated; meanwhile the
-    run cannot be started: its chain goes last, and of that the link that says so."""
+    """Delete the run, and what is cached of it on this machine. The chain goes last, and of that
+    the link that says so. Meanwhile nobody can start the run, and an interrupted deletion can be
+    repeated."""
     store = directory.store
     Chain(directory, uuid4().hex).start(stamp(clock.now()), "delete")
     for name in store.children(""):

@@ -11,7 +11,7 @@ from headway.data.prepare.recipe import Recipe
 
 @dataclass(frozen=True)
 class SourceLoss:
-    """What damaged files have cost."""
+    """The loss to all damaged files of a set."""
 
     num_files: int
     num_rows: int
