@@ -66,10 +66,11 @@ class Aging:
         self.generation += 1
         if self._random.random() < 0.1:
             self.step = self.saved
+        self.time += 0.1  # nobody is lost in the millisecond in which the run has started
         if self.generation > 1:
             self.launcher("lost", node=1, local_rank=0, how="signal 9")
             self.launcher("worker", node=1, local_rank=0, pid=7, name=f"node-1.{self.generation}/0")
-        self.time += 0.3
+        self.time += 0.2
         self.chain.begin(self.generation, self.step, 2, stamp(self.time))
         facts = {"generation": self.generation, "workers": 2}
         if self.generation > 1:

@@ -83,6 +83,7 @@ Move = st.sampled_from(["begin", "back", "far back", "steps", "flush", "save", "
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
 @given(moves=st.lists(Move, max_size=20))
 @example(moves=["begin", "stale", "save", "save"])
+@example(moves=["save", "begin", "save"])
 @pytest.mark.usefixtures("far")
 def test_whatever_happens_to_a_run(moves: list[str], far: type[FakeS3]) -> None:
     """It goes back, also behind what was summarized; a leader that slept writes on; summaries are
