@@ -19,7 +19,7 @@ def this_machine(root: Path = ROOT) -> Hardware:
     """`root` is the folder that holds dev, proc and sys."""
     num_devices = _cuda_devices(root)
     return Hardware(
-        cores=len(os.sched_getaffinity(0)),
+        cores=num_cores(),
         cuda_devices=num_devices,
         device_name=cuda_name(root) if num_devices else None,
         memory_bytes=Memory(root).limit_bytes(),
@@ -30,6 +30,13 @@ def this_machine(root: Path = ROOT) -> Hardware:
         ),
         torch_version=torch_version(),
     )
+
+
+def num_cores() -> int:
+    """Cores that this process may use; all of the machine where the system cannot say, as macOS."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _cuda_devices(root: Path) -> int:

@@ -6,7 +6,6 @@ it was with the new target in it, nothing is written.
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -147,6 +146,8 @@ def _alone(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # NFS locks only what is open for writing
+            import fcntl
+
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

@@ -33,7 +33,6 @@ machine needs (lock, wanted-nodes, logs, tensorboard) are in a folder of the use
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -235,6 +234,10 @@ class RunDirectory:
     def is_running(self) -> bool:
         """Whether a process on this machine holds the lock of the run."""
         try:
+            import fcntl
+        except ImportError:  # Windows, where nothing trains
+            return False
+        try:
             with (self.local / "lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except FileNotFoundError:
@@ -330,6 +333,8 @@ class Journal:
 
 def _locked(file: IO[str]) -> bool:
     """Whether the lock was acquired. Retried: `is_running` holds it for a moment."""
+    import fcntl
+
     for _ in range(LOCK_ATTEMPTS):
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
