@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from headway.cores import num_cores
 from headway.memory_limits import Memory
 from headway.plan.unsupported_accelerators import FAMILIES
 from headway.spec.resolve import Hardware
@@ -30,13 +31,6 @@ def this_machine(root: Path = ROOT) -> Hardware:
         ),
         torch_version=torch_version(),
     )
-
-
-def num_cores() -> int:
-    """Cores that this process may use; all of the machine where the system cannot say, as macOS."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _cuda_devices(root: Path) -> int:
