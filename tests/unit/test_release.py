@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.package_list import package_list
+
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 BY_COMMIT = re.compile(r"uses: [\w-]+/[\w./-]+@[0-9a-f]{40} # v\d+(\.\d+)+$")
@@ -48,6 +50,15 @@ def test_no_program_is_installed_without_its_hash() -> None:
         for name in ("uv.txt", "all.txt")
     }
     assert len({pin and pin[0] for pin in pins.values()}) == 1
+
+
+def test_packages_are_listed_and_none_is_left_out_of_the_audit() -> None:
+    text = (ROOT / ".github" / "workflows" / "release.yml").read_text()
+    assert re.findall(r"pip-audit (\S+)", text) == ["--strict"]
+    listed = package_list([ROOT / "requirements" / "base.txt"])["components"]
+    (found,) = (one for one in listed if one["name"] == "pydantic")
+    assert found["purl"] == f"pkg:pypi/pydantic@{found['version']}"
+    assert len(listed) == (ROOT / "requirements" / "base.txt").read_text().count("==")
 
 
 def test_the_repository_has_its_address_in_one_place() -> None:

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -26,6 +27,8 @@ from support.mistakes import MISTAKES, make
 from tools.released_wheel import IMAGES, write_released
 
 ROOT = Path(__file__).parents[3]
+README = ROOT / "README.md"
+UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 INSTALL = "hint: pip install 'headway[train]'"
 
 # Many commands in one process: an interpreter for each would take most of the time.
@@ -71,12 +74,11 @@ def build(tree: Path, kind: str, into: Path) -> None:
 @pytest.fixture(scope="session")
 def base_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     venv = tmp_path_factory.mktemp("base") / "venv"
-    uv = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
-    subprocess.run([uv, "venv", "-q", "--python", sys.executable, str(venv)], check=True)
+    subprocess.run([UV, "venv", "-q", "--python", sys.executable, str(venv)], check=True)
     python, pins = venv / "bin" / "python", ROOT / "requirements" / "base.txt"
-    sync = [uv, "pip", "sync", "-q", "--require-hashes", "--python", str(python), str(pins)]
+    sync = [UV, "pip", "sync", "-q", "--require-hashes", "--python", str(python), str(pins)]
     subprocess.run(sync, check=True)
-    install = [uv, "pip", "install", "-q", "--no-deps", "--python", str(python), str(wheel)]
+    install = [UV, "pip", "install", "-q", "--no-deps", "--python", str(python), str(wheel)]
     subprocess.run(install, check=True)
     return python
 
@@ -148,6 +150,14 @@ def test_the_wheel_has_every_file_and_the_command(base_python: Path) -> None:
     assert "py.typed" in files(there)
     shown = subprocess.check_output([base_python.with_name("headway"), "--help"], text=True)
     assert "Usage" in shown
+
+
+def test_the_line_of_the_readme_installs_a_wheel(base_python: Path, wheel: Path) -> None:
+    """But for its extra: torch is gigabytes, from an index that not every machine reaches."""
+    line = re.search(r"^uv (pip install .*)'\.\[train\]'", README.read_text(), re.MULTILINE)
+    assert line is not None
+    options = ("--python", str(base_python), "--dry-run", str(wheel))
+    subprocess.run([UV, *line[1].split(), *options], check=True)
 
 
 def test_there_is_no_torch(base_python: Path) -> None:
