@@ -30,18 +30,20 @@ def test_the_readme_from_a_wheel(tmp_path: Path) -> None:
     # PyTorch's own index is not reached from every machine that runs tests; PyPI is.
     typed = typed.replace(" --torch-backend=auto", "")
 
-    # As in a new terminal: uv, and no Headway of ours.
+    # As in a new terminal: uv and Python, and no Headway of ours. UV_PYTHON must not be set: it would
+    # be preferred to the environment that was activated.
     commands = tmp_path / "bin"
     commands.mkdir()
     found = shutil.which("uv") or Path(sys.executable).with_name("uv")
     (commands / "uv").symlink_to(found)
+    (commands / "python3").symlink_to(Path(sys.base_prefix, "bin", "python3"))
+    ours = ("PYTHONPATH", "VIRTUAL_ENV", "UV_PYTHON")
     environment = {
-        **{name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        **{name: value for name, value in os.environ.items() if name not in ours},
         "PATH": f"{commands}:/usr/bin:/bin",
-        "UV_PYTHON": str(Path(sys.base_prefix, "bin", "python3")),
+        "UV_PYTHON_DOWNLOADS": "never",
         "UV_CONSTRAINT": str(ROOT / "requirements" / "all.txt"),
     }
-    environment.pop("VIRTUAL_ENV", None)
     ended = subprocess.run(
         ["bash", "-ec", typed], cwd=tmp_path, env=environment, capture_output=True, text=True
     )

@@ -269,17 +269,18 @@ def test_a_laptop_needs_nothing_that_only_linux_has(base_python: Path, tmp_path:
         "KUBECONFIG": str(tmp_path / "kubeconfig"),
     }
 
-    def said(*command: str) -> str:
+    def said(*command: str, exit_code: int = 0) -> str:
         ended = subprocess.run(
             command, cwd=tmp_path, env=environment, capture_output=True, text=True
         )
-        assert ended.returncode == 0, ended.stderr
+        assert ended.returncode == exit_code, ended.stderr
         return ended.stdout + ended.stderr
 
     said("bash", str(ROOT / "tools" / "laptop.sh"))
-    (tmp_path / "run.yaml").write_text(SCRIPT)
-    (tmp_path / "train.py").touch()
     with fake_kube(tmp_path) as kube:
+        assert INSTALL in said("headway", "run", "--on", "lab", exit_code=2), "it reads the set"
+        (tmp_path / "run.yaml").write_text(SCRIPT)
+        (tmp_path / "train.py").touch()
         kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
         assert "run it has finished on lab" in said("headway", "run", "--on", "lab")
         assert "finished" in said("headway", "status", "it", "--on", "lab")
