@@ -30,8 +30,8 @@ def test_the_readme_from_a_wheel(tmp_path: Path) -> None:
     # PyTorch's own index is not reached from every machine that runs tests; PyPI is.
     typed = typed.replace(" --torch-backend=auto", "")
 
-    # As in a new terminal: uv and Python, and no Headway of ours. UV_PYTHON must not be set: it would
-    # be preferred to the environment that was activated.
+    # As in a new terminal: uv and Python, and no Headway of ours. With UV_PYTHON, uv would install
+    # into that Python, and not into the activated environment.
     commands = tmp_path / "bin"
     commands.mkdir()
     found = shutil.which("uv") or Path(sys.executable).with_name("uv")
