@@ -221,6 +221,9 @@ bench-old-run: install ## a save, a change, status and list after GENERATIONS=10
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
 
+bench-launchers: install ## a run that torchrun starts: KILLS=10, the ledger and losses exact; recoveries beside ours
+	$(BENCH).launchers
+
 bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, time lost by cause
 	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BENCH).goodput
 

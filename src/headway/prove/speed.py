@@ -9,7 +9,6 @@ from typing import Any
 
 from headway.clock import SystemClock
 from headway.launch.local_run import LOOPBACK
-from headway.launch.supervise import DEFAULTS
 from headway.plan.accelerators import find_device
 from headway.prove.devices import Devices
 from headway.prove.judge import ProofFailed
@@ -18,6 +17,7 @@ from headway.prove.report import Baseline, SpeedResult
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import RunDirectory
+from headway.worker_environment import DEFAULTS
 
 GPU_SECONDS, CPU_SECONDS = 12.0, 6.0
 """Of measuring each preset beside each other loop."""
