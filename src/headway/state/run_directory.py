@@ -230,6 +230,11 @@ class RunDirectory:
         except OSError:
             return False
 
+    def forget_wanted_stop(self) -> None:
+        """A later start may have the same name."""
+        with suppress(OSError):
+            self.store.remove(WANTED_STOP)
+
     @contextmanager
     def held(self) -> Iterator[int]:
         """Holds the lock of the run, as a file descriptor that workers inherit: the kernel releases

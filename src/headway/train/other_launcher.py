@@ -263,7 +263,7 @@ class OtherLauncher:
         text = self._resolving.result()
         resolved = Resolved.model_validate_json(text)
         directory = _opened(resolved, self._clock, self._stop)
-        launch = store.compare_set("headway/launch", "", uuid4().hex).decode()
+        launch = _name_of_job() or store.compare_set("headway/launch", "", uuid4().hex).decode()
         generation = self._take(directory, resolved, launch)
         self._follow_stop(directory, launch)
         return {"spec": text, "launch": launch, "generation": generation}
@@ -347,7 +347,9 @@ class OtherLauncher:
         def look() -> None:
             while not directory.is_stop_wanted(launch):
                 self._clock.sleep(seconds)
+            log_line("asked to stop by headway stop")
             self._stop.ask_for_good()
+            self._held.callback(directory.forget_wanted_stop)
 
         Thread(target=look, name="headway-stop", daemon=True).start()
 
@@ -422,6 +424,12 @@ def _require_shared(resolved: Resolved, launch: str, clock: Clock, stop: StopReq
                 "storage: a folder that all machines mount, or an address such as s3://bucket/runs",
             )
         clock.sleep(1.0)
+
+
+def _name_of_job() -> str | None:
+    """The launcher's name for all starts of these workers, on whatever machine rank 0 is."""
+    names = (os.environ.get(name, "none") for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"))
+    return next((name for name in names if name != "none"), None)
 
 
 def _launcher_name() -> str:
