@@ -122,8 +122,8 @@ test-simulations: install  ## random histories of the membership, and planted de
 test-simulations-long: install ## ten times as many
 	HISTORIES=25000 $(TEST) -n 2 --dist worksteal tests/simulations
 
-check-workflows: ## actionlint over .github/workflows; Go builds it
-	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7 -color
+check-workflows: ## actionlint over .github/workflows and examples/gpu-proof; Go builds it
+	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7 -color .github/workflows/*.yml examples/gpu-proof/workflow.yml
 
 kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and on S3
 	$(BENCH).kill_resume
