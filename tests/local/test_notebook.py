@@ -37,14 +37,15 @@ UVX = """\
 #!/bin/sh
 while [ "$1" != headway ]; do shift; done
 shift
-exec {python} -m headway.cli.main "$@"
+exec {python} -m headway.cli.main "$@" --devices 1
 """
 
 
 @pytest.mark.timeout(1200)
 @pytest.mark.long("headway prove from end to end takes minutes")
 def test_a_proof_in_a_notebook_ends_with_the_four_figures(tmp_path: Path) -> None:
-    """`uvx` runs the Headway of this tree: a fresh installation downloads gigabytes."""
+    """`uvx` runs the Headway of this tree, on one worker: a T4 is one device, and an installation
+    downloads gigabytes."""
     commands, folder = tmp_path / "bin", tmp_path / "notebook"
     for path in (commands, folder):
         path.mkdir()
