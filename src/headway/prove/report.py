@@ -65,7 +65,10 @@ class SpeedResult(Section):
     @property
     def line(self) -> str:
         speed, other = self.tokens_per_second, self.other_tokens_per_second
-        return f"{self.preset}: {speed:,.0f} tokens/s, {self.against} {other:,.0f}"
+        return (
+            f"{self.preset}: {speed:,.0f} tokens/s, {self.against} {other:,.0f}, "
+            f"ratio {self.ratio:.2f}"
+        )
 
 
 class PlannedResult(Section):
