@@ -125,8 +125,8 @@ test-simulations: install  ## random histories of the membership, and planted de
 test-simulations-long: install ## ten times as many
 	HISTORIES=25000 $(TEST) -n 2 --dist worksteal tests/simulations
 
-check-workflows: ## actionlint over .github/workflows; Go builds it
-	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7 -color
+check-workflows: ## actionlint over .github/workflows and examples/gpu-proof; Go builds it
+	go run github.com/rhysd/actionlint/cmd/actionlint@v1.7.7 -color .github/workflows/*.yml examples/gpu-proof/workflow.yml
 
 kill-resume: install ## a run killed and resumed KILLS=30 times, in a folder and on S3
 	$(BENCH).kill_resume
@@ -223,6 +223,9 @@ bench-old-run: install ## a save, a change, status and list after GENERATIONS=10
 
 bench-losses: install ## each way of losing a worker, REPEATS=20 times; cut networks need root
 	$(BENCH).losses
+
+bench-launchers: install ## a run that torchrun starts: KILLS=10, the ledger and losses exact; recoveries beside ours
+	$(BENCH).launchers
 
 bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, time lost by cause
 	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BENCH).goodput

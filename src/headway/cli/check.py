@@ -29,6 +29,13 @@ DOES_NOT_HOLD = (
     "resumes from there itself"
 )
 """What Headway does, and does not do, for a script."""
+START = "torchrun --nnodes=NODES --nproc-per-node=DEVICES -m headway.train RUN_FILE"
+LACKS = (
+    "survivors that continue (elastic: live), snapshots in memory (checkpoint.peers), a budget, "
+    "headway scale and new machines for lost ones: a loss restarts all workers from the newest "
+    "checkpoint, on the machines that your launcher has"
+)
+"""What a run does not have that another launcher starts."""
 OF_SOME_RUNS = {
     "teacher": ("objective", "teacher"),
     "stream": ("data", "train", "stream"),
@@ -58,6 +65,13 @@ def check(
             "--code", help="Also run one tiny batch through your own functions, on the CPU."
         ),
     ] = False,
+    launcher: Annotated[
+        bool,
+        typer.Option(
+            "--launcher",
+            help="Check for a start by another launcher (torchrun), and say what that lacks.",
+        ),
+    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Validate a run file, summarise the run, and refuse what headway run would refuse.
@@ -67,6 +81,14 @@ def check(
     from headway.spec.load import load_run
 
     loaded = load_run(run_file, set_)
+    if launcher:
+        from headway.cli.for_launcher import as_launched
+        from headway.launch.hardware import this_machine
+
+        if on is not None:
+            raise BadInput("--launcher is about this machine", "leave out --on")
+        machine = this_machine()
+        loaded = as_launched(loaded, max(1, machine.cuda_devices), machine)
     if on is not None:
         from headway.cli.target_render import require_complete_target
         from headway.spec.load import load_target
@@ -75,6 +97,8 @@ def check(
     found, facts = examined(loaded, is_here=on is None, code=code, on=on)
     if "checkpoints" in facts and loaded.run.checkpoint.every == "auto":
         facts["checkpoints"] |= _auto_interval_facts(loaded, on)
+    if launcher and not found.problems:
+        facts |= {"launcher": START, "not_with_it": LACKS}
     refusal = None if found.problems else refusal_of(loaded, on)
     if json_:
         problems = [_problem_facts(problem) for problem in found.problems or _parts(refusal)]

@@ -128,8 +128,10 @@ def resolved_for(
     *,
     train_set: str | Path = "",
     validation_sets: Mapping[str, str | Path] | None = None,
+    is_one_host: bool = True,
 ) -> Resolved:
-    """The run on that many nodes of a machine, its layout by what fits."""
+    """The run on that many nodes of a machine, or of several (not `is_one_host`) whose hardware
+    `machine` adds up; its layout by what fits."""
     workload = known_workload(loaded)
     return resolve(
         loaded,
@@ -138,7 +140,7 @@ def resolved_for(
         parameters=known_parameters(loaded, workload),
         train_set=train_set,
         validation_sets=validation_sets or {},
-        auto=auto_layout(loaded.run, workload, machine, nodes, is_one_host=True),
+        auto=auto_layout(loaded.run, workload, machine, nodes, is_one_host=is_one_host),
     )
 
 

@@ -53,6 +53,8 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             return f"step {event['step']} could not be saved: {event['reason']}"
         case "scaled":
             return f"scaled from {event['before']} to {event['nodes']} nodes"
+        case "restarted":
+            return f"{event['launcher']} restarted all, {event['workers']} workers now"
         case "lost":
             return f"{worker_label(event['node'], event['local_rank'], ranks)} {event['how']}"
         case "device_failed":

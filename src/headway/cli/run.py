@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,7 +15,7 @@ from headway.cli.output import hint, say
 if TYPE_CHECKING:
     from headway.errors import Exit
     from headway.spec.load import Loaded
-    from headway.spec.resolve import Resolved
+    from headway.spec.resolve import Hardware, Resolved
     from headway.state.code_folder import CodeFolder
     from headway.state.run_directory import RunDirectory
 
@@ -123,26 +124,12 @@ def train_here(
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
     that of the last `headway scale`, else `else_nodes`. `anyway`: also what does not fit by its
     plan. `takes_over`: also what shows elsewhere that it is being trained."""
-    from headway.cli.device_check import require_devices_here, resolved_for
-    from headway.cli.hub_pins import spec_before, with_hub_commits
-    from headway.cli.model_shape import known_parameters, known_workload
-    from headway.cli.plan.gate import require_planned
-    from headway.cli.preflight import (
-        require_trainable_here,
-        say_auto_interval,
-        warn_of_budget,
-        warn_of_run_file,
-    )
+    from headway.cli.preflight import require_trainable_here, warn_of_budget, warn_of_run_file
     from headway.cli.restart_check import is_left_to_train
-    from headway.cli.run_packages import packages_of
-    from headway.cli.run_sets import trainable_sets
     from headway.clock import SystemClock
     from headway.errors import Exit, Stopped
     from headway.launch.hardware import this_machine
-    from headway.launch.packages import python_here
-    from headway.plan.checkpoint_every import with_checkpoint_interval
-    from headway.preflight.preflight import preflight
-    from headway.spec.resolve import require_whole_copies, run_directory
+    from headway.spec.resolve import run_directory
     from headway.state.code_folder import code_folder
     from headway.state.run_directory import RunDirectory
 
@@ -158,51 +145,86 @@ def train_here(
         return location, Exit.DONE
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
+    with ExitStack() as background:
+        try:
+            resolved = resolved_here(loaded, this_machine(), nodes, location, background, anyway)
+        except KeyboardInterrupt:
+            raise Stopped("stopped while preparing data", RESUME_HINT) from None
+        directory = RunDirectory.create(location, SystemClock())
+        note_start(loaded, resolved)
+        return location, _train(resolved, directory, takes_over)
+
+
+def resolved_here(
+    loaded: Loaded,
+    machine: Hardware,
+    nodes: int,
+    location: str,
+    background: ExitStack,
+    anyway: bool = True,
+    is_one_host: bool = True,
+) -> Resolved:
+    """The run, resolved for `nodes` nodes of this machine, or for as many machines that `machine`
+    stands for together. Its data and packages are there; `background` is closed when nobody reads
+    a set any more that is still being prepared."""
+    from headway.cli.device_check import require_devices_here, resolved_for
+    from headway.cli.hub_pins import spec_before, with_hub_commits
+    from headway.cli.model_shape import known_parameters, known_workload
+    from headway.cli.plan.gate import require_planned
+    from headway.cli.preflight import say_auto_interval
+    from headway.cli.run_packages import packages_of
+    from headway.cli.run_sets import trainable_sets
+    from headway.launch.packages import python_here
+    from headway.plan.checkpoint_every import with_checkpoint_interval
+    from headway.preflight.preflight import preflight
+    from headway.spec.resolve import require_whole_copies
+    from headway.state.code_folder import code_folder
+    from headway.state.run_directory import RunDirectory
+
     # These raise, if at all, before data is prepared for hours.
     preflight(loaded).raise_problems()
     require_whole_copies(loaded, nodes)
-    require_devices_here(loaded, this_machine(), nodes)
+    require_devices_here(loaded, machine, nodes)
     # A run that has begun did fit.
     require_planned(loaded, None, nodes, anyway or RunDirectory.exists(location))
     parameters = known_parameters(loaded, known_workload(loaded))
     loaded = with_hub_commits(loaded, lambda: spec_before(location))
     packages = packages_of(loaded, python_here, location)
-    with ExitStack() as background:
-        try:
-            sets = trainable_sets(loaded, background)
-        except KeyboardInterrupt:
-            raise Stopped("stopped while preparing data", RESUME_HINT) from None
-        resolved = resolved_for(
-            loaded, this_machine(), nodes, train_set=sets.train, validation_sets=sets.validation
-        )
-        resolved = with_checkpoint_interval(resolved, parameters)
-        say_auto_interval(resolved)
-        code = code_now()
-        resolved = resolved.model_copy(
-            update={
-                "run_directory": location,
-                "code_digest": code.listing.digest if code is not None else None,
-                "packages": str(packages.site) if packages is not None else None,
-                "packages_for": packages.worker if packages is not None else None,
-            }
-        )
-        directory = RunDirectory.create(location, SystemClock())
-        _note_start(loaded, location, code, nodes, sets.train)
-        return location, _train(resolved, directory, takes_over)
+    sets = trainable_sets(loaded, background)
+    resolved = resolved_for(
+        loaded,
+        machine,
+        nodes,
+        train_set=sets.train,
+        validation_sets=sets.validation,
+        is_one_host=is_one_host,
+    )
+    resolved = with_checkpoint_interval(resolved, parameters)
+    say_auto_interval(resolved)
+    code = code_folder(loaded.run, loaded.folder)
+    return resolved.model_copy(
+        update={
+            "run_directory": location,
+            "code_digest": code.listing.digest if code is not None else None,
+            "packages": str(packages.site) if packages is not None else None,
+            "packages_for": packages.worker if packages is not None else None,
+        }
+    )
 
 
-def _note_start(
-    loaded: Loaded, location: str, code: CodeFolder | None, nodes: int, train_set: str
-) -> None:
+def note_start(loaded: Loaded, resolved: Resolved) -> None:
     """What later commands and starts go by."""
     from headway.cli.code_changes import note_code
     from headway.cli.hub_pins import forget_first_start
     from headway.cli.launch_plan import note_plan
     from headway.cli.target_run import note_started_on
     from headway.spec.resolve import run_name
+    from headway.state.code_folder import code_folder
 
-    note_code(location, code)
-    note_plan(loaded, location, nodes, train_set=train_set)
+    location = resolved.run_directory
+    loaded = replace(loaded, hub_commits=resolved.hub_commits)
+    note_code(location, code_folder(loaded.run, loaded.folder))
+    note_plan(loaded, location, resolved.nodes, train_set=resolved.train_set)
     note_started_on(loaded.folder, run_name(loaded), None)
     forget_first_start(loaded)
 

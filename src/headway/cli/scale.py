@@ -23,6 +23,7 @@ def scale(
     from headway.kube.coordinator_set import fewest_nodes
     from headway.spec.resolve import copies_problem, whole_copies
     from headway.state.find_run import find_run
+    from headway.state.status import other_launcher
 
     wanted = "1 node" if nodes == 1 else f"{nodes} nodes"
     if (there := target_run(run, on, Path.cwd())) is not None:
@@ -36,6 +37,11 @@ def scale(
         raise NotFound(
             f"run {directory.name} is not running on this machine",
             f"headway resume {directory.name} --nodes {nodes}",
+        )
+    if (other := other_launcher(directory)) is not None:
+        raise BadInput(
+            f"run {directory.name} was started by {other}, which decides how many workers it has",
+            f"headway stop {directory.name}, then start it with another number",
         )
     resolved = directory.read_spec()
     if problem := copies_problem(resolved.shard, nodes):

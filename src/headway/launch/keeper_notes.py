@@ -10,17 +10,15 @@ from threading import Thread
 from typing import Any
 
 from headway.clock import Clock, stamp
-from headway.errors import HeadwayError, StillRunning
+from headway.errors import HeadwayError
 from headway.kube.api_errors import ClusterUnreachable
 from headway.launch.worker_exit import failed_facts
 from headway.spec.price_config import dollars
 from headway.spec.resolve import Resolved
 from headway.state.chain import Chain
-from headway.state.heartbeat import alive_elsewhere
+from headway.state.heartbeat import wait_until_alone
 from headway.state.run_directory import Journal, RunDirectory
 
-OWNER_SECONDS = 180.0
-"""Longest wait for another launcher of the run to end."""
 LAUNCHED_SECONDS, LAUNCHED_PAUSE_SECONDS = 60.0, 2.0
 """For the store to take that the run was launched, and between two attempts."""
 RECORD_SECONDS = 5.0
@@ -60,7 +58,7 @@ class KeeperNotes:
         """Returns the number of its first generation."""
         resolved, self._money_problem = self.resolved, ""
         token = token_of(launch)
-        self._wait_for_owner(token)
+        wait_until_alone(self.directory, self._clock, token, self.say)
         now = stamp(self._clock.now())
         generation = Chain(self.directory, token).start(now).begun + 1
         self.journal.generation = generation
@@ -76,19 +74,6 @@ class KeeperNotes:
         )
         self._send_launched()
         return generation
-
-    def _wait_for_owner(self, token: str) -> None:
-        """Wait until nobody else shows that it trains the run: a launcher that has ended by force
-        did so a moment ago."""
-        deadline, said = self._clock.monotonic() + OWNER_SECONDS, False
-        while (owner := alive_elsewhere(self.directory, self._clock, token)) is not None:
-            words = f"the run is still being trained on {owner.machine} (process {owner.pid})"
-            if self._clock.monotonic() > deadline:
-                raise StillRunning(words, "stop it there; this is tried again")
-            if not said:
-                said = True
-                self.say(f"{words}: waiting for it to end")
-            self._clock.sleep(LAUNCHED_PAUSE_SECONDS)
 
     def _send_launched(self) -> None:
         """Before workers begin: a script whose first worker does not read of this launch takes the

@@ -25,7 +25,7 @@ from headway.launch.failure_domains import (
     failure_domains,
 )
 from headway.launch.fork_server import ForkServerLost
-from headway.launch.supervise import DEFAULTS, ScriptPlace, Supervisor
+from headway.launch.supervise import ScriptPlace, Supervisor
 from headway.launch.work_folder import copied_code
 from headway.launch.worker_exit import describe_exit, exit_message
 from headway.member.protocol.messages import MAX_WORKERS
@@ -37,6 +37,7 @@ from headway.state.heartbeat import SignsOfLife, require_alone
 from headway.state.rewinds import step_after
 from headway.state.run_directory import GIVEN_SPEC, SPEC, Journal, RunDirectory, spec_text
 from headway.state.trusted_code import trust_code
+from headway.worker_environment import DEFAULTS
 
 NEW_SECONDS = 0.9
 """Less than the coordinator waits before it lets somebody join those who have the run's state."""

@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distributions, requires
 from pathlib import Path
@@ -211,19 +211,6 @@ def _accepted(lock: str | None, worker: WorkerPython) -> str | None:
     torch = _public(worker.torch) if worker.torch is not None else None
     fits = (of.python, of.architecture) == (worker.python, worker.architecture)
     return lock if fits and of.torch in (None, torch) else None
-
-
-def with_packages(packages: str | None, environment: Mapping[str, str]) -> dict[str, str]:
-    """An environment in which Python finds them before those of the image, and a shell their
-    commands."""
-    if packages is None:
-        return dict(environment)
-    before = {"PYTHONPATH": packages, "PATH": f"{packages}/bin"}
-    joined = {
-        name: os.pathsep.join(filter(None, (first, environment.get(name))))
-        for name, first in before.items()
-    }
-    return {**environment, **joined}
 
 
 def unpack_packages(site: Path) -> None:

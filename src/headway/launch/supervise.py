@@ -29,7 +29,6 @@ from headway.launch.failure_domains import (
 )
 from headway.launch.folder_in_memory import folder_in_memory
 from headway.launch.fork_server import ForkServerProcess, fork_server_command
-from headway.launch.packages import with_packages
 from headway.launch.script_progress import (
     ScriptEnd,
     ScriptEnds,
@@ -43,34 +42,15 @@ from headway.launch.worker_processes import WorkerProcesses
 from headway.memory_limits import Memory
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import OUTPUT, Journal, RunDirectory
+from headway.worker_environment import (
+    DEFAULTS,
+    NCCL_DEFAULTS,
+    allocator_defaults,
+    with_packages,
+)
 
 STRAGGLER_SECONDS = 10.0
 """Grace between the first worker that finishes and the last."""
-DEFAULTS = {
-    "PYTHONUNBUFFERED": "1",
-    # OpenMP threads that spin while they wait make a step ten times slower when anything else wants
-    # the cores, and a fifth faster when nothing does. A laptop has a browser open.
-    "GOMP_SPINCOUNT": "1000",
-}
-NCCL_DEFAULTS = {
-    # The coordinator says who is lost. torch's own watchdog only ends a worker whose collective has
-    # timed out, without cleaning up, and asks nobody. docs/decisions.md: "torch's NCCL watchdogs
-    # stay off".
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING": "3",
-    "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-    "TORCH_NCCL_PROPAGATE_ERROR": "0",
-    "TORCH_NCCL_ENABLE_MONITORING": "0",
-}
-"""Of training workers. A script has its own rules, and its users know torch's."""
-
-
-def allocator_defaults(device: str, given: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Of torch's allocator on an accelerator: without expandable segments, memory is lost between
-    blocks of different sizes, which sharded models and evaluations ask for. The variable's earlier
-    name, if the user has set that, would lose to ours."""
-    if device == "cpu" or "PYTORCH_CUDA_ALLOC_CONF" in given:
-        return {}
-    return {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 @dataclass(frozen=True)

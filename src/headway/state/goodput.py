@@ -122,7 +122,7 @@ class TimeSpent:
                     self.total_seconds += _between(self.launch, last)
                     self.down_seconds += _between(last, time)
                 self.launch = self.starting = time
-            case "lost":  # a lost worker starts anew, and sometimes all do
+            case "lost" | "restarted":  # a lost worker starts anew, and sometimes all do
                 self.starting = time
             case "started":
                 self._started(event)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from headway.state.run_directory import RunDirectory
 NAME = "owner.json"
 EACH_SECONDS = 20.0
 FRESH_SECONDS = 100.0
+OWNER_SECONDS, LOOK_SECONDS = 180.0, 2.0
+"""Longest wait for another launcher of the run to end, and between two looks."""
 BOOT_ID, PROCESSES = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
 
 
@@ -120,6 +123,22 @@ def require_alone(directory: RunDirectory, clock: Clock, otherwise: str) -> None
         f"showed that {seconds:.0f} s ago",
         f"stop it there; if that machine is gone, {otherwise}",
     )
+
+
+def wait_until_alone(
+    directory: RunDirectory, clock: Clock, launch: str, say: Callable[[str], None]
+) -> None:
+    """Wait until nobody but this launch shows that it trains the run: a launcher that has ended by
+    force did so a moment ago."""
+    deadline, said = clock.monotonic() + OWNER_SECONDS, False
+    while (found := alive_elsewhere(directory, clock, launch)) is not None:
+        words = f"the run is still being trained on {found.machine} (process {found.pid})"
+        if clock.monotonic() > deadline:
+            raise StillRunning(words, "stop it there; this is tried again")
+        if not said:
+            said = True
+            say(f"{words}: waiting for it to end")
+        clock.sleep(LOOK_SECONDS)
 
 
 def _boot() -> str:

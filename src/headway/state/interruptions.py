@@ -40,7 +40,7 @@ class InterruptionCount:
     def add(self, event: Record) -> bool:
         """Return whether this event ends an interruption."""
         name, is_one = event["event"], False
-        if name == "lost":
+        if name in ("lost", "restarted"):
             self.is_lost = True
         elif name in ("scaled", "left", "gave_back"):
             self.is_planned = True
@@ -99,6 +99,9 @@ class _Reader:
                         before = max(last_sign, self._last_time(time))
                         yield Pause("down", before, time, end, self._step_at(time))
                     begun, end = ("start", time, "start"), "ended without a record"
+                case "restarted":
+                    before = max(last_sign or time, self._last_time(time))
+                    begun = ("restart", before, f"restarted by {event['launcher']}")
                 case "lost" | "left" if begun is None:
                     who = f"node {event['node']}"
                     is_lost = event["event"] == "lost"

@@ -26,6 +26,7 @@
     work/, scratch/     of a script on this machine: copies of the code, $HEADWAY_SCRATCH
     lock                held while the run is running
     wanted-nodes        number of nodes that `headway scale` has requested
+    wanted-stop         the start that `headway stop` ends, if another launcher has begun it
 
 In an object store the .jsonl files are folders of numbered segments, and files that only this
 machine needs (lock, wanted-nodes, logs, tensorboard) are in a folder of the user's cache.
@@ -66,6 +67,7 @@ MODEL = "model"
 OUTPUT = "output"
 """Of a script: its own, never touched by Headway."""
 WANTED_NODES = "wanted-nodes"
+WANTED_STOP = "wanted-stop"
 GIVEN_SPEC = "HEADWAY_SPEC"
 
 
@@ -215,6 +217,22 @@ class RunDirectory:
 
     def forget_wanted_nodes(self) -> None:
         (self.local / WANTED_NODES).unlink(missing_ok=True)
+
+    def want_stop(self, launch: str) -> None:
+        """Requests that a start save and end; its rank 0 looks, on whatever machine."""
+        self.store.write(WANTED_STOP, launch.encode())
+
+    def is_stop_wanted(self, launch: str) -> bool:
+        """False while the store cannot be reached."""
+        try:
+            return self.store.read(WANTED_STOP).decode() == launch
+        except OSError:
+            return False
+
+    def forget_wanted_stop(self) -> None:
+        """A later start may have the same name."""
+        with suppress(OSError):
+            self.store.remove(WANTED_STOP)
 
     @contextmanager
     def held(self) -> Iterator[int]:

@@ -202,7 +202,7 @@ def _state(events: list[Record], is_alive: bool) -> State:
             return ENDS[name]
         if name == "started":
             return "running" if is_alive else "lost"
-        if name in ("launched", "tries_again"):
+        if name in ("launched", "restarted", "tries_again"):
             break
     return "starting" if is_alive else "lost"
 
@@ -240,6 +240,12 @@ def _changes(events: list[Record]) -> list[MembershipChange]:
     return [
         MembershipChange(**{key: event[key] for key in keys}) for event in changed[-SHOWN_CHANGES:]
     ]
+
+
+def other_launcher(directory: RunDirectory) -> str | None:
+    """The launcher that has started the run last, if it is not Headway's."""
+    launched = newest_event(directory.history(), "launched")
+    return None if launched is None else launched.get("launcher")
 
 
 def newest_event(events: Sequence[Record], *names: str) -> Record | None:

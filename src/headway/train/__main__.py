@@ -1,4 +1,5 @@
-"""A worker process: `python -m headway.train RUN_DIRECTORY`, started by a launcher.
+"""A worker process, `python -m headway.train`, started by a launcher: by Headway's own as is said
+here, by any other as `headway.train.other_launcher` says.
 
 The contract with the launcher: the variables below; signals; and the exit codes of
 `headway.errors.Exit`.
@@ -26,73 +27,85 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from pathlib import Path
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headway.clock import SystemClock
-from headway.errors import Exit, HeadwayError, PeerLost
+from headway.errors import Exit, HeadwayError, PeerLost, Stopped
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import SessionError
-from headway.spec.resolve import Resolved
-from headway.state.run_directory import worker_spec
+from headway.state.run_directory import GIVEN_SPEC
+from headway.train.start import own_start
+from headway.train.stop_request import StopRequest
 from headway.train.worker_log import log_exit_reason, log_line
 from headway.train.worker_session import open_session
 
 if TYPE_CHECKING:
     import torch
 
+    from headway.spec.resolve import Resolved
     from headway.train.restart import RestartWorlds
-    from headway.train.stop_request import StopRequest
+    from headway.train.start import Start
     from headway.train.worker_run import WorkerRun
     from headway.train.world import RankPlacement, World, WorldSource
 
 
 def main(arguments: list[str]) -> int:
     clock = SystemClock()
-    began = clock.monotonic()
-    resolved = worker_spec()
-    rank = int(os.environ["HEADWAY_RANK"])
-    # Before the imports, so that it is kept alive during them.
-    session = open_session()
-
-    from headway.train.stop_request import StopRequest
-
-    # Before the imports below, which take seconds: a request to stop that early is not lost.
+    is_ours = GIVEN_SPEC in os.environ
+    # Before the imports, which take seconds: it is kept alive during them, and a request to stop
+    # that early is not lost.
+    session = open_session() if is_ours else None
     stop = StopRequest(is_live=session is not None)
     stop.listen()
-    stop.follow(sys.stdin.buffer)
-
-    import torch
-
-    from headway.train.loop import train
-    from headway.train.worker_run import open_run
-
-    import_seconds = clock.monotonic() - began
-    torch.set_num_threads(resolved.threads)
+    if is_ours:
+        stop.follow(sys.stdin.buffer)
+    else:
+        stop.follow_parent()
+    held = ExitStack()
+    start: Start | None = None
     run: WorkerRun | None = None
     restart: RestartWorlds | None = None
     try:
+        began = clock.monotonic()
+        if is_ours:
+            start = own_start()
+        else:
+            from headway.train.other_launcher import started_by_other
+
+            start = started_by_other(arguments, clock, stop, held)  # COLLECTIVE
+            began = clock.monotonic()
+        resolved = start.resolved
+
+        import torch
+
+        from headway.train.loop import train
+        from headway.train.worker_run import open_run
+
+        import_seconds = clock.monotonic() - began
+        torch.set_num_threads(resolved.threads)
         if session is not None and not resolved.is_live:
             from headway.train.restart import RestartWorlds
 
             restart = RestartWorlds(session, stop)
-        placement, worlds = _placement(resolved, rank, session, stop, restart)
+        placement, worlds = _placement(start, session, stop, restart, is_ours)
 
         def on_hang(times: int) -> None:
+            assert start is not None
             if times == 1 and run is not None:
-                note_stuck(run, *divmod(rank, resolved.ranks_per_node), session)
+                note_stuck(run, *divmod(start.rank, resolved.ranks_per_node), session)
             worlds.report_hang(times)
 
         run = open_run(
             resolved,
             placement,
-            worker_number=rank,
-            launch=os.environ["HEADWAY_LAUNCH"],
+            worker_number=start.rank,
+            launch=start.launch,
             stop=stop,
             clock=clock,
             import_seconds=import_seconds,
             on_hang=on_hang,
-            steps_file=_steps_file(),
+            steps_file=start.steps_file,
         )
         code = exit_code_of(train(run, worlds), worlds)
         worlds.close("done")
@@ -101,15 +114,19 @@ def main(arguments: list[str]) -> int:
         if isinstance(error, PeerLost) and restart is not None:
             restart.wait_for_decision()
         log_exit_reason(str(error))
+        if start is not None and not isinstance(error, Stopped):
+            start.note_failure(None if isinstance(error, PeerLost) else str(error))
         return error.exit_code
     # Logged here: torch's own hook garbles tracebacks. The user's code may call sys.exit.
     except (Exception, SystemExit) as error:  # noqa: BLE001
-        return _failed(error, resolved, run, restart)
+        return _failed(error, start, run, restart)
+    finally:
+        held.close()
 
 
 def _failed(
     error: BaseException,
-    resolved: Resolved,
+    start: Start | None,
     run: WorkerRun | None,
     restart: RestartWorlds | None,
 ) -> Exit:
@@ -129,21 +146,32 @@ def _failed(
         if restart is not None:
             restart.wait_for_decision()
         log_exit_reason(traceback.format_exc())
+        if start is not None:
+            start.note_failure(None)
         return Exit.PEER_LOST
-    known = (
-        out_of_memory(error, resolved, step)
-        or missing_compiler(error)
-        or own_code_error(error, resolved, step, run.training.feed.set.vocab_size if run else None)
-    )
+    known = None
+    if start is not None:
+        known = (
+            out_of_memory(error, start.resolved, step)
+            or missing_compiler(error)
+            or own_code_error(
+                error, start.resolved, step, run.training.feed.set.vocab_size if run else None
+            )
+        )
     if known is not None:
         log_line(traceback.format_exc())
-    log_exit_reason(str(known) if known is not None else traceback.format_exc())
+    words = str(known) if known is not None else traceback.format_exc()
+    log_exit_reason(words)
+    if start is not None:
+        start.note_failure(words)
     return Exit.RUN_FAILED
 
 
 def exit_code_of(code: Exit, worlds: WorldSource) -> Exit:
     """After training: a run that is finished needs no successor of this worker."""
-    return code if code == Exit.DONE else worlds.exit_code or code
+    if code == Exit.DONE or worlds.exit_code is None:
+        return code
+    return worlds.exit_code
 
 
 def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | None) -> None:
@@ -160,27 +188,22 @@ def note_stuck(run: WorkerRun, node: int, local_rank: int, session: Session | No
     )
 
 
-def _steps_file() -> Path | None:
-    path = os.environ.get("HEADWAY_STEPS")
-    return None if path is None else Path(path)
-
-
 def _placement(
-    resolved: Resolved,
-    rank: int,
+    start: Start,
     session: Session | None,
     stop: StopRequest,
     restart: RestartWorlds | None = None,
+    is_ours: bool = True,
 ) -> tuple[RankPlacement, WorldSource]:
     """This worker's device and position, and the source of its worlds. COLLECTIVE, unless it is
-    alone."""
+    alone. `is_ours`: Headway's own launcher has started it."""
     from headway.train.device import device_of
     from headway.train.live import LiveWorlds
     from headway.train.precision import require_precision
-    from headway.train.world import OneWorld, form_world, live_placement
+    from headway.train.world import OneWorld, WorldOfLauncher, form_world, live_placement
 
-    store, ranks = os.environ.get("HEADWAY_STORE"), resolved.ranks_per_node
-    device = device_of(resolved, int(os.environ["HEADWAY_DEVICE"]))
+    resolved, ranks = start.resolved, start.resolved.ranks_per_node
+    device = device_of(resolved, start.device)
     require_precision(resolved.run.precision, device)
     if restart is not None:
         world = _form_over_session(resolved, device, restart)
@@ -188,23 +211,24 @@ def _placement(
         return world.placement, restart
     if session is not None:
         placement = live_placement(
-            local_rank=rank % ranks,
+            local_rank=start.rank % ranks,
             domain_size=ranks,
             device=device,
-            store=Path(store) if store else None,
+            store=start.store,
         )
         return placement, LiveWorlds(session, placement, stop)
-    assert store is not None
+    assert start.store is not None
+    assert start.generation is not None
     world = form_world(
-        rank=rank,
+        rank=start.rank,
         nodes=resolved.nodes,
         ranks_per_node=ranks,
         device=device,
         copy_nodes=resolved.copy_nodes,
-        store=Path(store),
-        generation=int(os.environ["HEADWAY_GENERATION"]),
+        store=start.store,
+        generation=start.generation,
     )
-    return world.placement, OneWorld(world)
+    return world.placement, OneWorld(world) if is_ours else WorldOfLauncher(world, stop)
 
 
 def _form_over_session(resolved: Resolved, device: torch.device, restart: RestartWorlds) -> World:

@@ -24,6 +24,7 @@ from headway.plan.batch_division import MicroBatchShare, share_of
 from headway.train.collectives import GroupMonitor, WorkerGroup, forming_group
 from headway.train.device import backends_of, connected_device
 from headway.train.domain_group import DomainGroup
+from headway.train.stop_request import StopRequest
 
 # A dead peer closes its connections and is noticed at once, and the launcher stops the others; this
 # bounds the wait for one that is alive but stuck. Compiling a large model takes minutes.
@@ -272,6 +273,18 @@ class OneWorld:
             dist.destroy_process_group()
 
 
+class WorldOfLauncher(OneWorld):
+    """The only world of a worker that another launcher starts again unless it exits with 0."""
+
+    def __init__(self, world: World, stop: StopRequest) -> None:
+        super().__init__(world)
+        self._stop = stop
+
+    def finish(self, world: World) -> None:
+        if world.any(self._stop.is_for_good):
+            self.exit_code = Exit.DONE
+
+
 def form_world(
     *,
     rank: int,
@@ -322,7 +335,7 @@ def form_world(
 
 
 def live_placement(
-    *, local_rank: int, domain_size: int, device: torch.device, store: Path | None
+    *, local_rank: int, domain_size: int, device: torch.device, store: Path | Store | None
 ) -> RankPlacement:
     """COLLECTIVE in the domain, if it has several ranks: the model is sharded over them, and they
     rendezvous at the file `store`. Their group lasts as long as their processes; the other domains
@@ -330,7 +343,7 @@ def live_placement(
     if store is None:
         return RankPlacement(device)
     with forming_group():
-        rendezvous = FileStore(str(store), domain_size)
+        rendezvous = store if isinstance(store, Store) else FileStore(str(store), domain_size)
         rendezvous.set_timeout(FORM_TIMEOUT)
         dist.init_process_group(
             backends_of(device),

@@ -20,7 +20,7 @@ from support.in_process import Headway
 SURFACE = {
     "headway": ["--version", "--install-completion", "--show-completion"],
     "init": ["PRESET", "FOLDER", "--list"],
-    "check": ["RUN_FILE", "--on", "--set", "--code", "--json"],
+    "check": ["RUN_FILE", "--on", "--set", "--code", "--launcher", "--json"],
     "plan": [
         "RUN",
         "--on",

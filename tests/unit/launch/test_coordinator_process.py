@@ -136,7 +136,7 @@ def test_one_that_is_prepared_touches_nothing_before_it_acts(
 
 def test_one_that_was_prepared_and_is_not_needed_ends(tmp_path: Path, clock: Patient) -> None:
     with make(tmp_path, clock).prepare():
-        assert len(processes()) == 1
+        process()
     assert processes() == []
     assert not (tmp_path / "members").exists()
 

@@ -26,13 +26,13 @@ from headway.launch.packages import (
     python_on,
     require_worker,
     unpack_packages,
-    with_packages,
 )
 from headway.launch.requirements_file import RequirementsRefused, read_requirements
 from headway.spec.pod_config import PodConfig
 from headway.spec.resolve import WorkerPython
 from headway.spec.target_file import Target
 from headway.state.file_listing import listing_of
+from headway.worker_environment import with_packages
 from support.clock import Patient
 from support.wheels import resolve_offline, write_wheel
 

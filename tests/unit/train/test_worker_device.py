@@ -9,6 +9,7 @@ from headway.errors import BadInput
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.train.__main__ import _placement
+from headway.train.start import Start
 from headway.train.stop_request import StopRequest
 
 
@@ -17,7 +18,7 @@ from headway.train.stop_request import StopRequest
 @pytest.mark.parametrize("shard", ["none", "node"])
 @pytest.mark.parametrize("asked", [None, "H100:2"])
 def test_a_worker_on_a_machine_without_a_driver_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: str, asked: str | None
+    tmp_path: Path, shard: str, asked: str | None
 ) -> None:
     """Before it meets the others: a pod may have been given a machine without its devices."""
     (tmp_path / "run.yaml").write_text("version: 1\nextends: gpt2-small\ndata: {train: prepared}\n")
@@ -30,11 +31,9 @@ def test_a_worker_on_a_machine_without_a_driver_says_so(
         train_set="prepared",
         validation_sets={},
     )
-    monkeypatch.setenv("HEADWAY_STORE", str(tmp_path / "store"))
-    monkeypatch.setenv("HEADWAY_DEVICE", "1")
-    monkeypatch.setenv("HEADWAY_GENERATION", "1")
+    start = Start(resolved, 1, 1, "launch", generation=1, store=tmp_path / "store")
     with pytest.raises(BadInput) as caught:
-        _placement(resolved, 1, None, StopRequest(is_live=False))
+        _placement(start, None, StopRequest(is_live=False))
     assert str(caught.value) == (
         f"{asked or 'GPU'} requested, but torch sees no GPU\n"
         "hint: to run it on the CPU: --set resources.accelerators=cpu:1"

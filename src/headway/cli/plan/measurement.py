@@ -161,7 +161,7 @@ def _random_set(folder: Path, workload: Workload, run: RunFile) -> str:
 def _environment(resolved: Resolved) -> dict[str, str]:
     """As `headway run` gives it to workers here."""
     from headway.launch.local_run import LOOPBACK
-    from headway.launch.supervise import DEFAULTS, NCCL_DEFAULTS, allocator_defaults
+    from headway.worker_environment import DEFAULTS, NCCL_DEFAULTS, allocator_defaults
 
     return {**DEFAULTS, **NCCL_DEFAULTS, **LOOPBACK, **allocator_defaults(resolved.device)}
 
