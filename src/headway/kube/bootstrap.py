@@ -358,7 +358,7 @@ def start(folder: str, *command: str) -> None:
 
 def refuse(version: str, lacking: list[str]) -> int:
     say(f"error: Headway {version} cannot run in this image: {'; '.join(lacking)}")
-    say("hint: name an image with what is needed in the target: docker/ has Dockerfiles of such")
+    say("hint: headway image build --push REGISTRY/NAME --on TARGET builds one that has it")
     return BAD_INPUT
 
 
