@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 app = plain_app(
     help="Build an image for workers, push it, and write it into a target.", no_args_is_help=True
 )
-NOT_YET = "image@sha256:" + "0" * 64
 
 
 @app.callback()
@@ -68,11 +67,12 @@ def build(
     from headway.kube.images import stock_images
     from headway.launch.image_builder import ImageBuilder
     from headway.spec.load import load_target
+    from headway.spec.target_text import require_writable
 
     address = _address(push)
     found = load_target(on, Path.cwd()) if on is not None else None
     if found is not None:
-        _text_with(found, NOT_YET)  # refused before the build takes its time
+        require_writable(_file(found), found.name)  # before the build takes its time
     target, stock = found.target if found else None, stock_images()
     program = ImageBuilder(builder)
     files = build_context(
@@ -122,13 +122,6 @@ def _platform(target: Target | None) -> str:
 
 def _file(found: LoadedTarget) -> Path:
     return Path(found.mark(()).file)
-
-
-def _text_with(found: LoadedTarget, image: str) -> str:
-    from headway.spec.target_text import with_image
-
-    file = _file(found)
-    return with_image(file.read_text("utf-8"), found.name, image, file)
 
 
 def _write(found: LoadedTarget, image: str) -> None:

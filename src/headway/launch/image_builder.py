@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from headway.errors import BadInput, HeadwayError
 
 BUILDERS = ("docker", "podman", "buildah")
+STDERR = 2
+"""File descriptor: stdout is for the digest."""
 
 
 class ImageBuilder:
@@ -58,7 +59,7 @@ class ImageBuilder:
         ended = subprocess.run(
             [self.program, *arguments],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE if is_read else sys.stderr.fileno(),
+            stdout=subprocess.PIPE if is_read else STDERR,
             text=True,
         )
         if ended.returncode:

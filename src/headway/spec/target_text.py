@@ -145,9 +145,14 @@ def with_image(text: str, name: str, image: str, file: Path) -> str:
         raise SpecError(
             f"{name} is not written as a block of lines, and is left as it is",
             str(key),
-            f"write in its place: image: {image}",
+            "write in its place: image: ADDRESS@sha256:DIGEST",
         )
     return changed
+
+
+def require_writable(file: Path, name: str) -> None:
+    """Raise what `write_image` would."""
+    with_image(file.read_text("utf-8"), name, "image@sha256:" + "0" * 64, file)
 
 
 def write_image(file: Path, name: str, image: str) -> None:
