@@ -60,7 +60,9 @@ def own_core(folder: Path) -> Path:
 
 
 def test_the_pods_of_a_target_without_an_image(own_core: Path, render: Any) -> None:
-    pods = [one["spec"]["template"]["spec"] for one in render() if "template" in one["spec"]]
+    pods = [
+        one["spec"]["template"]["spec"] for one in render() if "template" in one.get("spec", {})
+    ]
     workers, coordinator = sorted(pods, key=lambda pod: pod["containers"][0]["name"], reverse=True)
     assert workers["containers"][0]["image"] == STOCK.pytorch
     assert [one["name"] for one in workers["initContainers"]] == ["bootstrap"]
