@@ -22,9 +22,8 @@ BUILD = ("image", "build", "--push", NAME)
 PROGRAM = """\
 #!/bin/sh
 echo "${0##*/} $*" >> {folder}/asked
-echo "words of the builder"
 case "$1" in
-  build) for last; do :; done; cp -r "$last" {folder}/context ;;
+  build) echo "words of the builder"; for last; do :; done; cp -r "$last" {folder}/context ;;
   push) exit_code={push}; [ "$2" = --digestfile ] && printf %s {digest} > "$3"; exit $exit_code ;;
   image) echo '{listed}' ;;
 esac

@@ -124,10 +124,12 @@ def test_a_release_that_names_its_core_is_the_headway_that_the_core_has(tmp_path
 
 
 def test_the_wheel_in_an_image_is_this_headway() -> None:
-    with ZipFile(BytesIO(headway_wheel())) as wheel:
+    content = BytesIO(headway_wheel())
+    with ZipFile(content) as wheel:
+        names = {*wheel.namelist()}
         found = PathDistribution(ZipPath(wheel, f"headway-{__version__}.dist-info/"))  # type: ignore[arg-type]
         recorded = {line.split(",")[0] for line in (found.read_text("RECORD") or "").splitlines()}
-        assert recorded == {*wheel.namelist()}
+        assert recorded == names
         assert found.version == __version__
         assert [one.name for one in found.entry_points] == ["headway"]
         assert wheel.read("headway/kube/images.py") == FILE.with_name("images.py").read_bytes()
