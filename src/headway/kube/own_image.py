@@ -34,7 +34,7 @@ BOOTSTRAP_RESOURCES = {"cpu": "250m", "memory": "256Mi"}
 """Less than a worker has, so that the pod needs no more because of it."""
 WHEELS_RESOURCES = {"cpu": "250m", "memory": "128Mi"}
 PACKAGES_BYTES = "1Gi"
-"""Limit of what is unpacked: 20 MB, 45 MB more to reach a bucket, and bytecode."""
+"""Limit of what is unpacked: 100 MB, 45 MB more to reach a bucket, and bytecode."""
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where Kubernetes mounts it into each container that has no mount there."""
 PROGRAM_FILE = f"{BOOTSTRAP_FOLDER}/{PROGRAM}"
