@@ -36,7 +36,8 @@ install: $(VENV)/.made   ## create .venv with all dependencies, from hashed requ
 lock:            ## update every pinned dependency and its hashes (requirements/*.txt), and the list of wheels that ship
 	$(COMPILE) --extra train --extra hub --extra h5 --extra s3 --extra gcs --extra requirements --extra wandb --group dev pyproject.toml -o requirements/all.txt
 	$(COMPILE) -c requirements/all.txt pyproject.toml -o requirements/base.txt
-	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml -o requirements/wheels.txt
+	$(COMPILE) -c requirements/all.txt --extra s3 pyproject.toml requirements/wheels.in --no-emit-package numpy -o requirements/wheels.txt
+	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs pyproject.toml requirements/wheels.in requirements/image.in -o src/headway/kube/image_requirements.txt
 	$(COMPILE) -c requirements/all.txt --extra s3 --extra gcs --group build pyproject.toml -o requirements/core.txt
 	$(BIN)/python docker/wheels.py lock $(VENV)/share/headway/wheels
 	$(COMPILE) -c requirements/all.txt bench/compare/requirements.in -o bench/compare/requirements.txt
