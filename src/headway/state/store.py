@@ -43,6 +43,8 @@ NUM_REQUESTS = 8
 NUM_LOCAL_READERS = 4
 PASSING_REFUSALS = ("RequestTimeTooSkewed", "ExpiredToken", "TokenRefreshRequired")
 """Codes of S3."""
+CONFLICT, CONFLICTS = "ConditionalRequestConflict", 3
+"""Code of S3 for a conditional write beside a deletion, to be sent again; how often."""
 LARGE_BYTES = 2**20
 """From which on a read is limited by more than its latency."""
 
@@ -137,14 +139,16 @@ class Store:
         """Writes a file that does not exist yet; else returns False and changes nothing."""
         if not self.is_local:
             try:
-                with _as_os_errors():
-                    self._remote.pipe_file(self._key(name), content, mode="create")
+                self._create_there(name, content)
             except OSError as error:
                 if not _is_taken(error):
                     raise
                 # The answer to a request can be lost, and the request retried: then the file that
                 # exists is our own.
-                return self.read(name) == content
+                try:
+                    return self.read(name) == content
+                except FileNotFoundError:  # deleted meanwhile
+                    return False
             return True
         with self._partial(name) as partial:
             with partial.open("wb") as file:
@@ -156,6 +160,16 @@ class Store:
                 return False
         _folder_to_disk(self.path(name).parent)
         return True
+
+    def _create_there(self, name: str, content: bytes) -> None:
+        for attempt in range(CONFLICTS + 1):
+            try:
+                with _as_os_errors():
+                    self._remote.pipe_file(self._key(name), content, mode="create")
+                return
+            except OSError as error:
+                if _code(error) != CONFLICT or attempt == CONFLICTS:
+                    raise
 
     @contextmanager
     def writing(self, name: str) -> Iterator[IO[bytes]]:

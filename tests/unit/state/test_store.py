@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
@@ -204,6 +205,44 @@ def test_a_store_that_does_not_say_which_condition_failed() -> None:
 
         s3.pipe_file = refuse  # type: ignore[method-assign, assignment]
         assert not store.create("x", b"ours")
+
+
+def test_a_file_that_is_deleted_while_another_is_made_in_its_place() -> None:
+    with fake_s3() as s3:
+        store = Store("s3://bucket/it")
+        store.write("x", b"theirs")
+        real = s3.pipe_file
+
+        def refuse(*_: object, **__: object) -> None:
+            store.remove("x")
+            raise OSError(errno.EINVAL, "no") from Refused()
+
+        s3.pipe_file = refuse  # type: ignore[method-assign, assignment]
+        assert not store.create("x", b"ours"), "somebody else had it, and it is gone"
+        s3.pipe_file = real  # type: ignore[method-assign]
+        assert store.create("x", b"ours")
+
+
+class Conflict(Exception):
+    response = {"Error": {"Code": "ConditionalRequestConflict", "Message": "try again"}}
+
+
+@pytest.mark.parametrize(("conflicts", "is_made"), [(3, True), (4, False)])
+def test_a_conditional_write_beside_a_deletion_is_sent_again(conflicts: int, is_made: bool) -> None:
+    with fake_s3() as s3:
+        store, real, answers = Store("s3://bucket/it"), s3.pipe_file, iter(range(conflicts))
+
+        def pipe_file(*arguments: Any, **options: Any) -> None:
+            if next(answers, None) is not None:
+                raise OSError(errno.EIO, "conflict") from Conflict()
+            real(*arguments, **options)
+
+        s3.pipe_file = pipe_file  # type: ignore[method-assign, assignment]
+        if is_made:
+            assert store.create("x", b"ours")
+        else:
+            with pytest.raises(OSError, match="conflict"):
+                store.create("x", b"ours")
 
 
 @pytest.mark.parametrize("module", ["botocore.exceptions", "aiohttp.client", "gcsfs.retry"])
