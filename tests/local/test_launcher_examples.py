@@ -1,0 +1,104 @@
+"""The examples of other launchers, as small as this machine: run, and disturbed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sysconfig
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+import pytest
+
+from bench.compare.environment import ENVIRONMENT
+from support.launched_run import LaunchedRun
+from support.slurm import Slurm, missing_programs
+from support.waiting import wait_for
+
+pytestmark = [
+    pytest.mark.local,
+    pytest.mark.timeout(400),
+    pytest.mark.long("needs launchers that Headway does not install, or waits for their timeouts"),
+]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "launchers"
+
+
+@pytest.fixture
+def run(tmp_path: Path, stream: dict[str, Path]) -> LaunchedRun:
+    return LaunchedRun(tmp_path, stream)
+
+
+def copied(name: str, run: LaunchedRun, changes: Mapping[str, str]) -> Path:
+    text = (EXAMPLES / name).read_text()
+    for old, new in changes.items():
+        assert old in text
+        text = text.replace(old, new)
+    copy = run.folder / name
+    copy.write_text(text)
+    return copy
+
+
+def test_slurm_requeues_the_job_of_a_lost_node(run: LaunchedRun, tmp_path: Path) -> None:
+    """Two of three nodes train; the power of one is cut, and the job begins again on the others."""
+    if os.geteuid() != 0 or missing_programs():
+        pytest.skip("needs root, and a Slurm: apt-get install slurm-wlm munge")
+    one_cpu = {"--ntasks-per-node=8": "--ntasks-per-node=1", "#SBATCH --gpus-per-node=8\n": ""}
+    script = copied("slurm.sbatch", run, one_cpu)
+    (tmp_path / "slurm").mkdir()
+    with Slurm(tmp_path / "slurm", nodes=3) as slurm:
+        job = slurm.submit(script.name, run.folder)
+        log = run.folder / f"slurm-{job}.out"
+        wait_for("step 40", lambda: run.step() >= 40, 90)
+        assert slurm.job(job)["NodeList"] == "n[1-2]"
+        slurm.cut_power("n2")
+
+        def has_ended() -> bool:
+            return slurm.job(job)["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+
+        wait_for("the job to end", has_ended, 240)
+        facts = slurm.job(job)
+        words = log.read_text()
+    assert (facts["JobState"], facts["NodeList"]) == ("COMPLETED", "n[1,3]"), words
+    assert facts["Restarts"] == "1", facts
+    run.require_finished()
+
+
+def test_ray_restarts_all_after_a_lost_worker(run: LaunchedRun, tmp_path: Path) -> None:
+    """In the environment of bench/compare, beside which Headway's packages are found."""
+    python = ENVIRONMENT / "bin/python"
+    if not python.exists():
+        pytest.skip(f"needs Ray in {ENVIRONMENT}: make bench-compare makes it")
+    copied("ray_train.py", run, {"num_workers=16, use_gpu=True": "num_workers=2"})
+    log = run.folder / "ray.log"
+    places = [str(ROOT / "src"), sysconfig.get_path("purelib")]
+    with log.open("w") as output:
+        driver = subprocess.Popen(
+            [python, "ray_train.py"],
+            cwd=run.folder,
+            env={**os.environ, "PYTHONPATH": ":".join(places), "RAY_TMPDIR": str(tmp_path)},
+            stdout=output,
+            stderr=output,
+        )
+    try:
+        wait_for("step 40", lambda: run.step() >= 40, 120)
+        os.kill(trainers(run.folder)[-1], signal.SIGKILL)
+        assert driver.wait(240) == 0, log.read_text()
+    finally:
+        driver.kill()
+    events = [event["event"] for event in run.directory.history()]
+    assert events.count("launched") == 2, events
+    run.require_finished()
+
+
+def trainers(folder: Path) -> list[int]:
+    """Processes that train in this folder."""
+    found = psutil.process_iter(["cmdline", "cwd"])
+    return [
+        one.pid
+        for one in found
+        if "headway.train" in (one.info["cmdline"] or ()) and one.info["cwd"] == str(folder)
+    ]
