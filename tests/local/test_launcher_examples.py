@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sysconfig
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.local,
-    pytest.mark.timeout(400),
+    pytest.mark.timeout(700),
     pytest.mark.long("needs launchers that Headway does not install, or waits for their timeouts"),
 ]
 
@@ -75,20 +76,28 @@ def test_ray_restarts_all_after_a_lost_worker(run: LaunchedRun, tmp_path: Path) 
     copied("ray_train.py", run, {"num_workers=16, use_gpu=True": "num_workers=2"})
     log = run.folder / "ray.log"
     places = [str(ROOT / "src"), sysconfig.get_path("purelib")]
-    with log.open("w") as output:
+    sockets = tempfile.TemporaryDirectory(prefix="ray-")  # a path that is short enough for them
+    with sockets as short, log.open("w") as output:
         driver = subprocess.Popen(
             [python, "ray_train.py"],
             cwd=run.folder,
-            env={**os.environ, "PYTHONPATH": ":".join(places), "RAY_TMPDIR": str(tmp_path)},
+            env={
+                **os.environ,
+                "PYTHONPATH": ":".join(places),
+                "RAY_TMPDIR": short,
+                "RAY_AUTH_MODE": "disabled",
+                "HOME": str(tmp_path),
+            },
             stdout=output,
             stderr=output,
         )
-    try:
-        wait_for("step 40", lambda: run.step() >= 40, 120)
-        os.kill(trainers(run.folder)[-1], signal.SIGKILL)
-        assert driver.wait(240) == 0, log.read_text()
-    finally:
-        driver.kill()
+        try:
+            wait_for("step 40", lambda: run.step() >= 40 or driver.poll() is not None, 240)
+            os.kill(trainers(run.folder)[-1], signal.SIGKILL)
+            assert driver.wait(240) == 0, log.read_text()
+        finally:
+            driver.terminate()
+            driver.wait(60)
     events = [event["event"] for event in run.directory.history()]
     assert events.count("launched") == 2, events
     run.require_finished()

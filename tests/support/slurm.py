@@ -1,5 +1,5 @@
-"""A real Slurm on this machine: a controller and nodes, each in namespaces of its own, so that a node
-can lose its power. Needs root, and the Debian packages slurm-wlm and munge."""
+"""A real Slurm on this machine: a controller and nodes, each in namespaces of its own, so that a
+node can lose its power. Needs root, and the Debian packages slurm-wlm and munge."""
 
 from __future__ import annotations
 
