@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import socket
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Mapping
@@ -101,6 +104,65 @@ def test_ray_restarts_all_after_a_lost_worker(run: LaunchedRun, tmp_path: Path) 
     events = [event["event"] for event in run.directory.history()]
     assert events.count("launched") == 2, events
     run.require_finished()
+
+
+def test_torchrun_starts_again_after_the_host_of_its_rendezvous(run: LaunchedRun) -> None:
+    """On two machines, which both are this one. The agent that hosts the rendezvous is killed."""
+    port = str(free_port())
+    script = copied("torchrun.sh", run, {"--nproc-per-node=8": "--nproc-per-node=1", "29400": port})
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    environment["TORCHELASTIC_ERROR_FILE"] = str(run.folder / "error.json")
+    machines: list[subprocess.Popen[bytes]] = []
+    with (run.folder / "torchrun.log").open("w") as log:
+        for _ in range(2):
+            machines.append(
+                subprocess.Popen(
+                    ["sh", script.name, "localhost"],
+                    cwd=run.folder,
+                    env=environment,
+                    stdout=log,
+                    stderr=log,
+                )
+            )
+            wait_for("the rendezvous", lambda: is_open(port), 90)
+        wait_for("step 40", lambda: run.step() >= 40, 240)
+        (agent,) = psutil.Process(machines[0].pid).children()
+        agent.kill()
+        codes = [machine.wait(400) for machine in machines]
+    assert codes == [0, 0], (run.folder / "torchrun.log").read_text()
+    run.require_finished()
+
+
+def is_open(port: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(port))) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        number: int = probe.getsockname()[1]
+        return number
+
+
+def test_skypilot_reads_its_task(tmp_path: Path) -> None:
+    """By SkyPilot's own loader."""
+    python = os.environ.get("HEADWAY_TEST_SKYPILOT")
+    if python is None:
+        pytest.skip("needs HEADWAY_TEST_SKYPILOT: the Python of an environment with skypilot")
+    shutil.copy(EXAMPLES / "skypilot.yaml", tmp_path)
+    asked = subprocess.run([python, "-c", READ_TASK], cwd=tmp_path, capture_output=True, text=True)
+    assert asked.returncode == 0, asked.stderr
+    assert asked.stdout.splitlines()[-1] == "2 {'H100': 8} True 100"
+
+
+READ_TASK = """
+import sky
+task = sky.Task.from_yaml("skypilot.yaml")
+(resources,) = task.resources
+restarts = resources.job_recovery["max_restarts_on_errors"]
+print(task.num_nodes, resources.accelerators, resources.use_spot, restarts)
+"""
 
 
 def trainers(folder: Path) -> list[int]:
