@@ -23,7 +23,7 @@ from support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.local,
-    pytest.mark.timeout(700),
+    pytest.mark.timeout(900),
     pytest.mark.long("needs launchers that Headway does not install, or waits for their timeouts"),
 ]
 
@@ -95,9 +95,9 @@ def test_ray_restarts_all_after_a_lost_worker(run: LaunchedRun, tmp_path: Path) 
             stderr=output,
         )
         try:
-            wait_for("step 40", lambda: run.step() >= 40 or driver.poll() is not None, 240)
+            wait_for("step 40", lambda: run.step() >= 40 or driver.poll() is not None, 400)
             os.kill(trainers(run.folder)[-1], signal.SIGKILL)
-            assert driver.wait(240) == 0, log.read_text()
+            assert driver.wait(400) == 0, log.read_text()
         finally:
             driver.terminate()
             driver.wait(60)

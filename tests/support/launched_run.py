@@ -12,7 +12,7 @@ from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 from support.workers import TEN_STEPS, resolved_run, train
 
-STEPS = 600
+STEPS = 300
 RUN_FILE = (
     TEN_STEPS.replace("train_for: 10 steps", f"train_for: {STEPS} steps")
     .replace("every: 5 steps", "every: 20 steps")

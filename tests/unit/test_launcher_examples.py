@@ -25,7 +25,7 @@ RESTARTS = {
 @pytest.mark.parametrize("name", RESTARTS)
 def test_it_trains_the_run_file_and_restarts_what_is_lost(name: str) -> None:
     text = (EXAMPLES / name).read_text()
-    words = " ".join(re.findall(r"[\w.-]+", text))
+    words = " ".join(re.findall(r"-{0,2}\w[\w.-]*", text))
     assert "-m headway.train run.yaml" in words
     assert [part for part in RESTARTS[name] if part not in text] == []
 
