@@ -10,13 +10,15 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
 import pytest
 
 from bench.compare.environment import ENVIRONMENT
+from headway.state.ledger import verify_ledger
+from support.commands import headway
 from support.launched_run import LaunchedRun
 from support.slurm import Slurm, missing_programs
 from support.waiting import wait_for
@@ -46,29 +48,54 @@ def copied(name: str, run: LaunchedRun, changes: Mapping[str, str]) -> Path:
     return copy
 
 
-def test_slurm_requeues_the_job_of_a_lost_node(run: LaunchedRun, tmp_path: Path) -> None:
-    """Two of three nodes train; the power of one is cut, and the job begins again on the others."""
+@pytest.fixture
+def slurm(tmp_path: Path) -> Iterator[Slurm]:
     if os.geteuid() != 0 or missing_programs():
         pytest.skip("needs root, and a Slurm: apt-get install slurm-wlm munge")
-    one_cpu = {"--ntasks-per-node=8": "--ntasks-per-node=1", "#SBATCH --gpus-per-node=8\n": ""}
-    script = copied("slurm.sbatch", run, one_cpu)
     (tmp_path / "slurm").mkdir()
-    with Slurm(tmp_path / "slurm", nodes=3) as slurm:
-        job = slurm.submit(script.name, run.folder)
-        log = run.folder / f"slurm-{job}.out"
-        wait_for("step 40", lambda: run.step() >= 40, 90)
-        assert slurm.job(job)["NodeList"] == "n[1-2]"
-        slurm.cut_power("n2")
+    with Slurm(tmp_path / "slurm", nodes=3) as made:
+        yield made
 
-        def has_ended() -> bool:
-            return slurm.job(job)["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
 
-        wait_for("the job to end", has_ended, 240)
-        facts = slurm.job(job)
-        words = log.read_text()
+ONE_CPU = {"--ntasks-per-node=8": "--ntasks-per-node=1", "#SBATCH --gpus-per-node=8\n": ""}
+
+
+def wait_for_end(slurm: Slurm, job: str) -> None:
+    def has_ended() -> bool:
+        return slurm.job(job)["JobState"] in ("COMPLETED", "FAILED", "NODE_FAIL", "TIMEOUT")
+
+    wait_for("the job to end", has_ended, 300)
+
+
+def test_slurm_requeues_the_job_of_a_lost_node(run: LaunchedRun, slurm: Slurm) -> None:
+    """Two of three nodes train; the power of one is cut, and the job begins again on the others."""
+    script = copied("slurm.sbatch", run, ONE_CPU)
+    job = slurm.submit(script.name, run.folder)
+    wait_for("step 40", lambda: run.step() >= 40, 240)
+    assert slurm.job(job)["NodeList"] == "n[1-2]"
+    slurm.cut_power("n2")
+    wait_for_end(slurm, job)
+    facts, words = slurm.job(job), (run.folder / f"slurm-{job}.out").read_text()
     assert (facts["JobState"], facts["NodeList"]) == ("COMPLETED", "n[1,3]"), words
     assert facts["Restarts"] == "1", facts
     run.require_finished()
+
+
+def test_slurm_requeues_the_job_when_its_time_is_up(run: LaunchedRun, slurm: Slurm) -> None:
+    """The workers save before that; and a stop that is asked for ends the job."""
+    run.go_on()
+    times = {"24:00:00": "00:04:00", "TERM@300": "TERM@60"}
+    script = copied("slurm.sbatch", run, ONE_CPU | times)
+    job = slurm.submit(script.name, run.folder)
+    log = run.folder / f"slurm-{job}.out"
+    wait_for("the job's second turn", lambda: slurm.job(job)["Restarts"] == "1", 300)
+    saved = run.directory.history()[-1]
+    assert saved["event"] == "stopped", (saved, log.read_text())
+    wait_for("steps in it", lambda: run.step() >= saved["step"] + 20, 240)
+    headway("stop", "it", folder=run.folder)
+    wait_for_end(slurm, job)
+    assert slurm.job(job)["JobState"] == "COMPLETED", log.read_text()
+    assert verify_ledger(run.directory.ledger.read()[0]).breach is None
 
 
 def test_ray_restarts_all_after_a_lost_worker(run: LaunchedRun, tmp_path: Path) -> None:

@@ -31,6 +31,11 @@ class LaunchedRun:
         self.undisturbed = train(resolved_run(alone, sets))
         self.location = self.folder / "runs/it"
 
+    def go_on(self) -> None:
+        """Makes it a run that ends only when it is stopped."""
+        file = self.folder / "run.yaml"
+        file.write_text(file.read_text().replace(f"{STEPS} steps", "1000000 steps"))
+
     @property
     def directory(self) -> RunDirectory:
         return RunDirectory.open(self.location)
