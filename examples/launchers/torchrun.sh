@@ -4,7 +4,7 @@
 headway check --launcher run.yaml || exit
 trap 'exit 1' INT TERM
 until torchrun --nnodes=1:2 --nproc-per-node=8 --max-restarts=100 \
-  --rdzv-backend=c10d --rdzv-endpoint="$1:29400" --rdzv-id=run \
+  --rdzv-backend=c10d --rdzv-endpoint="$1:29400" --rdzv-id="$1" \
   -m headway.train run.yaml
 do
   sleep 10

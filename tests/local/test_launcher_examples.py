@@ -67,16 +67,20 @@ def wait_for_end(slurm: Slurm, job: str) -> None:
     wait_for("the job to end", has_ended, 300)
 
 
-def test_slurm_requeues_the_job_of_a_lost_node(run: LaunchedRun, slurm: Slurm) -> None:
-    """Two of three nodes train; the power of one is cut, and the job begins again on the others."""
+@pytest.mark.parametrize(("lost", "left"), [("n1", "n[2-3]"), ("n2", "n[1,3]")])
+def test_slurm_requeues_the_job_of_a_lost_node(
+    run: LaunchedRun, slurm: Slurm, lost: str, left: str
+) -> None:
+    """Two of three nodes train; the power of one is cut, and the job begins again on the others.
+    The first has the job's script and rank 0."""
     script = copied("slurm.sbatch", run, ONE_CPU)
     job = slurm.submit(script.name, run.folder)
     wait_for("step 40", lambda: run.step() >= 40, 240)
     assert slurm.job(job)["NodeList"] == "n[1-2]"
-    slurm.cut_power("n2")
+    slurm.cut_power(lost)
     wait_for_end(slurm, job)
     facts, words = slurm.job(job), (run.folder / f"slurm-{job}.out").read_text()
-    assert (facts["JobState"], facts["NodeList"]) == ("COMPLETED", "n[1,3]"), words
+    assert (facts["JobState"], facts["NodeList"]) == ("COMPLETED", left), words
     assert facts["Restarts"] == "1", facts
     run.require_finished()
 
