@@ -94,15 +94,22 @@ class Torchrun:
 
     def _agent(self, number: int) -> subprocess.Popen[bytes]:
         log = (self.folder / f"agent-{number}.log").open("ab")
+        conf = f"is_host={int(number == 0)},last_call_timeout=5,keep_alive_interval=1"
         command = [
             *(sys.executable, "-m", "torch.distributed.run", f"--nnodes=1:{AGENTS}"),
             *("--nproc-per-node=1", "--max-restarts=1000", "--monitor-interval=0.2"),
             *("--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{self.port}", "--rdzv-id=it"),
-            *("--rdzv-conf=last_call_timeout=5,keep_alive_interval=1", "--local-addr=127.0.0.1"),
+            *(f"--rdzv-conf={conf}", "--local-addr=127.0.0.1"),
             *("-m", "headway.train", "torchrun.yaml"),
         ]
         return subprocess.Popen(
-            command, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            command,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            # Else an agent that joins later waits for an address that nobody sets (torch 2.15).
+            env={**os.environ, "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
         )
 
     def kill(self, chance: random.Random) -> str:
@@ -121,6 +128,12 @@ class Torchrun:
         _headway(self.folder, "stop", "torchrun")
         for number, agent in enumerate(self.agents):
             assert agent.wait(60) == 0, f"agent {number} ended with {agent.returncode}"
+
+    def close(self) -> None:
+        for agent in self.agents:
+            if agent.poll() is None:
+                agent.terminate()
+                agent.wait(60)
 
 
 class Own:
@@ -149,12 +162,28 @@ class Own:
         _headway(self.folder, "stop", self.elastic)
         self.launcher.wait(60)
 
+    def close(self) -> None:
+        if self.launcher.poll() is None:
+            self.launcher.terminate()
+            self.launcher.wait(60)
+
 
 HEADWAY = (sys.executable, "-m", "headway.cli.main")
 
 
 def _under(run: Torchrun | Own, kills: int) -> list[float]:
     """Returns the seconds of each recovery."""
+    try:
+        return _kill_again_and_again(run, kills)
+    except BaseException:
+        for log in run.folder.glob("*.log"):
+            print(f"--- {log.name}\n{log.read_text()[-3000:]}", file=sys.stderr)
+        raise
+    finally:
+        run.close()
+
+
+def _kill_again_and_again(run: Torchrun | Own, kills: int) -> list[float]:
     chance, found = random.Random(SEED), []
     for number in range(kills):
         generation = wait_for("calm steps", lambda: _calm_generation(run), START_SECONDS)

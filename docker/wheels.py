@@ -33,9 +33,11 @@ PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 GLIBC = (5, 12, 17, 24, 26, 27, 28)
 """Of manylinux_2_N. 2.28 is that of RHEL 8: images with a torch that Headway takes have it."""
-NOT_TO_TRAIN = ("pyarrow", "jinja2", "tensorboard")
-"""Of the extra `train`: for preparing data, for chat templates, and for a tracker that is left out
-where it is not installed."""
+IN_IMAGE = ("torch", "numpy")
+"""Packages of the extra `train` that the workers' image must have: they are large."""
+BROUGHT = ("transformers", "tokenizers", "safetensors")
+"""Packages of the extra `train` that ship as well. Workers do without the others: for preparing
+data, for chat templates, and for a tracker that is left out where it is not installed."""
 
 
 def download(folder: Path, requirements: Path) -> None:
@@ -76,13 +78,14 @@ def lock(folder: Path) -> None:
     extras = project["optional-dependencies"]
     found = sorted(folder.glob("*.whl"))
     lines = {parts(path)[0]: metadata(path) for path in found}
-    image = specifiers(extras["train"], {})
+    train = specifiers(extras["train"], {})
     made = {
         "pythons": [PYTHONS[0], PYTHONS[-1]],
-        "requires": specifiers(project["dependencies"], lines),
+        "requires": specifiers(project["dependencies"], lines)
+        | {name: train[name] for name in BROUGHT},
         "s3": specifiers(extras["s3"], lines),
         "gcs": specifiers(extras["gcs"], {}),
-        "image": {name: asked for name, asked in image.items() if name not in NOT_TO_TRAIN},
+        "image": {name: train[name] for name in IN_IMAGE},
         "packages": {
             name: {"version": version, "requires": specifiers(lines[name], lines)}
             for name, version, _ in map(parts, found)

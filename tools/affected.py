@@ -80,6 +80,10 @@ OTHER_TIERS: dict[str, tuple[str, ...]] = {
     "src/headway/http_server.py": ("tests/local/test_coordinator.py",),
     "src/headway/spec/schema/": ("tests/unit/spec/test_schema.py",),
     "examples/own-code/": ("tests/local/test_own_code.py",),
+    "examples/gpu-proof/": (
+        "tests/unit/test_gpu_proof.py",
+        "tests/cluster/test_rendered.py::test_the_api_server_takes_the_job_that_proves_a_gpu",
+    ),
     "examples/elastic-gpt2/": ("tests/cluster/test_tutorials.py::test_elastic_gpt2",),
 }
 """Tests outside of tests/unit, keyed by path prefix. The longest prefix wins. A part without a row

@@ -1,8 +1,9 @@
 """How much memory this process and its children may use, and how many processes the kernel killed
-for lack of it. From cgroups of either version, else from /proc."""
+for lack of it. From cgroups of either version, else from /proc, else what the system says."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -37,7 +38,10 @@ class Memory:
 
     def limit_bytes(self) -> int:
         """The smallest limit of our cgroup and its ancestors; at most the machine's memory."""
-        table = (self._root / "proc/meminfo").read_text()
+        try:
+            table = (self._root / "proc/meminfo").read_text()
+        except FileNotFoundError:  # macOS
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         limits = [1024 * int(table.partition("MemTotal:")[2].split()[0])]
         for group in self._groups():
             for name in LIMIT_FILES:

@@ -1,5 +1,5 @@
-"""Workers in an image with torch and no Headway, which comes from the coordinator's pod; and a
-client of another version."""
+"""Workers in an image with torch and numpy alone, as PyTorch's own: Headway and transformers come
+from the coordinator's pod. And a client of another version."""
 
 from __future__ import annotations
 
@@ -75,6 +75,7 @@ def test_a_run_in_an_image_with_torch_and_no_headway(lab: Lab, tmp_path: Path) -
     logs = f"/api/v1/namespaces/{lab.namespace}/pods/{worker['metadata']['name']}/log"
     said = lab.cluster.api.text(logs, container="bootstrap")
     assert "\nbrought " in f"\n{said}", said
+    assert not list((lab.shared / "torch-image").glob("lib/*/site-packages/transformers*"))
     refused = by_another_version(lab, tmp_path, "scale", "--nodes", "2")
     assert f"run it was launched by Headway {__version__}, and this is Headway {OTHER}" in refused
 
@@ -93,19 +94,19 @@ def test_a_check_of_the_target_says_what_the_image_lacks(lab: Lab) -> None:
     evidence = {line["name"]: line["evidence"] for line in passed["lines"]}
     assert "7463" in evidence["worker to coordinator"]
     (packages,) = (lab.shared / "torch-image" / "lib").glob("*/site-packages")
-    for link in packages.glob("transformers*"):
+    for link in packages.glob("numpy*"):
         link.unlink()
     failed = json.loads(lab.headway("target", "check", "lab", "--json", expect=4).stdout)
     (image,) = [line for line in failed["lines"] if line["outcome"] == "failed"]
     assert image["name"] == "image"
-    assert "it has no transformers, and transformers>=5 is needed" in image["evidence"]
+    assert "it has no numpy, and numpy>=2 is needed" in image["evidence"]
 
 
 @pytest.mark.long("another 30 s, for a refusal that unit tests have too")
-def test_an_image_without_transformers_is_refused(lab: Lab) -> None:
+def test_an_image_without_numpy_is_refused(lab: Lab) -> None:
     (packages,) = (lab.shared / "torch-image" / "lib").glob("*/site-packages")
-    for link in packages.glob("transformers*"):
+    for link in packages.glob("numpy*"):
         link.unlink()
     said = lab.headway("run", "--on", "lab", "--nodes", "1", expect=1).stderr
-    assert "cannot run in this image: it has no transformers, and transformers>=5 is needed" in said
+    assert "cannot run in this image: it has no numpy, and numpy>=2 is needed" in said
     assert lab.objects() == []

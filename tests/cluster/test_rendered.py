@@ -89,7 +89,7 @@ def _pod_of(job: Object) -> Object:
     """As the Job's controller would make it: pod security lets every Job through, and no pod."""
     template = job["spec"]["template"]
     metadata = {
-        **template["metadata"],
+        **template.get("metadata", {}),
         "name": job["metadata"]["name"],
         "namespace": job["metadata"]["namespace"],
     }
@@ -105,6 +105,19 @@ def _refusals(kube: KubeClient, objects: list[Object]) -> dict[str, str]:
         except BadInput as error:
             found[job["metadata"]["name"]] = error.message
     return found
+
+
+GPU_PROOF = Path(__file__).parents[2] / "examples" / "gpu-proof" / "job.yaml"
+
+
+def test_the_api_server_takes_the_job_that_proves_a_gpu(
+    cluster: GivenCluster, namespace: str, kube: KubeClient
+) -> None:
+    job = yaml.safe_load(GPU_PROOF.read_text())
+    job["metadata"]["namespace"] = namespace
+    cluster.api.create(f"{_path('Job', namespace)}?{STRICT}", job)
+    assert cluster.api.items(_path("Job", namespace)) == [], "a dry run makes nothing"
+    assert _refusals(kube, [job]) == {}
 
 
 @pytest.mark.trap(36)

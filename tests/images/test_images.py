@@ -1,5 +1,5 @@
-"""Our three images are built, by buildah from a base that debootstrap makes, and what is in them
-starts. `make images`, as root; no registry is needed."""
+"""The core is built, and an image for workers by `headway image build`, by buildah from a base that
+debootstrap makes, and what is in them starts. `make images`, as root; no registry is needed."""
 
 from __future__ import annotations
 
@@ -7,16 +7,18 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from headway import __version__
 from headway.kube.wheels import shipped
+from support.image_registry import image_registry
 
 ROOT = Path(__file__).parents[2]
-BASE = "localhost/base"
+BASE, TORCH = "localhost/base", "localhost/torch"
 SECONDS = 1500
 AUTHORITIES = Path("etc/ssl/certs/ca-certificates.crt")
 
@@ -38,6 +40,7 @@ class Builder:
     """Images in a folder of its own."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         places = ("--root", folder / "storage", "--runroot", folder / "run")
         self._buildah = ("buildah", "--storage-driver", "vfs", *places)
 
@@ -100,17 +103,40 @@ def test_core(builder: Builder) -> None:
     assert builder.started(image, "python3", "-c", torch) == "None"
 
 
-def test_cpu_and_cuda(builder: Builder) -> None:
-    cpu = builder.build("cpu", BASE)
-    imports = "import torch, transformers, headway; print(torch.__version__)"
-    assert builder.started(cpu, "headway", "--version") == __version__
-    assert builder.started(cpu, "python3", "-c", imports)
-    cuda = builder.build("cuda", cpu)
-    assert "g++" in builder.started(cuda, "g++", "--version")
-    assert builder.started(cuda, "python3", "-c", imports)
-    print(builder("images"), file=sys.stderr)
+def test_an_image_for_workers_by_the_command(
+    builder: Builder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`buildah` without options, as the command calls it, is set up by variables and files."""
+    container = builder("from", BASE)
+    install = ("python3", "-m", "pip", "install", "--break-system-packages", *torch_alone())
+    builder("run", "--isolation", "chroot", container, *install)
+    builder("commit", "--rm", container, TORCH)
+    with image_registry() as (address, manifests):
+        for name, content in settings(builder.folder, address).items():
+            (tmp_path / name).write_text(content)
+        monkeypatch.setenv("BUILDAH_ISOLATION", "chroot")
+        monkeypatch.setenv("CONTAINERS_STORAGE_CONF", str(tmp_path / "storage.conf"))
+        monkeypatch.setenv("CONTAINERS_REGISTRIES_CONF", str(tmp_path / "registries.conf"))
+        name = f"{address}/headway"
+        command = ("image", "build", "--push", f"{name}:it", "--base", TORCH)
+        said = run(sys.executable, "-m", "headway.cli.main", *command, "--builder", "buildah")
+        (digest,) = manifests
+    assert said == f"{name}@{digest}"
+    image = f"{name}:it"
+    assert builder.started(image, "headway", "--version") == __version__
+    imports = "import ctypes, torch, transformers, headway; ctypes.CDLL('libibverbs.so.1')"
+    assert builder.started(image, "python3", "-c", imports) == ""
+    assert "g++" in builder.started(image, "g++", "--version")
 
 
-def test_every_dockerfile_is_built() -> None:
-    names: Sequence[str] = sorted(path.name for path in (ROOT / "docker").glob("*Dockerfile*"))
-    assert names == ["core.Dockerfile", "cpu.Dockerfile", "cuda.Dockerfile"]
+def torch_alone() -> list[str]:
+    """Torch and numpy of the versions here; what torch needs comes with it."""
+    return [f"{name}=={version(name).partition('+')[0]}" for name in ("torch", "numpy")]
+
+
+def settings(folder: Path, registry: str) -> dict[str, str]:
+    places = f'graphroot = "{folder / "storage"}"\nrunroot = "{folder / "run"}"\n'
+    return {
+        "storage.conf": f'[storage]\ndriver = "vfs"\n{places}',
+        "registries.conf": f'[[registry]]\nlocation = "{registry}"\ninsecure = true\n',
+    }

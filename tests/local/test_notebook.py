@@ -1,55 +1,25 @@
-"""The notebook in examples/ runs from top to bottom, in a fresh Python and an empty folder.
-
-Its cells are executed one after the other, and the value of each is shown as Jupyter would ask for
-it. Jupyter itself, a kernel and its protocol are not part of the test.
-"""
+"""The notebooks in examples/ run from top to bottom, in a fresh Python and an empty folder."""
 
 from __future__ import annotations
 
-import json
-import subprocess
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
-pytestmark = [
-    pytest.mark.local,
-    pytest.mark.timeout(240),
-    pytest.mark.long("the same calls are in unit/api"),
-]
+from headway.prove.report import read_report
+from support.notebook import run_notebook
 
-NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "from-python.ipynb"
-KERNEL = """
-import ast, json, sys
+pytestmark = pytest.mark.local
 
-names = {}
-for source in json.load(sys.stdin):
-    tree = ast.parse(source)
-    last = tree.body.pop() if isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "cell", "exec"), names)
-    if last is not None:
-        value = eval(compile(ast.Expression(last.value), "cell", "eval"), names)
-        html = getattr(value, "_repr_html_", None)
-        print(html() if html else repr(value))
-    print("end of cell", flush=True)
-"""
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
+@pytest.mark.timeout(240)
+@pytest.mark.long("the same calls are in unit/api")
 def test_every_cell_runs_and_shows_its_value(tmp_path: Path) -> None:
-    cells = json.loads(NOTEBOOK.read_text())["cells"]
-    sources = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
-    assert all(not cell.get("outputs") for cell in cells), "committed without outputs"
-    done = subprocess.run(
-        [sys.executable, "-c", KERNEL],
-        input=json.dumps(sources),
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=200,
-    )
-    assert done.returncode == 0, done.stderr
-    shown = dict(zip(sources, done.stdout.split("end of cell\n"), strict=False))
+    shown, said = run_notebook(EXAMPLES / "notebook" / "from-python.ipynb", tmp_path)
     of = {source.splitlines()[-1]: output for source, output in shown.items()}
     assert "<th>model</th>" in of["config.check()"]
     assert "finished" in of["run"]
@@ -60,4 +30,42 @@ def test_every_cell_runs_and_shows_its_value(tmp_path: Path) -> None:
     assert "<td>from-python</td><td>finished</td>" in of["headway.runs()"]
     assert "evaluated" in of['headway.open("from-python").events()']
     assert "hint: did you mean n_layer?" in of["    print(error)"]
-    assert "step 40/40" in done.stderr
+    assert "step 40/40" in said
+
+
+UVX = """\
+#!/bin/sh
+while [ "$1" != headway ]; do shift; done
+shift
+exec {python} -m headway.cli.main "$@" --devices 1
+"""
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.long("headway prove from end to end takes minutes")
+def test_a_proof_in_a_notebook_ends_with_the_four_figures(tmp_path: Path) -> None:
+    """`uvx` runs the Headway of this tree, on one worker: a T4 is one device, and an installation
+    downloads gigabytes."""
+    commands, folder = tmp_path / "bin", tmp_path / "notebook"
+    for path in (commands, folder):
+        path.mkdir()
+    (commands / "pip").write_text("#!/bin/sh\n")
+    (commands / "uvx").write_text(UVX.format(python=sys.executable))
+    for command in commands.iterdir():
+        command.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{commands}:{os.environ['PATH']}"}
+    shown, _ = run_notebook(
+        EXAMPLES / "gpu-proof" / "gpu-proof.ipynb", folder, environment, seconds=1100
+    )
+    print(shown)
+    report = read_report(folder / "prove" / "prove.json")
+    assert report.passed, report
+    last = [*shown.values()][-1]
+    for figure in ("tokens/s, bare", "killed after step", "seconds a step", "memory of a device"):
+        assert figure in last
+    assert report.speed[0].other_tokens_per_second > 0
+    planned = {one.figure: one for one in report.planned}
+    assert planned["step_seconds"].planned is not None
+    assert planned["step_seconds"].measured is not None
+    memory = planned["memory_bytes"]
+    assert (memory.planned is not None, memory.measured) == (True, None), "it has no GPU"

@@ -1,4 +1,4 @@
-"""What is in an image with torch and transformers, and no Headway: a Python whose packages are
+"""What is in an image with torch and numpy, and no Headway: a Python whose packages are
 theirs and what they require, as links to this one's; and the wheels of a release, for this machine.
 """
 

@@ -157,6 +157,6 @@ class Race:
         assert not unknown, [one for one in self.heard if one[1] in unknown]
 
 
-# NotFound: of a start while the run is being deleted.
+# NotFound and Disappeared: of a start while the run is being deleted.
 EXPECTED = {"started", "saved", "finished", "deleted", "StillRunning", "NotFound"}
-EXPECTED |= {"TakenOver", "Replaced"}
+EXPECTED |= {"TakenOver", "Replaced", "Disappeared"}

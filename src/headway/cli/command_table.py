@@ -185,6 +185,12 @@ COMMANDS = [
     ),
     CommandEntry(
         CLUSTERS,
+        "image",
+        "Build an image for workers, push it, and write it into a target.",
+        "image:app",
+    ),
+    CommandEntry(
+        CLUSTERS,
         "exec",
         "Run a command in the pod of a node: nvidia-smi, py-spy, a shell.",
         "exec:exec_",

@@ -34,6 +34,7 @@ def node() -> None:
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
     from headway.kube.versions import require_launchers_version
+    from headway.launch.nccl_libraries import require_nccl_libraries
     from headway.launch.node_run import NodeRun, NodeSettings
     from headway.state.run_directory import given_spec
 
@@ -56,6 +57,8 @@ def node() -> None:
                 "the pod has no HEADWAY_SPEC or HEADWAY_LAUNCH: an older headway created its Job",
                 "repeat the command that launched the run: it makes the Job anew and resumes it",
             )
+        if resolved.device == "cuda":
+            require_nccl_libraries()
         settings = NodeSettings(
             pod=os.environ["HEADWAY_POD"],
             index=int(os.environ["JOB_COMPLETION_INDEX"]),

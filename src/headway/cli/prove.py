@@ -49,7 +49,8 @@ def prove(
     Takes at most 15 minutes, on all of this machine's GPUs; without a GPU it is a rehearsal on the
     CPU. Trains a tiny model on 1, 2 and 4 workers, replicated and sharded, and compares the losses;
     kills a worker; restores on another number of workers; exports; measures tokens/s of three
-    presets beside a bare loop, DDP and FSDP2. Writes prove.html and prove.json.
+    presets beside a bare loop, DDP and FSDP2, and speed and memory of a run beside its plan. Writes
+    prove.html and prove.json.
 
     With --on, launches such runs on a target, on 1 and on N nodes: equal losses, replicated and
     sharded over all nodes; a deleted pod; restored on one node; exported; tokens/s of up to three
@@ -107,6 +108,7 @@ def _prove_here(into: Path, hardware: Hardware, devices: Devices, clock: Clock) 
         machine=machine,
         checks=results,
         speed=checks.speed,
+        planned=checks.planned,
     )
 
 

@@ -53,12 +53,15 @@ def trainable_sets(loaded: Loaded, background: ExitStack, there: SetsThere | Non
     after their imports. A script has none. `there`: the target that it runs on."""
     if loaded.run.command is not None:
         return Sets("", {})
-    sets = sets_of(loaded, background, there)
-    from headway.cli.set_preparation import wait_for_first_samples
-    from headway.data.reading.compatibility import require_fit, require_layout
-    from headway.data.reading.growing_set import GrowingSet
-    from headway.data.reading.sample_set import open_set
+    try:
+        from headway.cli.set_preparation import wait_for_first_samples
+        from headway.data.reading.compatibility import require_fit, require_layout
+        from headway.data.reading.growing_set import GrowingSet
+        from headway.data.reading.sample_set import open_set
+    except ImportError as error:
+        raise needs_train("reading a prepared set", error) from None
 
+    sets = sets_of(loaded, background, there)
     objective, length = loaded.run.objective.type, loaded.run.data.sequence_length
     for location in (sets.train, *sets.validation.values()):
         with closing(open_set(Store(location))) as samples:

@@ -246,7 +246,8 @@ def errors_located(found: LoadedTarget) -> Iterator[None]:
     except TargetMismatch as unfit:
         keys = ".".join(map(str, (found.name, *unfit.path)))
         where = str(found.mark(unfit.path))
-        raise SpecError(f"{keys}: {unfit.message}", where, unfit.hint) from None
+        todo = unfit.hint and unfit.hint.replace("--on TARGET", f"--on {found.name}")
+        raise SpecError(f"{keys}: {unfit.message}", where, todo) from None
 
 
 def _digests(

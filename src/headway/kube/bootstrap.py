@@ -145,10 +145,12 @@ def wheel_of(name: str, plan: Plan, image: Image) -> Wheel | None:
 
 
 def _fits(tag: str, image: Image) -> bool:
-    interpreters, _, platforms = tag.split("-")
+    interpreters, abi, platforms = tag.split("-")
     if platforms == "any":
         return "py3" in interpreters.split(".")
-    if interpreters != "cp{}{}".format(*image.python):
+    built_for = (3, int(interpreters[3:]))
+    # With the stable ABI also for all later ones.
+    if built_for != image.python and (abi != "abi3" or built_for > image.python):
         return False
     return any(
         machine == image.machine and (int(major), int(minor)) <= image.glibc
@@ -358,7 +360,7 @@ def start(folder: str, *command: str) -> None:
 
 def refuse(version: str, lacking: list[str]) -> int:
     say(f"error: Headway {version} cannot run in this image: {'; '.join(lacking)}")
-    say("hint: name an image with what is needed in the target: docker/ has Dockerfiles of such")
+    say("hint: headway image build --push REGISTRY/NAME --on TARGET builds one that has it")
     return BAD_INPUT
 
 

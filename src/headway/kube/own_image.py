@@ -1,5 +1,5 @@
-"""Workers in an image without Headway: `coordinator.image` of the target has it, and an init
-container of each worker's pod fetches it from there (`bootstrap.py`).
+"""Workers in an image without Headway: the coordinator's image has it, and an init container of
+each worker's pod fetches it from there (`bootstrap.py`).
 
 The coordinator's pod serves the files from a container of its own, with its own share of a
 processor: thousands of workers that start at once must not delay its heartbeats.
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+from headway.kube.images import target_images
 from headway.kube.names import (
     BOOTSTRAP,
     BOOTSTRAP_FOLDER,
@@ -33,15 +34,15 @@ BOOTSTRAP_RESOURCES = {"cpu": "250m", "memory": "256Mi"}
 """Less than a worker has, so that the pod needs no more because of it."""
 WHEELS_RESOURCES = {"cpu": "250m", "memory": "128Mi"}
 PACKAGES_BYTES = "1Gi"
-"""Limit of what is unpacked: 20 MB, 45 MB more to reach a bucket, and bytecode."""
+"""Limit of what is unpacked: 100 MB, 45 MB more to reach a bucket, and bytecode."""
 TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 """Where Kubernetes mounts it into each container that has no mount there."""
 PROGRAM_FILE = f"{BOOTSTRAP_FOLDER}/{PROGRAM}"
 
 
 def has_own_image(target: Target) -> bool:
-    """Whether the workers' image is the user's, and need not have Headway."""
-    return target.coordinator.image is not None
+    """Whether the workers' image need not have Headway."""
+    return target_images(target).brings_headway
 
 
 def bootstrap_config_map(resolved: Resolved, target: Target) -> Object:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from headway.errors import BadInput, SpecError
+from headway.kube.images import require_images
 from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.storage_layout import Key, LocalFolder, StorageLayout, in_pods, set_locations
 from headway.member.protocol.messages import MAX_WORKERS
@@ -117,12 +118,7 @@ def amount_in_bytes(amount: str) -> int:
 
 
 def require_target(run: RunFile, target: Target) -> None:
-    if target.image is None:
-        raise TargetMismatch(
-            "it is missing: the image that the pods run",
-            ("image",),
-            "image: ADDRESS@sha256:..., an image with headway[train] in it",
-        )
+    require_images(run, target)
     if missing := [name for name in NEEDED if name not in target.pod.resources]:
         verb = "is" if len(missing) == 1 else "are"
         raise TargetMismatch(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from headway.kube.images import target_images
 from headway.kube.names import Object
 from headway.kube.reviews import Finding
 from headway.spec.target_file import Target
@@ -107,7 +108,7 @@ def missing_finding(one: NamedObject, target: Target, on: str) -> Finding:
         case "ConfigMap":
             fix = f"kubectl get configmaps -n {namespace} lists those that are there"
         case "Secret" if one.is_pull_secret:
-            server = (target.image or "REGISTRY").partition("/")[0]
+            server = (target_images(target).worker or "REGISTRY").partition("/")[0]
             return Finding(
                 f"{words}: images are pulled without it",
                 f"kubectl create secret docker-registry {one.name} -n {namespace} "

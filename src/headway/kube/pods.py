@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headway import __version__
+from headway.kube.images import target_images
 from headway.kube.names import (
     HEADWAY_VERSION,
     HOME,
@@ -123,10 +124,10 @@ def container(
 
 
 def _image(component: Component, target: Target) -> str | None:
-    if component == "worker":
-        return target.image
-    own = target.prepare if component == "data" else target.coordinator
-    return own.image or target.image
+    images = target_images(target)
+    if component == "data":
+        return target.prepare.image or images.worker
+    return images.worker if component == "worker" else images.coordinator
 
 
 def queue_labels(target: Target) -> dict[str, str]:

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from headway.errors import BadInput
 from headway.kube.cluster_facts import ClusterFacts
+from headway.kube.images import stock_images
 from headway.kube.machine_choice import choose_machine
 from headway.kube.rbac import SHARED_ROLE
 from headway.kube.undecided import Choice, Undecided, Wishes, listed
@@ -73,7 +74,10 @@ def _image(
 ) -> Undecided | None:
     if wishes.image is not None:
         return _given_image(facts, wishes.image, choice)
+    stock = stock_images()
     ran = {one.by_digest for one in facts.images if one.component == "worker" and one.by_digest}
+    if stock.core:
+        ran.discard(stock.pytorch)  # a target names it by naming no image
     of_coordinators = {
         one.by_digest for one in facts.images if one.component == "coordinator" and one.by_digest
     }
@@ -96,13 +100,15 @@ def _image(
             f"{len(found)} images were used here, and one has to be chosen",
             tuple(("--image", image) for image in found),
         )
+    if stock.core:
+        return None
     seen = [one.by_digest for one in facts.images if one.by_digest is not None]
     return Undecided(
         "no image is known: nothing of Headway has run in the namespace",
         (("--image", ADDRESS),),
         (
-            "the image has Python 3.11 to 3.14, torch and transformers; with Headway in it, or "
-            "with --set coordinator.image=...: docs/guides/first-cluster-run.md#the-image",
+            "headway image build --push REGISTRY/NAME builds one; or one with torch, and --set "
+            "coordinator.image=...: docs/guides/first-cluster-run.md#the-image",
             *(f"pods of the namespace run {image}" for image in seen[:3]),
         ),
     )

@@ -8,6 +8,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from headway.cores import num_cores
 from headway.memory_limits import Memory
 from headway.plan.unsupported_accelerators import FAMILIES
 from headway.spec.resolve import Hardware
@@ -19,7 +20,7 @@ def this_machine(root: Path = ROOT) -> Hardware:
     """`root` is the folder that holds dev, proc and sys."""
     num_devices = _cuda_devices(root)
     return Hardware(
-        cores=len(os.sched_getaffinity(0)),
+        cores=num_cores(),
         cuda_devices=num_devices,
         device_name=cuda_name(root) if num_devices else None,
         memory_bytes=Memory(root).limit_bytes(),

@@ -27,6 +27,7 @@ from uuid import uuid4
 
 from headway.clock import Clock
 from headway.errors import BadInput
+from headway.kube.images import stock_images, target_images
 from headway.kube.storage_layout import SITE
 from headway.launch.hardware import torch_version
 from headway.launch.requirements_file import (
@@ -145,12 +146,14 @@ def python_here() -> WorkerPython:
 
 
 def python_on(target: Target) -> WorkerPython:
-    """As the target says; else this machine's, which pods compare with their own."""
-    here = python_here()
+    """As the target says; else as the image is known to be; else this machine's, which pods compare
+    with their own."""
+    here, images, stock = python_here(), target_images(target), stock_images()
+    is_stock = images.worker == stock.pytorch
     architecture = target.pod.architecture or target.pod.node_selector.get(ARCHITECTURE)
     return WorkerPython(
-        python=target.python or here.python,
-        torch=target.torch or here.torch,
+        python=target.python or (stock.python if is_stock else here.python),
+        torch=target.torch or (stock.torch if is_stock else here.torch),
         architecture=ARCHITECTURES.get(architecture, here.architecture)
         if architecture is not None
         else here.architecture,

@@ -22,6 +22,7 @@ from headway.kube.check_lines import (
     passed,
     warned,
 )
+from headway.kube.images import BUILD, target_images
 from headway.kube.names import HTTP_PORT, SESSION_PORT
 from headway.kube.node_fit import devices_of, fits
 from headway.kube.pod_needs import COORDINATOR as COORDINATOR_SET
@@ -60,7 +61,8 @@ def image(seen: TargetEvidence) -> CheckLine:
             return line_of(IMAGE, named)
     for component, words in seen.all_waits.items():
         if words.startswith(NO_IMAGE):
-            pulled = seen.target.image if component == "worker" else _coordinator_image(seen)
+            images = target_images(seen.target)
+            pulled = images.worker if component == "worker" else images.coordinator
             return failed(
                 IMAGE,
                 f"{component}: {words}",
@@ -93,7 +95,7 @@ def image(seen: TargetEvidence) -> CheckLine:
         return failed(
             IMAGE,
             f"Headway cannot be brought into the workers' image: {'; '.join(lacking)}",
-            "an image with what is needed: docker/ has Dockerfiles of such",
+            BUILD.replace("TARGET", seen.name),
         )
     if not facts:
         return not_checked(IMAGE, no_workers(seen))
@@ -380,10 +382,6 @@ def _limits(seen: TargetEvidence) -> dict[str, str]:
     (worker,) = [one for one in worker_pod(seen)["spec"]["containers"] if one["name"] == "worker"]
     limits: dict[str, str] = worker["resources"]["limits"]
     return limits
-
-
-def _coordinator_image(seen: TargetEvidence) -> str | None:
-    return seen.target.coordinator.image or seen.target.image
 
 
 def _after(seen: TargetEvidence) -> str:

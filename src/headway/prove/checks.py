@@ -13,6 +13,7 @@ from headway.data.tiny_stories import write_text
 from headway.prove.devices import Devices
 from headway.prove.judge import (
     ProofFailed,
+    pause_at_change,
     require_equal,
     require_learning,
     require_lost,
@@ -21,7 +22,7 @@ from headway.prove.judge import (
     require_whole_ledger,
 )
 from headway.prove.program import POLL_SECONDS, Command, Program
-from headway.prove.report import Baseline, CheckResult, SpeedResult
+from headway.prove.report import Baseline, CheckResult, PlannedResult, SpeedResult
 from headway.prove.speed import SpeedTrials
 from headway.spec.resolve import Hardware
 from headway.state.checkpoints import steps_saved
@@ -55,6 +56,8 @@ class Checks:
         self.devices = devices
         self.speed: list[SpeedResult] = []
         """Comparisons of speed, as far as they got."""
+        self.planned: list[PlannedResult] = []
+        """Figures of a plan, and what came of them."""
         self._trials = SpeedTrials(program, devices, hardware, self._directory(ALONE))
         self._alone: list[Step] | None = None
 
@@ -77,6 +80,7 @@ class Checks:
         yield self._result("export: the same loss in transformers", self._exported)
         yield self._result("speed beside a bare loop", lambda: self._measured(1, ["bare"]))
         workers, title = self._trials.most_workers, "speed beside DDP and FSDP2"
+        yield self._result("a run beside its plan", lambda: self._planned(workers))
         if workers > 1:
             yield self._result(title, lambda: self._measured(workers, ["ddp", "fsdp2"]))
         else:
@@ -122,7 +126,11 @@ class Checks:
             run.wait()
         require_lost(directory.history())
         figure = require_resumed(directory.history(), f"killed after step {killed_at}")
-        return f"{figure}; {self._ledger(KILLED)}; {self._require_as_alone(KILLED)}"
+        pause = pause_at_change(directory.metrics.read()[0])
+        return (
+            f"{figure}; {pause:.1f} s without a step; {self._ledger(KILLED)}; "
+            f"{self._require_as_alone(KILLED)}"
+        )
 
     def _kill_last_worker(self, run: Command, directory: RunDirectory, workers: int) -> int:
         """After a step that is not saved, once another is; returns that step."""
@@ -161,8 +169,12 @@ class Checks:
         before = len(self.speed)
         for result in self._trials.measure(workers, baselines):
             self.speed.append(result)
-        ratios = [f"{one.ratio:.2f} of {one.against} ({one.preset})" for one in self.speed[before:]]
-        return f"tokens/s {', '.join(ratios)}"
+        return "; ".join(one.line for one in self.speed[before:])
+
+    def _planned(self, workers: int) -> str:
+        """There is no limit on these figures either."""
+        self.planned = self._trials.beside_plan(workers)
+        return f"{self.planned[0].preset}: {'; '.join(one.line for one in self.planned)}"
 
     def _write(self, name: str) -> None:
         steps = self.devices.num_steps

@@ -32,7 +32,10 @@ class Devices:
         return CPU_STEPS if self.is_cpu else GPU_STEPS
 
     def options(self, workers: int) -> list[str]:
-        return ["--set", f"resources.accelerators=cpu:{workers}"] if self.is_cpu else []
+        return [word for change in self.overrides(workers) for word in ("--set", change)]
+
+    def overrides(self, workers: int) -> list[str]:
+        return [f"resources.accelerators=cpu:{workers}"] if self.is_cpu else []
 
     def environment(self, workers: int) -> dict[str, str]:
         """The run takes all the GPUs that it sees."""

@@ -5,9 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from headway.prove.report import CheckResult, ProofReport, SpeedResult
+from headway.prove.report import (
+    PLANNED_FIGURES,
+    CheckResult,
+    PlannedResult,
+    ProofReport,
+    SpeedResult,
+)
 
-NUMBERS = {"seconds", "workers", "tokens/s", "its tokens/s", "MFU", "its MFU"}
+NUMBERS = {
+    *("seconds", "workers", "tokens/s", "its tokens/s", "MFU", "its MFU"),
+    *("measured", "planned", "at least", "at most"),
+}
 """Columns aligned to the right."""
 BASELINE_NAMES = {"bare": "a bare loop", "ddp": "DDP", "fsdp2": "FSDP2"}
 STYLE = """
@@ -39,6 +48,7 @@ def page(report: ProofReport) -> str:
         _table(("check", "outcome", "figure", "seconds"), map(_check_cells, report.checks)),
         f"<p>{escape(_tolerance(report))}</p>",
         *_speed(report),
+        *_planned(report),
         *_rates(report),
         f"<h2>{'Machine' if report.nodes is None else 'Target'}</h2>",
         _table(("", ""), ((escape(k), _value(v)) for k, v in report.machine.items()), header=False),
@@ -115,6 +125,23 @@ def _speed_cells(found: SpeedResult) -> Sequence[str]:
         _percent(found.other_mfu),
         f"{found.ratio:.3f} ({found.quartiles[0]:.3f} to {found.quartiles[1]:.3f})",
     )
+
+
+def _planned(report: ProofReport) -> list[str]:
+    if not report.planned:
+        return []
+    first = report.planned[0]
+    what = f"{first.preset} in {first.precision}, workers: {first.workers}."
+    note = "Planned before the run was started. The memory of a CPU is not measured."
+    names = ("figure", "measured", "planned", "at least", "at most")
+    table = _table(names, map(_planned_cells, report.planned))
+    return ["<h2>Beside the plan</h2>", f"<p>{escape(what)} {note}</p>", table]
+
+
+def _planned_cells(found: PlannedResult) -> Sequence[str]:
+    name, written = PLANNED_FIGURES[found.figure]
+    values = (found.measured, found.planned, found.low, found.high)
+    return (name, *("-" if value is None else written(value) for value in values))
 
 
 def _percent(share: float | None) -> str:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal
 
 from pydantic import ValidationError
 
 from headway.errors import BadInput, NotFound
+from headway.memory_limits import byte_size
 from headway.spec.section import Section
 
 Outcome = Literal["passed", "failed", "not run"]
 Baseline = Literal["bare", "ddp", "fsdp2"]
+PlannedFigure = Literal["step_seconds", "tokens_per_second", "memory_bytes"]
+PLANNED_FIGURES: Mapping[PlannedFigure, tuple[str, Callable[[float], str]]] = {
+    "step_seconds": ("seconds a step", "{:.3f}".format),
+    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
+    "memory_bytes": ("memory of a device", byte_size),
+}
+"""How each figure is called and written."""
 
 
 class CheckResult(Section):
@@ -53,6 +62,46 @@ class SpeedResult(Section):
     other_mfu: float | None = None
     """Model FLOPs utilisation of the other."""
 
+    @property
+    def line(self) -> str:
+        speed, other = self.tokens_per_second, self.other_tokens_per_second
+        return (
+            f"{self.preset}: {speed:,.0f} tokens/s, {self.against} {other:,.0f}, "
+            f"ratio {self.ratio:.2f}"
+        )
+
+
+class PlannedResult(Section):
+    """One figure of `headway plan`, and what a run of the same devices measured."""
+
+    preset: str
+    """Name of the preset, and whether it was scaled down."""
+    workers: int
+    """Number of workers."""
+    precision: str
+    """Precision of the run."""
+    figure: PlannedFigure
+    """Name of the figure, as in `headway plan --json`."""
+    planned: float | None
+    """What was planned; None where no plan knows the device."""
+    low: float | None
+    """Lower end of the planned range."""
+    high: float | None
+    """Upper end of the planned range."""
+    measured: float | None
+    """What the run measured; None for the memory of a CPU."""
+
+    @property
+    def line(self) -> str:
+        name, unit = PLANNED_FIGURES[self.figure]
+        measured = "not measured" if self.measured is None else unit(self.measured)
+        if self.planned is None or self.low is None or self.high is None:
+            return f"{name} {measured}, not planned"
+        return (
+            f"{name} {measured}, planned {unit(self.planned)} "
+            f"({unit(self.low)} to {unit(self.high)})"
+        )
+
 
 class RateResult(Section):
     """Speed of Headway alone, on the nodes of a target."""
@@ -93,6 +142,8 @@ class ProofReport(Section):
     """Every check, in order."""
     speed: list[SpeedResult] = []
     """Every comparison of speed."""
+    planned: list[PlannedResult] = []
+    """Every figure of a plan, and what came of it."""
     rates: list[RateResult] = []
     """Every speed on a target."""
 

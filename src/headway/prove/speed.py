@@ -1,10 +1,12 @@
-"""Tokens/s and MFU of three presets, beside a bare loop, DDP and FSDP2 in the same processes."""
+"""Tokens/s and MFU of three presets, beside a bare loop, DDP and FSDP2 in the same processes; and a
+run of one of them beside its plan."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headway.clock import SystemClock
@@ -13,7 +15,7 @@ from headway.plan.accelerators import find_device
 from headway.prove.devices import Devices
 from headway.prove.judge import ProofFailed
 from headway.prove.program import Program
-from headway.prove.report import Baseline, SpeedResult
+from headway.prove.report import PLANNED_FIGURES, Baseline, PlannedResult, SpeedResult
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import RunDirectory
@@ -21,18 +23,22 @@ from headway.worker_environment import DEFAULTS
 
 GPU_SECONDS, CPU_SECONDS = 12.0, 6.0
 """Of measuring each preset beside each other loop."""
+NEVER = 1_000_000
+PLANNED, CPU_PLANNED_STEPS, GPU_PLANNED_STEPS = "planned", 12, 40
 RUN_FILE = """\
 version: 1
+name: {name}
 extends: {preset}
 data: {{train: {train_set}, sequence_length: {length}}}
 batch: {{global: {global_batch}, micro: {micro}}}
-train_for: 1000000 steps
+train_for: {steps} steps
 precision: {precision}
 elastic: restart
+shard: {shard}
 threads: 1
 track: []
-evaluation: {{every: 1000000 steps}}
-checkpoint: {{every: 1000000 steps}}
+evaluation: {{every: {never} steps}}
+checkpoint: {{every: {never} steps}}
 """
 
 
@@ -46,6 +52,35 @@ class SpeedCase:
     a parameter, and the activations of a micro-batch."""
     config: tuple[tuple[str, int], ...] = ()
     """Fields of the model's config that make it small enough for a CPU."""
+
+    @property
+    def title(self) -> str:
+        return self.preset + (", scaled down" if self.config else "")
+
+    def run_file(
+        self,
+        name: str,
+        train_set: str,
+        workers: int,
+        precision: str,
+        steps: int = NEVER,
+        shard: str = "none",
+    ) -> str:
+        """Return a run file with a micro-batch for each worker, and only the last save."""
+        content = RUN_FILE.format(
+            name=name,
+            preset=self.preset,
+            train_set=json.dumps(train_set),
+            length=self.length,
+            global_batch=self.micro * workers,
+            micro=self.micro,
+            steps=steps,
+            precision=precision,
+            shard=shard,
+            never=NEVER,
+        )
+        config = f"model: {{config: {json.dumps(dict(self.config))}}}\n" if self.config else ""
+        return content + config
 
 
 ON_GPU = (
@@ -86,6 +121,14 @@ def cases_for(device_name: str | None, is_cpu: bool) -> list[SpeedCase]:
     return [fit[0], *fit[1:][-2:]]
 
 
+def fastest_precision(device_name: str | None, is_cpu: bool) -> str:
+    """Return fp16 for devices without bf16 units, such as a T4."""
+    if is_cpu:
+        return "fp32"
+    device = find_device(device_name or "")
+    return "fp16" if device is not None and device.bf16_flops is None else "bf16"
+
+
 class SpeedTrials:
     """Trials on `devices`, on the text of the run at `trained`."""
 
@@ -117,46 +160,83 @@ class SpeedTrials:
                 {name: line[name] for name in SpeedResult.model_fields if name in line}
             )
 
+    def beside_plan(self, workers: int) -> list[PlannedResult]:
+        """Run one preset as users do, and return its plan beside what the run measured. No plan
+        knows the speed of a CPU, so a few steps are measured for it first."""
+        case = (ON_CPU if self.devices.is_cpu else ON_GPU)[1]
+        steps = CPU_PLANNED_STEPS if self.devices.is_cpu else GPU_PLANNED_STEPS
+        self._write(PLANNED, case, workers, "none", steps)
+        words = [f"{PLANNED}.yaml", *self.devices.options(workers)]
+        # Step times that the user has measured before are no prediction.
+        cache = {"HEADWAY_CACHE": str(self.program.folder / "cache")}
+        environment = {**self.devices.environment(workers), **cache}
+        if self.devices.is_cpu:
+            self.program.headway("plan", *words, "--measure", environment=environment)
+        self.program.headway("run", *words, environment=environment)
+        outcome = self.program.headway("plan", PLANNED, "--json", environment=environment)
+        return planned_results(json.loads(outcome)["rows"], case.title, workers, self._precision)
+
     def _job(self, case: SpeedCase, workers: int, against: Baseline) -> dict[str, Any]:
         name = f"speed-{case.preset.replace('.', '-')}-{against}"
-        file = self.program.folder / f"{name}.yaml"
-        if not self._trained.has_spec():
-            raise ProofFailed("there is no run of one worker whose data could be used")
-        content = RUN_FILE.format(
-            preset=case.preset,
-            train_set=self._trained.read_spec().train_set,
-            length=case.length,
-            global_batch=case.micro * workers,
-            micro=case.micro,
-            precision=self._precision(),
-        )
-        if case.config:
-            content += f"model: {{config: {json.dumps(dict(case.config))}}}\n"
-        file.write_text(content)
-        overrides = [f"name={name}", f"shard={'node' if against == 'fsdp2' else 'none'}"]
-        if self.devices.is_cpu:
-            overrides.append(f"resources.accelerators=cpu:{workers}")
+        file = self._write(name, case, workers, "node" if against == "fsdp2" else "none")
         resolved = resolve(
-            load_run(file, overrides),
+            load_run(file, self.devices.overrides(workers)),
             self.hardware.model_copy(
                 update={"cuda_devices": 0 if self.devices.is_cpu else workers}
             ),
             nodes=1,
             parameters=None,
-            train_set=self._trained.read_spec().train_set,
+            train_set=self._train_set,
             validation_sets={},
         )
         RunDirectory.create(resolved.run_directory, SystemClock()).write_spec(resolved)
         return {
             "run": resolved.run_directory,
-            "preset": case.preset + (", scaled down" if case.config else ""),
+            "preset": case.title,
             "against": against,
             "store": str(self.program.folder / f"{name}.store"),
             "seconds": CPU_SECONDS if self.devices.is_cpu else GPU_SECONDS,
         }
 
+    def _write(
+        self, name: str, case: SpeedCase, workers: int, shard: str, steps: int = NEVER
+    ) -> Path:
+        file = self.program.folder / f"{name}.yaml"
+        file.write_text(
+            case.run_file(name, self._train_set, workers, self._precision, steps, shard)
+        )
+        return file
+
+    @property
+    def _train_set(self) -> str:
+        if not self._trained.has_spec():
+            raise ProofFailed("there is no run of one worker whose data could be used")
+        return self._trained.read_spec().train_set
+
+    @property
     def _precision(self) -> str:
-        if self.devices.is_cpu:
-            return "fp32"
-        device = find_device(self.hardware.device_name or "")
-        return "fp16" if device is not None and device.bf16_flops is None else "bf16"
+        return fastest_precision(self.hardware.device_name, self.devices.is_cpu)
+
+
+def planned_results(
+    rows: Mapping[str, Any], preset: str, workers: int, precision: str
+) -> list[PlannedResult]:
+    """`rows`: of `headway plan RUN --json`. A figure that was neither planned nor measured has no
+    row there."""
+    found = []
+    for figure in PLANNED_FIGURES:
+        row = rows.get(figure) or {"planned": None, "measured": None}
+        planned = row["planned"] or {}
+        found.append(
+            PlannedResult(
+                preset=preset,
+                workers=workers,
+                precision=precision,
+                figure=figure,
+                planned=planned.get("value"),
+                low=planned.get("low"),
+                high=planned.get("high"),
+                measured=row["measured"],
+            )
+        )
+    return found

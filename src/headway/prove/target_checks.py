@@ -27,7 +27,7 @@ from headway.prove.judge import (
 )
 from headway.prove.program import Program
 from headway.prove.report import CheckResult, RateResult
-from headway.prove.speed import ON_TARGET_CPU, ON_TARGET_GPU, SpeedCase
+from headway.prove.speed import ON_TARGET_CPU, ON_TARGET_GPU, SpeedCase, fastest_precision
 from headway.spec.quantities import Accelerators
 from headway.state.run_directory import RunDirectory
 
@@ -37,21 +37,6 @@ GPU_STEPS = 1000
 DELETED = "deleted"
 FINISH_SECONDS = 300.0
 LOOK_SECONDS = 0.5
-RATE_FILE = """\
-version: 1
-name: {name}
-extends: {preset}
-data: {{train: {train_set}, sequence_length: {length}}}
-batch: {{global: {global_batch}, micro: {micro}}}
-train_for: {steps} steps
-precision: {precision}
-elastic: restart
-shard: none
-threads: 1
-track: []
-evaluation: {{every: 1000000 steps}}
-checkpoint: {{every: 1000000 steps}}
-"""
 CPU_RATE_STEPS, GPU_RATE_STEPS = 12, 100
 Found = TypeVar("Found")
 Record = dict[str, Any]
@@ -240,18 +225,13 @@ class TargetChecks:
 
     def _measure(self, case: SpeedCase) -> None:
         run, steps = case.preset.replace(".", "-"), self._rate_steps
-        content = RATE_FILE.format(
-            name=self._name(run),
-            preset=case.preset,
-            train_set=json.dumps(self._prepared("train")),
-            length=case.length,
-            global_batch=case.micro * self.nodes.num_workers,
-            micro=case.micro,
-            steps=steps,
-            precision=self._precision(),
+        content = case.run_file(
+            self._name(run),
+            self._prepared("train"),
+            self.nodes.num_workers,
+            self._precision(),
+            steps,
         )
-        if case.config:
-            content += f"model: {{config: {dict(case.config)}}}\n"
         self._file(run).write_text(content)
         self._start(run, self.nodes.nodes)
         self._wait_until_finished(run)
@@ -259,7 +239,7 @@ class TargetChecks:
         shares = [line["mfu"] for line in lines if "mfu" in line]
         self.rates.append(
             RateResult(
-                preset=case.preset + (", scaled down" if case.config else ""),
+                preset=case.title,
                 workers=self.nodes.num_workers,
                 tokens_per_second=statistics.median(line["tokens_per_second"] for line in lines),
                 mfu=statistics.median(shares) if shares else None,
@@ -278,10 +258,8 @@ class TargetChecks:
         return CPU_RATE_STEPS if self.nodes.is_cpu else GPU_RATE_STEPS
 
     def _precision(self) -> str:
-        if self.nodes.is_cpu or self.nodes.accelerators is None:
-            return "fp32"
-        device = find_device(self.nodes.accelerators.kind)
-        return "fp16" if device is not None and device.bf16_flops is None else "bf16"
+        kind = self.nodes.accelerators.kind if self.nodes.accelerators else None
+        return fastest_precision(kind, self.nodes.is_cpu)
 
     # Runs
 

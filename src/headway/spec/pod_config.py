@@ -91,7 +91,7 @@ class PrepareConfig(ComponentConfig):
     """Number of pods, each of which prepares its share of the sources."""
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of these pods, by digest, with Headway and its extra `train`. Left out: `image` of the
-    target. Needed with `coordinator.image`: the workers' image has no Headway then."""
+    target. Needed where that has no Headway, for data that cannot be prepared on your machine."""
     resources: dict[str, AmountField] | None = None
     """Resources of each pod, as request and as limit. As many processes as `cpu` has tokenise.
     Left out: `cpu` and `memory` of `pod.resources`, at most 8 and 32Gi."""
@@ -187,8 +187,8 @@ class CoordinatorConfig(ComponentConfig):
 
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of these pods, by digest, with Headway and its wheels, without torch. Given, `image` of
-    the workers can be any with Python 3.11 to 3.14, torch and transformers: an init container
-    brings Headway, unless it is there. Left out: `image`, which has Headway."""
+    the workers can be any with Python 3.11 to 3.14 and torch: an init container brings Headway,
+    unless it is there. Left out: `image`, which has Headway."""
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
     """Resources of the coordinator's pod, as request and as limit. A script with more than 150,000
     heartbeats needs more memory: 3Gi for a million."""

@@ -191,7 +191,8 @@ class Target(Section):
     """Cluster and namespace."""
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of the pods, by digest: a tag can change during a run. It has Headway, unless
-    `coordinator.image` is given."""
+    `coordinator.image` is given. Left out: PyTorch's own image for workers, and Headway's for the
+    coordinator."""
     python: PythonVersionField | None = None
     """Version of Python in the image of the workers, such as 3.12: what `code.requirements` are
     resolved for. Left out: that of the machine that launches. A pod that has another is refused."""

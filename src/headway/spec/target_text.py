@@ -1,14 +1,14 @@
-"""A target as text for targets.yaml: a comment on each line, added below what is there.
+"""A target as text for targets.yaml: a comment on each line, added below what is there; and a new
+image in a target that is there.
 
-The file is only appended to, so that the comments of others stay; and if it does not read back as
-it was with the new target in it, nothing is written.
+Other lines are left as they are, with the comments of others; and if the file does not read back as
+it was but for the change, nothing is written.
 """
 
 from __future__ import annotations
 
-import fcntl
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -122,16 +122,55 @@ def with_target(text: str, name: str, block: str, file: Path) -> str:
     return joined
 
 
+def with_image(text: str, name: str, image: str, file: Path) -> str:
+    """Return the file's text with this `image` in target `name`, and everything else as it was.
+    Raise if it is not written as a block of lines."""
+    located = read_yaml(text, str(file))
+    before = validated(TargetFile, located).root
+    lines, key = text.splitlines(keepends=True), located.mark((name, "image"))
+    line = f"image: {image}  # headway image build\n"
+    if (name, "image") in located.keys:
+        lines[key.line - 1] = f"{lines[key.line - 1][: key.column - 1]}{line}"
+    else:
+        marks = [mark for path, mark in located.keys.items() if path[:-1] == (name,)]
+        first = min(marks, key=lambda mark: mark.line, default=key)
+        lines.insert(first.line - 1, f"{lines[first.line - 1][: first.column - 1]}{line}")
+    changed = "".join(lines)
+    try:
+        after = dict(read_targets(changed, str(file)).root)
+    except SpecError:
+        after = {}
+    if after != {**before, name: before[name].model_copy(update={"image": image})}:
+        raise SpecError(
+            f"{name} is not written as a block of lines, and is left as it is",
+            str(key),
+            "write in its place: image: ADDRESS@sha256:DIGEST",
+        )
+    return changed
+
+
+def require_writable(file: Path, name: str) -> None:
+    """Raise what `write_image` would."""
+    with_image(file.read_text("utf-8"), name, "image@sha256:" + "0" * 64, file)
+
+
+def write_image(file: Path, name: str, image: str) -> None:
+    _change(file, lambda text: with_image(text, name, image, file))
+
+
 def append_target(file: Path, name: str, block: str) -> None:
+    _change(file, lambda text: with_target(text, name, block, file))
+
+
+def _change(file: Path, changed: Callable[[str], str]) -> None:
     """Whole, or not at all; of two at the same time one after the other."""
     place = file.resolve()  # of a link, what it points to
     place.parent.mkdir(parents=True, exist_ok=True)
     with _alone(place.parent):
-        text = file.read_text("utf-8") if file.is_file() else ""
-        joined = with_target(text, name, block, file)
+        text = changed(file.read_text("utf-8") if file.is_file() else "")
         with NamedTemporaryFile("w", dir=place.parent, encoding="utf-8", delete=False) as beside:
             try:
-                beside.write(joined)
+                beside.write(text)
                 beside.flush()
                 os.fsync(beside.fileno())
                 os.chmod(beside.name, place.stat().st_mode & 0o777 if place.exists() else 0o644)
@@ -147,6 +186,8 @@ def _alone(folder: Path) -> Iterator[None]:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         with suppress(OSError):  # NFS locks only what is open for writing
+            import fcntl
+
             fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:

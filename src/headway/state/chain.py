@@ -36,6 +36,16 @@ class TakenOver(RunFailed):
     """Somebody else has started the run since."""
 
 
+class Disappeared(RunFailed):
+    """The chain, or a link of it, is not there any more: deleted meanwhile, or not mounted."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        super().__init__(
+            f"run {directory.name}: {directory.store.location(FOLDER)} has disappeared",
+            "mount it again, then run the same command to resume",
+        )
+
+
 class Replaced(PeerLost):
     """A newer generation of the same launch has begun: this leader writes nothing any more."""
 
@@ -229,10 +239,7 @@ class Chain:
     def _own(self, last: Link | None, generation: int) -> Link:
         name = self.directory.name
         if last is None:
-            raise RunFailed(
-                f"run {name}: {self.directory.store.location(FOLDER)} has disappeared",
-                "mount it again, then run the same command to resume",
-            )
+            raise Disappeared(self.directory)
         if last.launch != self.launch:
             verb = "deleted" if last.kind == "delete" else "taken over"
             raise TakenOver(
@@ -260,7 +267,10 @@ class Chain:
 
     def _read(self, number: int) -> Link:
         name = self._files.name(number)
-        link = decoded(self.directory.store.read(name))
+        content = self._content(name)
+        if content is None:
+            raise Disappeared(self.directory)
+        link = decoded(content)
         if link is None or link.number != number:
             raise BadInput(
                 f"{self.directory.store.location(name)} is damaged: it says who trains the run "

@@ -34,7 +34,6 @@ machine needs (lock, wanted-nodes, logs, tensorboard) are in a folder of the use
 
 from __future__ import annotations
 
-import fcntl
 import itertools
 import json
 import os
@@ -230,6 +229,11 @@ class RunDirectory:
         except OSError:
             return False
 
+    def forget_wanted_stop(self) -> None:
+        """A later start may have the same name."""
+        with suppress(OSError):
+            self.store.remove(WANTED_STOP)
+
     @contextmanager
     def held(self) -> Iterator[int]:
         """Holds the lock of the run, as a file descriptor that workers inherit: the kernel releases
@@ -247,6 +251,10 @@ class RunDirectory:
 
     def is_running(self) -> bool:
         """Whether a process on this machine holds the lock of the run."""
+        try:
+            import fcntl
+        except ImportError:  # Windows, where nothing trains
+            return False
         try:
             with (self.local / "lock").open("r") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -343,6 +351,8 @@ class Journal:
 
 def _locked(file: IO[str]) -> bool:
     """Whether the lock was acquired. Retried: `is_running` holds it for a moment."""
+    import fcntl
+
     for _ in range(LOCK_ATTEMPTS):
         with suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

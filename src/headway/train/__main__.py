@@ -31,7 +31,7 @@ from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from headway.clock import SystemClock
-from headway.errors import Exit, HeadwayError, PeerLost
+from headway.errors import Exit, HeadwayError, PeerLost, Stopped
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import SessionError
 from headway.state.run_directory import GIVEN_SPEC
@@ -114,6 +114,8 @@ def main(arguments: list[str]) -> int:
         if isinstance(error, PeerLost) and restart is not None:
             restart.wait_for_decision()
         log_exit_reason(str(error))
+        if start is not None and not isinstance(error, Stopped):
+            start.note_failure(None if isinstance(error, PeerLost) else str(error))
         return error.exit_code
     # Logged here: torch's own hook garbles tracebacks. The user's code may call sys.exit.
     except (Exception, SystemExit) as error:  # noqa: BLE001
@@ -144,6 +146,8 @@ def _failed(
         if restart is not None:
             restart.wait_for_decision()
         log_exit_reason(traceback.format_exc())
+        if start is not None:
+            start.note_failure(None)
         return Exit.PEER_LOST
     known = None
     if start is not None:
@@ -156,7 +160,10 @@ def _failed(
         )
     if known is not None:
         log_line(traceback.format_exc())
-    log_exit_reason(str(known) if known is not None else traceback.format_exc())
+    words = str(known) if known is not None else traceback.format_exc()
+    log_exit_reason(words)
+    if start is not None:
+        start.note_failure(words)
     return Exit.RUN_FAILED
 
 

@@ -14,6 +14,6 @@ def missing_compiler(error: BaseException) -> RunFailed | None:
         return None
     return RunFailed(
         "memory.compile needs a C++ compiler, and there is none here",
-        "install g++: in the image of a target, as docker/cpu.Dockerfile does; here, apt-get "
-        "install g++",
+        "here: apt-get install g++; on a target: headway image build --push REGISTRY/NAME --on "
+        "TARGET, whose image has it",
     )

@@ -37,6 +37,7 @@ from headway.errors import (
     PeerLost,
     StillRunning,
     Stopped,
+    without_hint,
 )
 from headway.spec.resolve import Resolved
 from headway.spec.run_identity import identity_digest
@@ -65,6 +66,8 @@ SHARED_SECONDS = 90.0
 """For another machine's files to become visible here, if they ever do."""
 LOCK_SECONDS = 60.0
 """For the workers of a start before to have ended on this machine."""
+FAILED_SECONDS = 2.0
+"""For a worker that was lost to have said that it has failed."""
 STOP_LOOK_SECONDS, FAR_STOP_LOOK_SECONDS = 1.0, 10.0
 """Between two looks for the request of `headway stop`."""
 
@@ -144,6 +147,8 @@ class OtherLauncher:
     def __init__(self, given: Given, clock: Clock, stop: StopRequest, held: ExitStack) -> None:
         self.given = given
         self._clock, self._stop, self._held = clock, stop, held
+        self._journal: Journal | None = None
+        """Only of rank 0: what a launcher of ours notes of a run."""
         self._resolving = self._resolve("begins") if given.rank == 0 else None
 
     def start(self) -> Start:
@@ -179,6 +184,7 @@ class OtherLauncher:
             launch=begun["launch"],
             generation=begun["generation"],
             store=PrefixStore("group", meeting),
+            note_failure=lambda words: self._note_failure(meeting, words),
         )
 
     # The launcher's store
@@ -257,7 +263,7 @@ class OtherLauncher:
         text = self._resolving.result()
         resolved = Resolved.model_validate_json(text)
         directory = _opened(resolved, self._clock, self._stop)
-        launch = store.compare_set("headway/launch", "", uuid4().hex).decode()
+        launch = _name_of_job() or store.compare_set("headway/launch", "", uuid4().hex).decode()
         generation = self._take(directory, resolved, launch)
         self._follow_stop(directory, launch)
         return {"spec": text, "launch": launch, "generation": generation}
@@ -280,7 +286,7 @@ class OtherLauncher:
         self._held.enter_context(SignsOfLife(directory, launch, self._clock))
         directory.write_spec(resolved)
         trust_code(resolved)
-        journal = Journal(directory.launcher, self._clock)
+        self._journal = journal = Journal(directory.launcher, self._clock)
         journal.generation = generation
         is_again = before is not None and before.launch == launch
         journal.note(
@@ -311,6 +317,29 @@ class OtherLauncher:
 
     # While it trains
 
+    def _note_failure(self, meeting: Store, words: str | None) -> None:
+        """Records why the run has failed, whoever found out. `words` is None after a loss: then
+        the lost worker may have said it."""
+        with suppress(RuntimeError):  # the launcher's store is gone
+            if words is not None:
+                facts = {"rank": self.given.rank, "words": words}
+                meeting.set("failed", json.dumps(facts))
+            if self._journal is None:
+                return
+            deadline = self._clock.monotonic() + FAILED_SECONDS
+            while not meeting.check(["failed"]):
+                if self._clock.monotonic() > deadline:
+                    return
+                self._clock.sleep(LOOK_SECONDS)
+            found = json.loads(meeting.get("failed"))
+            message, hint = without_hint(found["words"])
+            node, local_rank = divmod(found["rank"], self.given.local_workers)
+            place = {"rank": found["rank"], "node": node, "local_rank": local_rank}
+            self._journal.note(
+                "failed", **place, how="failed", words=message, message=message, hint=hint
+            )
+            self._journal.close()
+
     def _follow_stop(self, directory: RunDirectory, launch: str) -> None:
         is_local = directory.store.is_local
         seconds = STOP_LOOK_SECONDS if is_local else FAR_STOP_LOOK_SECONDS
@@ -318,7 +347,9 @@ class OtherLauncher:
         def look() -> None:
             while not directory.is_stop_wanted(launch):
                 self._clock.sleep(seconds)
+            log_line("asked to stop by headway stop")
             self._stop.ask_for_good()
+            self._held.callback(directory.forget_wanted_stop)
 
         Thread(target=look, name="headway-stop", daemon=True).start()
 
@@ -393,6 +424,12 @@ def _require_shared(resolved: Resolved, launch: str, clock: Clock, stop: StopReq
                 "storage: a folder that all machines mount, or an address such as s3://bucket/runs",
             )
         clock.sleep(1.0)
+
+
+def _name_of_job() -> str | None:
+    """The launcher's name for all starts of these workers, on whatever machine rank 0 is."""
+    names = (os.environ.get(name, "none") for name in ("TORCHELASTIC_RUN_ID", "SLURM_JOB_ID"))
+    return next((name for name in names if name != "none"), None)
 
 
 def _launcher_name() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,8 @@ class Start:
     """At which workers of a fixed group rendezvous."""
     steps_file: Path | None = None
     """File in which it records the steps it takes, for its launcher."""
+    note_failure: Callable[[str | None], None] = lambda words: None
+    """Is told why this worker has failed; None: it has lost another one, which may have failed."""
 
 
 def own_start() -> Start:

@@ -119,6 +119,18 @@ def test_packages_for_another_python_are_refused_by_name(
     )
 
 
+def test_a_library_of_nccls_that_the_image_lacks(tmp_path: Path, resolved: Resolved) -> None:
+    resolved = resolved.model_copy(update={"device": "cuda"})
+    with node_of(tmp_path, resolved, NCCL_NET="AWS Libfabric") as node:
+        said, error = node.communicate(timeout=30)
+    assert (node.returncode, said) == (2, "")
+    assert error == (
+        "error: NCCL_NET is AWS Libfabric, and NCCL needs libnccl-net.so for it, which this image "
+        "lacks\nhint: headway image build --push REGISTRY/NAME --on TARGET; or another NCCL_NET in "
+        "pod.env of the target\n"
+    )
+
+
 def test_asked_to_leave_while_it_waits_for_its_storage(tmp_path: Path, resolved: Resolved) -> None:
     """It goes with the code of one that has left, and not minutes later."""
     with node_of(tmp_path, resolved) as node:

@@ -86,6 +86,8 @@ SURFACE = {
         "--set",
         "--dry-run",
     ],
+    "image": [],
+    "image build": ["--push", "--on", "--base", "--efa", "--platform", "--builder"],
     "node": [],
     "part": [],
     "keep": [],

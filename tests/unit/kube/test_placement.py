@@ -147,8 +147,9 @@ RESOURCES = "resources: {cpu: 4, memory: 8Gi}"
         (
             "  image: registry.example/headway@sha256:" + "0" * 64 + "\n",
             "",
-            "targets.yaml:1:1: lab.image: it is missing: the image that the pods run\n"
-            "hint: image: ADDRESS@sha256:..., an image with headway[train] in it",
+            "targets.yaml:1:1: lab.image: it is missing, and this version of Headway has no "
+            "released image of its own\n"
+            "hint: headway image build --push REGISTRY/NAME --on lab",
         ),
         (
             RESOURCES,

@@ -45,9 +45,9 @@ def test_where_every_command_fails_every_check_does_and_says_why(tmp_path: Path)
     checks = list(
         Checks(Program(tmp_path, SystemClock(), 60, FAILS), Devices(4, True), MACHINE).results()
     )
-    assert [check.outcome for check in checks] == ["failed"] * 10
+    assert [check.outcome for check in checks] == ["failed"] * 11
     assert "the GPU has fallen off the bus" in checks[0].figure
-    assert checks[-3].figure == "there is no run of one worker to compare with"
+    assert checks[-4].figure == "there is no run of one worker to compare with"
 
 
 def test_with_one_device_what_needs_two_is_not_run(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_with_one_device_what_needs_two_is_not_run(tmp_path: Path) -> None:
         Checks(Program(tmp_path, SystemClock(), 60, FAILS), Devices(1, True), MACHINE).results()
     )
     assert [check.outcome for check in checks] == [
-        *(["failed"] * 2 + ["not run"] * 2 + ["failed"] * 2 + ["not run"])
+        *(["failed"] * 2 + ["not run"] * 2 + ["failed"] * 3 + ["not run"])
     ]
 
 

@@ -11,7 +11,7 @@ from headway.clock import SystemClock
 from headway.prove.judge import ProofFailed
 from headway.prove.program import Program
 from headway.prove.report import ProofReport, SpeedResult
-from headway.prove.speed import cases_for
+from headway.prove.speed import cases_for, fastest_precision, planned_results
 
 SPEED = SpeedResult(
     preset="gpt2-small",
@@ -62,6 +62,39 @@ def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path) -> None:
         next(lines)
 
 
+GIB = 2**30
+ROWS = {
+    "step_seconds": {"planned": {"value": 0.4, "low": 0.3, "high": 0.55}, "measured": 0.5},
+    "tokens_per_second": {"planned": None, "measured": 16384.0},
+    "goodput": {"planned": {"value": 0.6, "low": 0.5, "high": 0.7}, "measured": 0.6},
+    "memory_bytes": {
+        "planned": {"value": 6 * GIB, "low": 5 * GIB, "high": 7 * GIB},
+        "measured": None,
+    },
+}
+
+
+def test_each_planned_figure_is_shown_beside_what_was_measured() -> None:
+    found = planned_results(ROWS, "gpt2-small", 1, "fp16")
+    assert [one.line for one in found] == [
+        "seconds a step 0.500, planned 0.400 (0.300 to 0.550)",
+        "tokens/s 16,384, not planned",
+        "memory of a device not measured, planned 6.0 GiB (5.0 GiB to 7.0 GiB)",
+    ]
+
+
+def test_a_device_that_no_plan_knows_has_what_was_measured() -> None:
+    found = planned_results({"tokens_per_second": ROWS["tokens_per_second"]}, "gpt2-small", 1, "")
+    assert [one.measured for one in found] == [None, 16384.0, None]
+    assert {one.planned for one in found} == {None}
+
+
+def test_a_t4_is_measured_in_fp16() -> None:
+    assert fastest_precision("Tesla T4", is_cpu=False) == "fp16"
+    assert fastest_precision("NVIDIA L4", is_cpu=False) == "bf16"
+    assert fastest_precision(None, is_cpu=True) == "fp32"
+
+
 def test_the_page_shows_speeds_with_the_share_of_the_peak(tmp_path: Path) -> None:
     report = ProofReport(
         headway="0.1.0",
@@ -74,8 +107,9 @@ def test_the_page_shows_speeds_with_the_share_of_the_peak(tmp_path: Path) -> Non
         machine={},
         checks=[],
         speed=[SPEED],
+        planned=planned_results(ROWS, "gpt2-small", 1, "fp16"),
     )
     conclude(report, tmp_path)
     page = (tmp_path / "prove.html").read_text()
-    for figure in ("FSDP2", "1,234,568", "1,250,829", "41.2%", "0.987 (0.980 to 0.991)"):
+    for figure in ("FSDP2", "1,234,568", "1,250,829", "41.2%", "0.987 (0.980 to 0.991)", "7.0 GiB"):
         assert figure in page

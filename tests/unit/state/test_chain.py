@@ -15,6 +15,7 @@ from headway.state.chain import (
     MOST_BEGINNINGS,
     Beginning,
     Chain,
+    Disappeared,
     KeptCheckpoint,
     Link,
     Replaced,
@@ -166,6 +167,19 @@ def test_a_chain_that_has_disappeared_is_not_begun_anew(directory: RunDirectory)
     directory.store.remove("chain")
     with pytest.raises(Exception, match="has disappeared"):
         recorded(other, kept(5))
+
+
+def test_a_start_beside_a_deletion_says_that_the_run_is_gone(
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The link was listed, and is removed before it is read."""
+    begun(directory, 1, 0)
+    other = Chain(directory, "other")
+    newest = other._files.newest()
+    directory.store.remove("chain")
+    monkeypatch.setattr(other._files, "newest", lambda: newest)
+    with pytest.raises(Disappeared, match="chain has disappeared"):
+        other.start(TIME)
 
 
 def beginnings(*first_steps: int) -> list[Beginning]:

@@ -17,7 +17,7 @@ from headway.errors import BadInput, Exit, PeerLost
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.heartbeat import SignsOfLife
-from headway.state.run_directory import RunDirectory
+from headway.state.run_directory import Journal, RunDirectory
 from headway.train import other_launcher
 from headway.train.other_launcher import Given, OtherLauncher, Refused
 from headway.train.stop_request import StopRequest
@@ -103,6 +103,22 @@ def test_a_refusal_reaches_all_with_its_exit_code(store: TCPStore, held: ExitSta
     with pytest.raises(Refused, match="modle") as caught:
         worker(held)._read(meeting, 1, "worker 1")
     assert caught.value.exit_code == Exit.BAD_INPUT
+
+
+def test_a_failure_of_any_worker_is_recorded_by_rank_0(
+    store: TCPStore, held: ExitStack, tmp_path: Path
+) -> None:
+    directory = RunDirectory.create(tmp_path / "it", SystemClock())
+    leads, other = worker(held), worker(held)
+    leads._journal = Journal(directory.launcher, SystemClock())
+    meeting = PrefixStore("headway/now", store)
+    leads._note_failure(meeting, None)
+    assert directory.launcher.read()[0] == [], "a loss is no failure"
+    other._note_failure(meeting, "step 7: loss.py:3: KeyError\nhint: look at loss.py")
+    leads._note_failure(meeting, None)
+    (failed,) = directory.launcher.read()[0]
+    assert (failed["event"], failed["node"], failed["hint"]) == ("failed", 1, "look at loss.py")
+    assert failed["message"] == "step 7: loss.py:3: KeyError"
 
 
 def resolved_in(folder: Path) -> Resolved:

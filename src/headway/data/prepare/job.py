@@ -4,7 +4,6 @@ moment; the same command resumes it."""
 from __future__ import annotations
 
 import fcntl
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from headway.clock import Clock
+from headway.cores import num_cores
 from headway.data.prepare.build_shards import ShardBuilder
 from headway.data.prepare.extract import Extractor
 from headway.data.prepare.manifest import ShardRecords, recipe_records, write_set_manifest
@@ -268,7 +268,7 @@ def _processes(job: PrepareJob, units: Sequence[SourceUnit]) -> int:
         source.file.startswith(HUB) for unit in units for source in unit.ranges
     ):
         return 1
-    return len(os.sched_getaffinity(0))
+    return num_cores()
 
 
 @contextmanager
