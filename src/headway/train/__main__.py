@@ -106,6 +106,7 @@ def main(arguments: list[str]) -> int:
             import_seconds=import_seconds,
             on_hang=on_hang,
             steps_file=start.steps_file,
+            shares_log=not is_ours,
         )
         code = exit_code_of(train(run, worlds), worlds)
         worlds.close("done")

@@ -44,7 +44,11 @@ def report_exit_reason(reason: str) -> None:
 
 
 class WorkerLog:
-    def __init__(self, total_steps: int, tokens_per_step: int, clock: Clock) -> None:
+    def __init__(
+        self, total_steps: int, tokens_per_step: int, clock: Clock, is_shared: bool = False
+    ) -> None:
+        """`is_shared`: all workers write into one log."""
+        self._is_shared = is_shared
         self._total_steps = total_steps
         self._tokens_per_step = tokens_per_step
         self._clock = clock
@@ -54,7 +58,7 @@ class WorkerLog:
 
     def begin(self, world: World, step: int) -> None:
         # The other ranks of a domain would write the same.
-        self._is_silent = world.placement.local_rank > 0
+        self._is_silent = (world.rank if self._is_shared else world.placement.local_rank) > 0
         self._last = (step, self._clock.monotonic())
         workers = f"{world.num_workers} worker{'s' if world.num_workers > 1 else ''}"
         self._log(f"generation {world.generation}: {workers}, training from step {step}")

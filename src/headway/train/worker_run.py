@@ -120,11 +120,12 @@ def open_run(
     import_seconds: float = 0.0,
     on_hang: Callable[[int], None] = lambda times: None,
     steps_file: Path | None = None,
+    shares_log: bool = False,
 ) -> WorkerRun:
     """Builds everything. COLLECTIVE in the domain when the model is sharded. `worker_number`:
     number of this worker on its machine. `launch`: token of the start that it belongs to. `on_hang`
     is called when no step is committed for long. `steps_file`: in which to record the steps
-    taken."""
+    taken. `shares_log`: all workers write into one log."""
     directory = reached(
         lambda: RunDirectory.open(resolved.run_directory), clock, lambda: stop.asked
     )
@@ -154,7 +155,9 @@ def open_run(
         saver=CheckpointSaver(directory, chain, journal, clock, evaluator.sample),
         save_schedule=SaveSchedule(resolved.save_every, resolved.run.checkpoint.keep.every, clock),
         recorder=Recorder(directory, resolved, _ledger_facts(training), clock),
-        worker_log=WorkerLog(training.total_steps, resolved.tokens_per_step, clock),
+        worker_log=WorkerLog(
+            training.total_steps, resolved.tokens_per_step, clock, is_shared=shares_log
+        ),
         steps_file=StepsFile(steps_file),
         activations=ActivationWatch(training, built),
         clock=clock,

@@ -65,3 +65,14 @@ def test_one_of_those_that_hold_the_model_together_is_enough(
     worker_log.begin(world(local_rank=1), 0)
     worker_log.step(step(1))
     assert lines(capsys) == []
+
+
+@pytest.mark.parametrize(("is_shared", "says"), [(True, False), (False, True)])
+def test_one_log_of_all_workers_has_each_line_once(
+    is_shared: bool, says: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As under torchrun, whose output is that of all of them."""
+    worker_log = WorkerLog(100, 1000, Patient(), is_shared=is_shared)
+    placement = RankPlacement(torch.device("cpu"), 0)
+    worker_log.begin(World(rank=2, num_workers=3, generation=1, placement=placement), 10)
+    assert bool(lines(capsys)) == says
