@@ -159,13 +159,16 @@ class OtherLauncher:
 
         given = self.given
         with forming_group():
-            store = self._store()
+            is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+            store = self._connected(given.rank == 0 and not is_hosted)
             if given.rank == 0:
                 name = uuid4().hex
                 store.set("headway/leader", name)
             else:
                 name = self._leader(store)
             meeting = PrefixStore(f"headway/{name}", store)
+            if given.local_rank == 0:
+                self._show_life(f"headway/{name}/alive/{given.node}")
             if given.rank == 0:
                 begun = self._posted(meeting, lambda: self._begin(store))
             else:
@@ -189,20 +192,33 @@ class OtherLauncher:
 
     # The launcher's store
 
-    def _store(self) -> Store:
+    def _connected(self, is_master: bool = False) -> Store:
         from datetime import timedelta
 
         from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-        is_hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
         return TCPStore(
             os.environ["MASTER_ADDR"],
             int(os.environ["MASTER_PORT"]),
             self.given.num_workers,
-            self.given.rank == 0 and not is_hosted,
+            is_master,
             timedelta(seconds=MEET_SECONDS),
             wait_for_workers=False,
         )
+
+    def _show_life(self, key: str) -> None:
+        """Until this process ends: another worker may look late. Over a connection of its own: one
+        that waits for a key takes no other request."""
+        over = Event()
+
+        def show() -> None:
+            with suppress(RuntimeError):  # the launcher's store is gone
+                store = self._connected()
+                while not over.wait(SIGN_SECONDS):
+                    store.add(key, 1)
+
+        Thread(target=show, name="headway-alive", daemon=True).start()
+        self._held.callback(over.set)
 
     def _leader(self, store: Store) -> str:
         """The name of this start: of a rank 0 that has shown since we look that it lives. The one
@@ -220,16 +236,8 @@ class OtherLauncher:
             waiting.look(None)
 
     def _posted(self, meeting: Store, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` returns, told to all; or that it failed. Meanwhile it shows that it lives."""
-        over, node = Event(), self.given.node
-
-        def show() -> None:
-            with suppress(RuntimeError):  # the launcher's store is gone
-                while not over.wait(SIGN_SECONDS):
-                    meeting.add(f"alive/{node}", 1)
-
-        Thread(target=show, name="headway-alive", daemon=True).start()
-        self._held.callback(over.set)
+        """What `make` returns, told to all; or that it failed."""
+        node = self.given.node
         try:
             facts = make()
         except HeadwayError as error:

@@ -84,6 +84,24 @@ def test_what_a_start_before_has_left_in_the_store_is_not_followed(
     assert found == ["now"]
 
 
+def test_rank_0_shows_its_life_while_it_waits_for_the_others(
+    store: TCPStore, held: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that comes late has to see it, or both would wait for each other."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(store.port))
+    leads = worker(held)
+    mine = leads._connected()
+    mine.set("headway/leader", "now")
+    leads._show_life("headway/now/alive/0")
+    waiting = threading.Thread(target=lambda: mine.get("the late worker's address"))
+    waiting.start()
+    late = worker(held)
+    assert late._leader(late._connected()) == "now"
+    store.set("the late worker's address", "x")
+    waiting.join()
+
+
 def test_a_rank_0_that_never_comes_is_named(
     store: TCPStore, held: ExitStack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
