@@ -224,11 +224,24 @@ def unpack_packages(site: Path) -> None:
     half = into.with_name(f".{into.name}-{uuid4().hex[:8]}")
     try:
         with tarfile.open(archive) as packed:
-            packed.extractall(half, filter="data")
+            _extract(packed, half)
         half.rename(into)
         archive.unlink()
     finally:
         shutil.rmtree(half, ignore_errors=True)
+
+
+def _extract(packed: tarfile.TarFile, into: Path) -> None:
+    """Extract an archive that others may have written: nothing leaves the folder."""
+    if hasattr(tarfile, "data_filter"):
+        packed.extractall(into, filter="data")
+        return
+    for member in packed:  # Python before 3.11.4
+        path = Path(member.name)
+        is_plain = member.isfile() or member.isdir()
+        if not is_plain or path.is_absolute() or ".." in path.parts:
+            raise BadInput(f"{ARCHIVE}: {member.name} is no file of a package")
+    packed.extractall(into)
 
 
 def require_worker(wanted: WorkerPython, have: WorkerPython) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -95,3 +96,19 @@ def test_an_edit_uploads_the_code_and_nothing_else(folder: Path, tmp_path: Path)
     assert launch() == 0
     (folder / "src" / "7.py").write_text("edited")
     assert launch() == 200
+
+
+@pytest.mark.parametrize("filters", [True, False], ids=["filters", "python-3.11.3"])
+def test_an_archive_of_somebody_else_writes_nothing_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, filters: bool
+) -> None:
+    if not filters:
+        monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    site = tmp_path / "packages" / "site"
+    site.parent.mkdir()
+    with tarfile.open(site.with_name("packages.tar.gz"), "w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../outside.py"))
+    with pytest.raises((BadInput, tarfile.TarError)):
+        unpack_packages(site)
+    assert not list(tmp_path.rglob("outside.py"))
+    assert not site.exists()
