@@ -35,7 +35,7 @@ LACKS = (
     "headway scale and new machines for lost ones: a loss restarts all workers from the newest "
     "checkpoint, on the machines that your launcher has"
 )
-"""What a run does not have that another launcher starts."""
+"""A run that another launcher starts does without these."""
 OF_SOME_RUNS = {
     "teacher": ("objective", "teacher"),
     "stream": ("data", "train", "stream"),

@@ -1,5 +1,5 @@
-"""What the first worker of each node asks before it trains under another launcher: the run file,
-resolved for all nodes, with its data and packages on this one. A process of its own, without torch:
+"""Resolves the run file for all nodes, for a worker that another launcher has started: the first of
+each node. Data and packages are then on that node. It is a process of its own, without torch:
 
     python -m headway.cli.for_launcher INTO NODES RANKS begins|joins RUN_FILE [KEY=VALUE ...]
 

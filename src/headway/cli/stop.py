@@ -47,8 +47,8 @@ def stop(run: RunArgument = None, on: OnOption = None) -> None:
 
 
 def _stop_under(launcher: str, directory: RunDirectory, clock: Clock) -> None:
-    """By a request that the workers read, on whatever machine they are: the launcher would start
-    them again after a signal."""
+    """Write a request that the workers read, on whatever machine they are: the launcher would
+    start them again after a signal."""
     from headway.state.heartbeat import alive_elsewhere, owner
 
     newest = owner(directory)

@@ -88,7 +88,7 @@ class Refused(HeadwayError):
 
 @dataclass(frozen=True)
 class Given:
-    """What the launcher says."""
+    """The place of this worker, as its launcher says, and the arguments."""
 
     rank: int
     num_workers: int
@@ -236,7 +236,7 @@ class OtherLauncher:
             waiting.look(None)
 
     def _posted(self, meeting: Store, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` returns, told to all; or that it failed."""
+        """Return what `make` does, and tell it to all, or that it failed."""
         node = self.given.node
         try:
             facts = make()
@@ -266,7 +266,7 @@ class OtherLauncher:
         return _Resolving(folder / "spec.json", command, self._clock, self._stop)
 
     def _begin(self, store: Store) -> dict[str, Any]:
-        """By rank 0."""
+        """Take the run over, as rank 0, and return what the others have to know."""
         assert self._resolving is not None
         text = self._resolving.result()
         resolved = Resolved.model_validate_json(text)
@@ -311,7 +311,7 @@ class OtherLauncher:
         return generation
 
     def _join(self, begun: dict[str, Any]) -> dict[str, Any]:
-        """By the first worker of another node."""
+        """Resolve the run file, as the first worker of another node, and return the result."""
         leads = Resolved.model_validate_json(begun["spec"])
         _require_shared(leads, begun["launch"], self._clock, self._stop)
         text = self._resolve("joins").result()

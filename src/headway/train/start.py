@@ -1,4 +1,4 @@
-"""What a worker is told when it begins, by whichever launcher."""
+"""Facts that a worker gets from its launcher when it begins, whichever that is."""
 
 from __future__ import annotations
 
