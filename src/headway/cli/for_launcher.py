@@ -60,12 +60,12 @@ def _resolve(
     loaded = as_launched(loaded, ranks, here)
     machine = together(here, nodes)
     with ExitStack() as background:
-        resolved = resolved_here(
+        resolved, code = resolved_here(
             loaded, machine, nodes, location, background, is_one_host=nodes == 1
         )
         if begins:
             RunDirectory.create(location, SystemClock())
-            note_start(loaded, resolved)
+            note_start(loaded, resolved, code)
         new = into.with_suffix(".new")
         new.write_text(spec_text(resolved))
         new.replace(into)

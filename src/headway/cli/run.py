@@ -147,11 +147,13 @@ def train_here(
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
     with ExitStack() as background:
         try:
-            resolved = resolved_here(loaded, this_machine(), nodes, location, background, anyway)
+            resolved, code = resolved_here(
+                loaded, this_machine(), nodes, location, background, anyway
+            )
         except KeyboardInterrupt:
             raise Stopped("stopped while preparing data", RESUME_HINT) from None
         directory = RunDirectory.create(location, SystemClock())
-        note_start(loaded, resolved)
+        note_start(loaded, resolved, code)
         return location, _train(resolved, directory, takes_over)
 
 
@@ -163,10 +165,10 @@ def resolved_here(
     background: ExitStack,
     anyway: bool = True,
     is_one_host: bool = True,
-) -> Resolved:
-    """The run, resolved for `nodes` nodes of this machine, or for as many machines that `machine`
-    stands for together. Its data and packages are there; `background` is closed when nobody reads
-    a set any more that is still being prepared."""
+) -> tuple[Resolved, CodeFolder | None]:
+    """Return the run, resolved for `nodes` nodes of this machine, or for as many machines that
+    `machine` stands for together, and its code folder. Its data and packages are there;
+    `background` is closed when nobody reads a set any more that is still being prepared."""
     from headway.cli.device_check import require_devices_here, resolved_for
     from headway.cli.hub_pins import spec_before, with_hub_commits
     from headway.cli.model_shape import known_parameters, known_workload
@@ -202,7 +204,7 @@ def resolved_here(
     resolved = with_checkpoint_interval(resolved, parameters)
     say_auto_interval(resolved)
     code = code_folder(loaded.run, loaded.folder)
-    return resolved.model_copy(
+    resolved = resolved.model_copy(
         update={
             "run_directory": location,
             "code_digest": code.listing.digest if code is not None else None,
@@ -210,20 +212,20 @@ def resolved_here(
             "packages_for": packages.worker if packages is not None else None,
         }
     )
+    return resolved, code
 
 
-def note_start(loaded: Loaded, resolved: Resolved) -> None:
+def note_start(loaded: Loaded, resolved: Resolved, code: CodeFolder | None) -> None:
     """What later commands and starts go by."""
     from headway.cli.code_changes import note_code
     from headway.cli.hub_pins import forget_first_start
     from headway.cli.launch_plan import note_plan
     from headway.cli.target_run import note_started_on
     from headway.spec.resolve import run_name
-    from headway.state.code_folder import code_folder
 
     location = resolved.run_directory
     loaded = replace(loaded, hub_commits=resolved.hub_commits)
-    note_code(location, code_folder(loaded.run, loaded.folder))
+    note_code(location, code)
     note_plan(loaded, location, resolved.nodes, train_set=resolved.train_set)
     note_started_on(loaded.folder, run_name(loaded), None)
     forget_first_start(loaded)

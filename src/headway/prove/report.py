@@ -83,13 +83,13 @@ class PlannedResult(Section):
     figure: PlannedFigure
     """Name of the figure, as in `headway plan --json`."""
     planned: float | None
-    """What was planned; None where no plan knows the device."""
+    """Planned value; None where no plan knows the device."""
     low: float | None
     """Lower end of the planned range."""
     high: float | None
     """Upper end of the planned range."""
     measured: float | None
-    """What the run measured; None for the memory of a CPU."""
+    """Measured value; None for the memory of a CPU."""
 
     @property
     def line(self) -> str:

@@ -35,7 +35,7 @@ class Start:
 
 
 def own_start() -> Start:
-    """By Headway's own launcher: see `headway.train.__main__`."""
+    """Read what Headway's own launcher gives: see `headway.train.__main__`."""
     given = os.environ
     store, generation = given.get("HEADWAY_STORE"), given.get("HEADWAY_GENERATION")
     steps = given.get("HEADWAY_STEPS")
