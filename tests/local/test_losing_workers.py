@@ -1,6 +1,6 @@
 """A lost machine is a pause: a real run of three workers, as typed, with some of them killed,
 stopped, sent away and added. One run that all of it happens to, one after the other: it is one run
-to its user, too. What needs a run of its own is in test_live.py."""
+to its user, too. In the end its ledger is exact. What needs a run of its own is in test_live.py."""
 
 from __future__ import annotations
 
@@ -31,6 +31,9 @@ def shared(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Iterator[Liv
     with LiveRun(folder, "it", 3) as run:
         run.wait_for_step(20)
         yield run
+        if run.process.poll() is None:
+            run.stop()
+        run.require_exact()
 
 
 @pytest.fixture
@@ -118,7 +121,6 @@ def test_a_suspended_worker_does_not_delay_a_stop(run: LiveRun) -> None:
     run.stop()
     assert not run.workers()
     assert "stopped" in headway("status", "it", folder=run.folder).stdout
-    run.require_exact()
     sets = {"train": run.directory.read_spec().train_set}
     overrides = ["name=alone", f"train_for={COMPARED_STEPS} steps"]
     alone = train(resolved_run(run.folder, sets, 1, overrides)).steps()

@@ -93,6 +93,8 @@ def require_same_run(
         )
     if before.is_script:
         return  # what decides its weights is the script's own
+    there = _reference(directory) if on is None else f"{directory.name} --on {on}"
+    resume = f"headway resume {there}"
     changed = changed_identity(before.run, run)
     others = [change for change in changed if not change.startswith("train_for:")]
     listed = "\n  ".join(changed)
@@ -105,7 +107,7 @@ def require_same_run(
     elif others:
         raise BadInput(
             f"run {directory.name} was started with other settings:\n  {listed}",
-            "restore the old settings, or start a new run"
+            f"{resume} continues with the old settings; or start a new run"
             + (
                 f": run it again with --set name={directory.free_name()}"
                 if on is not None
@@ -117,14 +119,14 @@ def require_same_run(
         if extend:
             _require_extendable(directory, before, lengths, saved, on)
         else:
-            resume = (
+            again = (
                 f"run it again with {_set('train_for', lengths.before)}"
                 if on is not None
-                else f"headway resume {_reference(directory)}"
+                else resume
             )
             raise BadInput(
                 f"run {directory.name} was started with another length:\n  {listed}",
-                f"to resume with {lengths.before}: {resume}"
+                f"to resume with {lengths.before}: {again}"
                 if lengths.is_shorter
                 else "--extend makes a run longer",
             )

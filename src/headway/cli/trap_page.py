@@ -139,10 +139,10 @@ def trap_page(root: Path, note: str) -> str:
         "# The traps of training on Kubernetes by hand",
         "",
         "What five public tutorials warn of, or fall into, and what becomes of it with Headway. "
-        f"Of {len(traps)}, {proven} are proven by tests, in the gate or at night, "
-        f"{len(open_ones)} are open or proven in part, and {len(clusters)} belong to making a "
-        "cluster, which Headway does not do yet. A test named here fails if the trap is open "
-        "again; *cluster* is a Kubernetes of three nodes on one machine.",
+        f"Of {len(traps)}, {proven} are proven by tests, in the gate or at night, and "
+        f"{len(open_ones) + len(clusters)} are open: {len(clusters)} belong to making a cluster, "
+        "which Headway does not do yet. A test named here fails if the trap is open again; "
+        "*cluster* is a Kubernetes of three nodes on one machine.",
         "",
         "| | trap | state |",
         "|---|---|---|",

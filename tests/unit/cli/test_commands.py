@@ -216,7 +216,7 @@ def test_init_lists_presets_with_their_sizes_and_what_holds_them(headway: Headwa
     assert header.split() == ["PRESET", "PARAMETERS", "STATE", "HELD", "BY"]
     assert rows.pop() == "script       -           -        a training script of your own"
     assert sorted(row.split()[0] for row in rows) == preset_names()
-    assert rows[0] == "tiny         957k        15.3 MB  a CPU"
+    assert rows[0] == "tiny         561k        8.97 MB  a CPU"
     assert "gpt2-small   124M        2.24 GB  1 GPU of 24 GB" in rows
     assert "llama2-7b    6.74B       121 GB   8 GPUs of 24 GB or 2 GPUs of 80 GB" in rows
 

@@ -72,4 +72,4 @@ def test_fewer_devices_do_not() -> None:
 
 
 def test_the_first_run_is_for_the_cpu() -> None:
-    assert meant_for("tiny") == ["Meant for a CPU: 957,184 parameters take 15 MB."]
+    assert meant_for("tiny") == ["Meant for a CPU: 560,640 parameters take 9 MB."]
