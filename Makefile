@@ -246,7 +246,7 @@ bench-replicate: install ## two workers against DistributedDataParallel, and the
 bench-compare: install ## Headway beside torchrun and torchft, FAULTS=5 of each kind; about two hours
 	FAULTS=$${FAULTS:-5} $(BENCH).compare
 
-bench-faults: install ## Headway and seven other ways under the same faults, MINUTES=3 of each of two kinds; 80 minutes, resumed with RECORD=FILE
+bench-faults: install ## Headway, both ways, and six others under the same faults, MINUTES=3 of each of two kinds; 80 minutes, resumed with RECORD=FILE
 	MINUTES=$${MINUTES:-3} $(BENCH).faults
 
 defects: install ## sixteen defects planted by SEED=35, and which tests catch each; hours, resumed where it was cut off
