@@ -184,10 +184,6 @@ class KubeClient:
         with in_words(f"Secret {name}"):
             return _or_none(lambda: self._client.get(Secret, name))
 
-    def delete_secret(self, name: str) -> None:
-        with in_words(f"Secret {name}"):
-            _or_none(lambda: self._client.delete(Secret, name))
-
     def config_map(self, name: str) -> ConfigMap | None:
         with in_words(f"ConfigMap {name}"):
             return _or_none(lambda: self._client.get(ConfigMap, name))
