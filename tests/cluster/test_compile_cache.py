@@ -1,4 +1,4 @@
-"""Compiled once, on the test cluster: a warm-up, then a run whose pods compile nothing."""
+"""Compiled once, on the test cluster: a pod that replaces another compiles nothing."""
 
 from __future__ import annotations
 
@@ -35,35 +35,27 @@ checkpoint: {every: 20s}
 @pytest.mark.trap(15)
 @pytest.mark.trap(16)
 @pytest.mark.long("a compilation takes minutes in a pod")
-def test_after_a_warm_up_no_pod_compiles(lab: Lab) -> None:
+def test_a_pod_that_comes_later_compiles_nothing(lab: Lab) -> None:
     give_compiler(lab)
     # Ten probes of vector instructions would take longer than the kernels themselves.
     env = {**lab.target()["pod"]["env"], "TORCHINDUCTOR_VEC_ISA_OK": "1"}
     resources = {"cpu": "600m", "memory": "2Gi"}
     lab.change_target({"env": env, "resources": resources})
     lab.write_run(RUN_FILE)
-    said = lab.headway("run", "--warm", "--on", "lab", seconds=COMPILE_SECONDS).stderr
-    print(said)
-    assert "warm: 0 graphs from the cache" in said, said
-    assert not lab.directory("it-warm").store.path().exists()
-    # The pod that served the claim is deleted in the background.
-    wait_for("the key alone", lambda: lab.objects() == ["secrets/headway-compiled"])
-    listed = lab.headway("target", "storage", "lab").stdout
-    assert "compiled" in listed
-
     lab.headway("run", "--on", "lab", "--nodes", "2", seconds=COMPILE_SECONDS)
     both = counted(lab, {0, 1})
-    assert [node["compiled"] for node in both] == [0, 0], both
-    assert [node["libraries"] for node in both] == [0, 0], both
-    assert all(node["from_cache"] > 0 for node in both), both
+    assert all(node["compiled"] > 0 for node in both), both
+    store = lab.directory().store
+    wait_for("the archive", lambda: any(True for _ in store.names("compiled")), COMPILE_SECONDS)
 
-    # A machine is taken away: the pod that replaces its pod compiles nothing, either.
+    # A machine is taken away: the pod that replaces its pod compiles nothing.
     before = len(lab.directory().events.read()[0])
     (pod, *_) = lab.pods()
     lab.cluster.api.delete(f"/api/v1/namespaces/{lab.namespace}/pods/{pod['metadata']['name']}")
     index = int(pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"])
     (new,) = counted(lab, {index}, before)
     assert (new["compiled"], new["libraries"]) == (0, 0), new
+    assert new["from_cache"] > 0, new
     status = lab.headway("status").stdout
     assert "graphs from the cache, 0 compiled" in status, status
     lab.headway("stop")

@@ -1,4 +1,4 @@
-"""A node that compiles, as in a pod: with a folder of its own, on a storage that others share."""
+"""A node that compiles, as in a pod: with a folder of its own, and a store that others share."""
 
 from __future__ import annotations
 
@@ -8,25 +8,40 @@ from typing import Any
 
 from headway.clock import SystemClock
 from headway.errors import Exit
-from headway.launch.compile_cache import CompileCache
-from headway.launch.compile_identity import compile_identity
+from headway.launch.compiled_code import SETTLED_SECONDS, CompiledCode, machine_kind
 from headway.launch.node_run import NodeRun, NodeSettings
-from headway.state.run_directory import RunDirectory
+from headway.state.run_directory import SPEC, RunDirectory
 from headway.state.store import Store
 from support.chains import LAUNCH, launched
 from support.workers import resolved_run
 
 
+class LateClock(SystemClock):
+    """All files are settled by it."""
+
+    def now(self) -> float:
+        return super().now() + SETTLED_SECONDS
+
+
 class AloneNode(NodeRun):
-    """Without the coordinator that a pod has."""
+    """Without the coordinator that a pod has. Its run is too short to keep anything meanwhile."""
+
+    given: Mapping[str, str]
+    """Variables that its pod would have."""
 
     def _coordinator_address(self) -> None:
         return None
 
+    def _keep_compiled(self) -> None:
+        pass
+
+    def _environment(self, packages: str | None) -> dict[str, str]:
+        return {**super()._environment(packages), **self.given}
+
 
 class CompilingNode:
     def __init__(
-        self, folder: Path, storage: Path, run_file: str, sets: Mapping[str, str | Path]
+        self, folder: Path, store: Path, run_file: str, sets: Mapping[str, str | Path]
     ) -> None:
         folder.mkdir()
         (folder / "run.yaml").write_text(run_file)
@@ -35,13 +50,9 @@ class CompilingNode:
         self.directory.write_spec(resolved)
         self.lines: list[str] = []
         """What its pod prints."""
-        cache = CompileCache(
-            Store(storage),
-            compile_identity(resolved),
-            b"a key",
-            folder / "cache",
-            SystemClock(),
-            self.lines.append,
+        self._compiled = CompiledCode(
+            *(Store(store), machine_kind(), b"a key", folder / "cache"),
+            *(LateClock(), self.lines.append),
         )
         self.node = AloneNode(
             resolved,
@@ -49,13 +60,18 @@ class CompilingNode:
             NodeSettings(folder.name, 0, LAUNCH, "none", folder / "key"),
             SystemClock(),
             self.lines.append,
-            compile_cache=cache,
+            compiled=self._compiled,
         )
+        self.node.given = {
+            "HEADWAY_SPEC": self.directory.store.location(SPEC),
+            "TORCHINDUCTOR_CACHE_DIR": str(folder / "cache"),
+        }
         self.node.generation = launched(self.directory)
 
     def trains(self) -> dict[str, Any]:
-        """To the end; its counters."""
+        """To the end, and keeps what it has compiled. Returns its counters."""
         assert self.node.run() == Exit.DONE, self.lines
+        self._compiled._save()
         events = self.directory.events.read()[0]
         (counted,) = [event for event in events if event["event"] == "compiled"]
         return counted

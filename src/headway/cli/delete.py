@@ -36,8 +36,7 @@ def delete(
         bool,
         typer.Option(
             "--uploaded",
-            help="On a target: also sets, code, packages and models that no other run uses, and "
-            "compiled code if no other run compiles.",
+            help="On a target: also sets, code, packages and models that no other run uses.",
         ),
     ] = False,
 ) -> None:

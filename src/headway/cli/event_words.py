@@ -40,8 +40,6 @@ def event_text(event: Event, before: int | None, ranks: int) -> str:
             return f"{begin}, {workers} worker{'s' if workers > 1 else ''} on {event['device']}"
         case "compiled":
             return f"node {event['node']}: {compiled_text(event)}"
-        case "compile_cache_refused":
-            return f"node {event['node']}: {event['reason']}"
         case "evaluated":
             losses = [f"{name} {short_loss(loss)}" for name, loss in event["losses"].items()]
             return f"step {event['step']}: {'  '.join(losses) or 'samples'}"

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from headway.launch.compile_cache import CompileCache
+    from headway.launch.compiled_code import CompiledCode
+    from headway.launch.node_run import NodeSettings
     from headway.launch.supervise import ScriptPlace
     from headway.spec.resolve import Resolved
     from headway.state.run_directory import RunDirectory
@@ -29,8 +30,7 @@ def node() -> None:
     """Run one node of a run (used in the pods of headway run --on).
 
     Configured by HEADWAY_SPEC, HEADWAY_RUN_DIRECTORY, HEADWAY_LAUNCH, HEADWAY_COORDINATOR,
-    HEADWAY_KEY, HEADWAY_POD, JOB_COMPLETION_INDEX; of a script, HEADWAY_ADDRESS; with a cache of
-    compiled code, HEADWAY_COMPILED_KEY and HEADWAY_STORAGE."""
+    HEADWAY_KEY, HEADWAY_POD, JOB_COMPLETION_INDEX; of a script, HEADWAY_ADDRESS."""
     from headway.clock import SystemClock
     from headway.errors import BadInput, Exit, HeadwayError
     from headway.kube.versions import require_launchers_version
@@ -71,8 +71,8 @@ def node() -> None:
         if directory is None:
             raise typer.Exit(int(Exit.STOPPED))
         _fetch(resolved)
-        cache = _compile_cache(resolved, settings.index)
-        run = NodeRun(resolved, directory, settings, SystemClock(), _say, compile_cache=cache)
+        compiled = _compiled_code(directory, settings) if resolved.run.memory.compile else None
+        run = NodeRun(resolved, directory, settings, SystemClock(), _say, compiled=compiled)
         if asked:
             run.leave()
         code = run.run()
@@ -151,29 +151,18 @@ def _fetch(resolved: Resolved) -> None:
         unpack_packages(Path(resolved.packages))
 
 
-def _compile_cache(resolved: Resolved, index: int) -> CompileCache | None:
-    """None: the run does not compile, or its pods compile for themselves."""
+def _compiled_code(directory: RunDirectory, settings: NodeSettings) -> CompiledCode:
     from headway.clock import SystemClock
-    from headway.launch.compile_cache import CompileCache
-    from headway.launch.compile_identity import compile_identity
-    from headway.state.store import Store
+    from headway.launch.compiled_code import CompiledCode, machine_kind
+    from headway.member.protocol.keys import read_key
 
-    key_file = os.environ.get("HEADWAY_COMPILED_KEY")
-    if key_file is None:
-        return None
-    try:
-        key = Path(key_file).read_bytes()
-    except OSError:
-        _say("compiled code is not shared between pods: there is no Secret with its key")
-        return None
-    return CompileCache(
-        Store(os.environ["HEADWAY_STORAGE"]),
-        compile_identity(resolved),
-        key,
+    return CompiledCode(
+        directory.store,
+        machine_kind(),
+        read_key(settings.key),
         Path(os.environ["TORCHINDUCTOR_CACHE_DIR"]),
         SystemClock(),
         _say,
-        index,
     )
 
 

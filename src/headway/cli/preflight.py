@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 
 def warn_of_run_file(loaded: Loaded) -> None:
-    _warn_of_later_keys(loaded)
     _warn_of_long_warmup(loaded)
     _warn_of_shell(loaded)
 
@@ -76,20 +75,6 @@ def parameters_of(run: RunFile, vocabulary: int | None = None) -> int | None:
         config = {**config, "vocab_size": padded_vocabulary(vocabulary)}
     size = model_size(run.model.type, config)
     return size.parameters if size else None
-
-
-def _warn_of_later_keys(loaded: Loaded) -> None:
-    """Keys that are accepted but have no effect yet."""
-    from headway.spec.key_suggestions import later_keys
-    from headway.spec.located_yaml import PRESET
-    from headway.spec.run_file import RunFile
-
-    for key in later_keys(RunFile):
-        path = tuple(key.split("."))
-        if path in loaded.located.keys:
-            mark = loaded.located.mark(path)
-            if not mark.file.endswith(PRESET):
-                warn(f"{mark}: {key} is accepted, but this version does not act on it yet")
 
 
 def _warn_of_long_warmup(loaded: Loaded) -> None:

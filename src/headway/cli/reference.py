@@ -107,8 +107,6 @@ for one start with `--set a.b=c`. Relative paths start at the folder of the file
 `headway init` writes the [JSON Schema](../../src/headway/spec/schema/run.schema.json) of its keys
 beside the run file, and as its first line `# yaml-language-server: $schema=run.schema.json`:
 editors complete and check keys, offline and for everybody who shares the folder.
-
-*later*: accepted and checked, but this version does not act on it yet.
 """
 _TARGET_INTRODUCTION = """\
 `targets.yaml` says where runs can go: a mapping of names to the keys below. It is read beside the
@@ -152,9 +150,7 @@ def _sections(root: type[BaseModel], prefix: str) -> Iterator[tuple[str, type[Ba
 def _row(section: type[BaseModel], key: str) -> str:
     attribute, annotation = fields_of(section)[key]
     info = section.model_fields[attribute]
-    extra = info.json_schema_extra
-    later = isinstance(extra, dict) and extra.get("not_yet")
-    text = " ".join((info.description or "").split()) + (" *later*" if later else "")
+    text = " ".join((info.description or "").split())
     schema = section.model_json_schema(by_alias=True)["properties"][key]
     cells = (f"`{key}`", _value(schema, annotation), _default(info), text)
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"

@@ -48,14 +48,6 @@ def run(
         bool,
         typer.Option("--extend", help="Allow a longer train_for than the run was started with."),
     ] = False,
-    warm: Annotated[
-        bool,
-        typer.Option(
-            "--warm",
-            help="With --on: only fill the cache of compiled code, by ten steps of a copy of the "
-            "run that is deleted again. With --nodes: for a run of so many.",
-        ),
-    ] = False,
     anyway: Annotated[
         bool,
         typer.Option(
@@ -82,11 +74,6 @@ def run(
         return
     if output is not None:
         raise BadInput("--output needs --dry-run")
-    if warm:
-        from headway.cli.warm import warm_on
-
-        warm_on(loaded, run_file, set_ or [], on, nodes, extend)
-        return
     if on is not None:
         if take_over:
             raise BadInput("--take-over is for a run here; on a target, the newest launch waits")

@@ -27,8 +27,7 @@ from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods, note_st
 from headway.clock import SystemClock
 from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRunning
 from headway.kube.api_errors import Conflict, RequestRefused
-from headway.kube.manifests import compiled_secret
-from headway.kube.storage_layout import TRAIN, Key, LocalFolder, keeps_compiled, model_files
+from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
 from headway.kube.wheels import own_digest
 from headway.launch.job_status import is_launching
 from headway.launch.packages import ARCHIVE, python_on
@@ -57,25 +56,18 @@ if TYPE_CHECKING:
 
 
 def launch_on(loaded: Loaded, on: str, nodes: int | None, extend: bool, anyway: bool) -> None:
-    if (run := launched(loaded, on, nodes, extend, anyway)) is not None:
-        wait_until_training(run)
-
-
-def launched(
-    loaded: Loaded, on: str, nodes: int | None, extend: bool, anyway: bool = True
-) -> TargetRun | None:
-    """Its objects are created. None if it has already finished. `anyway`: also what does not fit by
-    its plan."""
+    """`anyway`: also what does not fit by its plan."""
     with TemporaryDirectory(prefix="headway-") as scratch:
         run = _launch(loaded, on, nodes, extend, Path(scratch), anyway)
     end_claim_pods()
-    return run
+    if run is not None:
+        wait_until_training(run)
 
 
 def _launch(
     loaded: Loaded, on: str, nodes: int | None, extend: bool, scratch: Path, anyway: bool
 ) -> TargetRun | None:
-    """None if it has already finished."""
+    """Create the run's objects. None if it has already finished."""
     from headway.cli.restart_check import is_left_to_train
     from headway.cli.run_sets import trainable_sets
 
@@ -114,8 +106,6 @@ def _launch(
     upload_folders(storage, plan, on)
     note_code(run.location, plan.code)
     note_plan(loaded, run.location, plan.resolved.nodes, on, sets.train)
-    if keeps_compiled(plan.resolved, run.target):
-        _make_compiled_secret(run)
     there.let_go()
     _create(run, plan.objects(new_key()))
     there.belong_to(run.cluster.job())
@@ -123,16 +113,6 @@ def _launch(
     trust_code(plan.resolved)
     forget_first_start(loaded)
     return run
-
-
-def _make_compiled_secret(run: TargetRun) -> None:
-    """If the namespace has none yet. Without it, pods compile for themselves."""
-    try:
-        run.kube.create(compiled_secret(run.target, new_key()))
-    except Conflict:
-        pass
-    except RequestRefused as error:
-        warn(f"compiled code is not kept for later starts: {error.message}")
 
 
 def _create(run: TargetRun, objects: Sequence[Object]) -> None:
@@ -318,7 +298,7 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
         status = status_when_training(run.cluster, say)
         is_stopped = status.get("state") != "running" and _is_suspended(run)
         if is_stopped:
-            raise_failure(run)
+            _raise_failure(run)
     except KeyboardInterrupt:
         say(f"no longer waiting; run {run.name} continues on {run.on}")
         hint("headway status", "headway stop")
@@ -351,7 +331,7 @@ def _is_suspended(run: TargetRun) -> bool:
     return job is not None and run.cluster.job_status(job).state == "suspended"
 
 
-def raise_failure(run: TargetRun) -> None:
+def _raise_failure(run: TargetRun) -> None:
     """If the keeper has given the run up. It suspends the Job and ends; what it noted is in the
     storage."""
     from headway.state.status import read_status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -12,15 +11,12 @@ from headway.cli.target.storage import launched_specs, together
 from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
-from headway.kube.api_errors import RequestRefused
-from headway.kube.names import COMPILED_SECRET
 from headway.launch.data_run import DataRun, prepared_folders
 from headway.launch.storage_prune import folders_of, last_use, last_used_by, removed_folders
-from headway.launch.storage_use import StoredFolder, stored_folders, stored_specs
+from headway.launch.storage_use import StoredFolder
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 
-COMPILED = "compiled"
 OTHERS = (
     "another launch has used it since; if no run needs it, headway target prune removes it after "
     "7 days"
@@ -34,8 +30,6 @@ class Uploads:
     runs: Sequence[TargetRun]
     folders: Sequence[StoredFolder]
     """What no other run names."""
-    compiled: Sequence[StoredFolder]
-    """What pods have compiled, if no other run compiles."""
     preparations: Mapping[str, str]
     """Preparations of such sets that the cluster still knows, and their folders."""
     left_of: frozenset[str]
@@ -43,11 +37,11 @@ class Uploads:
 
     def in_words(self) -> str | None:
         """None if there is nothing."""
-        found = [*self.folders, *self.compiled]
-        if not found:
+        if not self.folders:
             return None
-        kinds = " and ".join(", ".join(dict.fromkeys(one.kind for one in found)).rsplit(", ", 1))
-        return f"what no other run of {self._on} uses ({kinds}: {together(found)})"
+        kinds = ", ".join(dict.fromkeys(one.kind for one in self.folders))
+        kinds = " and ".join(kinds.rsplit(", ", 1))
+        return f"what no other run of {self._on} uses ({kinds}: {together(self.folders)})"
 
     @property
     def _on(self) -> str:
@@ -77,15 +71,6 @@ class Uploads:
                 DataRun(first.kube, name, self._on, clock).end()
         for one, is_gone in removed_folders(storage, self.folders, launched, clock, may_go):
             say(f"removed {one.name}" if is_gone else f"kept {one.name}: {OTHERS}")
-        if not self.compiled or _others_compile(stored_specs(storage), launched(), names):
-            return
-        for one, _ in removed_folders(storage, self.compiled, launched, clock, lambda _: True):
-            say(f"removed {one.name}")
-        try:
-            first.kube.delete_secret(COMPILED_SECRET)
-            say(f"removed Secret {COMPILED_SECRET}")
-        except RequestRefused as error:
-            warn(f"the key of compiled code stays in namespace {first.kube.namespace}: {error}")
 
 
 def uploads_of(runs: Sequence[TargetRun]) -> Uploads:
@@ -98,13 +83,7 @@ def uploads_of(runs: Sequence[TargetRun]) -> Uploads:
     folders = folders_of(storage, names, prepared, {**launched, **own})
     prepared = {name: at for name, at in prepared.items() if at in {one.name for one in folders}}
     users = {last_use(storage, one)[1] for one in folders if not {*one.runs} & {*names}}
-    compiled: list[StoredFolder] = []
-    stored = stored_specs(storage)
-    mine = [launched.get(run.name) or _spec(run) for run in runs]
-    if any(map(_compiles, mine)) and not _others_compile(stored, launched, names):
-        found = stored_folders(storage, launched)
-        compiled = [one for one in found if one.kind == COMPILED]
-    return Uploads(runs, folders, compiled, prepared, frozenset(filter(None, users)))
+    return Uploads(runs, folders, prepared, frozenset(filter(None, users)))
 
 
 def _spec(run: TargetRun) -> str:
@@ -112,17 +91,3 @@ def _spec(run: TargetRun) -> str:
     with suppress(HeadwayError, OSError):
         return RunDirectory(run.location).store.read("spec.json").decode(errors="replace")
     return ""
-
-
-def _others_compile(
-    stored: Mapping[str, str], launched: Mapping[str, str], names: Sequence[str]
-) -> bool:
-    specs = [*stored.items(), *launched.items()]
-    return any(_compiles(text) for name, text in specs if name not in names)
-
-
-def _compiles(spec: str) -> bool:
-    try:
-        return json.loads(spec)["run"]["memory"]["compile"] is True
-    except (ValueError, KeyError, TypeError):
-        return False

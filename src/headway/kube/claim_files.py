@@ -18,9 +18,8 @@ from uuid import uuid4
 import fsspec
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
-from headway import __version__
 from headway.clock import Clock, SystemClock
-from headway.errors import BadInput, HeadwayError, NotFound
+from headway.errors import HeadwayError, NotFound
 from headway.state.store import in_parallel
 
 SCHEME = "claim"
@@ -30,8 +29,6 @@ PIECES_AT_ONCE = 4
 """A single connection is slower than the network: each byte passes the API server and a kubelet."""
 PAUSE_SECONDS = (0, 2, 10)
 """Pauses before retries of a part."""
-NO_PARTS = "no page /parts"
-"""The answer of a pod from before uploads had names: it would mix parts that come in any order."""
 
 
 class ClaimFileExists(FileExistsError):
@@ -69,7 +66,6 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self._connect = connect
         self.clock = clock
         self._pods: dict[str, ClaimConnection] = {}
-        self._take_parts: set[str] = set()
         self._connecting = Lock()
         """Files are uploaded from several threads."""
 
@@ -89,11 +85,9 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def _found(self, path: str) -> dict[str, dict[str, Any]]:
         target, _, _ = path.partition("/")
-        found = json.loads(self.ask("find", path, options="?changed"))
+        found = json.loads(self.ask("find", path))
         entries = {}
-        for name, facts in found.items():
-            # A pod of an older image tells the size alone.
-            size, changed = facts if isinstance(facts, list) else (facts, "")
+        for name, (size, changed) in found.items():
             full = f"{target}/{name}"
             entries[full] = {"name": full, "size": size, "type": "file", "etag": str(changed)}
         return entries
@@ -141,23 +135,6 @@ class ClaimFileSystem(AbstractFileSystem):  # type: ignore[misc]
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **_: Any) -> Any:
         return ClaimFile(self, path, mode, block_size or PIECE_BYTES)
 
-    def require_parts(self, path: str) -> None:
-        """Raises BadInput if the pod's image is too old for them."""
-        target, _, _ = path.partition("/")
-        if target in self._take_parts:
-            return
-        try:
-            self._pod(target).ask("/parts/", "GET", None, {})
-        except NotFound as error:
-            if NO_PARTS not in str(error):
-                raise
-            raise BadInput(
-                f"the image of target {target} is older than this headway, {__version__}: its "
-                "storage pod cannot take uploads in parts",
-                f"give target {target} an image of headway {__version__}",
-            ) from None
-        self._take_parts.add(target)
-
     def ask(
         self,
         kind: str,
@@ -185,7 +162,6 @@ class ClaimUpload:
     """A large file in parts, from any number of threads. A part may be sent twice."""
 
     def __init__(self, files: ClaimFileSystem, path: str) -> None:
-        files.require_parts(path)
         self._files = files
         self._path = path
         self._id = uuid4().hex

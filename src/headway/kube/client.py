@@ -20,7 +20,7 @@ from lightkube.core.resource import NamespacedResource
 from lightkube.models.meta_v1 import Status, StatusDetails
 from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
-from lightkube.resources.core_v1 import ConfigMap, Event, Pod, Secret
+from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput
@@ -68,7 +68,7 @@ _DECODING = Lock()
 def _prepare_decoding() -> None:
     """msgspec analyses a type when an object of it is first decoded. Two threads that do so at the
     same time crash the process, and whoever watches pods decodes in two."""
-    for kind in (Pod, Job, ReplicaSet, Event, ConfigMap, Secret):
+    for kind in (Pod, Job, ReplicaSet, Event, ConfigMap):
         decode_list(b'{"items": []}', kind)
     decode_status(b"{}")
     decode_watch_event(b'{"type": "ADDED", "object": {}}')
@@ -179,14 +179,6 @@ class KubeClient:
         with in_words(f"ReplicaSet {name}"):
             size = {"spec": {"replicas": replicas}}
             self._client.patch(ReplicaSet.Scale, name, size, patch_type=PatchType.MERGE)
-
-    def secret(self, name: str) -> Secret | None:
-        with in_words(f"Secret {name}"):
-            return _or_none(lambda: self._client.get(Secret, name))
-
-    def delete_secret(self, name: str) -> None:
-        with in_words(f"Secret {name}"):
-            _or_none(lambda: self._client.delete(Secret, name))
 
     def config_map(self, name: str) -> ConfigMap | None:
         with in_words(f"ConfigMap {name}"):

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 
 from headway.kube.coordinator_set import coordinator_set
 from headway.kube.names import (
-    COMPILED_SECRET,
     HTTP_PORT,
-    MANAGED_BY,
     SESSION_PORT,
     WHEELS,
     WHEELS_PORT,
@@ -108,22 +106,6 @@ def key_secret(run: str, target: Target, key: str) -> Object:
         "kind": "Secret",
         "metadata": metadata(run, target.kube.namespace),
         "type": "Opaque",
-        "data": {"key": base64.b64encode(key.encode()).decode()},
-    }
-
-
-def compiled_secret(target: Target, key: str) -> Object:
-    """Of all runs of the namespace, and of none: it outlives them."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {
-            "name": COMPILED_SECRET,
-            "namespace": target.kube.namespace,
-            "labels": {MANAGED_BY: "headway"},
-        },
-        "type": "Opaque",
-        "immutable": True,
         "data": {"key": base64.b64encode(key.encode()).decode()},
     }
 

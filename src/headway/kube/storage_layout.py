@@ -6,7 +6,6 @@
     ROOT/code/DIGEST          files of a code folder
     ROOT/models/DIGEST        a model's folder in the HF format
     ROOT/packages/DIGEST      packages of `code.requirements`, as one archive
-    ROOT/compiled/IDENTITY    compiled code, written by pods (`launch.compile_cache`)
 
 ROOT is the claim's mount or the bucket's URL. All of it is below the prefix that the target
 names: what is beside it may belong to others. Folders are named by the digest of their content, so
@@ -37,7 +36,7 @@ from headway.spec.run_file import ModelConfig, RunFile
 from headway.spec.target_file import Target
 from headway.state.file_listing import listing_of
 
-Kind = Literal["sets", "code", "models", "packages", "compiled"]
+Kind = Literal["sets", "code", "models", "packages"]
 Key = tuple[str, ...]
 """A key of the run file."""
 MODEL, TEACHER, CODE = ("model", "from"), ("objective", "teacher", "from"), ("code", "path")
@@ -184,11 +183,6 @@ def in_pods(
             "packages": packages,
         }
     )
-
-
-def keeps_compiled(resolved: Resolved, target: Target) -> bool:
-    """Whether its pods keep compiled code on the storage."""
-    return resolved.run.memory.compile and target.compile_cache == "on"
 
 
 def folders_to_fetch(resolved: Resolved) -> dict[str, str]:

@@ -9,9 +9,6 @@ from headway.errors import Exit
 from headway.kube.names import (
     ACCELERATORS,
     BOOTSTRAP,
-    COMPILED_FOLDER,
-    COMPILED_KEY,
-    COMPILED_SECRET,
     CONTROLLER_UIDS,
     ELASTIC,
     FETCHED,
@@ -29,7 +26,6 @@ from headway.kube.names import (
 from headway.kube.own_image import add_bootstrap, has_own_image
 from headway.kube.pod_overrides import TargetMismatch, with_overrides
 from headway.kube.pods import (
-    READ_BY_GROUP,
     affinity,
     container,
     metadata,
@@ -42,7 +38,7 @@ from headway.kube.pods import (
     variable_from_field,
 )
 from headway.kube.rbac import worker_account
-from headway.kube.storage_layout import StorageLayout, folders_to_fetch, keeps_compiled
+from headway.kube.storage_layout import StorageLayout, folders_to_fetch
 from headway.kube.worker_devices import (
     HOST_NETWORK,
     add_claims,
@@ -145,10 +141,6 @@ def _template(resolved: Resolved, target: Target) -> Object:
     if folders_to_fetch(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})
         volumes.append({"name": "headway-fetched", "emptyDir": {}})
-    if keeps_compiled(resolved, target):
-        key = {"secretName": COMPILED_SECRET, "defaultMode": READ_BY_GROUP, "optional": True}
-        mounts.append({"name": COMPILED_SECRET, "mountPath": COMPILED_FOLDER, "readOnly": True})
-        volumes.append({"name": COMPILED_SECRET, "secret": key})
     if resolved.is_script:
         # Without a limit: a pod above it is evicted, and it is the machine's disk that is full. How
         # much a script needs is requested by the target, as `ephemeral-storage` of its pod.
@@ -201,7 +193,6 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
     """The contract with `headway node`. Kubernetes sets JOB_COMPLETION_INDEX."""
     run = resolved.name
     storage = StorageLayout.of(resolved.run, target).root
-    keeps = keeps_compiled(resolved, target)
     return [
         variable("HEADWAY_SPEC", SPEC),
         variable("HEADWAY_RUN_DIRECTORY", resolved.run_directory),
@@ -212,8 +203,7 @@ def _environment(resolved: Resolved, target: Target) -> list[Object]:
         variable_from_field("HEADWAY_LAUNCH", f"metadata.labels['{CONTROLLER_UIDS[0]}']"),
         # Names of pods do not resolve; and on the host's network the address is the machine's.
         *([variable_from_field("HEADWAY_ADDRESS", "status.podIP")] if resolved.is_script else []),
-        *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) or keeps else []),
-        *([variable("HEADWAY_COMPILED_KEY", COMPILED_KEY)] if keeps else []),
+        *([variable("HEADWAY_STORAGE", storage)] if folders_to_fetch(resolved) else []),
         *(secret_variable(name, target) for name in resolved.run.secrets),
     ]
 

@@ -2,14 +2,12 @@
 key.
 
 GET     /files/PATH   a file; a Range gives part of it
-GET     /find/PATH    every file below, as {name: size}; with `?changed` as {name: [size, time]},
-                      the time of the last change in nanoseconds
+GET     /find/PATH    every file below, as {name: [size, time of the last change in nanoseconds]}
 PUT     /files/PATH   a file; with `?create` only if there is none (409)
 DELETE  /files/PATH   it, or everything below
 PUT     /parts/PATH   with `?at=N&upload=ID` a part of a large file, in any order, which appears
                       after `?size=N&upload=ID` without content
 DELETE  /parts/PATH   with `?upload=ID`: the parts
-GET     /parts/       nothing: it says that parts are taken; older images answer 404
 """
 
 from __future__ import annotations
@@ -23,7 +21,6 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from urllib.parse import unquote
 
-from headway import __version__
 from headway.clock import Clock
 from headway.http_server import JSON, TEXT, Answer, HttpError, HttpRequest, Resource
 from headway.state.store import PARTIAL, Store
@@ -65,13 +62,11 @@ class ServedClaim:
 
     def _parts(self, request: HttpRequest) -> Answer:
         name, options = self._require(request), request.query
-        if request.method in ("GET", "HEAD"):
-            return TEXT, b""
         partial = self._partial(name, options)
         if request.method == "DELETE":
             partial.unlink(missing_ok=True)
         elif request.method != "PUT":
-            raise HttpError(405, "this answers GET, PUT and DELETE", "GET, HEAD, PUT, DELETE")
+            raise HttpError(405, "this answers PUT and DELETE", "PUT, DELETE")
         elif "at" in options:
             self._write_part(partial, request.content(MAX_PART_BYTES), int(options["at"][0]))
         elif "size" in options:
@@ -84,24 +79,18 @@ class ServedClaim:
         name = self._require(request)
         if request.method not in ("GET", "HEAD"):
             raise HttpError(405, "this answers GET and HEAD", "GET, HEAD")
-        is_timed = "changed" in request.query
         if (size := self._store.size(name)) is not None and (self._root / name).is_file():
-            return JSON, json.dumps({name: self._facts(name, size, is_timed)}).encode()
+            return JSON, json.dumps({name: self._facts(name, size)}).encode()
         if not (self._root / name).is_dir():
             raise HttpError(404, f"no folder {name}")
-        found = {
-            each: self._facts(each, one.size, is_timed)
-            for each, one in self._store.facts(name).items()
-        }
+        found = {each: self._facts(each, one.size) for each, one in self._store.facts(name).items()}
         return JSON, json.dumps(found).encode()
 
-    def _facts(self, name: str, size: int, is_timed: bool) -> int | list[int]:
-        if not is_timed:
-            return size  # what older versions understand
+    def _facts(self, name: str, size: int) -> tuple[int, int]:
         try:
-            return [size, (self._root / name).stat().st_mtime_ns]
+            return size, (self._root / name).stat().st_mtime_ns
         except FileNotFoundError:
-            return [size, 0]  # removed just now
+            return size, 0  # removed just now
 
     def _require(self, request: HttpRequest) -> str:
         """The name of a file inside the root, whatever the path is; requires the key."""
@@ -131,8 +120,6 @@ class ServedClaim:
         if "create" in options:
             if not self._store.create(name, content):
                 raise HttpError(409, f"{name} exists already")
-        elif "at" in options or "size" in options:
-            raise HttpError(400, f"this image has headway {__version__}; yours is older: update it")
         else:
             self._store.write(name, content)
 

@@ -71,22 +71,18 @@ class WorkerProcess:
 
     was_killed: bool = False
     """Whether this launcher killed it, after the loss of a peer."""
-    has_stepped: bool = False
-    """Whether it was seen to have taken a step, in whichever generation."""
-    is_excused: bool = False
-    """Whether it is started again however it ended, and its end does not count."""
 
     @property
     def is_lost(self) -> bool:
         """Not by this launcher's own doing."""
-        return self.is_excused or (
-            is_loss(self.exit_code) and not (self.was_killed and self.exit_code == -signal.SIGKILL)
+        return is_loss(self.exit_code) and not (
+            self.was_killed and self.exit_code == -signal.SIGKILL
         )
 
     @property
     def has_failed(self) -> bool:
         """By an error of its own."""
-        return is_failure(self.exit_code) and not self.is_excused
+        return is_failure(self.exit_code)
 
     @property
     def steps_taken(self) -> StepsTaken | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from headway.clock import Clock
 from headway.errors import Exit, RunFailed
-from headway.launch.compile_cache import CompileCache
+from headway.launch.compiled_code import CompiledCode
 from headway.launch.failure_domains import (
     SEEN_SECONDS,
     FailureDomain,
@@ -69,7 +69,7 @@ class NodeRun(Supervisor):
         say: Callable[[str], None],
         fork_server: Sequence[str] | None = None,
         memory: Memory | None = None,
-        compile_cache: CompileCache | None = None,
+        compiled: CompiledCode | None = None,
     ) -> None:
         super().__init__(
             resolved, directory, clock, lambda _: settings.pod, fork_server, memory or Memory()
@@ -78,7 +78,12 @@ class NodeRun(Supervisor):
         self.launch = settings.launch
         self.is_leaving = False
         self._say = say
-        self._compile_cache = compile_cache
+        self._compiled = compiled
+        if compiled is not None:
+            # A header that g++ compiles for half a minute, into a folder outside of torch's cache,
+            # even where every library is there already.
+            no_header = {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}
+            self.environment_defaults = {**self.environment_defaults, **no_header}
         self._printed: dict[Path, int] = {}
         """Bytes printed of each log."""
 
@@ -91,13 +96,13 @@ class NodeRun(Supervisor):
             # What it prints is about this pod only, and the folder is shared by all of them.
             log = Path(scratch, "parent.log")
             self._printed[log] = 0
-            self._fetch_compiled()
+            if self._compiled is not None:
+                self._compiled.fetch()
             self._enter_snapshots(stack)
             self._enter_fork_server(stack, log, None)
             stack.callback(self._send_logs)
             stack.callback(self._print)
             stack.callback(self._name_large_files)
-            stack.callback(self._keep_compiled, is_over=True)
             stack.callback(self.workers.end_all)
             for domain in failure_domains(
                 self.resolved, range(self.settings.index, self.settings.index + 1)
@@ -147,7 +152,6 @@ class NodeRun(Supervisor):
     def _on_poll(self) -> None:
         self._print()
         self._keep_compiled()
-        self._excuse_compiled()
 
     def _on_left(self, domain: FailureDomain) -> None:
         pass  # when all workers have left, the pod is replaced
@@ -175,52 +179,11 @@ class NodeRun(Supervisor):
     def _failure(self, worker: WorkerProcess, how: str, cause: str, hint: str | None) -> RunFailed:
         return RunFailed(exit_message(worker.name, how, cause), hint)
 
-    # Compiled code from other pods
-
-    def _environment(self, packages: str | None) -> dict[str, str]:
-        environment = super()._environment(packages)
-        if self._compile_cache is not None:
-            environment["TORCHINDUCTOR_CACHE_DIR"] = str(self._compile_cache.folder)
-            # A header that g++ compiles for half a minute, into a folder outside of this one, even
-            # where every library is there already.
-            environment.setdefault("TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS", "0")
-        return environment
-
-    def _fetch_compiled(self) -> None:
-        if self._compile_cache is not None and (why := self._compile_cache.fetch()):
-            self._note_refused(why)
-
-    def _keep_compiled(self, is_over: bool = False) -> None:
-        if (cache := self._compile_cache) is None:
-            return
-        workers = [worker for domain in self.workers.domains for worker in domain.workers]
-        num_steps = [worker.num_steps for worker in workers]
-        for worker, taken in zip(workers, num_steps, strict=True):
-            worker.has_stepped = worker.has_stepped or taken > 0
-        (cache.finish if is_over else cache.look)(min(num_steps, default=0))
-
-    def _excuse_compiled(self) -> None:
-        """A worker that dies before its first step, with compiled code of another pod: it is
-        started again without."""
-        if (cache := self._compile_cache) is None:
-            return
-        for worker in (worker for domain in self.workers.domains for worker in domain.workers):
-            code = worker.exit_code
-            if code is None or worker.is_excused or worker.was_killed or self.is_leaving:
-                continue
-            has_died = code == Exit.RUN_FAILED or code < 0
-            if has_died and not worker.has_stepped and cache.was_used_by(worker.started_at):
-                worker.is_excused = True
-                cache.discard()
-                self._note_refused(
-                    f"worker {worker.name} {self._how(worker)} before its first step with compiled "
-                    "code of another pod; it is started again without"
-                )
-
-    def _note_refused(self, why: str) -> None:
-        self._say(f"warning: {why}")
-        journal = Journal(self.directory.events, self.clock)
-        journal.note("compile_cache_refused", node=self.settings.index, reason=why)
+    def _keep_compiled(self) -> None:
+        """Nodes that start together compile the same: one of them writes what they all have."""
+        if self._compiled is not None and self.settings.index == 0:
+            workers = [worker for domain in self.workers.domains for worker in domain.workers]
+            self._compiled.keep(min((worker.num_steps for worker in workers), default=0))
 
     def _send_logs(self) -> None:
         """To a store far away, behind what pods before this one have sent."""

@@ -224,14 +224,14 @@ def unpack_packages(site: Path) -> None:
     half = into.with_name(f".{into.name}-{uuid4().hex[:8]}")
     try:
         with tarfile.open(archive) as packed:
-            _extract(packed, half)
+            extract(packed, half)
         half.rename(into)
         archive.unlink()
     finally:
         shutil.rmtree(half, ignore_errors=True)
 
 
-def _extract(packed: tarfile.TarFile, into: Path) -> None:
+def extract(packed: tarfile.TarFile, into: Path) -> None:
     """Extract an archive that others may have written: nothing leaves the folder."""
     if hasattr(tarfile, "data_filter"):
         packed.extractall(into, filter="data")

@@ -37,7 +37,7 @@ class StoredFolder:
 def stored_folders(storage: Store, launched: Mapping[str, str]) -> list[StoredFolder]:
     """`launched`: the resolved runs that the cluster knows, by name; those in the storage are
     found there. A run that is launched anew may name others than its stored spec: both count."""
-    users = _users([*stored_specs(storage).items(), *launched.items()])
+    users = _users([*_stored_specs(storage).items(), *launched.items()])
     found = [_folders(storage, kind, users) for kind in get_args(Kind)]
     return [folder for kind in found for folder in kind]
 
@@ -48,7 +48,7 @@ def _whole_mark(kind: str, digest: str) -> str:
     return whole_mark(f"{kind}/{digest}")
 
 
-def stored_specs(storage: Store) -> dict[str, str]:
+def _stored_specs(storage: Store) -> dict[str, str]:
     """Resolved runs in the storage, by name."""
     runs, found = Store(storage.location("runs")), {}
     with suppress(FileNotFoundError):  # no run was ever started
@@ -87,7 +87,6 @@ def _folders(storage: Store, kind: str, users: Mapping[str, set[str]]) -> Iterab
             digest,
             len(of_files),
             sum(of_files),
-            # Pods write compiled code as one file, and no run names it.
-            is_whole=kind == "compiled" or _whole_mark(kind, digest) in facts,
+            is_whole=_whole_mark(kind, digest) in facts,
             runs=tuple(sorted(runs[digest])),
         )

@@ -291,8 +291,7 @@ class Supervisor(ABC):
 
     def _restart(self, domain: FailureDomain, lost: WorkerProcess) -> None:
         assert lost.exit_code is not None
-        if not lost.is_excused:
-            self._note_end(domain, lost)
+        self._note_end(domain, lost)
         if self._coordinator_address() is None:
             self.generation += 1  # only this launcher starts any
         self.workers.start(domain)

@@ -172,17 +172,6 @@ def key_paths(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
             yield from key_paths(inner, f"{prefix}{key}.{star}")
 
 
-def later_keys(section: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Dotted keys that are part of the format but that nothing acts on yet."""
-    for key, (attribute, annotation) in fields_of(section).items():
-        extra = section.model_fields[attribute].json_schema_extra
-        if isinstance(extra, dict) and extra.get("not_yet"):
-            yield prefix + key
-        inner = section_of(annotation)
-        if inner is not None:
-            yield from later_keys(inner, f"{prefix}{key}.")
-
-
 def keys_at(path: tuple[str | int, ...], root: type[BaseModel]) -> list[str]:
     """Keys of the section at `path`; names of our own choosing in between are passed over."""
     section: type[BaseModel] | None = root

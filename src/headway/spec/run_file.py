@@ -1,8 +1,7 @@
 """The run file: what to train. Every key, its type, its default, and a line on what it does.
 
 The reference page and the JSON Schema are generated from this file and data_config.py (`make
-generate`), so a docstring here is documentation. A field made with `later(...)` is accepted and
-validated, but nothing acts on it yet; `headway check` and `headway run` say so.
+generate`), so a docstring here is documentation.
 """
 
 from __future__ import annotations
@@ -38,7 +37,6 @@ from headway.spec.section import (
     Shorthand,
     Suggesting,
     exactly_one,
-    later,
 )
 from headway.spec.stepped_interval import (
     AutoIntervalField,
@@ -423,8 +421,6 @@ class RunFile(Section):
     """Names of environment variables that the run needs; never their values."""
     storage: str = "runs"
     """Parent of the run directory: a folder relative to the run file, or an s3:// or gs:// URL."""
-    notify: str | None = later()
-    """Address that is notified when the run fails, finishes, stalls or uses up its budget."""
 
     @property
     def peer_steps(self) -> int | None:

@@ -31,7 +31,6 @@ OPERATION = frozenset(
         "budget",
         "secrets",
         "storage",
-        "notify",
         "data.validation",
     }
 )

@@ -23,11 +23,6 @@ Flag = Annotated[bool, Strict()]
 Count = Annotated[int, Field(ge=1)]
 
 
-def later(default: Any = None) -> Any:
-    """A field that is part of the format, but that this version ignores."""
-    return Field(default=default, json_schema_extra={"not_yet": True})
-
-
 class Suggesting(ValueError):
     """A wrong value, and what to write instead."""
 

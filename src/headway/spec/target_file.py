@@ -246,11 +246,6 @@ class Target(Section):
     """Address ranges that pods may reach besides each other and name servers, such as
     `10.0.0.0/8`. They must include the storage, the hub, and the API server: without it, lost pods
     are not replaced. Left out: all addresses."""
-    compile_cache: Literal["on", "off"] = "on"
-    """Whether runs with `memory.compile` keep compiled code on the storage for the next pod and
-    the next start. It is signed with the key in the Secret `headway-compiled`, which the first
-    launch makes; whoever can read that Secret can run code in the pods. `off`: each pod compiles
-    for itself."""
     metrics: Literal["annotations", "off"] = "annotations"
     """How Prometheus finds the metrics of a run. `annotations`: the coordinator's pod has
     `prometheus.io/scrape`, `prometheus.io/port` and `prometheus.io/path`. `off`: it has none, as

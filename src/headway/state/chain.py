@@ -126,7 +126,7 @@ class Chain:
         """`launch`: token of the start that this process belongs to, if it writes."""
         self.directory = directory
         self.launch = launch
-        self._files = NumberedFiles(directory.store, FOLDER, 6, ".json", is_gapless=True)
+        self._files = NumberedFiles(directory.store, FOLDER, 6, ".json")
         self._known: Link | None = None
         """The last link that was read or written here."""
         self._writer = uuid4().hex

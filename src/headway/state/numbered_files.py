@@ -1,7 +1,7 @@
-"""Files with rising numbers, a hundred to a folder: `FOLDER/0123/012345.json`.
+"""Files with rising numbers, a hundred to a folder: `FOLDER/0123/012345.json`. No number is ever
+left out.
 
 The newest are found by two listings, however many there are: of the folders, and of the last one.
-Earlier versions of Headway wrote them all into FOLDER itself, and there they are still found.
 """
 
 from __future__ import annotations
@@ -11,23 +11,15 @@ import re
 from headway.state.store import Store
 
 FOLDER_FILES = 100
-MOST_LISTED = 4
-"""From so many folders on, one listing of everything is cheaper than one for each of them."""
 
 
 class NumberedFiles:
-    def __init__(
-        self, store: Store, folder: str, digits: int, suffix: str, *, is_gapless: bool
-    ) -> None:
-        """`is_gapless`: no number is ever left out, so those after a known one need one listing."""
+    def __init__(self, store: Store, folder: str, digits: int, suffix: str) -> None:
         self._store = store
         self._folder = folder
         self._digits = digits
-        self._suffix = suffix
-        self._is_gapless = is_gapless
         self._file = re.compile(rf"/([0-9]{{{digits},}}){re.escape(suffix)}$")
-        self._last_flat: int | None = None
-        """The last that is in FOLDER itself; it stays the last."""
+        self._suffix = suffix
 
     def name(self, number: int) -> str:
         return f"{self._folder_of(number)}/{number:0{self._digits}d}{self._suffix}"
@@ -42,54 +34,26 @@ class NumberedFiles:
 
     def newest_folder(self) -> dict[int, str]:
         """Names of those in the last folder, in order."""
-        top = self._top()
-        for _, folder in sorted(self._folders(top).items(), reverse=True):
-            found = self._numbered(self._store.children(folder))
+        last = (name.rsplit("/", 1)[-1] for name in self._store.children(self._folder))
+        for index in sorted((int(name) for name in last if name.isdecimal()), reverse=True):
+            found = self._numbered(self._store.children(self._folder_of(index * FOLDER_FILES)))
             if found:  # a folder that a killed writer made is empty
                 return found
-        return self._numbered(top)
+        return {}
 
     def after(self, number: int) -> dict[int, str]:
-        """Names of those with a higher number, in order."""
-        if self._is_gapless and self._last_flat is not None and number >= self._last_flat:
-            found = self._following(number)
-        else:
-            top = self._top()
-            found = self._numbered(top)
-            folders = [
-                folder
-                for index, folder in self._folders(top).items()
-                if index >= number // FOLDER_FILES
-            ]
-            if len(folders) > MOST_LISTED:
-                found = self.all()
-            else:
-                for folder in folders:
-                    found |= self._numbered(self._store.children(folder))
-        return {one: found[one] for one in sorted(found) if one > number}
-
-    def _following(self, number: int) -> dict[int, str]:
+        """Names of those with a higher number, in order. `number` is that of a file, or 0."""
+        if number == 0:
+            return self.all()
         found: dict[int, str] = {}
-        while True:
-            number += 1
-            here = self._numbered(self._store.children(self._folder_of(number)))
-            found |= here
-            number += FOLDER_FILES - 1 - number % FOLDER_FILES
-            if number not in here:  # the last one of its folder
-                return found
-
-    def _top(self) -> list[str]:
-        names = self._store.children(self._folder)
-        self._last_flat = max(self._numbered(names), default=0)
-        return names
+        last = number
+        while last == number or last in found:  # the last one of its folder
+            found |= self._numbered(self._store.children(self._folder_of(last + 1)))
+            last += FOLDER_FILES - (last + 1) % FOLDER_FILES
+        return {one: name for one, name in found.items() if one > number}
 
     def _folder_of(self, number: int) -> str:
         return f"{self._folder}/{number // FOLDER_FILES:0{self._digits - 2}d}"
-
-    def _folders(self, names: list[str]) -> dict[int, str]:
-        """By their numbers, in order."""
-        found = {name.rsplit("/", 1)[-1]: name for name in names}
-        return {int(last): found[last] for last in sorted(found) if last.isdecimal()}
 
     def _numbered(self, names: list[str]) -> dict[int, str]:
         found = {int(match[1]): name for name in names if (match := self._file.search(name))}

@@ -304,7 +304,7 @@ class SegmentLog(Log):
         self._lines = Lines(name)
         self._pending: list[bytes] = []
         self._sending: list[bytes] = []
-        self._files = NumberedFiles(store, name, 8, ".jsonl", is_gapless=True)
+        self._files = NumberedFiles(store, name, 8, ".jsonl")
         self._next: int | None = None
         self._last: tuple[int, Record] | None = None
         """The newest record that was found, and the number of its segment."""

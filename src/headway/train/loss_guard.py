@@ -98,16 +98,14 @@ class LossGuard:
 
     def restore(self, state: dict[str, object]) -> None:
         history, skipped = state["history"], state["skipped_in_a_row"]
+        above, at_level = state["above"], state["at_level"]
         assert isinstance(history, list)
         assert isinstance(skipped, int)
-        # Older checkpoints, from before plateaus were accepted, have neither of these.
-        above, at_level = state.get("above", []), state.get("at_level", len(history))
         assert isinstance(above, list)
         assert isinstance(at_level, int)
         self.history.clear()
         self.history.extend(history)
-        # Without those above, their number would fail a run before a plateau is seen.
-        self.skipped_in_a_row = skipped if "above" in state else 0
+        self.skipped_in_a_row = skipped
         self._above.clear()
         self._above.extend(above)
         self._at_level = at_level

@@ -14,13 +14,7 @@ import torch
 
 from headway.state.checkpoints import StoredTensor
 from headway.state.store import Store
-from headway.state.stored_file import (
-    StoredFile,
-    VerifiedRead,
-    WholeFile,
-    read_verified,
-    reads_of,
-)
+from headway.state.stored_file import StoredFile, VerifiedRead, read_verified, reads_of
 from headway.train.collectives import WorkerGroup
 from headway.train.safetensors_file import TORCH_DTYPES
 from headway.train.state_transfer import ByteSequence, share_out
@@ -37,7 +31,7 @@ class WantedRows:
 
 def read_rows(
     wanted: Sequence[WantedRows],
-    files: Mapping[str, StoredFile | WholeFile],
+    files: Mapping[str, StoredFile],
     store: Store,
     folder: str,
 ) -> None:
@@ -54,7 +48,7 @@ class SharedRows:
     def __init__(
         self,
         wanted: Sequence[WantedRows],
-        files: Mapping[str, StoredFile | WholeFile],
+        files: Mapping[str, StoredFile],
         store: Store,
         folder: str,
         rank: int = 0,

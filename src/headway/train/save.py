@@ -24,7 +24,6 @@ from headway.spec.run_identity import identity_digest
 from headway.spec.stepped_interval import SteppedInterval
 from headway.state.chain import Chain, KeptCheckpoint, Replaced, TakenOver
 from headway.state.checkpoints import (
-    ARITHMETIC,
     SAMPLE,
     CheckpointManifest,
     RankManifest,
@@ -42,7 +41,6 @@ from headway.train.host_copies import HostCopies
 from headway.train.safetensors_file import TensorRows, merged_tensors, write_tensors
 from headway.train.state_tensors import state_tensors, tensors_to_write
 from headway.train.step import Training
-from headway.train.weight_copies import VERSION
 from headway.train.world import World
 
 PARTS_SECONDS = 120.0
@@ -311,7 +309,6 @@ class CheckpointSaver:
                 "loss_scale": [training.scale.scale, training.scale.good_steps],
                 "guard": training.guard.state(),
                 SAMPLE: self.sample,
-                ARITHMETIC: VERSION,
             },
         }
 

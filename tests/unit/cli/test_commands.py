@@ -337,14 +337,6 @@ def test_check_reads_the_targets_too(headway: Headway, folder: Path) -> None:
     assert "targets.yaml:1:7: unknown key 'kub'" in headway("check").err
 
 
-def test_keys_without_effect_yet_are_reported(headway: Headway, folder: Path) -> None:
-    (folder / "run.yaml").write_text(RUN_FILE + "budget: {usd: 5}\n")
-    said = headway("check", "--set", "notify=http://x")
-    assert said.exit_code == 0
-    assert "budget" not in said.err
-    assert "warning: --set notify: notify is accepted" in said.err
-
-
 @pytest.mark.parametrize(
     ("overrides", "steps"),
     [

@@ -139,31 +139,6 @@ def test_a_job_that_has_ended_makes_way_for_the_next_launch(
     assert theirs(kube)["metadata"]["uid"] != "of the one before"
 
 
-@pytest.mark.trap(15)
-@pytest.mark.parametrize("first", ["none", "there", "refused"])
-def test_the_key_of_compiled_code_is_made_once_for_all_runs(
-    headway: Headway, kube: FakeKube, first: str
-) -> None:
-    """And never read or changed; without it pods compile for themselves."""
-    secrets = "/api/v1/namespaces/ml/secrets"
-    kube.job_status = {"conditions": [{"type": "Complete", "status": "True"}]}
-    if first == "there":
-        kube.objects[f"{secrets}/headway-compiled"] = {"data": {"key": "of before"}}
-    if first == "refused":
-        kube.refusing[f"POST {secrets}"] = [(403, "no")]
-    said = headway("run", "--on", "lab", "--set", "memory.compile=true")
-    assert said.exit_code == 0, said.err
-    made = kube.objects.get(f"{secrets}/headway-compiled")
-    if first == "refused":
-        assert "warning: compiled code is not kept for later starts: " in said.err
-    elif first == "there":
-        assert made == {"data": {"key": "of before"}}
-    else:
-        assert made is not None
-        assert "ownerReferences" not in made["metadata"]
-    assert f"GET {secrets}/headway-compiled" not in kube.calls
-
-
 def theirs(kube: FakeKube) -> dict[str, Any]:
     return kube.objects.get(f"{JOBS}/headway-it", {})
 

@@ -16,9 +16,9 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.kube.names import FETCHED
-from headway.launch.compile_cache import CompileCache
-from headway.launch.compile_identity import compile_identity
+from headway.launch.compiled_code import machine_kind, pack
 from headway.launch.packages import python_here
+from headway.member.protocol.keys import new_key
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, Resolved, resolve
 from headway.state.run_directory import RunDirectory
@@ -197,35 +197,25 @@ def test_asked_to_leave_while_it_imports(tmp_path: Path) -> None:
 
 
 @pytest.mark.trap(15)
-@pytest.mark.parametrize("has_key", [True, False])
-def test_compiled_code_is_fetched_with_the_key_of_a_secret(
-    tmp_path: Path, resolved: Resolved, has_key: bool
+@pytest.mark.parametrize("writer", ["this run", "another run"])
+def test_compiled_code_is_fetched_if_this_run_has_written_it(
+    tmp_path: Path, resolved: Resolved, writer: str
 ) -> None:
-    """The Secret need not be there."""
-    plain = resolved.model_copy(update={"run": resolved.run.model_copy(update={"code": None})})
-    RunDirectory.create(plain.run_directory, SystemClock()).write_spec(plain)
-    key, storage = tmp_path / "secret" / "key", tmp_path / "storage"
-    before = CompileCache(
-        Store(storage), compile_identity(plain), b"of the Secret", tmp_path, SystemClock(), print
-    )
-    before.folder.mkdir()
-    (before.folder / "library.so").write_text("compiled")
-    before.finish(num_steps=10)
-    key.parent.mkdir()
-    if has_key:
-        key.write_bytes(b"of the Secret")
-    variables = {
-        "HEADWAY_COMPILED_KEY": str(key),
-        "HEADWAY_STORAGE": str(storage),
-        "TORCHINDUCTOR_CACHE_DIR": str(tmp_path / "cache"),
-    }
-    with node_of(tmp_path, plain, **variables) as node:
+    memory = resolved.run.memory.model_copy(update={"compile": True})
+    run = resolved.run.model_copy(update={"code": None, "memory": memory})
+    plain = resolved.model_copy(update={"run": run})
+    directory = RunDirectory.create(plain.run_directory, SystemClock())
+    directory.write_spec(plain)
+    keys = {"this run": new_key(), "another run": new_key()}
+    (tmp_path / "key").write_text(keys["this run"])
+    (tmp_path / "library.so").write_text("compiled")
+    name, files = f"compiled/{machine_kind()}", {"library.so": tmp_path / "library.so"}
+    directory.store.write(name, pack(files, bytes.fromhex(keys[writer]), name))
+    with node_of(tmp_path, plain, TORCHINDUCTOR_CACHE_DIR=str(tmp_path / "cache")) as node:
         assert node.stdout is not None
         line = node.stdout.readline()
-    found = (tmp_path / "cache" / "fetched" / "library.so").exists()
-    if has_key:
+    if writer == "this run":
         assert line.startswith("fetched compiled code: 1 files")
-        assert found
     else:
-        assert line.startswith("compiled code is not shared between pods: there is no Secret")
-        assert not found
+        assert f"{name} is not used: it was changed, or written by an earlier start" in line
+    assert (tmp_path / "cache" / "library.so").exists() == (writer == "this run")

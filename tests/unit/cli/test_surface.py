@@ -43,7 +43,6 @@ SURFACE = {
         "-o",
         "--set",
         "--extend",
-        "--warm",
         "--anyway",
         "--take-over",
     ],

@@ -10,7 +10,6 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.errors import Exit
-from headway.kube.names import COMPILED_SECRET
 from headway.launch.storage_prune import note_used
 from headway.state.store import Store
 from support.fake_kube import FakeKube, fake_kube
@@ -156,45 +155,3 @@ def test_a_run_of_this_machine_has_uploaded_nothing(headway: Headway, folder: Pa
     said = headway("delete", "runs/it", "--uploaded", "--yes")
     assert said.exit_code == Exit.BAD_INPUT
     assert "error: --uploaded is for runs on a target, and runs/it is on this machine" in said.err
-
-
-def compiled(folder: Path) -> Path:
-    archive = folder / "claim" / "compiled" / ("e" * 64) / "archive"
-    archive.parent.mkdir(parents=True, exist_ok=True)
-    archive.write_bytes(b"code")
-    return archive
-
-
-def test_compiled_code_goes_with_the_last_run_that_compiles(
-    headway: Headway, kube: FakeKube, folder: Path
-) -> None:
-    launch(headway, "it", "memory.compile=true")
-    launch(headway, "other", "memory.compile=true")
-    archive = compiled(folder)
-    assert COMPILED_SECRET in kube.named("secrets")
-    assert headway("delete", "it", *DELETE).exit_code == 0
-    assert archive.exists()
-    kube.forbidden.add(f"/api/v1/namespaces/ml/secrets/{COMPILED_SECRET}")
-    said = headway("delete", "other", *DELETE)
-    assert "warning: the key of compiled code stays in namespace ml: " in said.err
-    assert stored(folder) == []
-
-
-def test_the_key_of_compiled_code_goes_with_it(
-    headway: Headway, kube: FakeKube, folder: Path
-) -> None:
-    launch(headway, "it", "memory.compile=true")
-    compiled(folder)
-    said = headway("delete", "it", *DELETE)
-    assert said.exit_code == 0, said.err
-    assert COMPILED_SECRET not in kube.named("secrets")
-    assert stored(folder) == []
-
-
-def test_a_run_that_does_not_compile_leaves_compiled_code_alone(
-    headway: Headway, kube: FakeKube, folder: Path
-) -> None:
-    launch(headway)
-    archive = compiled(folder)
-    assert headway("delete", "it", *DELETE).exit_code == 0
-    assert archive.exists()

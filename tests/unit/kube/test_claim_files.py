@@ -15,13 +15,13 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock
-from headway.errors import BadInput, NotFound
-from headway.http_server import MAX_CONNECTIONS, UNPROVEN_SECONDS, Answer, HttpRequest, HttpServer
+from headway.errors import NotFound
+from headway.http_server import MAX_CONNECTIONS, UNPROVEN_SECONDS, Answer, HttpServer
 from headway.kube.claim_files import PIECE_BYTES, ClaimFileExists, register
 from headway.launch.claim_server import ABANDONED_SECONDS, KEY_HEADER, ServedClaim
 from headway.member.protocol.sockets import bound_to
 from headway.state.run_directory import RunDirectory
-from headway.state.store import FileFacts, Store
+from headway.state.store import Store
 from support.clock import Patient
 from support.half_written import write_half
 from support.waiting import wait_for
@@ -112,21 +112,6 @@ def test_a_file_that_changes_is_known_by_it(store: Store, root: Path) -> None:
     assert store.facts("it/a.npy") == store.facts("it")
 
 
-def test_a_pod_of_an_older_image_tells_sizes_alone(served: Direct, store: Store) -> None:
-    store.write("it/a.npy", b"1234")
-    assert served.asked("/find/runs/it") == (200, b'{"runs/it/a.npy": 4}')
-    ask = Older(served.port)
-    register(lambda _: ask)
-    assert Store("claim://lab/runs").facts("it") == {"it/a.npy": FileFacts(4, "")}
-
-
-class Older(Direct):
-    """Knows no options of /find."""
-
-    def ask(self, path: str, method: str, content: bytes | None, headers: dict[str, str]) -> bytes:
-        return super().ask(path.removesuffix("?changed"), method, content, headers)
-
-
 def test_a_file_is_made_once(store: Store) -> None:
     assert store.create("it/run.json", b"mine")
     assert not store.create("it/run.json", b"yours")
@@ -189,29 +174,6 @@ def test_a_file_that_is_given_up_halfway_leaves_nothing(
 ) -> None:
     write_half(store, "large", b"x" * size)
     assert not [path for path in root.rglob("*") if path.is_file()]
-
-
-def test_the_pod_of_an_older_image_gets_no_parts(tmp_path: Path) -> None:
-    """It would mix them: it knows no names of uploads."""
-    (tmp_path / "file").write_bytes(b"x")
-    clock, written = Patient(), []
-
-    def files(request: HttpRequest) -> Answer:
-        written.append(request.path)
-        return "text/plain", b""
-
-    with HttpServer(bound_to("127.0.0.1", 0), {}, clock, {"files": files}) as server:
-        register(lambda _: Direct(server.port), clock)
-        with pytest.raises(BadInput, match="image of target lab is older than this headway"):
-            Store("claim://lab/runs").adopt(tmp_path / "file", "file")
-    assert written == []
-
-
-def test_an_older_client_is_refused_in_words(served: Direct, root: Path) -> None:
-    for options in ("at=0", "size=5"):
-        code, answer = served.asked(f"/files/large?{options}", "PUT", b"")
-        assert (code, b"yours is older" in answer) == (400, True)
-    assert list(root.iterdir()) == []
 
 
 def test_threads_share_one_pod(served: Direct, tmp_path: Path) -> None:

@@ -78,12 +78,6 @@ def test_what_would_be_brought_there_is_said(headway: Headway, folder: Path) -> 
     assert said.startswith(f"code.path: {folder}/src is uploaded to /headway/storage/code/")
 
 
-def test_keys_that_only_a_target_acts_on_are_acted_on(headway: Headway) -> None:
-    said = headway(*DRY, "--set", "resources.nodes=2..4", "--set", "notify=x").err
-    assert "resources.nodes" not in said
-    assert "notify is accepted, but this version does not act on it yet" in said
-
-
 def test_without_a_way_to_the_cluster(
     headway: Headway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

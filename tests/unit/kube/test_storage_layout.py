@@ -161,26 +161,6 @@ def test_packages_are_fetched_by_the_digest_of_their_archive(folder: Path, rende
     assert fetched[f"/headway/fetched/packages/{digest}"] == f"packages/{digest}"
 
 
-@pytest.mark.trap(15)
-def test_only_workers_that_compile_have_the_key_of_compiled_code(
-    folder: Path, render: Render
-) -> None:
-    """And only by a Secret that need not be there."""
-    assert "headway-compiled" not in str(render())
-    job, *others = render("memory.compile=true")
-    pod = job["spec"]["template"]["spec"]
-    (volume,) = [one for one in pod["volumes"] if one["name"] == "headway-compiled"]
-    assert volume["secret"]["optional"] is True
-    (worker,) = pod["containers"]
-    values = {one["name"]: one.get("value") for one in worker["env"]}
-    assert values["HEADWAY_COMPILED_KEY"] == "/headway/compiled/key"
-    assert values["HEADWAY_STORAGE"] == "/headway/storage"
-    assert "headway-compiled" not in str(others)
-    targets = folder / "targets.yaml"
-    targets.write_text(f"{targets.read_text()}  compile_cache: off\n")
-    assert "headway-compiled" not in str(render("memory.compile=true"))
-
-
 def test_another_run_is_one_of_the_target(folder: Path, render: Render) -> None:
     spec = spec_of(render("model={from: other@300}"))
     assert spec.run.model is not None

@@ -14,7 +14,6 @@ import pytest
 from headway.clock import Clock, SystemClock
 from headway.errors import Exit, RunFailed
 from headway.kube.worker_job import OWN_ERRORS
-from headway.launch.compile_cache import CompileCache
 from headway.launch.node_run import NodeRun, NodeSettings
 from headway.launch.worker_exit import failed_facts
 from headway.spec.load import load_run
@@ -45,15 +44,8 @@ def resolved(tmp_path: Path) -> Resolved:
 class Node:
     """And what its pod prints."""
 
-    def __init__(
-        self,
-        resolved: Resolved,
-        script: str,
-        clock: Clock | None = None,
-        cache: CompileCache | None = None,
-    ) -> None:
+    def __init__(self, resolved: Resolved, script: str, clock: Clock | None = None) -> None:
         self._resolved, self._script, self._clock = resolved, script, clock or SystemClock()
-        self._cache = cache
         self._directory = RunDirectory.create(resolved.run_directory, self._clock)
         self.lines: list[str] = []
         self.act: Callable[[str], None] = lambda line: None
@@ -71,7 +63,6 @@ class Node:
             self._clock,
             self._hear,
             fork_server=(*SHELL_FORK_SERVER, self._script),
-            compile_cache=self._cache,
         )
 
     def _hear(self, line: str) -> None:
@@ -288,83 +279,3 @@ def test_a_worker_that_hangs_after_the_end_is_killed(resolved: Resolved) -> None
     assert node.run.run() == Exit.DONE
     codes = node.run.workers.exit_codes
     assert sorted(code for code in codes if code is not None) == [-signal.SIGKILL, 0]
-
-
-@pytest.fixture
-def cache(tmp_path: Path) -> CompileCache:
-    """With what another pod has compiled."""
-    made = [
-        CompileCache(
-            Store(tmp_path / "storage"), "0a1b", b"key", tmp_path / name, SystemClock(), print
-        )
-        for name in ("first", "second")
-    ]
-    made[0].folder.mkdir(parents=True)
-    (made[0].folder / "library.so").write_text("for another processor")
-    made[0].finish(num_steps=10)
-    return made[1]
-
-
-DIES_WITH_IT = 'if [ -e "$TORCHINDUCTOR_CACHE_DIR/library.so" ]; then {}; fi; echo "trained"'
-
-
-@pytest.mark.trap(15)
-@pytest.mark.parametrize("end", ["kill -ILL $$", "exit 1"])
-def test_compiled_code_that_ends_a_worker_is_not_used_again(
-    end: str, resolved: Resolved, cache: CompileCache
-) -> None:
-    """As a library that was built for another processor does. It never ends the run, nor does the
-    end count."""
-    node = Node(resolved, DIES_WITH_IT.format(end), cache=cache)
-    assert node.run.run() == Exit.DONE
-    warning, trained = node.lines
-    assert warning.startswith("warning: worker it-2-x7k2p.1/0 ")
-    assert "before its first step with compiled code of another pod" in warning
-    assert trained == "trained"
-    events = [event["event"] for event in node.run.directory.events.read()[0]]
-    assert events == ["compile_cache_refused"]
-
-
-@pytest.mark.parametrize(
-    "script",
-    [
-        'printf "%12d %12d\\n" 0 3 > $HEADWAY_STEPS; echo trained; exit 1',
-        "echo 'error: no such column'; exit 2",
-    ],
-)
-def test_any_other_error_with_compiled_code_ends_the_run(
-    script: str, resolved: Resolved, cache: CompileCache
-) -> None:
-    """After a step, or an error of the user's."""
-    with pytest.raises(RunFailed):
-        Node(resolved, script, cache=cache).run.run()
-
-
-def test_a_worker_lost_in_a_new_generation_keeps_compiled_code(
-    resolved: Resolved, cache: CompileCache, tmp_path: Path
-) -> None:
-    """It has taken steps before; what it records are those of the newest generation."""
-    seen = tmp_path / "seen"
-    script = f"""
-        case "$HEADWAY_POD" in *.1/0) ;; *) ls "$TORCHINDUCTOR_CACHE_DIR"; exit 0;; esac
-        echo "0 3" > $HEADWAY_STEPS
-        until [ -e {seen} ]; do echo waiting; sleep 0.05; done
-        echo "5 5" > $HEADWAY_STEPS; kill -KILL $$"""
-    node = Node(resolved, script, cache=cache)
-
-    def note(line: str) -> None:
-        if any(one.has_stepped for domain in node.run.workers.domains for one in domain.workers):
-            seen.touch()
-
-    node.act = note
-    assert node.run.run() == Exit.DONE
-    assert "library.so" in node.lines
-
-
-def test_started_again_without_compiled_code_it_fails_once(
-    resolved: Resolved, cache: CompileCache
-) -> None:
-    node = Node(resolved, "echo again; exit 1", cache=cache)
-    with pytest.raises(RunFailed):
-        node.run.run()
-    assert node.lines.count("again") == 2

@@ -37,7 +37,7 @@ LIMITS: dict[str, Any] = {
     "const": lambda value, known: value == known,
 }
 SILENT = {
-    "$defs", "$ref", "title", "description", "default", "examples", "not_yet", "type", "anyOf",
+    "$defs", "$ref", "title", "description", "default", "examples", "type", "anyOf",
     "properties", "additionalProperties", "required", "items", "prefixItems", "patternProperties",
 }  # fmt: skip
 

@@ -13,50 +13,23 @@ from headway.state.store import Store
 from support.fake_s3 import fake_s3
 
 
-@given(
-    flat=st.integers(0, 250),
-    gaps=st.lists(st.integers(1, 130), max_size=20),
-    after=st.integers(0, 900),
-)
-def test_those_after_any_number(flat: int, gaps: list[int], after: int) -> None:
-    """Also where an earlier version has written the first of them without folders."""
+@given(last=st.integers(0, 450), data=st.data())
+def test_those_after_any_number(last: int, data: st.DataObject) -> None:
     with fake_s3():
         store = Store("s3://bucket/it")
-        files = NumberedFiles(store, "log", 8, ".jsonl", is_gapless=False)
-        numbers = [*range(1, flat + 1)]
-        for number in numbers:
-            store.write(f"log/{number:08d}.jsonl", b"")
-        for gap in gaps:
-            numbers.append((numbers or [0])[-1] + gap)
-            store.write(files.name(numbers[-1]), b"")
+        files = NumberedFiles(store, "log", 8, ".jsonl")
+        for number in range(1, last + 1):
+            store.write(files.name(number), b"")
         store.write("log/notes.txt", b"")
-        assert list(files.after(after)) == [number for number in numbers if number > after]
-        assert list(files.all()) == numbers
-        assert files.newest() == max(numbers, default=0)
-
-
-@given(flat=st.integers(0, 120), later=st.integers(0, 450), data=st.data())
-def test_a_reader_that_has_looked_before_finds_all_that_came_since(
-    flat: int, later: int, data: st.DataObject
-) -> None:
-    with fake_s3():
-        store = Store("s3://bucket/it")
-        files = NumberedFiles(store, "log", 8, ".jsonl", is_gapless=True)
-        for number in range(1, flat + 1):
-            store.write(f"log/{number:08d}.jsonl", b"")
-        last = flat + later
-        seen = data.draw(st.integers(flat, last))
-        for number in range(flat + 1, seen + 1):
-            store.write(files.name(number), b"")
-        assert list(files.after(0)) == [*range(1, seen + 1)]
-        for number in range(seen + 1, last + 1):
-            store.write(files.name(number), b"")
-        assert list(files.after(seen)) == [*range(seen + 1, last + 1)]
+        after = data.draw(st.integers(0, last))
+        assert list(files.after(after)) == [*range(after + 1, last + 1)]
+        assert list(files.all()) == [*range(1, last + 1)]
+        assert files.newest() == last
 
 
 def test_a_folder_that_a_killed_writer_has_made_is_empty(tmp_path: Path) -> None:
     store = Store(tmp_path)
-    files = NumberedFiles(store, "generations", 6, ".json", is_gapless=False)
+    files = NumberedFiles(store, "generations", 6, ".json")
     assert (files.newest(), files.after(0)) == (0, {})
     store.write(files.name(99), b"")
     store.path("generations/0001").mkdir()
@@ -66,5 +39,5 @@ def test_a_folder_that_a_killed_writer_has_made_is_empty(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("number", [1, 99, 100, 12345])
 def test_names(number: int, tmp_path: Path) -> None:
-    files = NumberedFiles(Store(tmp_path), "log", 8, ".jsonl", is_gapless=True)
+    files = NumberedFiles(Store(tmp_path), "log", 8, ".jsonl")
     assert files.name(number) == f"log/{number // 100:06d}/{number:08d}.jsonl"

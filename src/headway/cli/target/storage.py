@@ -25,7 +25,7 @@ def storage(
     json_: JsonOption = False,
 ) -> None:
     """List what was uploaded to the storage of a target (sets, code, packages and models), and the
-    runs that name it; and what pods have compiled."""
+    runs that name it."""
     from headway.cli.target_run import TargetRun, end_claim_pods
     from headway.launch.storage_use import stored_folders
     from headway.spec.load import load_target
@@ -51,9 +51,8 @@ def prune(
     on: TargetArgument,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> None:
-    """Remove sets, code, packages and models that no run names and no launch has used for 7 days,
-    and compiled code that no pod has fetched for as long. Runs and their checkpoints are never
-    touched."""
+    """Remove sets, code, packages and models that no run names and no launch has used for 7 days.
+    Runs and their checkpoints are never touched."""
     from headway.cli.target_run import TargetRun, end_claim_pods
     from headway.clock import SystemClock
     from headway.launch.storage_prune import removed_folders, unused_folders
