@@ -1,10 +1,11 @@
-"""Looking at prepared sets, mixing, joining and mending them, from the command line."""
+"""Looking at prepared sets and mixtures, joining and mending sets, from the command line."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,12 @@ from headway.clock import SystemClock
 from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.recipe import RecipeSettings
 from headway.data.reading.inspect import histogram_bars, loss_spans, visible
-from headway.data.reading.mixture import MixtureSet, read_mixture
+from headway.data.reading.mixture import (
+    MemberSpec,
+    MixtureManifest,
+    MixtureSet,
+    write_mixture,
+)
 from headway.data.reading.token_set import TokenSet
 from headway.data.reading.verify import verify_set
 from headway.data.tiny_stories import stories
@@ -250,8 +256,10 @@ def test_sets_in_a_store(headway: Headway, here: Path, monkeypatch: pytest.Monke
         assert headway(*where, "--sequence-length", "50", "--json").out == local.out
         assert END in headway(*where, "--documents").out
         assert headway("data", "verify", "s3://bucket/wiki").exit_code == 0
-        mixed = ("data", "mix", "s3://bucket/wiki", "s3://bucket/code", "--weights", "1,1")
-        assert headway(*mixed, "--into", "s3://bucket/mix").exit_code == 0
+        members = [
+            MemberSpec(name=name, location=f"../{name}", weight=1) for name in ("wiki", "code")
+        ]
+        write_mixture(Store("s3://bucket/mix"), members)
         assert len(table_of(headway("data", "show", "s3://bucket/mix").out)) == 2
         assert headway("data", "show", "s3://bucket/nowhere").exit_code == Exit.NOT_FOUND
 
@@ -407,7 +415,7 @@ def test_documents_that_continue_in_the_next_shard(headway: Headway, here: Path)
 
 
 def test_documents_are_of_one_set_and_not_cut(headway: Headway, here: Path) -> None:
-    headway("data", "mix", "wiki", "code", "--weights", "1,1", "--into", "mix")
+    mix("mix", wiki={"weight": 1}, code={"weight": 1})
     said = headway("data", "sample", "mix", "--documents")
     assert said.exit_code == 2
     assert f"hint: headway data sample {here / 'wiki'} --documents" in said.err
@@ -415,105 +423,46 @@ def test_documents_are_of_one_set_and_not_cut(headway: Headway, here: Path) -> N
     assert said.exit_code == 2
 
 
-# --- mix
+# --- mixtures
 
 
-def test_mix_by_weights(headway: Headway, here: Path) -> None:
-    arguments = ("data", "mix", "wiki", "python=code", "--weights", "7,3", "--into", "all/mix")
-    said = headway(*arguments, "--sequence-length", "32")
-    assert said.exit_code == 0
-    assert "next: data: {train: all/mix}" in said.err
-    assert said.out.splitlines()[0].split()[:3] == ["MEMBER", "WANTED", "SHARE"]
-    opened = MixtureSet.open(Store("all/mix"))
-    own = opened.num_own_samples(32)
-    positions = opened.table.counts(sum(own))
+def mix(into: str, **members: dict[str, float]) -> MixtureManifest:
+    """As a run writes it, of sets in this folder."""
+    folder = Path.cwd()
+    specs = [MemberSpec(name=name, location=str(folder / name), **members[name]) for name in members]
+    return write_mixture(Store(folder / into), specs)
+
+
+def test_show_of_a_mixture_by_weights(headway: Headway, here: Path) -> None:
+    mix("mix", wiki={"weight": 7}, code={"weight": 3})
+    said = headway("data", "show", "mix", "--sequence-length", "32")
+    assert (said.exit_code, said.err) == (0, "")
+    with closing(MixtureSet.open(Store("mix"))) as opened:
+        own = opened.num_own_samples(32)
+        positions = opened.table.counts(sum(own))
+    assert rows_of(said.out)["samples"] == f"{sum(own)} an epoch, of 32 tokens"
+    assert said.out.split("\n\n")[1].split()[:3] == ["MEMBER", "WANTED", "SHARE"]
     assert table_of(said.out) == [
-        [name, share, share, str(num), str(count), f"{count / num:.3g}", where]
-        for name, share, num, count, where in zip(
-            ("wiki", "python"), ("70.00%", "30.00%"), own, positions, ("wiki", "code"), strict=True
+        [name, share, share, str(num), str(count), f"{count / num:.3g}", name]
+        for name, share, num, count in zip(
+            ("wiki", "code"), ("70.00%", "30.00%"), own, positions, strict=True
         )
     ]
-    assert [member.location for member in read_mixture(Store("all/mix")).members] == [
-        "../../wiki",
-        "../../code",
-    ]
-    shown = headway("data", "show", "all/mix", "--sequence-length", "32")
-    assert shown.out.endswith(said.out), "show has the same table"
-    assert rows_of(shown.out)["samples"] == f"{sum(own)} an epoch, of 32 tokens"
-    assert headway(*arguments).exit_code == 0, "the same once more"
-    again = headway("data", "mix", "wiki", "code", "--weights", "1,1", "--into", "all/mix")
-    assert again.exit_code == 2
-    assert "already holds another mixture" in again.err
 
 
-def test_mix_by_epochs(headway: Headway, here: Path) -> None:
-    said = headway("data", "mix", "wiki", "code", "--epochs", "1,2", "--into", "mix")
-    assert said.exit_code == 0
+def test_show_of_a_mixture_by_epochs(headway: Headway, here: Path) -> None:
+    mix("mix", wiki={"epochs": 1}, code={"epochs": 2})
     found = json.loads(headway("data", "show", "mix", "--sequence-length", "16", "--json").out)
     assert [one["epochs"] for one in found["members"]] == [1, 2]
     assert [one["num_epochs"] for one in found["members"]] == pytest.approx([1, 2], rel=0.02)
     assert [one["location"] for one in found["members"]] == [str(here / "wiki"), str(here / "code")]
 
 
-def test_a_mixture_moves_with_its_sets(headway: Headway, here: Path) -> None:
-    (here / "a").mkdir()
-    for name in ("wiki", "code"):
-        (here / name).rename(here / "a" / name)
-    headway("data", "mix", "a/wiki/", "a/code", "--weights", "1,1", "--into", "a/mix")
-    (here / "a").rename(here / "b")
-    said = headway("data", "sample", "b/mix", "-n", "2", "--sequence-length", "20")
-    assert said.exit_code == 0
-    assert "of wiki\n" in said.out
-    assert "of code\n" in said.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["wiki", "code"], "give exactly one of --weights and --epochs\nhint: --epochs 1,1 "),
-        (["wiki", "--weights", "1", "--epochs", "1"], "give exactly one of"),
-        (["wiki", "code", "--weights", "1"], "--weights 1: 1 numbers for 2 sets"),
-        (["wiki", "code", "--weights", "1,"], "--weights 1,: nothing is not a number above 0"),
-        (["wiki", "code", "--weights", "70%,30%"], "70% is not a number above 0"),
-        (["wiki", "code", "--epochs", "1,0"], "0 is not a number above 0"),
-        (["wiki", "code", "--epochs", "1,inf"], "inf is not a number above 0"),
-        (["wiki", "tokenizer", "--epochs", "1,1"], "/tokenizer is not a prepared set"),
-        (
-            ["wiki", "./wiki/", "--epochs", "1,1"],
-            "wiki and ./wiki are both named wiki\nhint: give",
-        ),
-        (
-            ["my set", "--epochs", "1"],
-            "'my set' is not a valid name of a member\nhint: give it one: my-n",
-        ),
-    ],
-)
-def test_invalid_mixtures(headway: Headway, here: Path, arguments: list[str], words: str) -> None:
-    said = headway("data", "mix", *arguments, "--into", "mix")
-    assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
-    assert words in said.err
-    assert not (here / "mix").exists()
-
-
-def test_names_and_addresses_with_an_equals_sign(headway: Headway, here: Path) -> None:
-    (here / "code").rename(here / "lang=python")
-    with fake_s3():
-        copy_to("s3://bucket/lang=en/wiki", here / "wiki")
-        members = ("s3://bucket/lang=en/wiki", "code=./lang=python")
-        said = headway("data", "mix", *members, "--weights", "1,1", "--into", "mix")
-        assert said.exit_code == 0, said.err
-        assert [(one.name, one.location) for one in read_mixture(Store("mix")).members] == [
-            ("wiki", "s3://bucket/lang=en/wiki"),
-            ("code", "../lang=python"),
-        ]
-        said = headway("data", "mix", "wiki", "--weights", "1", "--into", "s3://bucket/mix")
-        assert "warning: wiki is on this machine" in said.err
-
-
 def test_a_member_too_short_for_a_sample_is_reported(headway: Headway, here: Path) -> None:
     write_lines(here / "short.jsonl", [{"text": "short"}])
     make(here, "short", ["short.jsonl"])
-    said = headway("data", "mix", "wiki", "short", "--weights", "9,1", "--into", "mix")
+    mix("mix", wiki={"weight": 9}, short={"weight": 1})
+    said = headway("data", "show", "mix")
     assert table_of(said.out)[1][5] == "-"
     assert "warning: short has too few tokens for one sample" in said.err
 
@@ -593,7 +542,7 @@ def test_manifest_and_tokenizer_are_not_repaired(
 
 
 def test_a_mixture_is_verified_set_by_set(headway: Headway, here: Path) -> None:
-    headway("data", "mix", "wiki", "code", "--weights", "1,1", "--into", "mix")
+    mix("mix", wiki={"weight": 1}, code={"weight": 1})
     assert headway("data", "verify", "mix").out.count("intact: ") == 2
     flip(here / "code" / "shards" / "00000.tokens")
     said = headway("data", "verify", "mix")

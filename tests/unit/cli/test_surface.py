@@ -150,7 +150,6 @@ SURFACE = {
         "--nodes",
     ],
     "data join": ["PART", "--into", "--allow-unreadable"],
-    "data mix": ["[NAME=]DIR", "--into", "--weights", "--epochs", "--sequence-length"],
     "data tokenizer": [
         "SOURCES",
         "--vocab",

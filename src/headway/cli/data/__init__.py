@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from headway.cli.command_group import ExampleCommand, plain_app
 from headway.cli.data.join import join
-from headway.cli.data.mix import mix
 from headway.cli.data.prepare import prepare
 from headway.cli.data.sample import sample
 from headway.cli.data.show import show
@@ -22,10 +21,6 @@ EXAMPLES: dict[Callable[..., None], tuple[str, str]] = {
     join: (
         "headway data join part-1 part-2 --into set",
         "headway data join s3://bucket/part-1 s3://bucket/part-2 --into s3://bucket/set",
-    ),
-    mix: (
-        "headway data mix web books --into mixed --weights 0.7,0.3",
-        "headway data mix web books --into mixed --epochs 1,2",
     ),
     tokenizer: (
         "headway data tokenizer text.jsonl --vocab 8192 --into tokenizer",

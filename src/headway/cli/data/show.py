@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.cli.options import JsonOption, SequenceLengthOption
-from headway.cli.output import print_json, short_bytes, short_count, warn
+from headway.cli.output import print_json, print_table, short_bytes, short_count, warn
 
 if TYPE_CHECKING:
     from headway.data.prepare.recipe import Recipe
     from headway.data.reading.inspect import LeftOut, PreparationStatus, SetFacts
+    from headway.data.reading.mixture import MemberShare
     from headway.state.store import Store
 
 SHOWN_SOURCES = 3
 WIDTH = 79
 KEY = 12
+MEMBERS = ("MEMBER", "WANTED", "SHARE", "SAMPLES", "IN AN EPOCH", "EPOCHS", "SET")
+"""Columns of the table of a mixture. `EPOCHS`: how often one of its epochs reads the member."""
 
 
 def show(
@@ -191,7 +195,6 @@ def _range(low: int) -> str:
 
 
 def _show_mixture(store: Store, sequence_length: int | None, json_: bool) -> None:
-    from headway.cli.data.mix import print_shares
     from headway.data.reading.inspect import default_length
     from headway.data.reading.mixture import MixtureSet, member_shares
 
@@ -231,7 +234,32 @@ def _show_mixture(store: Store, sequence_length: int | None, json_: bool) -> Non
         ]
     )
     print()
-    print_shares(found, locations)
+    _print_shares(found, locations)
+
+
+def _print_shares(found: Sequence[MemberShare], locations: Sequence[str]) -> None:
+    rows = [
+        (
+            member.name,
+            f"{member.wanted:.2%}",
+            f"{member.share:.2%}",
+            short_count(member.num_samples),
+            short_count(member.num_positions),
+            "-" if member.num_epochs is None else f"{member.num_epochs:.3g}",
+            _near(location),
+        )
+        for member, location in zip(found, locations, strict=True)
+    ]
+    print_table(MEMBERS, rows)
+    for member in found:
+        if member.num_epochs is None:
+            warn(f"{member.name} has too few tokens for one sample")
+
+
+def _near(location: str) -> str:
+    """The location as a user would type it here."""
+    here = os.getcwd() + os.sep
+    return location.removeprefix(here) if "://" not in location else location
 
 
 def _show_preparation(directory: str, begun: PreparationStatus, json_: bool) -> None:

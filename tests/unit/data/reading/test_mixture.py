@@ -553,10 +553,6 @@ def test_shares_tell_what_a_mixture_comes_to(tmp_path: Path) -> None:
     assert (a.share, b.share) == (43691 / NUM_SLOTS, 21845 / NUM_SLOTS)
     assert (a.num_positions, b.num_positions) == (80, 40)
     assert (a.num_epochs, b.num_epochs) == (0.8, 2.0)
-    members = mixture.order(1, 10).table.at(0, 12_345)[0]
-    for number, share in enumerate(member_shares(mixture, 10, num_positions=12_345)):
-        assert share.num_positions == np.count_nonzero(members == number)
-        assert share.num_epochs == share.num_positions / share.num_samples
     mixture.close()
 
 
@@ -578,18 +574,11 @@ def test_identity_is_content_order_and_slots_not_places_or_names(tmp_path: Path)
     assert digest("7", "here", weighted(a=2, b=1)) != first
 
 
-def test_a_mixture_is_written_once(tmp_path: Path) -> None:
-    for name in "abc":
+def test_a_mixture_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for name in "ab":
         write_set(tmp_path / name, 101)
     written = write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, b=1)))
     assert read_mixture(Store(tmp_path / "mix")) == written
-    content = (tmp_path / "mix" / "mixture.json").read_bytes()
-    assert write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, b=1))) == written
-    with pytest.raises(BadInput, match="already holds another mixture"):
-        write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, c=1)))
-    assert (tmp_path / "mix" / "mixture.json").read_bytes() == content
-    with pytest.raises(BadInput, match="already holds a prepared set"):
-        write_mixture(Store(tmp_path / "a"), located(tmp_path, weighted(b=1)))
 
 
 def refused(folder: Path, members: list[MemberSpec], kind: type[HeadwayError] = BadInput) -> str:
