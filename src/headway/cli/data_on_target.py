@@ -149,7 +149,7 @@ def _watched(made: TargetSet, store: Store, start: Callable[[], None], until_pla
         else:
             raise RunFailed(
                 f"{made.pods}: the parts are prepared, but not joined",
-                f"run the same command again; or headway data join {made.here}",
+                "run the same command again",
             )
     except KeyboardInterrupt:
         say(f"no longer watching; {made.name} is still being prepared on {made.run.on}")

@@ -1,4 +1,4 @@
-"""Looking at prepared sets and mixtures, joining and mending sets, from the command line."""
+"""Looking at prepared sets and mixtures, and mending sets, from the command line."""
 
 from __future__ import annotations
 
@@ -33,6 +33,7 @@ from headway.errors import Exit
 from headway.state.store import Store
 from support.fake_s3 import fake_s3
 from support.in_process import Headway
+from support.prepared import run_part
 from support.token_sets import copy_to, write_set
 
 STORIES = list(stories(12_000, 1))
@@ -44,20 +45,27 @@ def make(
     into: str,
     sources: Sequence[str] = ("text.txt",),
     tokenizer: str | None = "tokenizer",
-    part: tuple[int, int] | None = None,
     **settings: Any,
 ) -> None:
+    prepare(job_of(folder, into, sources, tokenizer, **settings), lambda _: None, SystemClock())
+
+
+def job_of(
+    folder: Path,
+    into: str,
+    sources: Sequence[str] = ("text.txt",),
+    tokenizer: str | None = "tokenizer",
+    **settings: Any,
+) -> PrepareJob:
     source = TokenizerSource(load=tokenizer) if tokenizer else TokenizerSource(train_vocab=400)
-    job = PrepareJob(
+    return PrepareJob(
         sources=sources,
         tokenizer=source,
         into=str(folder / into),
         beside=folder,
         settings=RecipeSettings(**settings),
         processes=1,
-        part=part,
     )
-    prepare(job, lambda _: None, SystemClock())
 
 
 def write_lines(path: Path, records: Sequence[object]) -> None:
@@ -214,7 +222,7 @@ def test_show_of_a_set_whose_recipe_is_gone(headway: Headway, here: Path) -> Non
 
 
 def test_show_of_an_unfinished_preparation(headway: Headway, here: Path) -> None:
-    make(here, "parts", part=(0, 2), unit_bytes=4_000)
+    run_part(job_of(here, "parts", unit_bytes=4_000), 0, 2)
     said = headway("data", "show", "parts")
     assert (said.exit_code, said.err) == (0, "")
     rows = rows_of(said.out)
@@ -224,13 +232,11 @@ def test_show_of_an_unfinished_preparation(headway: Headway, here: Path) -> None
     assert rows["finished"].startswith(f"{found['num_finished']} of {found['num_units']} pieces")
     num_tokens = sum(path.stat().st_size // 2 for path in here.glob("parts/shards/*.tokens"))
     assert found["num_tokens"] == num_tokens
-    assert "the same headway data prepare command" in rows["next"]
-    make(here, "parts", part=(1, 2), unit_bytes=4_000)
-    assert rows_of(headway("data", "show", "parts").out)["next"] == "headway data join parts"
+    assert rows["next"] == "run the same headway data prepare command to resume"
 
 
 def test_a_preparation_that_failed_says_why(headway: Headway, here: Path) -> None:
-    make(here, "growing", part=(0, 2), in_sequence=True, unit_bytes=4_000)
+    run_part(job_of(here, "growing", in_sequence=True, unit_bytes=4_000), 0, 2)
     (here / "growing" / "failed.txt").write_text("the disk is full\nhint: make room")
     rows = rows_of(headway("data", "show", "growing").out)
     assert rows["state"] == "not finished: its preparation failed"
@@ -291,7 +297,7 @@ def test_samples_are_those_that_training_sees(headway: Headway, here: Path) -> N
 
 def test_samples_of_a_set_that_is_being_prepared(headway: Headway, here: Path) -> None:
     sizes = {"block_tokens": 64, "window_blocks": 2, "unit_bytes": 4_000}
-    make(here, "growing", part=(0, 3), in_sequence=True, **sizes)
+    run_part(job_of(here, "growing", in_sequence=True, **sizes), 0, 3)
     arguments = ("data", "sample", "growing", "--sequence-length", "32")
     found = json.loads(headway(*arguments, "-n", "1000", "--json").out)
     assert 1 < len(found) < 1000, "those that are there, and it does not wait for more"
@@ -556,61 +562,6 @@ def test_a_mixture_is_verified_set_by_set(headway: Headway, here: Path) -> None:
     assert "hint: verify the mixture's sets one by one" in said.err
 
 
-# --- join
-
-
-def test_parts_in_one_folder_are_joined_in_place(headway: Headway, here: Path) -> None:
-    for number in range(3):
-        make(here, "parts", part=(number, 3), unit_bytes=4_000)
-    said = headway("data", "join", "parts")
-    assert (said.exit_code, said.out) == (0, "")
-    assert f"joined parts: {len(STORIES)} documents, " in said.err
-    assert "next: data: {train: parts}" in said.err
-    joined, whole = (TokenSet.open(Store(name)).manifest for name in ("parts", "wiki"))
-    assert joined.digest == whole.digest, "what one preparation makes"
-
-
-def test_parts_in_folders_of_their_own(headway: Headway, here: Path) -> None:
-    (here / "text.txt").write_text("\n\n".join(STORIES))
-    write_lines(here / "bad.jsonl", [{"text": STORIES[0]}, {"no": 1}, {"text": " "}])
-    parts = [f"part-{number}" for number in range(3)]
-    for number, part in enumerate(parts):
-        make(here, part, ["text.txt", "bad.jsonl"], part=(number, 3), unit_bytes=4_000)
-    said = headway("data", "join", *parts)
-    assert said.exit_code == 2
-    assert "hint: add --into DIR" in said.err
-    said = headway("data", "join", *parts, "--into", "set")
-    assert said.exit_code == 0
-    assert "left out 1 blank record\n" in said.err
-    assert "warning: left out what could not be read: 1 no column\n" in said.err
-    assert "bad.jsonl:2: no column" in said.err
-    assert headway("data", "verify", "set").exit_code == 0
-    said = headway("data", "join", *parts, "--into", "set")
-    assert said.exit_code == 2
-    assert "set already holds a prepared set" in said.err
-
-
-def test_parts_that_do_not_make_a_set(headway: Headway, here: Path) -> None:
-    for number in range(3):
-        make(here, f"part-{number}", part=(number, 3), unit_bytes=4_000)
-    make(here, "other", part=(0, 2), unit_bytes=6_000)
-
-    def refused(*parts: str, into: str = "set") -> str:
-        said = headway("data", "join", *parts, "--into", into)
-        assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
-        assert "hint: " in said.err
-        assert not (here / into / "manifest.json").exists()
-        return said.err
-
-    gap = refused("part-0", "part-2")
-    assert "1 of 3 units of the sources are not prepared:\n  00001: text.txt from byte" in gap
-    assert "shard 00001 is in part-1 and in ./part-1" in refused("part-0", "part-1", "./part-1")
-    assert "unit_bytes: 6000, was 4000" in refused("part-0", "other", "part-2")
-    assert "tokenizer is not a part of a set" in refused("part-0", "tokenizer")
-    parts = ("part-0", "part-1", "part-2")
-    assert "other holds a different preparation" in refused(*parts, into="other")
-
-
 # --- tokenizer
 
 
@@ -624,7 +575,7 @@ def test_the_hint_reads_the_text_in_the_same_way(headway: Headway, here: Path) -
     assert headway(*hinted).exit_code == 0
 
 
-def test_a_tokenizer_ahead_of_its_parts(headway: Headway, here: Path) -> None:
+def test_a_tokenizer_that_sets_share(headway: Headway, here: Path) -> None:
     said = headway("data", "tokenizer", "text.txt", "--vocab", "400", "--into", "my/own")
     assert (said.exit_code, said.out) == (0, "")
     assert "trained a tokenizer of 400 tokens, in my/own\n" in said.err
@@ -634,10 +585,6 @@ def test_a_tokenizer_ahead_of_its_parts(headway: Headway, here: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         same = (here / "wiki" / "tokenizer" / file).read_bytes()
         assert (here / "my" / "own" / file).read_bytes() == same, "as prepare trains it"
-    arguments = ("text.txt", "--tokenizer", "my/own", "--into", "set")
-    for part in ("1/2", "2/2"):
-        assert headway("data", "prepare", *arguments, "--part", part).exit_code == 0
-    assert headway("data", "join", "set").exit_code == 0
     said = headway("data", "tokenizer", "text.txt", "--vocab", "400", "--into", "my/own")
     assert said.exit_code == 2
     assert "my/own already holds a tokenizer" in said.err

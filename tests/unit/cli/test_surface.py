@@ -145,11 +145,9 @@ SURFACE = {
         "--strict",
         "--allow-unreadable",
         "--processes",
-        "--part",
         "--on",
         "--nodes",
     ],
-    "data join": ["PART", "--into", "--allow-unreadable"],
     "data tokenizer": [
         "SOURCES",
         "--vocab",

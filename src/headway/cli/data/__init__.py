@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.cli.command_group import ExampleCommand, plain_app
-from headway.cli.data.join import join
 from headway.cli.data.prepare import prepare
 from headway.cli.data.sample import sample
 from headway.cli.data.show import show
@@ -17,10 +16,6 @@ EXAMPLES: dict[Callable[..., None], tuple[str, str]] = {
     prepare: (
         "headway data prepare text.jsonl --into set --tokenizer gpt2",
         "headway data prepare 's3://bucket/text/*.jsonl' --on lab --into c4 --tokenizer gpt2",
-    ),
-    join: (
-        "headway data join part-1 part-2 --into set",
-        "headway data join s3://bucket/part-1 s3://bucket/part-2 --into s3://bucket/set",
     ),
     tokenizer: (
         "headway data tokenizer text.jsonl --vocab 8192 --into tokenizer",

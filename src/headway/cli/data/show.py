@@ -297,11 +297,7 @@ def _show_preparation(directory: str, begun: PreparationStatus, json_: bool) -> 
     if begun.num_problems:
         lines.append(("left out", f"{_counted(begun.num_problems, 'record')} could not be read"))
     _print_lines([*lines, *_sources(begun.recipe)])
-    if begun.num_finished == begun.num_units:
-        _print_lines([("next", f"headway data join {directory}")])
-    else:
-        words = "run the same headway data prepare command to resume;"
-        _print_lines([("next", words), ("", f"with --part, then headway data join {directory}")])
+    _print_lines([("next", "run the same headway data prepare command to resume")])
 
 
 def _own_recipe(store: Store, digest: str | None) -> Recipe | None:

@@ -235,7 +235,6 @@ def test_text_shorter_than_one_window_is_refused(folder: Path, masked_tokenizer:
         ({"mask": "m"}, "mask needs ids"),
         ({"ids": "i", "mask": "m", "window_tokens": 8}, "mask cannot be used with windows"),
         ({"ids": "i", "unmask": {"positions": "p", "ids": "t"}}, "unmask needs ids, and windows"),
-        ({"deduplicate": True, "part": (0, 2)}, "deduplicate needs all sources in one preparation"),
         ({"template": "no column"}, "names no column"),
         ({"template": "{a"}, "template '{a'"),
         ({"template": "{a:d}"}, "template '{a:d}'"),
@@ -248,12 +247,6 @@ def test_settings_that_make_no_sense_together_are_refused(
     with pytest.raises(BadInput, match=says):
         prepare(job, lambda _: None, SystemClock())
     assert not (text / "set" / "recipe.json").exists(), "nothing was begun"
-
-
-def test_a_part_cannot_train_the_tokenizer_of_all(text: Path) -> None:
-    with pytest.raises(BadInput, match="a tokenizer cannot be trained on one part") as caught:
-        run(job_for(["text.txt"], text / "set", 400, part=(0, 2)))
-    assert "headway data tokenizer" in (caught.value.hint or "")
 
 
 def test_after_a_fix_the_same_folder_can_be_used(

@@ -7,7 +7,6 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ import pytest
 
 from headway.data.formats.text_and_jsonl import PIECE_BYTES
 from headway.data.prepare.job import PrepareJob
-from headway.data.prepare.join import join_parts
 from headway.data.prepare.recipe import read_recipe
 from headway.data.prepare.repair import repair_shards
 from headway.data.reading.verify import verify_set
@@ -89,10 +87,8 @@ def prepared(job: PrepareJob, kind: str) -> None:
     if kind != "joined":
         run(job)
         return
-    parts = [f"{job.into}-{number}" for number in range(3)]
-    for number, part in enumerate(parts):
-        run_part(replace(job, into=part, part=(number, 3)))
-    join_parts([Store(part) for part in parts], Store(job.into))
+    for number in range(3):
+        run_part(job, number, 3)
 
 
 def flip(path: Path) -> None:

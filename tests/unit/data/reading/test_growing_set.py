@@ -179,7 +179,7 @@ def test_windows_grow_too(folder: Path, masked_tokenizer: Path) -> None:
 
 def test_only_sets_in_sequence_can_be_read_before_the_end(folder: Path, tokenizer: Path) -> None:
     (folder / "text.txt").write_text("Once upon a time.")
-    run_part(job_for(["text.txt"], folder / "set", tokenizer, part=(0, 2)))
+    run_part(job_for(["text.txt"], folder / "set", tokenizer), 0, 2)
     assert GrowingSet.open(Store(folder / "set")) is None
     assert GrowingSet.open(Store(folder / "nowhere")) is None
 
