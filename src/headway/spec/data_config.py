@@ -79,7 +79,7 @@ class SourceConfig(Section):
     """Set made by `headway data prepare`: a folder, s3:// or gs://. A bare string means this."""
     sources: list[str] | None = Field(default=None, min_length=1)
     """Files, folders, globs, s3:// and gs:// addresses, and https:// addresses of single files, of
-    .txt, .jsonl, .json, .csv, .parquet, .arrow, .npy, .h5 and .tar, each also as .gz, .zst or .xz;
+    .txt, .jsonl, .json, .csv, .parquet, .arrow, .npy and .h5, each also as .gz, .zst or .xz;
     or `hub:NAME?split=train`, where `&revision=` is a commit, tag or branch."""
     column: str = "text"
     """The column that holds the text."""
