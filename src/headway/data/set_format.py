@@ -2,7 +2,7 @@
 
     FOLDER/
       manifest.json            written last: without it there is no set
-      recipe.json              sources and settings: enough to rebuild any shard
+      recipe.json              sources and settings
       problems.jsonl           what could not be read, if anything
       tokenizer/               tokenizer.json and its companions
       shards/00000.tokens      little-endian uint16 (vocabulary up to 65,536) or uint32

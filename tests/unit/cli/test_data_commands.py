@@ -1,4 +1,4 @@
-"""Looking at prepared sets and mixtures, and mending sets, from the command line."""
+"""Looking at prepared sets and mixtures from the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from headway.data.reading.mixture import (
     write_mixture,
 )
 from headway.data.reading.token_set import TokenSet
-from headway.data.reading.verify import verify_set
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource, load_tokenizer
 from headway.errors import Exit
@@ -88,10 +87,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(made: Path, folder: Path) -> Path:
     """The user's folder, with all of that in it."""
     shutil.copytree(made, folder, dirs_exist_ok=True)
-    # Recipes say where their sources are: these copies are made from the copies.
-    for name in ("wiki", "code"):
-        recipe = folder / name / "recipe.json"
-        recipe.write_text(recipe.read_text().replace(str(made), str(folder)))
     return folder
 
 
@@ -480,17 +475,15 @@ def test_an_intact_set(headway: Headway, here: Path) -> None:
     said = headway("data", "verify", "wiki")
     assert (said.exit_code, said.err) == (0, "")
     assert said.out.startswith("intact: wiki, ")
-    assert headway("data", "verify", "wiki", "--repair").out == said.out, "nothing to repair"
     found = json.loads(headway("data", "verify", "wiki", "--json").out)
     assert found == {
         "location": "wiki",
         "is_intact": True,
-        "sets": [{"location": "wiki", "damages": [], "repaired": []}],
+        "sets": [{"location": "wiki", "damages": []}],
     }
 
 
-def test_damage_is_listed_and_repaired(headway: Headway, here: Path) -> None:
-    before = {path: path.read_bytes() for path in (here / "wiki").rglob("*") if path.is_file()}
+def test_damage_is_listed(headway: Headway, here: Path) -> None:
     flip(here / "wiki" / "shards" / "00001.tokens")
     (here / "wiki" / "shards" / "00002.documents").unlink()
     said = headway("data", "verify", "wiki")
@@ -499,31 +492,13 @@ def test_damage_is_listed_and_repaired(headway: Headway, here: Path) -> None:
         "wiki/shards/00001.tokens is damaged: its content does not have the recorded digest",
         "wiki/shards/00002.documents is missing",
     ]
-    assert "error: wiki is damaged in 2 shards" in said.err
-    assert "from the sources: headway data verify wiki --repair\n" in said.err
+    assert said.err == (
+        "error: wiki is damaged\nhint: fetch an intact copy, or prepare the set again: rm -r wiki, "
+        "then the headway data prepare or headway run that made it\n"
+    )
     found = json.loads(headway("data", "verify", "wiki", "--json").out)
     assert found["is_intact"] is False
     assert {one["shard"] for one in found["sets"][0]["damages"]} == {"00001", "00002"}
-    said = headway("data", "verify", "wiki", "--repair")
-    assert said.exit_code == 0, said.err
-    assert "rebuilt shard 00001 from its sources\n" in said.err
-    assert "rebuilt shard 00002 from its sources\n" in said.err
-    assert said.out.startswith("intact: wiki, ")
-    after = {path: path.read_bytes() for path in (here / "wiki").rglob("*") if path.is_file()}
-    assert after == before
-
-
-def test_what_cannot_be_repaired(headway: Headway, here: Path) -> None:
-    flip(here / "wiki" / "shards" / "00001.tokens")
-    (here / "text.txt").write_text("something else")
-    said = headway("data", "verify", "wiki", "--repair")
-    assert said.exit_code == Exit.CHECK_FAILED
-    assert "00001.tokens is damaged" in said.out
-    assert "warning: the sources have changed:\n  text.txt: has changed" in said.err
-    assert "error: wiki is damaged in 1 shard\n" in said.err
-    assert [damage.shard for damage in verify_set(Store("wiki"))] == ["00001"], (
-        "and nothing was made worse"
-    )
 
 
 @pytest.mark.parametrize(
@@ -533,18 +508,14 @@ def test_what_cannot_be_repaired(headway: Headway, here: Path) -> None:
         ("manifest.json", b"{", "manifest.json is not valid JSON"),
     ],
 )
-def test_manifest_and_tokenizer_are_not_repaired(
+def test_a_damaged_manifest_or_tokenizer(
     headway: Headway, here: Path, file: str, content: bytes, words: str
 ) -> None:
-    flip(here / "wiki" / "shards" / "00001.tokens")
-    damaged = (here / "wiki" / "shards" / "00001.tokens").read_bytes()
     (here / "wiki" / file).write_bytes(content)
-    said = headway("data", "verify", "wiki", "--repair")
+    said = headway("data", "verify", "wiki")
     assert said.exit_code == Exit.CHECK_FAILED
     assert words in said.out
-    assert "its manifest or tokenizer cannot be rebuilt from the sources" in said.err
-    assert "hint: restore that file" in said.err
-    assert (here / "wiki" / "shards" / "00001.tokens").read_bytes() == damaged
+    assert "error: wiki is damaged\nhint: " in said.err
 
 
 def test_a_mixture_is_verified_set_by_set(headway: Headway, here: Path) -> None:
@@ -554,7 +525,7 @@ def test_a_mixture_is_verified_set_by_set(headway: Headway, here: Path) -> None:
     said = headway("data", "verify", "mix")
     assert said.exit_code == Exit.CHECK_FAILED
     assert "code/shards/00000.tokens is damaged" in said.out
-    assert headway("data", "verify", "mix", "--repair").exit_code == 0
+    assert f"error: {here}/code is damaged" in said.err
     (here / "code" / "shards" / "00000.tokens").write_bytes(b"")
     said = headway("data", "verify", "mix")
     assert said.exit_code == Exit.CHECK_FAILED

@@ -169,7 +169,7 @@ SURFACE = {
         "--seed",
         "--json",
     ],
-    "data verify": ["DIR", "--repair", "--json"],
+    "data verify": ["DIR", "--json"],
 }
 """People's scripts hold on to these: a change here is one for them, and goes into CHANGELOG."""
 

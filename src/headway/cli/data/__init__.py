@@ -23,7 +23,7 @@ EXAMPLES: dict[Callable[..., None], tuple[str, str]] = {
     ),
     show: ("headway data show set", "headway data show set --sequence-length 512"),
     sample: ("headway data sample set", "headway data sample set -n 3 --documents"),
-    verify: ("headway data verify set", "headway data verify set --repair"),
+    verify: ("headway data verify set", "headway data verify s3://bucket/set --json"),
 }
 for command, examples in EXAMPLES.items():
     app.command(cls=ExampleCommand, epilog="\n".join(examples))(command)

@@ -168,15 +168,6 @@ def test_who_prepares_it_and_in_which_pieces_does_not_matter(
         assert files_of(folder / "set") == files_of(Path(job.into))
 
 
-def test_a_record_says_which_were_left_out(corpus: tuple[PrepareJob, list[str]]) -> None:
-    job, _ = corpus
-    made = run(job)
-    assert made.statistics is not None
-    records = read_records(Store(job.into)).values()
-    listed = sum(len(one) for record in records for one in record.duplicates.values())
-    assert listed == made.statistics.num_duplicates > 0
-
-
 @pytest.mark.parametrize(
     ("first", "other", "settings"),
     [

@@ -277,7 +277,7 @@ def test_a_transform_may_return_text_messages_ids_or_nothing(
 
 
 def test_a_transform_that_is_not_the_same_twice_is_refused(encode: Encode, code: Path) -> None:
-    """Parts are prepared in any order, and again after a kill or for a repair."""
+    """Parts are prepared in any order, and again after a kill."""
     (code / "random_for_encode.py").write_text(
         "import random\n"
         "def told(record):\n    return f\"{record.pop('what')} {random.random()}\"\n"
