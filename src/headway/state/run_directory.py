@@ -21,7 +21,7 @@
     spent.json          on a target with prices: what the run has cost, pod by pod
     spent-copy.json     the same again
     members/            members of the run, written by its coordinator
-    code/, packages/    lists of the user's code and of its packages, one for each that was used
+    packages/           locks of the user's packages, one for each that was used
     output/             what a script saves, at the address that it knows as $HEADWAY_OUTPUT
     work/, scratch/     of a script on this machine: copies of the code, $HEADWAY_SCRATCH
     lock                held while the run is running

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import headway as from_python
-from headway.cli.code_changes import note_code
+from headway.cli.code_changes import script_digest, tell_code_change
 from headway.cli.restart_check import is_left_to_train, require_same_run
 from headway.cli.run_summary import saved_so_far, show_summary
 from headway.cli.script_progress import MOST_BYTES, FollowedLog, ScriptProgress
@@ -18,7 +18,7 @@ from headway.errors import BadInput, RunFailed
 from headway.spec.load import load_run
 from headway.spec.quantities import NodeRange
 from headway.spec.resolve import Hardware, Resolved, resolve
-from headway.state.code_folder import CodeFolder, code_folder
+from headway.state.code_folder import code_folder
 from headway.state.run_directory import RunDirectory
 from support.in_process import Headway
 
@@ -232,22 +232,25 @@ def again(directory: RunDirectory, *settings: str, file: str | None = None) -> b
     """Whether `headway run` would start it."""
     loaded = load_run(file, list(settings))
 
-    def code() -> CodeFolder | None:
-        return code_folder(loaded.run, loaded.folder)
+    def digest() -> str | None:
+        return script_digest(loaded, code_folder(loaded.run, loaded.folder))
 
-    return is_left_to_train(
-        directory.location, loaded.run, extend=False, code=code, run_file=loaded.file
-    )
+    return is_left_to_train(directory.location, loaded.run, extend=False, digest=digest)
+
+
+def note_start(directory: RunDirectory, file: str | None = None) -> None:
+    """What a start records of its code."""
+    loaded = load_run(file)
+    code = code_folder(loaded.run, loaded.folder)
+    assert code is not None
+    digests = {"code_digest": code.listing.digest, "script_digest": script_digest(loaded, code)}
+    directory.write_spec(directory.read_spec().model_copy(update=digests))
 
 
 def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
     folder: Path, directory: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code = code_folder(load_run().run, folder)
-    assert code is not None
-    note_code(directory.location, code)
-    before = directory.read_spec().model_copy(update={"code_digest": code.listing.digest})
-    directory.write_spec(before)
+    note_start(directory)
     assert again(directory), "it has not finished"
     ran(directory)
     assert not again(directory)
@@ -264,21 +267,15 @@ def test_finished_and_unchanged_is_said_and_finished_and_changed_starts_again(
     (folder / "train.py").write_text("print('edited')\n")
     assert again(directory)
     assert "had finished, and starts again" in capsys.readouterr().err
-    note_code(directory.location, code_folder(load_run().run, folder))
-    assert "code changed since the last start: changed run.yaml, changed train.py, added rep" in (
-        capsys.readouterr().err
-    )
+    tell_code_change(directory.location, code_folder(load_run().run, folder))
+    assert "code changed since the last start: 2-" in capsys.readouterr().err
 
 
 def test_an_edit_of_the_run_file_is_none_of_the_code_whatever_it_is_called(
     folder: Path, directory: RunDirectory
 ) -> None:
     (folder / "long.yaml").write_text(RUN_FILE)
-    code = code_folder(load_run("long.yaml").run, folder)
-    assert code is not None
-    note_code(directory.location, code)
-    before = directory.read_spec().model_copy(update={"code_digest": code.listing.digest})
-    directory.write_spec(before)
+    note_start(directory, "long.yaml")
     ran(directory)
     (folder / "long.yaml").write_text(RUN_FILE + "budget: {hours: 3}\n")
     assert not again(directory, file="long.yaml")
