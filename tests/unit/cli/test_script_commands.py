@@ -141,16 +141,6 @@ def test_a_script_that_was_killed_while_it_saved_is_not_said_to_have_saved(
     assert "killed" not in saved_so_far(directory.read_spec(), directory), "of another start"
 
 
-def test_a_pipe_that_would_hide_a_crash_is_warned_of(headway: Headway) -> None:
-    Path("run.yaml").write_text(
-        "version: 1\nname: it\ncommand: [bash, -c, 'python train.py | tee log']\n"
-    )
-    Path("train.py").write_text("")
-    said = headway("check").err
-    assert "a script that crashes would count as done" in said
-    assert "pipefail" in said
-
-
 def test_a_terminal_shows_what_the_script_prints_and_its_steps(
     directory: RunDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -291,14 +281,6 @@ def test_a_script_and_a_model_are_two_runs(headway: Headway, directory: RunDirec
 def test_a_script_is_not_extended(directory: RunDirectory) -> None:
     with pytest.raises(BadInput, match="decides itself when it is done"):
         is_left_to_train(directory.location, load_run().run, extend=True)
-
-
-@pytest.mark.usefixtures("directory")
-def test_a_shell_script_that_calls_torchrun_is_warned_of(headway: Headway, folder: Path) -> None:
-    (folder / "go.sh").write_text("torchrun --nproc_per_node 2 train.py\n")
-    said = headway("check", "--set", "command=[bash, go.sh]")
-    assert said.exit_code == 0
-    assert "warning: --set command: its shell script calls torchrun" in said.err
 
 
 @pytest.mark.usefixtures("directory")
