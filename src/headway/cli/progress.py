@@ -177,8 +177,6 @@ class RunProgress:
                 self._set_workers(event["workers"])
             case "stuck":
                 self._stuck(event)
-            case "evaluation_changed" | "arithmetic_changed":
-                self.line.above(f"note: {event['reason']}")
             case "built_whole":
                 self.line.above(f"warning: {event['reason']}")
             case "snapshot_failed":

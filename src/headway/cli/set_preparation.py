@@ -57,7 +57,6 @@ def prepare_with_progress(job: PrepareJob, name: str) -> SetManifest:
 
 def report_left_out(manifest: SetManifest, into: Store) -> None:
     statistics = manifest.statistics
-    assert statistics is not None
     for count, one, rest in (
         (statistics.num_duplicates, "duplicate", ""),
         (statistics.num_dropped, "record", " that the transform dropped"),

@@ -225,10 +225,7 @@ def _problem_of(
     loaded: Loaded, key: Key, source: SourceConfig, file: str, where: str
 ) -> _FileProblem | None:
     """The problem that all first records of a file have."""
-    unmask = None if source.unmask is None else (source.unmask.positions, source.unmask.ids)
-    columns = needed_columns(
-        source.column, source.template, source.messages, source.ids, source.mask, unmask
-    )
+    columns = needed_columns(source)
     first = first_records(file, loaded.folder, None if source.transform else columns)
     if first.unreadable is not None:
         text = f"{first.unreadable.where}: {first.unreadable.kind}: {first.unreadable.message}"

@@ -28,15 +28,15 @@ from headway.spec.section import Section
 from headway.state.chain import Chain, KeptCheckpoint, Link, machine
 from headway.state.run_directory import MODEL, RunDirectory
 from headway.state.store import Store
-from headway.state.stored_file import READ_BYTES, StoredFile, WholeFile, content_is_right
+from headway.state.stored_file import READ_BYTES, StoredFile, content_is_right
 
 FOLDER = "checkpoints"
 MANIFEST = "manifest.json"
 SAMPLE = "evaluation"
 """Key among a checkpoint's scalars: the part of the validation sets that was evaluated, or `all`.
-Missing in older checkpoints, whose evaluations took the first sequences of a set."""
+"""
 ARITHMETIC = "arithmetic"
-"""Key among the scalars: version of the arithmetic of a step. Missing: 1."""
+"""Key among the scalars: version of the arithmetic of a step."""
 
 
 FileName = Annotated[str, Field(pattern=r"^rank-[0-9]+\.safetensors$")]
@@ -77,8 +77,8 @@ class RankManifest(Section):
 
 
 class CheckpointManifest(Section):
-    version: Literal[1, 2] = 2
-    """Version of the checkpoint format. 1 had one digest for each file."""
+    version: Literal[2] = 2
+    """Version of the checkpoint format."""
     step: int
     """Steps committed so far."""
     generation: int
@@ -101,7 +101,7 @@ class CheckpointManifest(Section):
     """State that is not a tensor: loss scale, guard, ..."""
     tensors: dict[str, StoredTensor]
     """Tensors by name: `model/NAME` and `optimizer/NAME/KEY`."""
-    files: dict[FileName, StoredFile | WholeFile]
+    files: dict[FileName, StoredFile]
     """Files of tensors, by name."""
     digest: str = ""
     """xxh3_128 digest of all the above as JSON without spaces, hexadecimal."""

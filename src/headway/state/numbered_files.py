@@ -1,7 +1,6 @@
 """Files with rising numbers, a hundred to a folder: `FOLDER/0123/012345.json`.
 
 The newest are found by two listings, however many there are: of the folders, and of the last one.
-Earlier versions of Headway wrote them all into FOLDER itself, and there they are still found.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ class NumberedFiles:
         self._suffix = suffix
         self._is_gapless = is_gapless
         self._file = re.compile(rf"/([0-9]{{{digits},}}){re.escape(suffix)}$")
-        self._last_flat: int | None = None
-        """The last that is in FOLDER itself; it stays the last."""
+        self._has_listed = False
+        """Whether the folders were listed: those that follow a known number need no look at all."""
 
     def name(self, number: int) -> str:
         return f"{self._folder_of(number)}/{number:0{self._digits}d}{self._suffix}"
@@ -42,23 +41,21 @@ class NumberedFiles:
 
     def newest_folder(self) -> dict[int, str]:
         """Names of those in the last folder, in order."""
-        top = self._top()
-        for _, folder in sorted(self._folders(top).items(), reverse=True):
+        for _, folder in sorted(self._folders().items(), reverse=True):
             found = self._numbered(self._store.children(folder))
             if found:  # a folder that a killed writer made is empty
                 return found
-        return self._numbered(top)
+        return {}
 
     def after(self, number: int) -> dict[int, str]:
         """Names of those with a higher number, in order."""
-        if self._is_gapless and self._last_flat is not None and number >= self._last_flat:
+        found: dict[int, str] = {}
+        if self._is_gapless and self._has_listed:
             found = self._following(number)
         else:
-            top = self._top()
-            found = self._numbered(top)
             folders = [
                 folder
-                for index, folder in self._folders(top).items()
+                for index, folder in self._folders().items()
                 if index >= number // FOLDER_FILES
             ]
             if len(folders) > MOST_LISTED:
@@ -78,17 +75,13 @@ class NumberedFiles:
             if number not in here:  # the last one of its folder
                 return found
 
-    def _top(self) -> list[str]:
-        names = self._store.children(self._folder)
-        self._last_flat = max(self._numbered(names), default=0)
-        return names
-
     def _folder_of(self, number: int) -> str:
         return f"{self._folder}/{number // FOLDER_FILES:0{self._digits - 2}d}"
 
-    def _folders(self, names: list[str]) -> dict[int, str]:
+    def _folders(self) -> dict[int, str]:
         """By their numbers, in order."""
-        found = {name.rsplit("/", 1)[-1]: name for name in names}
+        self._has_listed = True
+        found = {name.rsplit("/", 1)[-1]: name for name in self._store.children(self._folder)}
         return {int(last): found[last] for last in sorted(found) if last.isdecimal()}
 
     def _numbered(self, names: list[str]) -> dict[int, str]:

@@ -14,8 +14,6 @@ from headway.data.reading.token_set import ReadOptions
 from headway.errors import BadInput
 from headway.plan.batch_division import num_micro_batches
 from headway.spec.resolve import Resolved
-from headway.state.checkpoints import SAMPLE, CheckpointManifest
-from headway.state.run_directory import Journal
 from headway.train.batches import Loss
 from headway.train.device import seed_generators
 from headway.train.feed import Feed, open_feed
@@ -45,18 +43,6 @@ def sample_of(seed: int, limit: int | Literal["all"], sizes: Iterable[int]) -> s
     different samples are never compared."""
     is_part = any(num_rows(limit, size) < size for size in sizes)
     return f"{limit} sequences drawn by seed {seed}" if is_part else WHOLE
-
-
-def note_new_sample(journal: Journal, resumed: CheckpointManifest, sample: str) -> None:
-    """Records once that a run from before evaluations took a sample now does. Its next checkpoint
-    has the new sample."""
-    if SAMPLE not in resumed.scalars and sample != WHOLE:
-        journal.note(
-            "evaluation_changed",
-            step=resumed.step,
-            reason=f"evaluations now take {sample} from each validation set, no longer its first "
-            "ones: losses from before and after cannot be compared",
-        )
 
 
 @torch.no_grad()

@@ -100,14 +100,12 @@ class LossGuard:
         history, skipped = state["history"], state["skipped_in_a_row"]
         assert isinstance(history, list)
         assert isinstance(skipped, int)
-        # Older checkpoints, from before plateaus were accepted, have neither of these.
-        above, at_level = state.get("above", []), state.get("at_level", len(history))
+        above, at_level = state["above"], state["at_level"]
         assert isinstance(above, list)
         assert isinstance(at_level, int)
         self.history.clear()
         self.history.extend(history)
-        # Without those above, their number would fail a run before a plateau is seen.
-        self.skipped_in_a_row = skipped if "above" in state else 0
+        self.skipped_in_a_row = skipped
         self._above.clear()
         self._above.extend(above)
         self._at_level = at_level

@@ -17,7 +17,6 @@ from headway.state.store import Store
 from headway.state.stored_file import (
     StoredFile,
     VerifiedRead,
-    WholeFile,
     read_verified,
     reads_of,
 )
@@ -37,7 +36,7 @@ class WantedRows:
 
 def read_rows(
     wanted: Sequence[WantedRows],
-    files: Mapping[str, StoredFile | WholeFile],
+    files: Mapping[str, StoredFile],
     store: Store,
     folder: str,
 ) -> None:
@@ -54,7 +53,7 @@ class SharedRows:
     def __init__(
         self,
         wanted: Sequence[WantedRows],
-        files: Mapping[str, StoredFile | WholeFile],
+        files: Mapping[str, StoredFile],
         store: Store,
         folder: str,
         rank: int = 0,

@@ -27,7 +27,7 @@ from headway.state.checkpoints import (
 )
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.store import Store
-from headway.state.stored_file import DamagedFile, WholeFile, content_is_right
+from headway.state.stored_file import DamagedFile
 from headway.train.optim import counter_device
 from headway.train.outages import StoreLost
 from headway.train.read_rows import SharedRows, WantedRows, read_rows
@@ -192,15 +192,8 @@ def load_or_problem(
 ) -> str | None:
     """COLLECTIVE. Loads the checkpoint, or returns what is wrong with its files: what one worker
     finds, all get."""
-    problem = None
-    whole = [name for name, file in manifest.files.items() if isinstance(file, WholeFile)]
-    if whole:
-        # Version 1 has one digest for each file: all of it must be read before any rows are.
-        damaged = _damaged_in_share(sorted(whole), store, found, manifest, world)
-        problem = _damage(damaged, manifest, world)  # COLLECTIVE
-    if problem is None:
-        rows = _wanted_rows(training, store, found, manifest, world)
-        problem = _damage(_damaged_in_rows(rows), manifest, world)  # COLLECTIVE
+    rows = _wanted_rows(training, store, found, manifest, world)
+    problem = _damage(_damaged_in_rows(rows), manifest, world)  # COLLECTIVE
     if problem is None:
         _exchange(rows, world)  # COLLECTIVE
         training.scale.scale, training.scale.good_steps = manifest.scalars["loss_scale"]
@@ -216,19 +209,6 @@ def _damage(damaged: set[str], manifest: CheckpointManifest, world: World) -> st
     # One by one: there may be more files than values fit into one exchange.
     bad = [name for name in sorted(manifest.files) if world.any(name in damaged)]  # COLLECTIVE
     return f"{bad[0]} is damaged: wrong digest"
-
-
-def _damaged_in_share(
-    names: list[str],
-    store: Store,
-    found: FoundCheckpoint,
-    manifest: CheckpointManifest,
-    world: World,
-) -> set[str]:
-    """The damaged ones of the files that this worker reads; together all read each once."""
-    folder, files = found.folder, manifest.files
-    share = names[world.rank :: world.num_workers]
-    return {n for n in share if not content_is_right(store, f"{folder}/{n}", files[n])}
 
 
 def _wanted_rows(

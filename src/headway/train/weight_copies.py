@@ -18,16 +18,13 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils._pytree import tree_map
 
-from headway.state.checkpoints import ARITHMETIC, CheckpointManifest
-from headway.state.run_directory import Journal
 from headway.train.device import is_accelerator
 from headway.train.models import BuiltModel
 from headway.train.precision import COMPUTE_DTYPE, Precision
 from headway.train.world import RankPlacement
 
 VERSION = 2
-"""Of the arithmetic, written with each checkpoint. 1: the weights of a whole model were cast by
-autocast alone, so activations between its layers were fp32."""
+"""Of the arithmetic, written with each checkpoint."""
 NORMS = (nn.LayerNorm, nn.GroupNorm)
 AT_ONCE = 2**63 - 1
 """Sequence number of an autograd node that runs as soon as its inputs are ready."""
@@ -95,18 +92,3 @@ def cast_inputs(built: BuiltModel, precision: Precision, placement: RankPlacemen
         for module in built.module.modules():
             if isinstance(module, NORMS) and module.weight is not None:
                 module.register_forward_pre_hook(lambda _, args: tree_map(cast, args))
-
-
-def note_new_arithmetic(
-    journal: Journal, resumed: CheckpointManifest, precision: Precision
-) -> None:
-    """Records once that a run from before this version changes its arithmetic. Its next checkpoint
-    has the new version."""
-    if resumed.scalars.get(ARITHMETIC, 1) < VERSION and precision != "fp32":
-        journal.note(
-            "arithmetic_changed",
-            step=resumed.step,
-            reason=f"models now compute with {precision} copies of their weights whether they are "
-            "sharded or not: if this run was not, its losses may differ in the fourth digit from "
-            "what they would have been",
-        )

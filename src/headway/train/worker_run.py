@@ -20,7 +20,7 @@ from headway.train.activations import ActivationWatch
 from headway.train.build import build, fill_weights
 from headway.train.compile_counts import CompileCounts
 from headway.train.device import peak_memory
-from headway.train.evaluate import Evaluator, note_new_sample
+from headway.train.evaluate import Evaluator
 from headway.train.export import describe_model
 from headway.train.heal import choose_state, hand_over_state, held_state
 from headway.train.initial_weights import WEIGHTS_RULE
@@ -40,7 +40,6 @@ from headway.train.stop_request import StopRequest
 from headway.train.throughput import ThroughputMeter
 from headway.train.versions import versions
 from headway.train.watchdog import Watchdog
-from headway.train.weight_copies import note_new_arithmetic
 from headway.train.weight_fingerprint import Diverged, own_kind
 from headway.train.worker_log import WorkerLog
 from headway.train.world import RankPlacement, World, WorldSource
@@ -336,9 +335,6 @@ def _restore(run: WorkerRun, world: World) -> int | None:
         training.optimizer.state.clear()
         fill_weights(run.built, world.placement)  # COLLECTIVE
         return None
-    if world.is_leader:
-        note_new_sample(run.journal, resumed, run.evaluator.sample)
-        note_new_arithmetic(run.journal, resumed, training.resolved.run.precision)
     run.saver.saved = (training.step, training.committed_in)
     return resumed.step
 

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import xxhash
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -39,7 +38,7 @@ from headway.state.checkpoints import (
     write_manifest,
 )
 from headway.state.run_directory import RunDirectory
-from headway.state.stored_file import BlockDigests, StoredFile, WholeFile
+from headway.state.stored_file import BlockDigests, StoredFile
 from support.chains import begun, recorded, save_manifest
 
 CONTENT = b"weights " * 1000
@@ -78,13 +77,7 @@ def described(step: int, generation: int = 1, content: bytes = CONTENT, **more: 
         },
         "files": {FILE: in_blocks(content), "rank-1.safetensors": in_blocks(b"moments")},
     }
-    if more.get("version") == 1:
-        facts["files"] = {FILE: whole(content), "rank-1.safetensors": whole(b"moments")}
     return CheckpointManifest(**{**facts, **more})
-
-
-def whole(content: bytes) -> WholeFile:
-    return WholeFile(size=len(content), xxh3=xxhash.xxh3_128_hexdigest(content))
 
 
 def written(directory: RunDirectory, step: int, generation: int, content: bytes = CONTENT) -> str:
@@ -226,14 +219,13 @@ WRONG: dict[str, tuple[Damage, str]] = {
 }
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("what", WRONG)
 def test_a_damaged_one_is_passed_over_and_the_reason_said(
-    directory: RunDirectory, what: str, version: int
+    directory: RunDirectory, what: str
 ) -> None:
     damage, says = WRONG[what]
-    save(directory, 200, version=version)
-    folder = save(directory, 300, version=version)
+    save(directory, 200)
+    folder = save(directory, 300)
     damage(directory.store.path(folder))
     with pytest.raises(NotFound) as caught:
         find_checkpoint(directory, 300)
@@ -242,9 +234,8 @@ def test_a_damaged_one_is_passed_over_and_the_reason_said(
     assert find_checkpoint(directory)[0] == FoundCheckpoint(200, 1)
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory, version: int) -> None:
-    folder = save(directory, 300, version=version)
+def test_no_byte_of_a_manifest_can_be_flipped_unseen(directory: RunDirectory) -> None:
+    folder = save(directory, 300)
     path = directory.store.path(f"{folder}/{MANIFEST}")
     content = path.read_bytes()
     meant = json.loads(content)
@@ -336,11 +327,10 @@ def test_a_manifest_cannot_point_outside_its_folder(directory: RunDirectory, nam
 # --- a fork
 
 
-@pytest.mark.parametrize("version", [1, 2])
 def test_a_fork_begins_with_a_checkpoint_of_its_own(
-    directory: RunDirectory, tmp_path: Path, version: int
+    directory: RunDirectory, tmp_path: Path
 ) -> None:
-    save(directory, 300, version=version)
+    save(directory, 300)
     directory.store.write("model/config.json", b"config")
     directory.store.write("tokenizer/tokenizer.json", b"words")
     new = RunDirectory.create(tmp_path / "new", SystemClock())

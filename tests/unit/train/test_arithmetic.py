@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from headway.train.gradient_norm import squared_norm
 from headway.train.precision import Precision
 from headway.train.recomputed_blocks import recompute_blocks
 from headway.train.step import Flags, StepResult, Training, take_step
-from headway.train.weight_copies import WeightCopies, note_new_arithmetic
+from headway.train.weight_copies import WeightCopies
 from headway.train.world import RankPlacement, World
 from support.little import Little
 from support.small_training import CPU, small_training
@@ -120,20 +119,6 @@ def test_the_norm_is_the_same_however_rows_are_dealt_out() -> None:
             for part, piece in zip(matrix.chunk(ranks), vector.chunk(ranks), strict=True)
         )
         assert found == pytest.approx(whole, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    ("scalars", "precision", "said"),
-    [({}, "bf16", 1), ({}, "fp32", 0), ({"arithmetic": 2}, "bf16", 0)],
-)
-def test_a_run_begun_before_says_it_once(
-    directory: RunDirectory, scalars: dict[str, Any], precision: Precision, said: int
-) -> None:
-    little = Little(directory)
-    manifest: Any = SimpleNamespace(step=7, scalars=scalars)
-    note_new_arithmetic(little.journal, manifest, precision)
-    events = little.events("arithmetic_changed")
-    assert [event["step"] for event in events] == [7] * said
 
 
 def test_a_checkpoint_knows_its_arithmetic(directory: RunDirectory) -> None:

@@ -136,12 +136,6 @@ def test_a_resumed_guard_decides_as_one_that_was_never_stopped(saved_after: int)
     assert after.state() == whole.state()
 
 
-def test_the_state_of_an_older_checkpoint_is_taken() -> None:
-    guard = LossGuard(GuardConfig())
-    guard.restore({"history": losses(3, *[0.0] * HISTORY_STEPS), "skipped_in_a_row": 4})
-    assert sum(skipped_of(guard, losses(4, *[8.0] * 50))) <= 9
-
-
 def test_too_many_in_a_row_fail_the_run_with_the_cause() -> None:
     guard = LossGuard(GuardConfig(stop_after=3))
     for reason in ("the loss is nan", "the loss is nan", None, "the loss is nan", "it spiked"):

@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-import xxhash
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, PeerLost
@@ -29,11 +28,9 @@ from headway.state.checkpoints import (
     folder_of,
     read_manifest,
     steps_saved,
-    write_manifest,
 )
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
-from headway.state.stored_file import WholeFile
 from headway.train import restore, safetensors_file
 from headway.train.collectives import WorkerGroup
 from headway.train.loop import train
@@ -41,7 +38,7 @@ from headway.train.outages import StoreLost, outage_restarts
 from headway.train.read_rows import SharedRows, WantedRows
 from headway.train.restore import VISIBLE_SECONDS, load_weights
 from headway.train.world import RankPlacement, World
-from support.chains import LAUNCH, TIME, recorded
+from support.chains import TIME
 from support.clock import Patient
 from support.fake_s3 import fake_s3
 from support.little import Little
@@ -107,30 +104,10 @@ def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-9])
 
 
-def as_version_1(directory: RunDirectory, step: int) -> None:
-    """The checkpoint as earlier versions wrote it: one digest for each file."""
-    manifest = find_checkpoint(directory, step)[1]
-    files = {
-        name: WholeFile(
-            size=file.size,
-            xxh3=xxhash.xxh3_128_hexdigest(directory.store.read(f"{folder_of(step, 1)}/{name}")),
-        )
-        for name, file in manifest.files.items()
-    }
-    older = manifest.model_copy(update={"version": 1, "files": files})
-    kept = write_manifest(directory.store, folder_of(step, 1), older)
-    recorded(Chain(directory, LAUNCH), kept)
-
-
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("what", DAMAGE)
-def test_a_damaged_one_is_passed_over_in_one_line(
-    directory: RunDirectory, what: str, version: int
-) -> None:
+def test_a_damaged_one_is_passed_over_in_one_line(directory: RunDirectory, what: str) -> None:
     damage, says = DAMAGE[what]
     saved(directory, 3, 5)
-    if version == 1:
-        as_version_1(directory, 5)
     damage(directory.store.path(folder_of(5, 1)))
     second = Little(directory, 2)
     assert second.restore() == 3
@@ -138,15 +115,6 @@ def test_a_damaged_one_is_passed_over_in_one_line(
     assert event["checkpoint"] == "step-00000005.g000001"
     assert says in event["reason"]
     assert "\n" not in event["reason"]
-
-
-def test_one_of_version_1_is_resumed_from(directory: RunDirectory) -> None:
-    first = saved(directory, 3, 5)
-    as_version_1(directory, 5)
-    second = Little(directory, 2)
-    assert second.restore() == 5
-    assert same(second.state(), first.state())
-    assert second.events("passed_over") == []
 
 
 @pytest.mark.parametrize("step", [0, 3])
@@ -195,18 +163,15 @@ def in_company(directory: RunDirectory, num_workers: int) -> list[Little]:
     return together(num_workers, work)
 
 
-@pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("num_workers", [2, 3, 5])
 def test_together_they_read_each_byte_once(
-    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, num_workers: int, version: int
+    directory: RunDirectory, monkeypatch: pytest.MonkeyPatch, num_workers: int
 ) -> None:
     """And each has all of it."""
     monkeypatch.setattr(stored_file, "READ_BYTES", 100)
     monkeypatch.setattr(stored_file, "BLOCK_BYTES", 50)
     monkeypatch.setattr(safetensors_file, "BLOCK_BYTES", 50)
     first = saved(directory, 3)
-    if version == 1:
-        as_version_1(directory, 3)
     read: Counter[int] = Counter()
     readers = set()
     read_into = Store.read_into
@@ -222,9 +187,8 @@ def test_together_they_read_each_byte_once(
         assert same(worker.state(), first.state())
     size = directory.store.size(f"{folder_of(3, 1)}/rank-0.safetensors")
     assert size > 500
-    once_more = 2 - version  # version 1 has no digest of less than a file
     assert read.keys() <= set(range(size))
-    assert set(read.values()) <= {1, 1 + once_more}
+    assert set(read.values()) == {1}
     for worker in workers:
         worker.advance(2)
         assert same(worker.state(), workers[0].state())

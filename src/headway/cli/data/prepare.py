@@ -15,7 +15,7 @@ from headway.cli.output_path import writes_folder
 
 if TYPE_CHECKING:
     from headway.data.prepare.job import PrepareJob
-    from headway.data.prepare.recipe import UnmaskColumns
+    from headway.spec.data_config import UnmaskConfig
 
 
 def prepare(
@@ -215,9 +215,9 @@ def _at_commits(sources: Sequence[str], into: str) -> list[str]:
     return [fixed_source(one, names) for one in sources]
 
 
-def _unmask(text: str) -> UnmaskColumns:
-    from headway.data.prepare.recipe import UnmaskColumns
+def _unmask(text: str) -> UnmaskConfig:
     from headway.errors import BadInput
+    from headway.spec.data_config import UnmaskConfig
 
     positions, _, ids = text.partition(",")
     if not positions or not ids:
@@ -225,7 +225,7 @@ def _unmask(text: str) -> UnmaskColumns:
             f"--unmask {text}: not of the form POSITIONS,IDS",
             "--unmask masked_lm_positions,masked_lm_ids",
         )
-    return UnmaskColumns(positions=positions, ids=ids)
+    return UnmaskConfig(positions=positions, ids=ids)
 
 
 def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:

@@ -38,7 +38,7 @@ from headway.data.set_format import MANIFEST, SHARDS, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, StillRunning
 from headway.state.store import Store
-from headway.state.transform_code import has_transform, transform_digest
+from headway.state.transform_code import transform_digest
 
 SMALL_BYTES = 2**23
 """Sources up to this size are encoded before other processes would have started."""
@@ -78,7 +78,6 @@ def prepare(
     job = completed(job)
     store = Store(job.into)
     with _alone(store):
-        job = replace(job, settings=_with_code(job, read_recipe(store)))
         reporter = ProgressReporter(progress, clock)
         recipe = _begin(job, store, found_sources(job), reporter)
         if store.size(MANIFEST) is not None:
@@ -150,18 +149,10 @@ def _complete(job: PrepareJob) -> RecipeSettings:
             "deduplicate needs a local folder to prepare into",
             "prepare into a folder, or without deduplicate",
         )
-    return settings.model_copy(update={"train_vocab": train_vocab})
-
-
-def _with_code(job: PrepareJob, begun: Recipe | None) -> RecipeSettings:
-    """The settings with the digest of the user's code: the recipe's, if unchanged."""
-    if job.settings.transform is None or job.code is None:
-        return job.settings
-    transform = job.settings.transform
-    known = begun.settings.code_digest if begun is not None else None
-    is_known = known is not None and has_transform(job.code, transform, known)
-    digest = known if is_known else transform_digest(job.code, transform)
-    return job.settings.model_copy(update={"code_digest": digest})
+    code_digest = None
+    if settings.transform is not None and job.code is not None:
+        code_digest = transform_digest(job.code, settings.transform)
+    return settings.model_copy(update={"train_vocab": train_vocab, "code_digest": code_digest})
 
 
 def _begin(

@@ -148,7 +148,6 @@ def test_the_first_copy_stays_in_the_order_of_the_sources(
     job, told = corpus
     assert texts_of(Path(job.into)) == told
     made = run(job)
-    assert made.statistics is not None
     assert made.statistics.num_duplicates == 3 * 63 - 3 - len(told)
     assert made.statistics.num_blank == 3, "white space is blank, not a duplicate"
     assert len(made.shards) > 6
@@ -187,7 +186,6 @@ def test_what_counts_is_what_training_would_see(
     twice = [{**first, "id": 1}, {**other, "id": 2}, {**first, "id": 3}]
     write_lines(folder / "a.jsonl", twice)
     made = run(job_for(["a.jsonl"], folder / "set", tokenizer, deduplicate=True, **settings))
-    assert made.statistics is not None
     assert (made.num_documents, made.statistics.num_duplicates) == (2, 1)
 
 

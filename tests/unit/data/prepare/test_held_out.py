@@ -124,7 +124,6 @@ def test_each_side_counts_what_is_on_the_other(folder: Path, tokenizer: Path) ->
         make(folder, ["a.jsonl"], tokenizer, side, side, unit_bytes=3_000) for side in SIDES
     )
     for one, other in ((train, held_out), (held_out, train)):
-        assert one.statistics is not None
         assert one.statistics.num_held_out == other.num_documents
         assert one.num_documents + other.num_documents == len(STORIES)
         assert (one.statistics.num_blank, one.statistics.num_problems) == (1, 1)
@@ -138,7 +137,6 @@ def test_all_copies_of_a_document_are_on_one_side(folder: Path, tokenizer: Path)
     assert len(train) + len(held_out) == 2 * len(STORIES)
     for side in SIDES:
         made = make(folder, ["a.txt"], tokenizer, side, f"once-{side}", deduplicate=True)
-        assert made.statistics is not None
         assert made.statistics.num_duplicates == made.num_documents
     assert [texts_of(folder / f"once-{side}") for side in SIDES] == expected(STORIES)
 
