@@ -13,7 +13,7 @@ from typing import Any
 
 from headway.clock import SystemClock
 from headway.data.prepare.job import prepare
-from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
+from support.preparing import kill_and_prepare, mixed_corpus, run_parts, shard_bytes
 
 KILLS = int(os.environ.get("KILLS", "20"))
 BYTES_A_KILL = 2_000_000
@@ -39,8 +39,8 @@ def main() -> int:
                 replace(job, into=str(into), processes=processes), KILLS, seed=processes
             )
             results[f"{processes} processes"] = {"kills": kills, **compared(into, alone)}
-        into = folder / "joined"
-        prepare_in_parts(job, [str(folder / f"part-{number}") for number in range(7)], into)
+        into = folder / "in-parts"
+        run_parts(replace(job, into=str(into)), 7)
         results["7 parts"] = {"kills": 0, **compared(into, alone)}
         same = sum(result["same"] for result in results.values())
         kills = min(result["kills"] for name, result in results.items() if "processes" in name)

@@ -26,7 +26,7 @@ def test_a_script_trains_finishes_and_continues_when_it_is_edited(tmp_path: Path
     assert "run mine has already finished" in headway("run", folder=folder).stderr
     script.write_text(script.read_text().replace("= 20, 10", "= 30, 10"))
     run = headway("run", folder=folder)
-    assert "code changed since the last start: changed train.py" in run.stderr
+    assert "code changed since the last start: 2-" in run.stderr
     assert "1 processes, from step 20" in run.stderr
     assert json.loads(headway("status", "--json", folder=folder).stdout)["state"] == "finished"
 

@@ -10,7 +10,7 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.data.prepare.job import PrepareJob, prepare
-from support.preparing import kill_and_prepare, mixed_corpus, prepare_in_parts, shard_bytes
+from support.preparing import kill_and_prepare, mixed_corpus, run_parts, shard_bytes
 
 pytestmark = [pytest.mark.local, pytest.mark.chaos, pytest.mark.timeout(300)]
 
@@ -55,8 +55,6 @@ def test_any_number_of_processes(
     same(tmp_path / "set", alone)
 
 
-@pytest.mark.parametrize("apart", [True, False], ids=["in folders of their own", "in one folder"])
-def test_parts_joined(job: PrepareJob, alone: Path, tmp_path: Path, apart: bool) -> None:
-    names = [f"part-{number}" if apart else "set" for number in range(PARTS)]
-    prepare_in_parts(job, [str(tmp_path / name) for name in names], tmp_path / "set")
+def test_any_number_of_parts(job: PrepareJob, alone: Path, tmp_path: Path) -> None:
+    run_parts(replace(job, into=str(tmp_path / "set")), PARTS)
     same(tmp_path / "set", alone)

@@ -7,18 +7,17 @@ import gzip
 import json
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from headway.clock import SystemClock
-from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
-from headway.data.prepare.join import join_parts
+from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.manifest import read_problems
 from headway.data.prepare.progress import PrepareProgress
 from headway.data.prepare.recipe import RecipeSettings
-from headway.data.prepare.repair import repair_shards
 from headway.data.reading.verify import verify_set
 from headway.data.set_format import SetManifest
 from headway.data.tiny_stories import stories
@@ -29,6 +28,7 @@ from support.bad_case import write_tokenizer
 from support.commands import headway
 from support.contents import json_lines, parquet
 from support.half_written import write_half
+from support.prepared import run_part
 from support.s3 import credentials, s3_server
 from support.stolen_time import Stopwatch
 from support.token_sets import copy_to
@@ -74,26 +74,26 @@ def prepared(
     beside: Path,
     sources: list[str],
     into: Path | str,
-    part: tuple[int, int] | None = None,
     progress: Callable[[PrepareProgress], None] = lambda _: None,
     **settings: Any,
-) -> SetManifest | PreparedPart:
+) -> SetManifest:
     how = {key: settings.pop(key) for key in ("strict", "anonymous") if key in settings}
-    job = PrepareJob(
+    job = job_of(beside, sources, into, **settings)
+    return prepare(replace(job, **how), progress, SystemClock())
+
+
+def job_of(beside: Path, sources: list[str], into: Path | str, **settings: Any) -> PrepareJob:
+    return PrepareJob(
         sources,
         TokenizerSource(load=str(beside / "tokenizer")),
         str(into),
         beside,
         RecipeSettings(**{"unit_bytes": UNIT_BYTES, **settings}),
-        processes=how.pop("processes", 1),
-        part=part,
-        **how,
+        processes=1,
     )
-    return prepare(job, progress, SystemClock())
 
 
-def content_of(manifest: SetManifest | PreparedPart) -> list[dict[str, str]]:
-    assert isinstance(manifest, SetManifest)
+def content_of(manifest: SetManifest) -> list[dict[str, str]]:
     return [dict(shard.digests) for shard in manifest.shards]  # type: ignore[arg-type]
 
 
@@ -121,7 +121,7 @@ def test_the_same_files_make_the_same_set(made: Path, tmp_path: Path, sources: l
     there = prepared(made, [f"s3://bucket/{source}" for source in sources], tmp_path / "there")
     assert content_of(there) == content_of(here)
     assert len(content_of(here)) > 1
-    assert there.statistics == here.statistics  # type: ignore[union-attr]
+    assert there.statistics == here.statistics
     located = problems_in(tmp_path / "here")
     assert problems_in(tmp_path / "there") == [
         (kind, f"s3://bucket/{file}", line) for kind, file, line in located
@@ -145,7 +145,7 @@ def test_sources_that_changed_are_noticed(made: Path, tmp_path: Path) -> None:
 # --- sets in a bucket
 
 
-def test_a_set_in_a_bucket_is_resumed_verified_and_repaired(made: Path, tmp_path: Path) -> None:
+def test_a_set_in_a_bucket_is_resumed_and_verified(made: Path, tmp_path: Path) -> None:
     here = prepared(made, ["corpus"], tmp_path / "set")
     into = "s3://bucket/sets/one"
     store = Store(into)
@@ -164,21 +164,16 @@ def test_a_set_in_a_bucket_is_resumed_verified_and_repaired(made: Path, tmp_path
     store.write(name, bytes(reversed(store.read(name))))
     (damage,) = verify_set(Store(into))
     assert damage.shard == Path(records[1]).stem
-    repaired: list[str] = []
-    repair_shards(Store(into), [damage.shard], repaired.append)
-    assert repaired == [damage.shard]
-    assert verify_set(Store(into)) == []
 
 
-def test_parts_in_one_folder_of_a_bucket_are_joined(made: Path, tmp_path: Path) -> None:
+def test_a_set_in_a_bucket_prepared_in_parts(made: Path, tmp_path: Path) -> None:
     here = prepared(made, ["corpus"], tmp_path / "set")
-    into = "s3://bucket/sets/joined"
-    for part in (2, 0):
-        assert isinstance(prepared(made, ["corpus"], into, (part, 3)), PreparedPart)
-    with pytest.raises(BadInput, match="are not prepared"):
-        join_parts([Store(into)], Store(into))
-    prepared(made, ["corpus"], into, (1, 3))
-    assert content_of(join_parts([Store(into)], Store(into))) == content_of(here)
+    into = "s3://bucket/sets/in-parts"
+    job = job_of(made, ["corpus"], into)
+    assert [run_part(job, part, 3) for part in (0, 2)] == [None, None]
+    whole = run_part(job, 1, 3)
+    assert whole is not None
+    assert content_of(whole) == content_of(here)
     assert problems_in(into) == problems_in(tmp_path / "set")
     assert verify_set(Store(into)) == []
 

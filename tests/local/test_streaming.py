@@ -11,7 +11,6 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.data.prepare.job import PrepareJob, prepare
-from headway.data.prepare.join import join_parts
 from headway.data.prepare.recipe import RecipeSettings
 from headway.data.reading.fetcher import NUM_THREADS
 from headway.data.reading.growing_set import GrowingSet
@@ -28,7 +27,8 @@ from support.workers import Workers, resolved_run, train
 
 pytestmark = [pytest.mark.local, pytest.mark.timeout(300)]
 
-PARTS = 4
+BEGINNING = 4
+"""Number of shards that are there when training starts."""
 STEPS = 120
 RUN_FILE = f"""\
 version: 1
@@ -65,20 +65,21 @@ def losses(directory) -> list[tuple[int, float]]:
 
 
 def prepare_beginning(job: PrepareJob, aside: Path) -> None:
-    """The first units of all parts: the records of the others come later."""
-    for number in range(PARTS):
-        prepare(replace(job, part=(number, PARTS)), lambda progress: None, SystemClock())
+    """The first units: the records of the others, and the manifest, come later."""
+    prepare(job, lambda progress: None, SystemClock())
     aside.mkdir()
-    records = sorted((Path(job.into) / "shards").glob("*.json"))
-    assert len(records) > 2 * PARTS
-    for record in records[PARTS:]:
+    into = Path(job.into)
+    (into / "manifest.json").rename(aside / "manifest.json")
+    records = sorted((into / "shards").glob("*.json"))
+    assert len(records) > 2 * BEGINNING
+    for record in records[BEGINNING:]:
         record.rename(aside / record.name)
 
 
 def prepare_rest(job: PrepareJob, aside: Path) -> None:
-    for record in sorted(aside.iterdir()):
+    for record in sorted(aside.glob("0*.json")):
         record.rename(Path(job.into) / "shards" / record.name)
-    join_parts([Store(job.into)], Store(job.into))
+    (aside / "manifest.json").rename(Path(job.into) / "manifest.json")
 
 
 @pytest.mark.parametrize("nodes", [1, 2])

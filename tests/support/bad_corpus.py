@@ -7,7 +7,6 @@ import gzip
 import json
 import lzma
 import pickle
-import tarfile
 import zlib
 from collections.abc import Sequence
 from typing import Any
@@ -27,7 +26,6 @@ from support.contents import (
     npy,
     parquet,
     spoken,
-    tar,
     texts,
     words,
     zst,
@@ -85,6 +83,7 @@ def _texts() -> list[Case]:
         Case("npy-for-text", {"bad.npy": npy(np.arange(3))}, (("token ids", "bad.npy", 1),)),
         Case("h5-for-text", {"bad.h5": h5(ids=np.arange(3))}, (("no column", "bad.h5", None),)),
         Case("unknown-suffix", {"bad.pdf": b"%PDF"}, (("unknown suffix", "bad.pdf", None),)),
+        Case("archive", {"bad.tar.gz": b"any"}, (("unknown suffix", "bad.tar.gz", None),)),
         Case(
             "pickle", {"bad.pkl": pickle.dumps(Planted())}, (("unknown suffix", "bad.pkl", None),)
         ),
@@ -273,72 +272,6 @@ def _columns() -> list[Case]:
     ]
 
 
-def _archives() -> list[Case]:
-    link = tarfile.TarInfo("link.jsonl")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-    one, three = ("one.jsonl", lines_of(1)), ("three.jsonl", lines_of(3))
-    between: dict[str, tuple[Any, str, str, int | None]] = {
-        "tar-link": (link, "not a file", "link.jsonl", None),
-        "tar-unknown-suffix": (("two.exe", b"MZ"), "unknown suffix", "two.exe", None),
-        "tar-bad-member": (("two.jsonl", b"\n{}"), "no column", "two.jsonl", 2),
-        "tar-damaged-member": (
-            ("two.jsonl.gz", b"no gzip"),
-            "damaged compression",
-            "two.jsonl.gz",
-            1,
-        ),
-        "tar-empty-member": (("two.jsonl", b""), "empty file", "two.jsonl", None),
-        "tar-escapes": (("../../two.sh", b"rm"), "unknown suffix", "../../two.sh", None),
-    }
-    cases = [
-        Case(
-            name,
-            {"bad.tar": tar(one, member, three)},
-            ((kind, f"bad.tar/{file}", line),),
-            texts(1, 3),
-        )
-        for name, (member, kind, file, line) in between.items()
-    ]
-    whole = tar(one, three)
-    # Python's tarfile gives blocks of 8 KiB, and nothing of one that is cut.
-    readable = lines_of(*range(100, 400))[:8192].count(b"\n")
-    cut = tar(one, ("long.jsonl", lines_of(*range(100, 400))))[: 1536 + 9000]
-    header = bytearray(tar(one, ("two.jsonl", lines_of(2)), three))
-    header[1024] ^= 1
-    noise = np.random.default_rng(1).bytes(40_000)
-    return [
-        *cases,
-        Case(
-            "tar-truncated-between-members",
-            {"bad.tar": whole[:1024]},
-            (("damaged archive", "bad.tar", None),),
-            texts(1),
-        ),
-        Case(
-            "tar-truncated-in-a-member",
-            {"bad.tar": cut},
-            (
-                ("damaged compression", "bad.tar/long.jsonl", readable + 1),
-                ("damaged archive", "bad.tar", None),
-            ),
-            texts(1, *range(100, 100 + readable)),
-        ),
-        Case(
-            "tar-damaged-header",
-            {"bad.tar": bytes(header)},
-            (("damaged archive", "bad.tar", None),),
-            texts(1, 3),
-        ),
-        Case("tar-is-none", {"bad.tar": b"no tar" * 100}, (("damaged archive", "bad.tar", None),)),
-        Case(
-            "tgz-truncated",
-            {"bad.tgz": gzip.compress(tar(one, ("two.exe", noise), three))[:20_000]},
-            (("unknown suffix", "bad.tgz/two.exe", None), ("damaged archive", "bad.tgz", None)),
-            texts(1),
-        ),
-    ]
-
-
 # --- token ids, conversations, templates, the user's own code
 
 
@@ -498,7 +431,6 @@ CASES: Sequence[Case] = (
     *_json(),
     *_tables(),
     *_columns(),
-    *_archives(),
     *_ids(),
     *_masked(),
     *_messages(),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import tarfile
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -58,19 +57,6 @@ def h5(**datasets: np.ndarray) -> bytes:
     with h5py.File(sink, "w") as file:
         for name, array in datasets.items():
             file[name] = array
-    return sink.getvalue()
-
-
-def tar(*members: tuple[str, bytes] | tarfile.TarInfo) -> bytes:
-    sink = io.BytesIO()
-    with tarfile.open(fileobj=sink, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for member in members:
-            if isinstance(member, tarfile.TarInfo):
-                archive.addfile(member)
-            else:
-                info = tarfile.TarInfo(member[0])
-                info.size = len(member[1])
-                archive.addfile(info, io.BytesIO(member[1]))
     return sink.getvalue()
 
 

@@ -13,7 +13,8 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from headway.data.prepare.encode import EncodedChunk
-from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
+from headway.data.prepare.in_parts import prepare_in_parts
+from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.progress import PrepareProgress
 from headway.data.prepare.recipe import RecipeSettings
 from headway.data.set_format import SetManifest, read_manifest
@@ -42,7 +43,6 @@ def job_for(
     code: Path | None = None,
     strict: bool = False,
     processes: int = 1,
-    part: tuple[int, int] | None = None,
     **settings: Any,
 ) -> PrepareJob:
     """A number as `tokenizer` trains one of that size; `window_tokens` makes a set of windows."""
@@ -59,22 +59,18 @@ def job_for(
         code=code,
         strict=strict,
         processes=processes,
-        part=part,
     )
 
 
 def run(
     job: PrepareJob, progress: Callable[[PrepareProgress], None] = lambda _: None
 ) -> SetManifest:
-    made = prepare(job, progress, Patient())
-    assert isinstance(made, SetManifest)
-    return made
+    return prepare(job, progress, Patient())
 
 
-def run_part(job: PrepareJob) -> PreparedPart:
-    made = prepare(job, lambda _: None, Patient())
-    assert isinstance(made, PreparedPart)
-    return made
+def run_part(job: PrepareJob, part: int, num_parts: int) -> SetManifest | None:
+    """What a pod of a target does. Part 0 comes first; the manifest, once all parts are done."""
+    return prepare_in_parts(job, part, num_parts, lambda _: None, Patient(), lambda _: None)
 
 
 def encoded(

@@ -22,12 +22,11 @@ import psutil
 
 from headway.clock import SystemClock
 from headway.data.prepare.job import PrepareJob, prepare
-from headway.data.prepare.join import join_parts
 from headway.data.prepare.recipe import RecipeSettings
 from headway.data.set_format import SHARDS, SetManifest
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource
-from headway.state.store import Store
+from support.prepared import run_part
 from support.waiting import wait_for
 
 START_SECONDS = 60
@@ -56,9 +55,7 @@ def prepare_set(
         RecipeSettings(**settings),
         processes=processes,
     )
-    made = prepare(job, lambda progress: None, SystemClock())
-    assert isinstance(made, SetManifest)
-    return made
+    return prepare(job, lambda progress: None, SystemClock())
 
 
 def mixed_corpus(folder: Path, num_bytes: int) -> PrepareJob:
@@ -83,12 +80,10 @@ def mixed_corpus(folder: Path, num_bytes: int) -> PrepareJob:
     )
 
 
-def prepare_in_parts(job: PrepareJob, folders: list[str], into: Path) -> None:
-    """The last part first, each into its folder; then joined."""
-    for number, folder in reversed(list(enumerate(folders))):
-        part = replace(job, into=folder, part=(number, len(folders)), processes=1 + number % 2)
-        prepare(part, lambda progress: None, SystemClock())
-    join_parts([Store(part) for part in dict.fromkeys(folders)], Store(into))
+def run_parts(job: PrepareJob, num_parts: int) -> None:
+    """As the pods of a target: the first plans, then the last part comes first."""
+    for number in [0, *reversed(range(1, num_parts))]:
+        run_part(replace(job, processes=1 + number % 2), number, num_parts)
 
 
 def kill_and_prepare(job: PrepareJob, kills: int, seed: int) -> int:

@@ -34,7 +34,6 @@ def write_set(
     block_tokens: int = BLOCK_TOKENS,
     window_blocks: int = WINDOW_BLOCKS,
     special_ids: SpecialIds | None = None,
-    version: int = 2,
 ) -> SetManifest:
     (folder / "tokenizer").mkdir(parents=True, exist_ok=True)
     (folder / "tokenizer" / "tokenizer.json").write_text("{}")
@@ -52,13 +51,12 @@ def write_set(
         inside = starts[(starts >= begin) & (starts < begin + shard_tokens)]
         parts: dict[Part, np.ndarray] = {
             "tokens": tokens[here].astype(f"<u{token_bytes(token_dtype(vocab_size))}"),
-            "documents": (inside - (begin if version == 2 else 0)).astype("<u8"),
+            "documents": (inside - begin).astype("<u8"),
         }
         if masked[here].any():
             parts["mask"] = counts[here].astype(np.uint8)
         shards.append(_write_shard(folder, f"{number:05d}", parts))
     manifest = SetManifest(
-        version=version,
         layout="stream" if window_tokens is None else "windows",
         window_tokens=window_tokens,
         vocab_size=vocab_size,

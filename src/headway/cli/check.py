@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
+from dataclasses import asdict
+from itertools import starmap
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -243,6 +245,7 @@ def _require_here(loaded: Loaded, targets: list[str]) -> None:
 
 def run_facts(loaded: Loaded) -> dict[str, Any]:
     """What the run will be, as data. Numbers that only the data determines are null."""
+    from headway.cli.epoch_samples import uses_of_members
     from headway.cli.model_shape import known_parameters, known_workload
     from headway.plan.memory_need import state_bytes
     from headway.spec.resolve import choose_micro
@@ -271,6 +274,8 @@ def run_facts(loaded: Loaded) -> dict[str, Any]:
         "unit": run.train_for.unit,
         "steps": steps_of(run),
     }
+    if uses := uses_of_members(loaded):
+        facts["mixture"] = {name: asdict(use) for name, use in uses.items()}
     facts["optimizer"] = {
         "type": run.optimizer.type,
         "lr": run.optimizer.lr,
@@ -355,12 +360,20 @@ def in_words(facts: dict[str, Any]) -> dict[str, str]:
     words["train_for"] = str(Length(amount, unit))
     if unit == "tokens" and steps is not None:
         words["train_for"] += f" = {steps} steps"
+    if "mixture" in facts:
+        words["mixture"] = "; ".join(starmap(_use_in_words, facts["mixture"].items()))
     words["checkpoints"] = _checkpoints_in_words(**facts["checkpoints"])
     if (because := facts["checkpoints"].get("auto_because")) is not None:
         words["save_interval"] = because
     optimizer = facts["optimizer"]
     words["optimizer"] = f"{optimizer['type']}, lr {optimizer['lr']:g}, {optimizer['schedule']}"
     return words
+
+
+def _use_in_words(name: str, use: dict[str, float | None]) -> str:
+    share, epochs = use["share"], use["epochs"]
+    words = name if share is None else f"{name} {share:.1%}"
+    return words if epochs is None else f"{words}, read {epochs:.3g} times"
 
 
 def _checkpoints_in_words(

@@ -59,8 +59,6 @@ class TargetSet:
     """Location as pods see it."""
     here: str
     """Location from this machine."""
-    folder: str | None
-    """`p-KEY`, if it is named by what it is made of."""
     run: DataRun
     is_done: bool
 
@@ -112,7 +110,7 @@ def prepare_on(
         with errors_located(found):
             objects = data_objects(wanted, found.target)
         run = DataRun(where.kube, wanted.name, where.on, SystemClock())
-        made = TargetSet(name, pods, here, folder, run, is_done=False)
+        made = TargetSet(name, pods, here, run, is_done=False)
         if folder is not None:
             by = where.name or wanted.name
             note_used(Store(where.storage), f"sets/{folder}", SystemClock(), where.on, by)
@@ -149,7 +147,7 @@ def _watched(made: TargetSet, store: Store, start: Callable[[], None], until_pla
         else:
             raise RunFailed(
                 f"{made.pods}: the parts are prepared, but not joined",
-                f"run the same command again; or headway data join {made.here}",
+                "run the same command again",
             )
     except KeyboardInterrupt:
         say(f"no longer watching; {made.name} is still being prepared on {made.run.on}")

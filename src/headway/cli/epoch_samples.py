@@ -1,20 +1,24 @@
-"""Samples of one epoch of a run's training set, as far as this machine knows them: read from the
-manifest of a set that is prepared, without opening it."""
+"""Samples of one epoch of a run's training set, and what the run takes of each set of a mixture, as
+far as this machine knows them: read from the manifest of a set that is prepared, without opening
+it."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from headway.cli.preflight import steps_of
 from headway.errors import HeadwayError
 from headway.spec.hub_names import SOURCE
 from headway.state.set_files import MANIFEST, MIXTURE, PREPARED
 
 if TYPE_CHECKING:
-    from headway.spec.data_config import DataSetConfig
+    from headway.spec.data_config import DataSetConfig, MixtureMemberConfig
     from headway.spec.load import Loaded
     from headway.state.run_directory import RunDirectory
 
@@ -28,11 +32,8 @@ def epoch_samples(loaded: Loaded) -> int | None:
     if train is None or train.stream:
         return None
     if train.mixture is not None:
-        paths = [one.path for one in train.mixture.values()]
-        if any(path is None or _is_remote(path) for path in paths):
-            return None
-        each = [samples_of_set(str(loaded.folder / str(path)), length) for path in paths]
-        return _mixed(each, [one.epochs for one in train.mixture.values()])
+        each = _samples_of_members(loaded, train.mixture)
+        return _mixed(list(each.values()), [one.epochs for one in train.mixture.values()])
     if train.path is not None:
         if _is_remote(train.path):
             return None
@@ -40,6 +41,66 @@ def epoch_samples(loaded: Loaded) -> int | None:
     if any(map(_is_remote, train.sources or ())):
         return None  # which state of them was prepared, only they say
     return _samples_of_sources(loaded)
+
+
+@dataclass(frozen=True)
+class MemberUse:
+    """What a run takes of a set of its mixture. None: it depends on a set that this machine does
+    not know."""
+
+    share: float | None
+    """Fraction of the run's samples."""
+    epochs: float | None
+    """Number of times that the run reads the set."""
+
+
+def uses_of_members(loaded: Loaded) -> dict[str, MemberUse]:
+    """Keyed by the members' names. Empty if the training set is no mixture."""
+    train = loaded.run.data.train
+    if train is None or train.mixture is None:
+        return {}
+    each, run_samples = _samples_of_members(loaded, train.mixture), _samples_to_train(loaded)
+    amounts = {
+        name: one.weight if one.epochs is None else _times(one.epochs, each[name])
+        for name, one in train.mixture.items()
+    }
+    uses = {}
+    for name, amount in amounts.items():
+        share = epochs = None
+        if amount is not None and None not in amounts.values():
+            share = amount / sum(filter(None, amounts.values()))
+        own = each[name]
+        if share is not None and run_samples is not None and own is not None:
+            epochs = share * run_samples / own
+        uses[name] = MemberUse(share, epochs)
+    return uses
+
+
+def _samples_of_members(
+    loaded: Loaded, members: Mapping[str, MixtureMemberConfig]
+) -> dict[str, int | None]:
+    """Samples of each set. None: it is not prepared, or elsewhere."""
+    return {
+        name: None
+        if one.path is None or _is_remote(one.path)
+        else samples_of_set(str(loaded.folder / one.path), loaded.run.data.sequence_length)
+        for name, one in members.items()
+    }
+
+
+def _samples_to_train(loaded: Loaded) -> float | None:
+    """Samples of the whole run. None: it depends on an epoch of unknown length."""
+    run = loaded.run
+    if run.train_for.unit == "epochs":
+        return _times(run.train_for.amount, epoch_samples(loaded))
+    steps = steps_of(run)
+    if steps is None or run.batch is None:
+        return None
+    return steps * run.batch.global_.sequences(run.data.sequence_length)
+
+
+def _times(amount: float | None, number: float | None) -> float | None:
+    return None if amount is None or number is None else amount * number
 
 
 def _samples_of_sources(loaded: Loaded) -> int | None:

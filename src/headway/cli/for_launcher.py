@@ -54,7 +54,7 @@ def _resolve(
     location = run_directory(loaded)
     if begins:
         warn_of_run_file(loaded)
-        if not is_left_to_train(location, loaded.run, extend=False, run_file=loaded.file):
+        if not is_left_to_train(location, loaded.run, extend=False):
             return
     here = this_machine()
     loaded = as_launched(loaded, ranks, here)

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
 def warn_of_run_file(loaded: Loaded) -> None:
     _warn_of_long_warmup(loaded)
-    _warn_of_shell(loaded)
 
 
 def say_auto_interval(resolved: Resolved) -> None:
@@ -86,24 +85,3 @@ def _warn_of_long_warmup(loaded: Loaded) -> None:
             f"steps and the whole run has {total}: the learning rate never reaches its peak"
         )
         hint("--set schedule.warmup=5%")
-
-
-def _warn_of_shell(loaded: Loaded) -> None:
-    """What a shell between Headway and the script would do to it."""
-    if loaded.run.command is None:
-        return
-    from headway.preflight.script import hidden_by_pipe, launcher_in_shell_script
-
-    where = loaded.located.mark(("command",))
-    if (launcher := launcher_in_shell_script(loaded)) is not None:
-        warn(
-            f"{where}: its shell script calls {launcher}, and Headway "
-            "starts a process per device already: each of them would start others"
-        )
-        hint("name the script itself: command: [python, train.py]")
-    if (line := hidden_by_pipe(loaded)) is not None:
-        warn(
-            f"{where}: {line!r} ends as the last program of its pipe "
-            "does: a script that crashes would count as done"
-        )
-        hint("bash -o pipefail -ec LINE, or set -eo pipefail in the shell script")

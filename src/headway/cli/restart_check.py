@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from headway.cli.code_changes import is_code_changed
 from headway.cli.output import hint, say, warn
 from headway.clock import SystemClock
 from headway.errors import BadInput
@@ -19,7 +18,6 @@ from headway.spec.resolve import Resolved
 from headway.spec.run_file import RunFile
 from headway.spec.run_identity import changed_identity, changed_values
 from headway.state.checkpoints import steps_saved
-from headway.state.code_folder import CodeFolder
 from headway.state.run_directory import RunDirectory
 from headway.state.status import read_status
 from headway.train.lr_schedule import decay_start, lr_ratio
@@ -33,11 +31,10 @@ def is_left_to_train(
     run: RunFile,
     extend: bool,
     on: str | None = None,
-    code: Callable[[], CodeFolder | None] = lambda: None,
-    run_file: str | None = None,
+    digest: Callable[[], str | None] = lambda: None,
 ) -> bool:
     """False, and says so, if the run at `location` has finished. Raises if it is another run.
-    `code`: the code folder as it is now, of a script. `run_file`: what the run was read from."""
+    `digest`: the `script_digest` of now."""
     if run.command is not None and extend:
         raise BadInput(
             "--extend makes train_for longer, and a script decides itself when it is done",
@@ -49,10 +46,11 @@ def is_left_to_train(
     require_same_run(directory, run, extend, on)
     has_finished = read_status(directory, SystemClock().now()).state == "finished"
     if run.command is not None:
-        before = directory.read_spec().run.command
-        if before != run.command:
-            say(f"command changed since the last start: {_line(before)} -> {_line(run.command)}")
-        elif has_finished and not is_code_changed(directory, code(), run_file):
+        before = directory.read_spec()
+        if before.run.command != run.command:
+            old, new = _line(before.run.command), _line(run.command)
+            say(f"command changed since the last start: {old} -> {new}")
+        elif has_finished and digest() in (None, before.script_digest):
             _say_finished(directory, on)
             hint(
                 "edit the script or its command, and it starts again with what it has saved; "

@@ -111,6 +111,7 @@ def train_here(
     the run directory, if it is not the one that the run file names. Without `nodes` their number is
     that of the last `headway scale`, else `else_nodes`. `anyway`: also what does not fit by its
     plan. `takes_over`: also what shows elsewhere that it is being trained."""
+    from headway.cli.code_changes import script_digest
     from headway.cli.preflight import require_trainable_here, warn_of_budget, warn_of_run_file
     from headway.cli.restart_check import is_left_to_train
     from headway.clock import SystemClock
@@ -125,10 +126,10 @@ def train_here(
     warn_of_budget(loaded)
     location = location or run_directory(loaded)
 
-    def code_now() -> CodeFolder | None:
-        return code_folder(loaded.run, loaded.folder)
+    def digest_now() -> str | None:
+        return script_digest(loaded, code_folder(loaded.run, loaded.folder))
 
-    if not is_left_to_train(location, loaded.run, extend, code=code_now, run_file=loaded.file):
+    if not is_left_to_train(location, loaded.run, extend, digest=digest_now):
         return location, Exit.DONE
     if nodes is None:
         nodes = nodes_left_by_scale(RunDirectory(location)) or else_nodes
@@ -156,6 +157,7 @@ def resolved_here(
     """Return the run, resolved for `nodes` nodes of this machine, or for as many machines that
     `machine` stands for together, and its code folder. Its data and packages are there;
     `background` is closed when nobody reads a set any more that is still being prepared."""
+    from headway.cli.code_changes import script_digest
     from headway.cli.device_check import require_devices_here, resolved_for
     from headway.cli.hub_pins import spec_before, with_hub_commits
     from headway.cli.model_shape import known_parameters, known_workload
@@ -195,6 +197,7 @@ def resolved_here(
         update={
             "run_directory": location,
             "code_digest": code.listing.digest if code is not None else None,
+            "script_digest": script_digest(loaded, code),
             "packages": str(packages.site) if packages is not None else None,
             "packages_for": packages.worker if packages is not None else None,
         }
@@ -204,7 +207,7 @@ def resolved_here(
 
 def note_start(loaded: Loaded, resolved: Resolved, code: CodeFolder | None) -> None:
     """What later commands and starts go by."""
-    from headway.cli.code_changes import note_code
+    from headway.cli.code_changes import tell_code_change
     from headway.cli.hub_pins import forget_first_start
     from headway.cli.launch_plan import note_plan
     from headway.cli.target_run import note_started_on
@@ -212,7 +215,7 @@ def note_start(loaded: Loaded, resolved: Resolved, code: CodeFolder | None) -> N
 
     location = resolved.run_directory
     loaded = replace(loaded, hub_commits=resolved.hub_commits)
-    note_code(location, code)
+    tell_code_change(location, code)
     note_plan(loaded, location, resolved.nodes, train_set=resolved.train_set)
     note_started_on(loaded.folder, run_name(loaded), None)
     forget_first_start(loaded)

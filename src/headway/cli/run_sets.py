@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import xxhash
 
 from headway.errors import BadInput, HeadwayError, needs_train
-from headway.spec.data_config import CLAIM, HELD_OUT, StreamConfig
+from headway.spec.data_config import CLAIM, HELD_OUT, RecordConfig, StreamConfig
 from headway.spec.hub_names import HubReference, at_commit
 from headway.state.set_files import MIXTURE, PREPARED
 from headway.state.store import Store
@@ -151,7 +151,7 @@ def job_of(
     """The preparation that `source` describes, without its destination."""
     try:
         from headway.data.prepare.job import PrepareJob
-        from headway.data.prepare.recipe import RecipeSettings, UnmaskColumns
+        from headway.data.prepare.recipe import RecipeSettings
     except ImportError as error:
         raise needs_train("preparing data", error) from None
 
@@ -159,17 +159,9 @@ def job_of(
     share = getattr(source, "hold_out", None)
     assert source.sources is not None
     settings = RecipeSettings(
+        **source.model_dump(include=set(RecordConfig.model_fields)),
         layout="windows" if masked else "stream",
         window_tokens=loaded.run.data.sequence_length if masked else None,
-        column=source.column,
-        template=source.template,
-        messages=source.messages,
-        transform=source.transform,
-        ids=source.ids,
-        mask=source.mask,
-        unmask=None
-        if source.unmask is None
-        else UnmaskColumns(positions=source.unmask.positions, ids=source.unmask.ids),
         deduplicate=source.deduplicate,
         hold_out=share,
         side="held_out" if side == HELD_OUT else "train",
@@ -242,26 +234,18 @@ def _prepared_here(job: PrepareJob, loaded: Loaded, name: str) -> Path | None:
 
 
 def _folder_of(job: PrepareJob, loaded: Loaded, name: str, suffix: str = "") -> Path:
-    into = loaded.folder / PREPARED / f"{name}-{state_of(job)}{suffix}"
-    if job.settings.transform is not None and not into.is_dir():
-        # As such sets were named before: by all Python files in the code folder.
-        before = into.with_name(f"{name}-{state_of(job, by_transform=False)}{suffix}")
-        if before.is_dir():
-            return before
-    return into
+    return loaded.folder / PREPARED / f"{name}-{_state_of(job)}{suffix}"
 
 
-def state_of(job: PrepareJob, by_transform: bool = True) -> str:
-    """Twelve hexadecimal digits that identify what the set is made from. `by_transform`: of the
-    user's code, by what the transform is made of; else by all of it."""
+def _state_of(job: PrepareJob) -> str:
+    """Twelve hexadecimal digits that identify what the set is made from."""
     from headway.data.prepare.sources import find_sources
     from headway.state.transform_code import transform_digest
-    from headway.state.user_code import python_digest_1
 
     found = find_sources(job.sources, job.beside, job.anonymous)
     code, transform = None, job.settings.transform
     if transform is not None and job.code is not None:
-        code = transform_digest(job.code, transform) if by_transform else python_digest_1(job.code)
+        code = transform_digest(job.code, transform)
     state = {
         "files": [file.model_dump() for file in found.files],
         "changed": [_changed(job.beside / file.name) for file in found.files],
@@ -328,7 +312,7 @@ def _tokenizer_state(job: PrepareJob) -> list[object]:
     from headway.data.prepare.set_tokenizer import companions_digest
 
     source = job.tokenizer
-    # Left out if there is none: sets of earlier versions keep their names.
+    # Left out if there is none, so that prepared sets keep their names.
     template: list[object] = [source.chat_template] if source.chat_template is not None else []
     if source.load is not None and (job.beside / source.load / "tokenizer.json").is_file():
         folder = job.beside / source.load

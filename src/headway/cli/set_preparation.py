@@ -18,7 +18,7 @@ from headway.cli.progress import MovingLine
 from headway.clock import SystemClock
 from headway.data.prepare.damage import damage_to
 from headway.data.prepare.encoder_pool import end_with_parent
-from headway.data.prepare.job import PreparedPart, PrepareJob, prepare
+from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.manifest import PROBLEMS, read_problems
 from headway.data.prepare.recipe import RECIPE, read_recipe
 from headway.data.reading.growing_set import GrowingSet
@@ -39,7 +39,7 @@ SHOW_SECONDS = 0.5
 END_SECONDS = 10.0
 
 
-def prepare_with_progress(job: PrepareJob, name: str) -> SetManifest | PreparedPart:
+def prepare_with_progress(job: PrepareJob, name: str) -> SetManifest:
     line = MovingLine()
     try:
         made = prepare(
@@ -47,20 +47,16 @@ def prepare_with_progress(job: PrepareJob, name: str) -> SetManifest | PreparedP
         )
     finally:
         line.close()
-    if isinstance(made, PreparedPart):
-        say(f"prepared a part of {name}: {short_count(made.num_tokens)} tokens, in {job.into}")
-    else:
-        say(
-            f"prepared {name}: {short_count(made.num_documents)} documents, "
-            f"{short_count(made.num_tokens)} tokens, in {_near(job.into)}"
-        )
-        report_left_out(made, Store(job.into))
+    say(
+        f"prepared {name}: {short_count(made.num_documents)} documents, "
+        f"{short_count(made.num_tokens)} tokens, in {_near(job.into)}"
+    )
+    report_left_out(made, Store(job.into))
     return made
 
 
 def report_left_out(manifest: SetManifest, into: Store) -> None:
     statistics = manifest.statistics
-    assert statistics is not None
     for count, one, rest in (
         (statistics.num_duplicates, "duplicate", ""),
         (statistics.num_dropped, "record", " that the transform dropped"),

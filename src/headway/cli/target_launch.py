@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from headway import __version__
-from headway.cli.code_changes import note_code
+from headway.cli.code_changes import tell_code_change
 from headway.cli.hub_pins import forget_first_start, spec_before, with_hub_commits
 from headway.cli.launch_check import require_room_for
 from headway.cli.launch_plan import note_plan
@@ -98,13 +98,13 @@ def _launch(
     storage = Store(run.storage)
 
     is_left = is_left_to_train(
-        run.location, plan.resolved.run, extend, on, lambda: plan.code, loaded.file
+        run.location, plan.resolved.run, extend, on, lambda: plan.resolved.script_digest
     )
     if not is_left:
         return None
     say_auto_interval(plan.resolved)
     upload_folders(storage, plan, on)
-    note_code(run.location, plan.code)
+    tell_code_change(run.location, plan.code)
     note_plan(loaded, run.location, plan.resolved.nodes, on, sets.train)
     there.let_go()
     _create(run, plan.objects(new_key()))

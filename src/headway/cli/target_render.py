@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from headway.cli.code_changes import script_digest
 from headway.cli.device_check import require_room_on, require_supported_on
 from headway.cli.model_shape import known_parameters, known_workload
 from headway.cli.output import hint, print_json, say, warn
@@ -107,7 +108,7 @@ def resolved_for(loaded: Loaded, found: LoadedTarget, nodes: int | None = None) 
     with errors_located(found):
         layout = StorageLayout.of(loaded.run, found.target)
     folders = local_folders(loaded, lambda path: path.is_dir())
-    return _plan(loaded, found, nodes, layout, folders, {}).resolved
+    return _plan(loaded, found, nodes, layout, folders, {}, None).resolved
 
 
 def target_plan(loaded: Loaded, found: LoadedTarget, nodes: int | None) -> TargetPlan:
@@ -116,8 +117,7 @@ def target_plan(loaded: Loaded, found: LoadedTarget, nodes: int | None) -> Targe
         layout = StorageLayout.of(loaded.run, found.target)
     folders = local_folders(loaded, lambda path: path.is_dir())
     code = _code(loaded, folders)
-    plan = _plan(loaded, found, nodes, layout, folders, _digests(loaded, folders, code))
-    return replace(plan, code=code)
+    return _plan(loaded, found, nodes, layout, folders, _digests(loaded, folders, code), code)
 
 
 @dataclass(frozen=True)
@@ -135,7 +135,7 @@ class TargetPlan:
     """Digests of those folders."""
     resolved: Resolved
     """The run on the target."""
-    code: CodeFolder | None = None
+    code: CodeFolder | None
     """As it was when the digest was made: an edit after that is one of the next launch."""
 
     def with_sets(
@@ -145,8 +145,7 @@ class TargetPlan:
         on the target."""
         folders = [*(folder for folder in self.folders if folder.kind != "sets"), *sets_here]
         digests = {**self.digests, **_digests(self.loaded, sets_here), **sets_there}
-        plan = _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
-        return replace(plan, code=self.code)
+        return self._again(folders, digests)
 
     def with_packages(self, packages: InstalledPackages | None) -> TargetPlan:
         """The same, with what its requirements were resolved to."""
@@ -156,9 +155,12 @@ class TargetPlan:
         here = [LocalFolder(REQUIREMENTS, "packages", packages.folder)]
         digests = {**self.digests, **_digests(self.loaded, here)}
         folders = [*self.folders, *here]
-        plan = _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests)
+        plan = self._again(folders, digests)
         resolved = plan.resolved.model_copy(update={"packages_for": packages.worker})
-        return replace(plan, resolved=resolved, code=self.code)
+        return replace(plan, resolved=resolved)
+
+    def _again(self, folders: Sequence[LocalFolder], digests: Mapping[Key, str]) -> TargetPlan:
+        return _plan(self.loaded, self.found, self.nodes, self.layout, folders, digests, self.code)
 
     def objects(self, key: str) -> list[Object]:
         return manifests(self.resolved, self.found.target, key)
@@ -215,6 +217,7 @@ def _plan(
     layout: StorageLayout,
     folders: Sequence[LocalFolder],
     digests: Mapping[Key, str],
+    code: CodeFolder | None,
 ) -> TargetPlan:
     require_sets_on(loaded, found)
     require_supported_on(loaded, found)
@@ -229,8 +232,8 @@ def _plan(
             folders=folders,
             digests=digests,
             workload=workload,
-        )
-        plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved)
+        ).model_copy(update={"script_digest": script_digest(loaded, code)})
+        plan = TargetPlan(loaded, found, nodes, layout, folders, digests, resolved, code)
         # Made to raise what is wrong with the target.
         plan.objects(NOT_SHOWN)
         preparing_objects(loaded.run, found.target)

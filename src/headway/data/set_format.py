@@ -2,7 +2,7 @@
 
     FOLDER/
       manifest.json            written last: without it there is no set
-      recipe.json              sources and settings: enough to rebuild any shard
+      recipe.json              sources and settings
       problems.jsonl           what could not be read, if anything
       tokenizer/               tokenizer.json and its companions
       shards/00000.tokens      little-endian uint16 (vocabulary up to 65,536) or uint32
@@ -12,8 +12,7 @@
 
 A set is one stream of tokens; shards are a storage detail, and samples may cross them.
 `docs/reference/shard-format.md` describes every field; `shard_writer.py` writes shards,
-`token_set.py` reads them. Version 1 counted document starts from the set's first token; sets of
-version 1 can still be read.
+`token_set.py` reads them.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from headway.errors import BadInput, NotFound
 from headway.state.set_files import MANIFEST as MANIFEST
 from headway.state.store import Store
 
-READABLE = (1, 2)
+VERSION = 2
 SHARDS = "shards"
 TOKENIZER = "tokenizer"
 
@@ -86,7 +85,7 @@ class Shard(Frozen):
 
 
 class SetManifest(Frozen):
-    version: Literal[1, 2] = 2
+    version: Literal[2] = 2
     layout: Layout
     """`stream`: consecutive documents, cut in training. `windows`: cut beforehand (masked LM)."""
     window_tokens: int | None = None
@@ -110,9 +109,9 @@ class SetManifest(Frozen):
     tokenizer_digest: str
     """xxh3_128 of tokenizer/tokenizer.json."""
     recipe_digest: str | None = None
-    """Digest of recipe.json: equal for equal sources and settings. Sets of version 1 have none."""
-    statistics: Statistics | None = None
-    """Counts of what went in and what was left out. Sets of version 1 have none."""
+    """Digest of recipe.json: equal for equal sources and settings. None: made of no sources."""
+    statistics: Statistics = Statistics()
+    """Counts of what went in and what was left out."""
     shards: tuple[Shard, ...] = Field(min_length=1)
     created_by: str
     """`headway VERSION`."""
@@ -188,9 +187,9 @@ def read_manifest(store: Store) -> SetManifest:
     except ValueError as error:
         raise BadInput(f"{path} is not valid JSON: {error}", again) from None
     version = fields.get("version") if isinstance(fields, dict) else None
-    if version not in READABLE:
+    if version != VERSION:
         raise BadInput(
-            f"{path} has format version {version!r}; this Headway reads versions 1 and 2",
+            f"{path} has format version {version!r}; this Headway reads version {VERSION}",
             "use the Headway that made the set, or prepare it again with this one",
         )
     try:

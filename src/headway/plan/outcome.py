@@ -2,8 +2,8 @@
 measured, and why they differ.
 
 The plan that a run was started with is kept in its run directory (`plan.json`). It holds figures by
-name; those in `Measured` are compared, whichever of them the plan has. Runs of earlier versions
-have none, and runs whose model only their own code knows have few.
+name; those in `Measured` are compared, whichever of them the plan has. Runs whose model only their
+own code knows have few.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ import difflib
 import importlib.util
 import os
 import re
-import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -23,6 +22,7 @@ from headway.state.code_folder import IGNORE_FILE, CodeFolderRefused, code_folde
 PYTHON = ("python", "python3")
 """The interpreter that Headway itself runs in."""
 SHELLS = ("sh", "bash", "dash", "zsh")
+"""Programs that a script, or a line with variables, is an argument of."""
 LAUNCHERS = ("torchrun", "deepspeed", "mpirun", "mpiexec", "horovodrun", "srun")
 LAUNCHING_MODULES = (
     "torch.distributed.run",
@@ -100,96 +100,8 @@ class _Launched:
     """What is started by it; empty if that is not to be seen."""
 
 
-def launcher_in_shell_script(loaded: Loaded) -> str | None:
-    """The launcher that a shell script of the code folder calls, as written. It may do so only
-    elsewhere: that is no reason to refuse it."""
-    command, code = loaded.run.command, loaded.run.code
-    if command is None or code is None:
-        return None
-    for line in _shell_script(loaded.folder / code.path, command).splitlines():
-        words = _words(line)
-        if words and (size := _launcher_size(words)):
-            return " ".join(words[:size])
-    return None
-
-
-def hidden_by_pipe(loaded: Loaded) -> str | None:
-    """The line of the command, or of the shell script that it is, whose failure nobody would see:
-    a shell takes the status of the last program of a pipe, `tee`, unless it has `pipefail`."""
-    command, code = loaded.run.command, loaded.run.code
-    if command is None or code is None:
-        return None
-    text = _shell_line(command) or _shell_script(loaded.folder / code.path, command)
-    if "pipefail" in text or "pipefail" in command:
-        return None
-    lines = text.replace("\\\n", " ").splitlines()
-    return next((line.strip() for line in lines if _pipes_a_script(line)), None)
-
-
-def _shell_line(command: Sequence[str]) -> str:
-    """What is written after `bash -c`; empty if it is not that."""
-    if Path(command[0]).name not in SHELLS:
-        return ""
-    is_line, rest = False, iter(command[1:])
-    for argument in rest:
-        if not argument.startswith(("-", "+")):
-            return argument if is_line else ""
-        if not argument.startswith("--"):
-            is_line = is_line or "c" in argument
-            if argument.endswith("o"):
-                next(rest, None)  # its name, as in -euo pipefail
-    return ""
-
-
-def _shell_script(folder: Path, command: Sequence[str]) -> str:
-    """The text of the shell script of the code folder that is the command; empty if it is none."""
-    is_shell = Path(command[0]).name in SHELLS
-    names = [one for one in command[1:] if one.endswith((".sh", ".bash"))] if is_shell else command
-    if _shell_line(command) or not names or not names[0].endswith((".sh", ".bash")):
-        return ""
-    file = folder / names[0]
-    return file.read_text("utf-8", errors="replace") if file.is_file() else ""
-
-
-def _pipes_a_script(line: str) -> bool:
-    """Whether something that may be the training stands before a `|`. Those of `$(...)` are not
-    looked at."""
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    depth, is_script = 0, False
-    try:
-        for token in lexer:
-            if set(token) <= set("()"):
-                depth += token.count("(") - token.count(")")
-            elif depth:
-                continue
-            elif token in ("|", "|&"):
-                if is_script:
-                    return True
-            elif token in ("&&", "||", ";", "&"):
-                is_script = False
-            elif token.endswith(".py") or token.startswith("./") or Path(token).name in PYTHON:
-                is_script = True
-    except ValueError:
-        pass  # a quote that ends in another line
-    return False
-
-
-def _words(line: str) -> list[str]:
-    """Of a line of a shell, without what may stand before a program."""
-    try:
-        words = shlex.split(line, comments=True)
-    except ValueError:
-        words = line.split()
-    while words and (words[0] in ("env", "exec") or SETTING.fullmatch(words[0])):
-        del words[0]
-    return words
-
-
 def _without_launcher(command: Sequence[str]) -> _Launched | None:
     """None if it is not a launcher of several processes."""
-    if line := _shell_line(command):
-        command = _words(line) or command
     start = 0
     while start + 1 < len(command) and (
         command[start] == "env" or (start and SETTING.fullmatch(command[start]))

@@ -8,8 +8,7 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from headway.data.formats.open_files import split_suffix
-from headway.data.formats.readers import ARCHIVES, SUPPORTED
+from headway.data.formats.readers import SUPPORTED
 from headway.data.formats.web_files import is_web
 from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.first_records import FirstRecords, NeedsExtra, Way, first_records
@@ -208,15 +207,10 @@ def _record_problems(
         found.append(problem)
     # Many files of which each sampled one lacks the column: it is misspelt.
     is_judged = len(sample) == len(files) or not any(one.is_unreadable for one in found)
-    if is_judged and not any(map(_is_archive, sample)):
+    if is_judged:
         yield found[0]
     else:
         unchecked.add(f"{found[0].problem}; other files of {_dotted(key)} may be right")
-
-
-def _is_archive(file: str) -> bool:
-    """It may have any files, of which only the first are looked at."""
-    return split_suffix(file)[0] in ARCHIVES
 
 
 class _FileProblem(SpecError):
@@ -231,10 +225,7 @@ def _problem_of(
     loaded: Loaded, key: Key, source: SourceConfig, file: str, where: str
 ) -> _FileProblem | None:
     """The problem that all first records of a file have."""
-    unmask = None if source.unmask is None else (source.unmask.positions, source.unmask.ids)
-    columns = needed_columns(
-        source.column, source.template, source.messages, source.ids, source.mask, unmask
-    )
+    columns = needed_columns(source)
     first = first_records(file, loaded.folder, None if source.transform else columns)
     if first.unreadable is not None:
         text = f"{first.unreadable.where}: {first.unreadable.kind}: {first.unreadable.message}"

@@ -19,7 +19,7 @@ STARTING = ("start", "import", "build", "load")
 
 
 def kept_plan(directory: RunDirectory) -> PlanRecord | None:
-    """None for a run of an earlier version, or if a later one wrote it."""
+    """None if there is none, or if a later version wrote it."""
     try:
         return PlanRecord.from_text(directory.store.read(PLAN))
     except FileNotFoundError:

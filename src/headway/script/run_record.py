@@ -92,9 +92,7 @@ class RunRecord:
         events = [*self._directory.history(), *self._directory.here().launcher.read()[0]]
 
         def of(name: str) -> set[int]:
-            """Events of earlier versions may lack it."""
-            named = (one for one in events if one["event"] == name)
-            return {one["generation"] for one in named if "generation" in one}
+            return {one["generation"] for one in events if one["event"] == name}
 
         first = max(of("launched"), default=0)
         return ScriptHistory(

@@ -72,15 +72,9 @@ class UnmaskConfig(Section):
     """Column with the true ids at these positions."""
 
 
-class SourceConfig(Section):
-    """A prepared set, or sources that `run` prepares if they are not prepared yet."""
+class RecordConfig(Section):
+    """How a record of a source becomes tokens."""
 
-    path: str | None = None
-    """Set made by `headway data prepare`: a folder, s3:// or gs://. A bare string means this."""
-    sources: list[str] | None = Field(default=None, min_length=1)
-    """Files, folders, globs, s3:// and gs:// addresses, and https:// addresses of single files, of
-    .txt, .jsonl, .json, .csv, .parquet, .arrow, .npy, .h5 and .tar, each also as .gz, .zst or .xz;
-    or `hub:NAME?split=train`, where `&revision=` is a commit, tag or branch."""
     column: str = "text"
     """The column that holds the text."""
     template: str | None = None
@@ -88,7 +82,7 @@ class SourceConfig(Section):
     messages: str | None = None
     """The column that holds a conversation. It goes through the tokenizer's chat template, and the
     loss counts on the answers only."""
-    transform: Call | None = None
+    transform: str | None = None
     """Function of your own, `module:function`, from a record to its text, to messages, to
     (ids, mask), or to None to drop the record."""
     ids: str | None = None
@@ -99,6 +93,23 @@ class SourceConfig(Section):
     unmask: UnmaskConfig | None = None
     """With `ids`, for a masked model: what is masked in the source already, to be put back:
     `{positions: masked_lm_positions, ids: masked_lm_ids}`."""
+
+
+class PlaceConfig(Section):
+    """Where a set is, or its sources."""
+
+    path: str | None = None
+    """Set made by `headway data prepare`: a folder, s3:// or gs://. A bare string means this."""
+    sources: list[str] | None = Field(default=None, min_length=1)
+    """Files, folders, globs, s3:// and gs:// addresses, and https:// addresses of single files, of
+    .txt, .jsonl, .json, .csv, .parquet, .arrow, .npy and .h5, each also as .gz, .zst or .xz;
+    or `hub:NAME?split=train`, where `&revision=` is a commit, tag or branch."""
+
+
+class SourceConfig(RecordConfig, PlaceConfig):
+    """A prepared set, or sources that `run` prepares if they are not prepared yet."""
+
+    transform: Call | None = None
     tokenizer: Annotated[TokenizerConfig, Shorthand("from")] | None = None
     """Tokenizer for the sources. Left out in a validation set: the training set's."""
     deduplicate: Flag = False

@@ -110,6 +110,9 @@ class Resolved(Section):
     """Interval of checkpoints, if the run file leaves it to Headway (`auto`)."""
     code_digest: str | None = None
     """Digest of the files of `code.path`, as they were at the launch."""
+    script_digest: str | None = None
+    """Digest of those that decide what a script does: with other ones, it starts again after its
+    end."""
     packages: str | None = None
     """Folder with the packages of `code.requirements`, for the Python path of workers."""
     packages_for: WorkerPython | None = None

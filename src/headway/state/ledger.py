@@ -37,10 +37,9 @@ def _position(line: Record) -> tuple[int, int, int]:
     """Sort key: generations in order, and the steps of each in order."""
     if "begin" in line:
         return line["begin"], line["step"], 1
-    generation = line.get("generation", 0)  # the lines of older versions have none
     if "rewind" in line:
-        return generation, line["rewind"], 0
-    return generation, line["step"], 2
+        return line["generation"], line["rewind"], 0
+    return line["generation"], line["step"], 2
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,9 @@
     logs/, tensorboard/ output of workers, files for TensorBoard
     output/             of a script: what it saves
     work/, scratch/     of a script, by node: its working folder, and files that outlive restarts
-    spent.json          on a target with prices: what the run has cost, pod by pod
-    spent-copy.json     the same again
     members/            members of the run, written by its coordinator
     compiled/           on a target: compiled code, one archive for each kind of machine
-    code/, packages/    lists of the user's code and of its packages, one for each that was used
+    packages/           locks of the user's packages, one for each that was used
     output/             what a script saves, at the address that it knows as $HEADWAY_OUTPUT
     work/, scratch/     of a script on this machine: copies of the code, $HEADWAY_SCRATCH
     lock                held while the run is running
@@ -165,7 +163,7 @@ class RunDirectory:
     def read_spec(self) -> Resolved:
         try:
             with _reaching(self.location):
-                return Resolved.model_validate_json(self.store.read(SPEC))
+                return Resolved.stored(self.store.read(SPEC))
         except FileNotFoundError:
             raise NotFound(f"run {self.name} was never started", "headway run") from None
         except ValidationError as error:

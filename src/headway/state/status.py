@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
 from headway.clock import seconds_of
-from headway.errors import without_hint
 from headway.state.checkpoints import newest_saved
 from headway.state.goodput import Goodput
 from headway.state.record_log import RememberedLog
@@ -146,7 +145,7 @@ def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunSt
         save_failure=_save_failure(events),
         skipped_steps=history.sums.num_skipped,
         goodput=history.goodput,
-        failure=_message(failed) if failed else None,
+        failure=str(failed.get("message") or "no reason given") if failed else None,
         failure_hint=failed.get("hint") if failed else None,
         lr=last.get("lr") if last else None,
         grad_norm=last.get("grad_norm") if last else None,
@@ -171,11 +170,6 @@ def spent_seconds(history: RunHistory, now: float) -> float | None:
         return history.spent_seconds(now)
     found = history.goodput
     return None if found is None else found.total_seconds
-
-
-def _message(failed: Record) -> str:
-    """Runs of earlier versions have only what the worker said."""
-    return str(failed.get("message") or without_hint(failed["words"])[0] or "no reason given")
 
 
 def _is_alive(

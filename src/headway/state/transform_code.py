@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from headway.state.file_listing import VERSION_2, listing_of
-from headway.state.user_code import has_code, python_files
 
 VERSION_3 = "3-"
 """What digests of this kind begin with."""
@@ -24,14 +23,6 @@ def transform_digest(folder: Path, transform: str) -> str:
     return VERSION_3 + listing_of(files).digest.removeprefix(VERSION_2)
 
 
-def has_transform(folder: Path, transform: str, digest: str) -> bool:
-    """Whether it is the code that had this digest, of any version. Earlier ones are of all Python
-    files in the folder."""
-    if digest.startswith(VERSION_3):
-        return transform_digest(folder, transform) == digest
-    return has_code(folder, digest)
-
-
 def transform_files(folder: Path, transform: str) -> list[Path]:
     """All Python files of the folder where it cannot be known which are needed."""
     found: set[Path] = set()
@@ -44,13 +35,25 @@ def transform_files(folder: Path, transform: str) -> list[Path]:
         try:
             tree = ast.parse(file.read_bytes())
         except (SyntaxError, ValueError):
-            return python_files(folder)
+            return _python_files(folder)
         if any(_imports_at_run_time(node) for node in ast.walk(tree)):
-            return python_files(folder)
+            return _python_files(folder)
         for node in ast.walk(tree):
             for module in _imported(node, file, folder):
                 waiting += _files_of(module, folder)
-    return sorted(found) or python_files(folder)
+    return sorted(found) or _python_files(folder)
+
+
+def _python_files(folder: Path) -> list[Path]:
+    """Every Python file below `folder`. Not others: a README must not have data prepared anew."""
+    return [
+        path
+        for path in sorted(folder.rglob("*.py"))
+        if path.is_file()
+        and not any(
+            part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts
+        )
+    ]
 
 
 def _files_of(module: str, folder: Path) -> Iterator[Path]:

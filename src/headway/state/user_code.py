@@ -1,5 +1,4 @@
-"""The user's own functions by the names in the run file (`module:function`), and the digest of
-Python files that prepared sets keep: a transform is in one of them."""
+"""The user's own functions, by the names in the run file (`module:function`)."""
 
 from __future__ import annotations
 
@@ -10,44 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import xxhash
-
 from headway.errors import BadInput
-from headway.state.file_listing import VERSION_2, listing_of
-
-
-def python_files(folder: Path) -> list[Path]:
-    """Every Python file below `folder`. Not others: a README must not have data prepared anew."""
-    return [
-        path
-        for path in sorted(folder.rglob("*.py"))
-        if path.is_file()
-        and not any(
-            part.startswith((".", "__pycache__")) for part in path.relative_to(folder).parts
-        )
-    ]
-
-
-def python_digest(folder: Path) -> str:
-    """Of these files, by name and content."""
-    files = {path.relative_to(folder).as_posix(): path for path in python_files(folder)}
-    return listing_of(files).digest
-
-
-def has_code(folder: Path, digest: str) -> bool:
-    """Whether it is the code that had this digest, of either version."""
-    version = python_digest if digest.startswith(VERSION_2) else python_digest_1
-    return version(folder) == digest
-
-
-def python_digest_1(folder: Path) -> str:
-    """As it was before: in recipes of prepared sets, and in the names of their folders, which would
-    all be prepared anew with another one."""
-    digest = xxhash.xxh3_128()
-    for path in python_files(folder):
-        digest.update(str(path.relative_to(folder)).encode() + b"\0")
-        digest.update(path.read_bytes() + b"\0")
-    return digest.hexdigest()
 
 
 def make_importable(folder: Path | None) -> None:

@@ -238,8 +238,6 @@ def test_commands_that_train_say_what_to_install(headway: Commands, tmp_path: Pa
         ("generate", "it"),
         ("export", "it"),
         ("data", "prepare", "my-run/data/train.txt", "--into", "set", "--train-vocab", "300"),
-        ("data", "join", "part"),
-        ("data", "mix", "a", "b", "--weights", "1,2", "--into", "mixed"),
         ("data", "tokenizer", "my-run/data/train.txt", "--vocab", "300", "--into", "tokenizer"),
         ("data", "show", "set"),
         ("data", "sample", "set"),

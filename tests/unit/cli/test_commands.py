@@ -84,7 +84,7 @@ def directory(folder: Path) -> RunDirectory:
     directory.log(0, 0).parent.mkdir()
     directory.log(0, 0).write_text("hello from 0\n")
     directory.log(0, 1).write_text("hello from 1\nValueError: no")
-    launcher.note("failed", node=0, local_rank=1, words="ValueError: no")
+    launcher.note("failed", node=0, local_rank=1, message="ValueError: no")
     return directory
 
 

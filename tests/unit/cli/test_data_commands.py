@@ -1,10 +1,11 @@
-"""Looking at prepared sets, mixing, joining and mending them, from the command line."""
+"""Looking at prepared sets and mixtures from the command line."""
 
 from __future__ import annotations
 
 import json
 import shutil
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,20 @@ from headway.clock import SystemClock
 from headway.data.prepare.job import PrepareJob, prepare
 from headway.data.prepare.recipe import RecipeSettings
 from headway.data.reading.inspect import histogram_bars, loss_spans, visible
-from headway.data.reading.mixture import MixtureSet, read_mixture
+from headway.data.reading.mixture import (
+    MemberSpec,
+    MixtureManifest,
+    MixtureSet,
+    write_mixture,
+)
 from headway.data.reading.token_set import TokenSet
-from headway.data.reading.verify import verify_set
 from headway.data.tiny_stories import stories
 from headway.data.tokenizer import TokenizerSource, load_tokenizer
 from headway.errors import Exit
 from headway.state.store import Store
 from support.fake_s3 import fake_s3
 from support.in_process import Headway
+from support.prepared import run_part
 from support.token_sets import copy_to, write_set
 
 STORIES = list(stories(12_000, 1))
@@ -38,20 +44,27 @@ def make(
     into: str,
     sources: Sequence[str] = ("text.txt",),
     tokenizer: str | None = "tokenizer",
-    part: tuple[int, int] | None = None,
     **settings: Any,
 ) -> None:
+    prepare(job_of(folder, into, sources, tokenizer, **settings), lambda _: None, SystemClock())
+
+
+def job_of(
+    folder: Path,
+    into: str,
+    sources: Sequence[str] = ("text.txt",),
+    tokenizer: str | None = "tokenizer",
+    **settings: Any,
+) -> PrepareJob:
     source = TokenizerSource(load=tokenizer) if tokenizer else TokenizerSource(train_vocab=400)
-    job = PrepareJob(
+    return PrepareJob(
         sources=sources,
         tokenizer=source,
         into=str(folder / into),
         beside=folder,
         settings=RecipeSettings(**settings),
         processes=1,
-        part=part,
     )
-    prepare(job, lambda _: None, SystemClock())
 
 
 def write_lines(path: Path, records: Sequence[object]) -> None:
@@ -74,10 +87,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def here(made: Path, folder: Path) -> Path:
     """The user's folder, with all of that in it."""
     shutil.copytree(made, folder, dirs_exist_ok=True)
-    # Recipes say where their sources are: these copies are made from the copies.
-    for name in ("wiki", "code"):
-        recipe = folder / name / "recipe.json"
-        recipe.write_text(recipe.read_text().replace(str(made), str(folder)))
     return folder
 
 
@@ -189,15 +198,12 @@ def test_show_of_windows_knows_their_length(headway: Headway, here: Path) -> Non
     assert "[SEP]" in headway("data", "sample", "set", "-n", "1", "--documents").out
 
 
-def test_show_of_a_set_of_version_1_and_of_one_that_is_too_short(
-    headway: Headway, folder: Path
-) -> None:
-    write_set(folder / "old", [(list(range(1, 30)), None)], version=1)
-    said = headway("data", "show", "old/")
+def test_show_of_a_set_that_is_too_short(headway: Headway, folder: Path) -> None:
+    write_set(folder / "short", [(list(range(1, 30)), None)])
+    said = headway("data", "show", "short/")
     assert (said.exit_code, said.err) == (0, "")
     assert rows_of(said.out)["samples"] == "none: too few tokens for one of 1024"
-    assert "a test, which kept no statistics" in said.out
-    assert json.loads(headway("data", "show", "old", "--json").out)["left_out"] is None
+    assert rows_of(said.out)["left out"] == "nothing"
 
 
 def test_show_of_a_set_whose_recipe_is_gone(headway: Headway, here: Path) -> None:
@@ -208,7 +214,7 @@ def test_show_of_a_set_whose_recipe_is_gone(headway: Headway, here: Path) -> Non
 
 
 def test_show_of_an_unfinished_preparation(headway: Headway, here: Path) -> None:
-    make(here, "parts", part=(0, 2), unit_bytes=4_000)
+    run_part(job_of(here, "parts", unit_bytes=4_000), 0, 2)
     said = headway("data", "show", "parts")
     assert (said.exit_code, said.err) == (0, "")
     rows = rows_of(said.out)
@@ -218,13 +224,11 @@ def test_show_of_an_unfinished_preparation(headway: Headway, here: Path) -> None
     assert rows["finished"].startswith(f"{found['num_finished']} of {found['num_units']} pieces")
     num_tokens = sum(path.stat().st_size // 2 for path in here.glob("parts/shards/*.tokens"))
     assert found["num_tokens"] == num_tokens
-    assert "the same headway data prepare command" in rows["next"]
-    make(here, "parts", part=(1, 2), unit_bytes=4_000)
-    assert rows_of(headway("data", "show", "parts").out)["next"] == "headway data join parts"
+    assert rows["next"] == "run the same headway data prepare command to resume"
 
 
 def test_a_preparation_that_failed_says_why(headway: Headway, here: Path) -> None:
-    make(here, "growing", part=(0, 2), in_sequence=True, unit_bytes=4_000)
+    run_part(job_of(here, "growing", in_sequence=True, unit_bytes=4_000), 0, 2)
     (here / "growing" / "failed.txt").write_text("the disk is full\nhint: make room")
     rows = rows_of(headway("data", "show", "growing").out)
     assert rows["state"] == "not finished: its preparation failed"
@@ -250,8 +254,10 @@ def test_sets_in_a_store(headway: Headway, here: Path, monkeypatch: pytest.Monke
         assert headway(*where, "--sequence-length", "50", "--json").out == local.out
         assert END in headway(*where, "--documents").out
         assert headway("data", "verify", "s3://bucket/wiki").exit_code == 0
-        mixed = ("data", "mix", "s3://bucket/wiki", "s3://bucket/code", "--weights", "1,1")
-        assert headway(*mixed, "--into", "s3://bucket/mix").exit_code == 0
+        members = [
+            MemberSpec(name=name, location=f"../{name}", weight=1) for name in ("wiki", "code")
+        ]
+        write_mixture(Store("s3://bucket/mix"), members)
         assert len(table_of(headway("data", "show", "s3://bucket/mix").out)) == 2
         assert headway("data", "show", "s3://bucket/nowhere").exit_code == Exit.NOT_FOUND
 
@@ -283,7 +289,7 @@ def test_samples_are_those_that_training_sees(headway: Headway, here: Path) -> N
 
 def test_samples_of_a_set_that_is_being_prepared(headway: Headway, here: Path) -> None:
     sizes = {"block_tokens": 64, "window_blocks": 2, "unit_bytes": 4_000}
-    make(here, "growing", part=(0, 3), in_sequence=True, **sizes)
+    run_part(job_of(here, "growing", in_sequence=True, **sizes), 0, 3)
     arguments = ("data", "sample", "growing", "--sequence-length", "32")
     found = json.loads(headway(*arguments, "-n", "1000", "--json").out)
     assert 1 < len(found) < 1000, "those that are there, and it does not wait for more"
@@ -407,7 +413,7 @@ def test_documents_that_continue_in_the_next_shard(headway: Headway, here: Path)
 
 
 def test_documents_are_of_one_set_and_not_cut(headway: Headway, here: Path) -> None:
-    headway("data", "mix", "wiki", "code", "--weights", "1,1", "--into", "mix")
+    mix("mix", wiki={"weight": 1}, code={"weight": 1})
     said = headway("data", "sample", "mix", "--documents")
     assert said.exit_code == 2
     assert f"hint: headway data sample {here / 'wiki'} --documents" in said.err
@@ -415,105 +421,48 @@ def test_documents_are_of_one_set_and_not_cut(headway: Headway, here: Path) -> N
     assert said.exit_code == 2
 
 
-# --- mix
+# --- mixtures
 
 
-def test_mix_by_weights(headway: Headway, here: Path) -> None:
-    arguments = ("data", "mix", "wiki", "python=code", "--weights", "7,3", "--into", "all/mix")
-    said = headway(*arguments, "--sequence-length", "32")
-    assert said.exit_code == 0
-    assert "next: data: {train: all/mix}" in said.err
-    assert said.out.splitlines()[0].split()[:3] == ["MEMBER", "WANTED", "SHARE"]
-    opened = MixtureSet.open(Store("all/mix"))
-    own = opened.num_own_samples(32)
-    positions = opened.table.counts(sum(own))
+def mix(into: str, **members: dict[str, float]) -> MixtureManifest:
+    """As a run writes it, of sets in this folder."""
+    folder = Path.cwd()
+    specs = [
+        MemberSpec(name=name, location=str(folder / name), **how) for name, how in members.items()
+    ]
+    return write_mixture(Store(folder / into), specs)
+
+
+def test_show_of_a_mixture_by_weights(headway: Headway, here: Path) -> None:
+    mix("mix", wiki={"weight": 7}, code={"weight": 3})
+    said = headway("data", "show", "mix", "--sequence-length", "32")
+    assert (said.exit_code, said.err) == (0, "")
+    with closing(MixtureSet.open(Store("mix"))) as opened:
+        own = opened.num_own_samples(32)
+        positions = opened.table.counts(sum(own))
+    assert rows_of(said.out)["samples"] == f"{sum(own)} an epoch, of 32 tokens"
+    assert said.out.split("\n\n")[1].split()[:3] == ["MEMBER", "WANTED", "SHARE"]
     assert table_of(said.out) == [
-        [name, share, share, str(num), str(count), f"{count / num:.3g}", where]
-        for name, share, num, count, where in zip(
-            ("wiki", "python"), ("70.00%", "30.00%"), own, positions, ("wiki", "code"), strict=True
+        [name, share, share, str(num), str(count), f"{count / num:.3g}", name]
+        for name, share, num, count in zip(
+            ("wiki", "code"), ("70.00%", "30.00%"), own, positions, strict=True
         )
     ]
-    assert [member.location for member in read_mixture(Store("all/mix")).members] == [
-        "../../wiki",
-        "../../code",
-    ]
-    shown = headway("data", "show", "all/mix", "--sequence-length", "32")
-    assert shown.out.endswith(said.out), "show has the same table"
-    assert rows_of(shown.out)["samples"] == f"{sum(own)} an epoch, of 32 tokens"
-    assert headway(*arguments).exit_code == 0, "the same once more"
-    again = headway("data", "mix", "wiki", "code", "--weights", "1,1", "--into", "all/mix")
-    assert again.exit_code == 2
-    assert "already holds another mixture" in again.err
 
 
-def test_mix_by_epochs(headway: Headway, here: Path) -> None:
-    said = headway("data", "mix", "wiki", "code", "--epochs", "1,2", "--into", "mix")
-    assert said.exit_code == 0
+def test_show_of_a_mixture_by_epochs(headway: Headway, here: Path) -> None:
+    mix("mix", wiki={"epochs": 1}, code={"epochs": 2})
     found = json.loads(headway("data", "show", "mix", "--sequence-length", "16", "--json").out)
     assert [one["epochs"] for one in found["members"]] == [1, 2]
     assert [one["num_epochs"] for one in found["members"]] == pytest.approx([1, 2], rel=0.02)
     assert [one["location"] for one in found["members"]] == [str(here / "wiki"), str(here / "code")]
 
 
-def test_a_mixture_moves_with_its_sets(headway: Headway, here: Path) -> None:
-    (here / "a").mkdir()
-    for name in ("wiki", "code"):
-        (here / name).rename(here / "a" / name)
-    headway("data", "mix", "a/wiki/", "a/code", "--weights", "1,1", "--into", "a/mix")
-    (here / "a").rename(here / "b")
-    said = headway("data", "sample", "b/mix", "-n", "2", "--sequence-length", "20")
-    assert said.exit_code == 0
-    assert "of wiki\n" in said.out
-    assert "of code\n" in said.out
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["wiki", "code"], "give exactly one of --weights and --epochs\nhint: --epochs 1,1 "),
-        (["wiki", "--weights", "1", "--epochs", "1"], "give exactly one of"),
-        (["wiki", "code", "--weights", "1"], "--weights 1: 1 numbers for 2 sets"),
-        (["wiki", "code", "--weights", "1,"], "--weights 1,: nothing is not a number above 0"),
-        (["wiki", "code", "--weights", "70%,30%"], "70% is not a number above 0"),
-        (["wiki", "code", "--epochs", "1,0"], "0 is not a number above 0"),
-        (["wiki", "code", "--epochs", "1,inf"], "inf is not a number above 0"),
-        (["wiki", "tokenizer", "--epochs", "1,1"], "/tokenizer is not a prepared set"),
-        (
-            ["wiki", "./wiki/", "--epochs", "1,1"],
-            "wiki and ./wiki are both named wiki\nhint: give",
-        ),
-        (
-            ["my set", "--epochs", "1"],
-            "'my set' is not a valid name of a member\nhint: give it one: my-n",
-        ),
-    ],
-)
-def test_invalid_mixtures(headway: Headway, here: Path, arguments: list[str], words: str) -> None:
-    said = headway("data", "mix", *arguments, "--into", "mix")
-    assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
-    assert words in said.err
-    assert not (here / "mix").exists()
-
-
-def test_names_and_addresses_with_an_equals_sign(headway: Headway, here: Path) -> None:
-    (here / "code").rename(here / "lang=python")
-    with fake_s3():
-        copy_to("s3://bucket/lang=en/wiki", here / "wiki")
-        members = ("s3://bucket/lang=en/wiki", "code=./lang=python")
-        said = headway("data", "mix", *members, "--weights", "1,1", "--into", "mix")
-        assert said.exit_code == 0, said.err
-        assert [(one.name, one.location) for one in read_mixture(Store("mix")).members] == [
-            ("wiki", "s3://bucket/lang=en/wiki"),
-            ("code", "../lang=python"),
-        ]
-        said = headway("data", "mix", "wiki", "--weights", "1", "--into", "s3://bucket/mix")
-        assert "warning: wiki is on this machine" in said.err
-
-
 def test_a_member_too_short_for_a_sample_is_reported(headway: Headway, here: Path) -> None:
     write_lines(here / "short.jsonl", [{"text": "short"}])
     make(here, "short", ["short.jsonl"])
-    said = headway("data", "mix", "wiki", "short", "--weights", "9,1", "--into", "mix")
+    mix("mix", wiki={"weight": 9}, short={"weight": 1})
+    said = headway("data", "show", "mix")
     assert table_of(said.out)[1][5] == "-"
     assert "warning: short has too few tokens for one sample" in said.err
 
@@ -525,17 +474,15 @@ def test_an_intact_set(headway: Headway, here: Path) -> None:
     said = headway("data", "verify", "wiki")
     assert (said.exit_code, said.err) == (0, "")
     assert said.out.startswith("intact: wiki, ")
-    assert headway("data", "verify", "wiki", "--repair").out == said.out, "nothing to repair"
     found = json.loads(headway("data", "verify", "wiki", "--json").out)
     assert found == {
         "location": "wiki",
         "is_intact": True,
-        "sets": [{"location": "wiki", "damages": [], "repaired": []}],
+        "sets": [{"location": "wiki", "damages": []}],
     }
 
 
-def test_damage_is_listed_and_repaired(headway: Headway, here: Path) -> None:
-    before = {path: path.read_bytes() for path in (here / "wiki").rglob("*") if path.is_file()}
+def test_damage_is_listed(headway: Headway, here: Path) -> None:
     flip(here / "wiki" / "shards" / "00001.tokens")
     (here / "wiki" / "shards" / "00002.documents").unlink()
     said = headway("data", "verify", "wiki")
@@ -544,31 +491,13 @@ def test_damage_is_listed_and_repaired(headway: Headway, here: Path) -> None:
         "wiki/shards/00001.tokens is damaged: its content does not have the recorded digest",
         "wiki/shards/00002.documents is missing",
     ]
-    assert "error: wiki is damaged in 2 shards" in said.err
-    assert "from the sources: headway data verify wiki --repair\n" in said.err
+    assert said.err == (
+        "error: wiki is damaged\nhint: fetch an intact copy, or prepare the set again: rm -r wiki, "
+        "then the headway data prepare or headway run that made it\n"
+    )
     found = json.loads(headway("data", "verify", "wiki", "--json").out)
     assert found["is_intact"] is False
     assert {one["shard"] for one in found["sets"][0]["damages"]} == {"00001", "00002"}
-    said = headway("data", "verify", "wiki", "--repair")
-    assert said.exit_code == 0, said.err
-    assert "rebuilt shard 00001 from its sources\n" in said.err
-    assert "rebuilt shard 00002 from its sources\n" in said.err
-    assert said.out.startswith("intact: wiki, ")
-    after = {path: path.read_bytes() for path in (here / "wiki").rglob("*") if path.is_file()}
-    assert after == before
-
-
-def test_what_cannot_be_repaired(headway: Headway, here: Path) -> None:
-    flip(here / "wiki" / "shards" / "00001.tokens")
-    (here / "text.txt").write_text("something else")
-    said = headway("data", "verify", "wiki", "--repair")
-    assert said.exit_code == Exit.CHECK_FAILED
-    assert "00001.tokens is damaged" in said.out
-    assert "warning: the sources have changed:\n  text.txt: has changed" in said.err
-    assert "error: wiki is damaged in 1 shard\n" in said.err
-    assert [damage.shard for damage in verify_set(Store("wiki"))] == ["00001"], (
-        "and nothing was made worse"
-    )
 
 
 @pytest.mark.parametrize(
@@ -578,88 +507,29 @@ def test_what_cannot_be_repaired(headway: Headway, here: Path) -> None:
         ("manifest.json", b"{", "manifest.json is not valid JSON"),
     ],
 )
-def test_manifest_and_tokenizer_are_not_repaired(
+def test_a_damaged_manifest_or_tokenizer(
     headway: Headway, here: Path, file: str, content: bytes, words: str
 ) -> None:
-    flip(here / "wiki" / "shards" / "00001.tokens")
-    damaged = (here / "wiki" / "shards" / "00001.tokens").read_bytes()
     (here / "wiki" / file).write_bytes(content)
-    said = headway("data", "verify", "wiki", "--repair")
+    said = headway("data", "verify", "wiki")
     assert said.exit_code == Exit.CHECK_FAILED
     assert words in said.out
-    assert "its manifest or tokenizer cannot be rebuilt from the sources" in said.err
-    assert "hint: restore that file" in said.err
-    assert (here / "wiki" / "shards" / "00001.tokens").read_bytes() == damaged
+    assert "error: wiki is damaged\nhint: " in said.err
 
 
 def test_a_mixture_is_verified_set_by_set(headway: Headway, here: Path) -> None:
-    headway("data", "mix", "wiki", "code", "--weights", "1,1", "--into", "mix")
+    mix("mix", wiki={"weight": 1}, code={"weight": 1})
     assert headway("data", "verify", "mix").out.count("intact: ") == 2
     flip(here / "code" / "shards" / "00000.tokens")
     said = headway("data", "verify", "mix")
     assert said.exit_code == Exit.CHECK_FAILED
     assert "code/shards/00000.tokens is damaged" in said.out
-    assert headway("data", "verify", "mix", "--repair").exit_code == 0
+    assert f"error: {here}/code is damaged" in said.err
     (here / "code" / "shards" / "00000.tokens").write_bytes(b"")
     said = headway("data", "verify", "mix")
     assert said.exit_code == Exit.CHECK_FAILED
     assert "00000.tokens has 0 bytes" in said.err
     assert "hint: verify the mixture's sets one by one" in said.err
-
-
-# --- join
-
-
-def test_parts_in_one_folder_are_joined_in_place(headway: Headway, here: Path) -> None:
-    for number in range(3):
-        make(here, "parts", part=(number, 3), unit_bytes=4_000)
-    said = headway("data", "join", "parts")
-    assert (said.exit_code, said.out) == (0, "")
-    assert f"joined parts: {len(STORIES)} documents, " in said.err
-    assert "next: data: {train: parts}" in said.err
-    joined, whole = (TokenSet.open(Store(name)).manifest for name in ("parts", "wiki"))
-    assert joined.digest == whole.digest, "what one preparation makes"
-
-
-def test_parts_in_folders_of_their_own(headway: Headway, here: Path) -> None:
-    (here / "text.txt").write_text("\n\n".join(STORIES))
-    write_lines(here / "bad.jsonl", [{"text": STORIES[0]}, {"no": 1}, {"text": " "}])
-    parts = [f"part-{number}" for number in range(3)]
-    for number, part in enumerate(parts):
-        make(here, part, ["text.txt", "bad.jsonl"], part=(number, 3), unit_bytes=4_000)
-    said = headway("data", "join", *parts)
-    assert said.exit_code == 2
-    assert "hint: add --into DIR" in said.err
-    said = headway("data", "join", *parts, "--into", "set")
-    assert said.exit_code == 0
-    assert "left out 1 blank record\n" in said.err
-    assert "warning: left out what could not be read: 1 no column\n" in said.err
-    assert "bad.jsonl:2: no column" in said.err
-    assert headway("data", "verify", "set").exit_code == 0
-    said = headway("data", "join", *parts, "--into", "set")
-    assert said.exit_code == 2
-    assert "set already holds a prepared set" in said.err
-
-
-def test_parts_that_do_not_make_a_set(headway: Headway, here: Path) -> None:
-    for number in range(3):
-        make(here, f"part-{number}", part=(number, 3), unit_bytes=4_000)
-    make(here, "other", part=(0, 2), unit_bytes=6_000)
-
-    def refused(*parts: str, into: str = "set") -> str:
-        said = headway("data", "join", *parts, "--into", into)
-        assert said.exit_code in (Exit.BAD_INPUT, Exit.NOT_FOUND)
-        assert "hint: " in said.err
-        assert not (here / into / "manifest.json").exists()
-        return said.err
-
-    gap = refused("part-0", "part-2")
-    assert "1 of 3 units of the sources are not prepared:\n  00001: text.txt from byte" in gap
-    assert "shard 00001 is in part-1 and in ./part-1" in refused("part-0", "part-1", "./part-1")
-    assert "unit_bytes: 6000, was 4000" in refused("part-0", "other", "part-2")
-    assert "tokenizer is not a part of a set" in refused("part-0", "tokenizer")
-    parts = ("part-0", "part-1", "part-2")
-    assert "other holds a different preparation" in refused(*parts, into="other")
 
 
 # --- tokenizer
@@ -675,7 +545,7 @@ def test_the_hint_reads_the_text_in_the_same_way(headway: Headway, here: Path) -
     assert headway(*hinted).exit_code == 0
 
 
-def test_a_tokenizer_ahead_of_its_parts(headway: Headway, here: Path) -> None:
+def test_a_tokenizer_that_sets_share(headway: Headway, here: Path) -> None:
     said = headway("data", "tokenizer", "text.txt", "--vocab", "400", "--into", "my/own")
     assert (said.exit_code, said.out) == (0, "")
     assert "trained a tokenizer of 400 tokens, in my/own\n" in said.err
@@ -685,10 +555,6 @@ def test_a_tokenizer_ahead_of_its_parts(headway: Headway, here: Path) -> None:
     for file in ("tokenizer.json", "tokenizer_config.json"):
         same = (here / "wiki" / "tokenizer" / file).read_bytes()
         assert (here / "my" / "own" / file).read_bytes() == same, "as prepare trains it"
-    arguments = ("text.txt", "--tokenizer", "my/own", "--into", "set")
-    for part in ("1/2", "2/2"):
-        assert headway("data", "prepare", *arguments, "--part", part).exit_code == 0
-    assert headway("data", "join", "set").exit_code == 0
     said = headway("data", "tokenizer", "text.txt", "--vocab", "400", "--into", "my/own")
     assert said.exit_code == 2
     assert "my/own already holds a tokenizer" in said.err

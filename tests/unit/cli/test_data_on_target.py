@@ -262,7 +262,7 @@ def test_what_pods_refuse_is_said_here(headway: Headway, kube: FakeKube, claim: 
         (("claim:/text", "--on", "lab"), "a path inside the claim"),
         (("claim:text", "--on", "bucket"), "the storage of target bucket is no claim"),
         (("claim:nothing", "--on", "lab"), "nothing found at claim:nothing"),
-        (("claim:text", "--on", "lab", "--part", "1/2"), "cannot be combined"),
+        (("claim:text", "--on", "lab", "--processes", "2"), "cannot be combined"),
         (("text.txt", "--nodes", "3"), "--nodes needs --on"),
     ],
 )

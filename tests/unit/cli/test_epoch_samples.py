@@ -9,10 +9,15 @@ from typing import Any
 
 import pytest
 
-from headway.cli.epoch_samples import epoch_samples, samples_of_set
+from headway.cli.epoch_samples import epoch_samples, samples_of_set, uses_of_members
 from headway.cli.launch_plan import planned
 from headway.cli.run_sets import sets_of
-from headway.data.reading.mixture import MemberSpec, write_mixture
+from headway.data.reading.mixture import (
+    MemberSpec,
+    MixtureSet,
+    member_shares,
+    write_mixture,
+)
 from headway.data.reading.sample_set import open_set
 from headway.data.tiny_stories import stories
 from headway.spec.load import load_run
@@ -88,9 +93,36 @@ def test_a_mixture_has_as_many_samples_as_its_set(tmp_path: Path, how: dict[str,
     assert samples_of_set(str(tmp_path / "mixed"), 64) == samples
     write_run(tmp_path, {"mixture": {one.name: {"path": one.location, **how} for one in members}})
     assert epoch_samples(load_run(tmp_path)) == samples
+    with closing(MixtureSet.open(Store(tmp_path / "mixed"))) as opened:
+        shares = member_shares(opened, 64)
+    uses = uses_of_members(load_run(tmp_path, ["train_for=2 epochs"]))
+    assert [uses[one.name].share for one in shares] == pytest.approx(
+        [one.share for one in shares], rel=0.05
+    )
+    assert [uses[one.name].epochs for one in shares] == pytest.approx(
+        [2 * float(one.num_epochs or 0) for one in shares], rel=0.1
+    )
     (tmp_path / "two" / "manifest.json").unlink()
     assert epoch_samples(load_run(tmp_path)) is None
     assert samples_of_set(str(tmp_path / "mixed"), 64) is None
+
+
+def test_check_says_how_often_a_mixture_reads_each_set(folder: Path, headway: Headway) -> None:
+    a_set(folder / "one", 6401)
+    train = {
+        "one": {"path": "one", "weight": 3},
+        "away": {"path": "s3://bucket/away", "weight": 1},
+    }
+    write_run(folder, {"mixture": train})
+    said = headway("check", "--set", "train_for=50 steps")
+    assert said.exit_code == 0, said.err
+    # Three quarters of 400 samples, of which the set has 100.
+    assert "\nmixture           one 75.0%, read 3 times; away 25.0%\n" in said.out
+    found = json.loads(headway("check", "--json").out)
+    assert found["mixture"] == {
+        "one": {"share": 0.75, "epochs": None},
+        "away": {"share": 0.25, "epochs": None},
+    }, "3 epochs of a mixture with a set that is elsewhere"
 
 
 def test_sources_have_epochs_once_a_run_has_prepared_them(tmp_path: Path) -> None:

@@ -18,8 +18,6 @@ FOLDERS = {
     "export": ["export", "begun", "--into"],
     "prepare": ["data", "prepare", "text", "--train-vocab", "300", "--into"],
     "tokenizer": ["data", "tokenizer", "text", "--vocab", "300", "--into"],
-    "join": ["data", "join", "part-1", "part-2", "--into"],
-    "mix": ["data", "mix", "part-1", "part-2", "--epochs", "1,1", "--into"],
     "prove": ["prove", "--into"],
 }
 """Commands that write a folder, whose name comes last."""

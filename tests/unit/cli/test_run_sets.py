@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headway.cli.run_sets import Sets, job_of, sets_of, state_of
+from headway.cli.run_sets import Sets, job_of, sets_of
 from headway.data.prepare.recipe import read_recipe
 from headway.data.reading.mixture import read_mixture
 from headway.data.reading.sample_set import open_set
@@ -158,21 +158,13 @@ def test_edited_text_tokenizer_and_code_are_prepared_again(here: Path) -> None:
 
 
 def test_an_edit_of_the_loss_prepares_nothing(here: Path) -> None:
-    """Nor does a newer Headway, which names the set by what the transform is made of."""
     (here / "src").mkdir()
     (here / "src" / "told_for_sets.py").write_text("def told(row):\n    return row['text']\n")
     (here / "src" / "mine.py").write_text("def loss(model, batch): pass\n")
     train = {"sources": ["one.txt"], "tokenizer": TRAINED, "transform": "told_for_sets:told"}
-    first = Path(sets(here, train, code={"path": "src"}).train)
-    loaded = load_run(here / "run.yaml")
-    source = loaded.run.data.train
-    assert source is not None
-    before = state_of(job_of(source, loaded, None), by_transform=False)
+    first = sets(here, train, code={"path": "src"}).train
     (here / "src" / "mine.py").write_text("def loss(model, batch): return 1\n")
-    assert sets(here, train, code={"path": "src"}).train == str(first)
-    (here / "src" / "mine.py").write_text("def loss(model, batch): pass\n")
-    as_before = first.rename(first.with_name(f"train-{before}"))
-    assert sets(here, train, code={"path": "src"}).train == str(as_before)
+    assert sets(here, train, code={"path": "src"}).train == first
 
 
 def test_conversations_are_prepared_again_with_another_template(here: Path) -> None:
@@ -310,12 +302,12 @@ def test_a_member_that_was_prepared_again_is_mixed_again(here: Path) -> None:
 # --- whose tokenizer a validation set takes
 
 
-@pytest.mark.parametrize("written", [True, False], ids=["here", "by data mix"])
-def test_a_validation_set_takes_the_tokenizer_of_a_mixture(here: Path, written: bool) -> None:
+@pytest.mark.parametrize("is_path", [False, True], ids=["members", "path"])
+def test_a_validation_set_takes_the_tokenizer_of_a_mixture(here: Path, is_path: bool) -> None:
+    """Also of one that an earlier run has written, named by its folder."""
     train: Any = mixture(wiki={"path": "wiki", "weight": 1}, code={"path": "code", "weight": 1})
-    if not written:
-        Path(sets(here, train).train).rename(here / "mix")
-        train = "mix"
+    if is_path:
+        train = sets(here, train).train
     found = sets(here, train, {"v": {"sources": ["two.txt"]}})
     assert texts_of(Path(found.validation["v"])) == OTHERS
     made = read_manifest(Store(found.validation["v"]))

@@ -144,12 +144,9 @@ SURFACE = {
         "--strict",
         "--allow-unreadable",
         "--processes",
-        "--part",
         "--on",
         "--nodes",
     ],
-    "data join": ["PART", "--into", "--allow-unreadable"],
-    "data mix": ["[NAME=]DIR", "--into", "--weights", "--epochs", "--sequence-length"],
     "data tokenizer": [
         "SOURCES",
         "--vocab",
@@ -171,7 +168,7 @@ SURFACE = {
         "--seed",
         "--json",
     ],
-    "data verify": ["DIR", "--repair", "--json"],
+    "data verify": ["DIR", "--json"],
 }
 """People's scripts hold on to these: a change here is one for them, and goes into CHANGELOG."""
 

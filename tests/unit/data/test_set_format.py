@@ -51,7 +51,7 @@ def test_a_folder_without_a_manifest_is_not_a_set(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"version": 3}, "format version 3; this Headway reads versions 1 and 2"),
+        ({"version": 3}, "format version 3; this Headway reads version 2"),
         ({"colour": "red"}, "colour"),
         ({"num_tokens": 11}, "do not add up"),
         ({"num_documents": 3}, "do not add up"),

@@ -21,7 +21,7 @@ from headway.kube.storage_layout import (
 from headway.spec.load import load_run
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
-from headway.state.user_code import python_digest
+from headway.state.file_listing import listing_of
 from support.token_sets import write_set
 
 Render = Callable[..., list[dict[str, Any]]]
@@ -145,8 +145,8 @@ def test_all_is_by_content_where_pods_see_it(folder: Path, render: Render) -> No
     digest = model_digest(folder / "weights")
     assert spec.run.model.from_ == f"/headway/storage/models/{digest}"
     assert spec.run.code is not None
-    # Without other files, it is the digest that sets keep.
-    assert spec.code_digest == python_digest(folder / "src")
+    files = {path.name: path for path in (folder / "src").iterdir()}
+    assert spec.code_digest == listing_of(files).digest
     assert spec.run.code.path == f"/headway/fetched/code/{spec.code_digest}"
     assert str(folder) not in spec.model_dump_json()
 

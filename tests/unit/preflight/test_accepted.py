@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gzip
-import io
 import json
-import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,16 +47,6 @@ def lines(*records: object) -> str:
 TEXT = lines({"text": "Once upon a time."})
 
 
-def packed(*members: tuple[str, str]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as archive:
-        for name, content in members:
-            facts = tarfile.TarInfo(name)
-            facts.size = len(content)
-            archive.addfile(facts, io.BytesIO(content.encode()))
-    return buffer.getvalue()
-
-
 def token_array(shape: tuple[int, ...]) -> Callable[[], None]:
     return lambda: np.save("ids.npy", np.zeros(shape, dtype=np.uint16))
 
@@ -95,14 +83,6 @@ SOURCES: dict[str, tuple[Callable[[], object], str]] = {
         "sources: [d]",
     ),
     "a broken link": (broken_link, "sources: [d]"),
-    "an archive that begins with pictures": (
-        lambda: write("a.tar", packed(*[(f"{n}.jpg", "x") for n in range(20)], ("a.txt", "Once."))),
-        "sources: [a.tar]",
-    ),
-    "an archive that begins with other records": (
-        lambda: write("a.tar", packed(("meta.json", lines(*[{"id": 1}] * 30)), ("a.txt", "Once."))),
-        "sources: [a.tar]",
-    ),
     "text beside records with another column": (
         lambda: (write("a.txt", "Once."), write("b.jsonl", lines({"content": "Once."}))),
         "sources: [a.txt, b.jsonl], column: content",

@@ -8,7 +8,6 @@ import pytest
 
 from headway.errors import SpecError
 from headway.preflight.preflight import Preflight, preflight
-from headway.preflight.script import hidden_by_pipe, launcher_in_shell_script
 from headway.spec.load import load_run
 
 
@@ -110,8 +109,6 @@ def test_what_cannot_be_started_is_refused_with_what_to_write(
         ("python, -m, accelerate.commands.launch, train.py", "[python, train.py]"),
         ("/opt/bin/torchrun, --help", "name the script itself"),
         ("env, A=1, torchrun, train.py", "[env, A=1, python, train.py]"),
-        ("bash, -c, 'A=1 torchrun --nnodes 2 train.py --lr 1'", "[python, train.py, --lr, 1]"),
-        ("bash, -o, pipefail, -ec, 'torchrun train.py'", "[python, train.py]"),
     ],
 )
 def test_launchers_are_refused_naming_what_to_write_instead(launcher: str, instead: str) -> None:
@@ -119,56 +116,6 @@ def test_launchers_are_refused_naming_what_to_write_instead(launcher: str, inste
     assert "starts processes" in error.problem
     assert instead in (error.hint or "")
     assert "resources" in (error.hint or "")
-
-
-@pytest.mark.parametrize(
-    ("line", "launcher"),
-    [
-        ("torchrun --nproc_per_node 8 train.py", "torchrun"),
-        ("  OMP_NUM_THREADS=1 exec accelerate launch train.py", "accelerate launch"),
-        ("python -m torch.distributed.run train.py", "python -m torch.distributed.run"),
-        ("# torchrun train.py", None),
-        ("python train.py  # not torchrun", None),
-        ("echo 'it is not", None),
-    ],
-)
-def test_a_launcher_in_a_shell_script_is_seen(line: str, launcher: str | None) -> None:
-    Path("run.sh").write_text(f"#!/bin/sh\n{line}\n")
-    assert found("[bash, run.sh]").problems == [], "it may be only for elsewhere"
-    assert launcher_in_shell_script(load_run()) == launcher
-
-
-@pytest.mark.parametrize(
-    ("line", "is_hidden"),
-    [
-        ("python train.py | tee log", True),
-        ("cd x && A=1 python -u train.py 2>&1 | tee log", True),
-        ("./go.sh|tee log", True),
-        ("python train.py --pattern 'a|b'", False),
-        ("python train.py || exit 3", False),
-        ("set -o pipefail; python train.py | tee log", False),
-        ("N=$(python count.py | head -1) python train.py", False),
-        ("nvidia-smi | head -5; python train.py", False),
-        ("# python train.py | tee log", False),
-        ("echo 'it is not", False),
-    ],
-)
-def test_a_pipe_that_would_hide_a_crash_is_seen(line: str, is_hidden: bool) -> None:
-    """`tee` ends with 0, and the run would be finished."""
-    Path("run.sh").write_text(f"#!/bin/bash\n{line}\n")
-    quoted = line.replace("'", "''")
-    for command in ("[bash, run.sh]", f"[bash, -c, '{quoted}']", f"[sh, -uc, '{quoted}']"):
-        assert found(command).problems == []
-        assert hidden_by_pipe(load_run()) == (line if is_hidden else None)
-    for command in (f"[bash, -o, pipefail, -ec, '{quoted}']", "[bash, -o, pipefail, run.sh]"):
-        found(command)
-        assert hidden_by_pipe(load_run()) is None
-
-
-def test_a_pipe_over_several_lines_is_seen() -> None:
-    Path("run.sh").write_text("#!/bin/bash\npython train.py \\\n  --lr 1 \\\n | tee log\n")
-    found("[./run.sh]")
-    assert "| tee log" in (hidden_by_pipe(load_run()) or "")
 
 
 def test_a_mistake_of_syntax_is_found_here_where_the_python_is_known() -> None:

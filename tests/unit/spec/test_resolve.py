@@ -64,7 +64,7 @@ def test_nothing_is_auto_any_more(folder: Path) -> None:
             "run",
             "checkpoint_every",  # of the plan: it needs rates of interruptions
             "shard_nodes",  # only if a copy of the model is on several nodes
-            *("code_digest", "packages", "packages_for", "hub_commits"),
+            *("code_digest", "script_digest", "packages", "packages_for", "hub_commits"),
         }
     )
     assert "auto" not in found.values()

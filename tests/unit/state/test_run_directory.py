@@ -13,7 +13,6 @@ import pytest
 from headway.clock import SystemClock
 from headway.errors import BadInput, Exit, NotFound, StillRunning
 from headway.state.run_directory import Journal, RunDirectory, send_logs
-from headway.state.user_code import has_code, python_digest
 from support.fake_s3 import fake_s3
 from support.waiting import wait_for
 
@@ -218,40 +217,6 @@ def test_looking_writes_nothing(directory: RunDirectory) -> None:
     directory.metrics.last()
     directory.logs()
     assert sorted(directory.store.path().rglob("*")) == before
-
-
-# --- the user's own code
-
-
-@pytest.mark.parametrize("above", ["project", ".hidden/project"])
-def test_the_digest_for_prepared_sets_follows_python_files_only(tmp_path: Path, above: str) -> None:
-    folder = tmp_path / above
-    folder.mkdir(parents=True)
-    (folder / "mine.py").write_text("x = 1")
-    digest = python_digest(folder)
-    noise = (".git/x.py", "__pycache__/mine.py", "weights.bin", "data.json", "runs/a/resolved.yaml")
-    for name in noise:
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text("noise")
-    assert python_digest(folder) == digest
-    (folder / "mine.py").write_text("x = 2")
-    assert python_digest(folder) != digest
-    (folder / "mine.py").write_text("x = 1")
-    assert python_digest(folder) == digest
-    (folder / "mine.py").rename(folder / "yours.py")
-    assert python_digest(folder) != digest
-
-
-def test_digests_of_code_are_frozen_and_both_versions_are_read(tmp_path: Path) -> None:
-    (tmp_path / "mine.py").write_text("x = 1\n")
-    first = "607c78bf1838762f8ba0d0df6eb1ef76"
-    second = "2-2ab004b6f7332f1f900ef82c471070bdec1dfb44c4878cfef2b6369d20769fc6"
-    assert python_digest(tmp_path) == second
-    assert has_code(tmp_path, first)
-    assert has_code(tmp_path, second)
-    (tmp_path / "mine.py").write_text("x = 2\n")
-    assert not has_code(tmp_path, first)
-    assert not has_code(tmp_path, second)
 
 
 def test_what_a_launcher_notes_reaches_an_object_store_while_the_run_is_running(

@@ -286,14 +286,6 @@ def test_survivors_that_save_and_stop_do_not_make_a_failure_undone(
     assert read_status(directory, NOW).state == "stopped"
 
 
-def test_a_hint_is_no_cause_in_records_of_earlier_versions(
-    directory: RunDirectory, clock: Stopped
-) -> None:
-    words = "the loss is not finite for 10 steps\nhint: headway fork it@100 NEW"
-    Journal(directory.launcher, clock).note("failed", rank=0, words=words)
-    assert read_status(directory, NOW).failure == "the loss is not finite for 10 steps"
-
-
 def test_a_failure_is_told_as_the_terminal_told_it(directory: RunDirectory, clock: Stopped) -> None:
     happened(directory, clock, "launched", "started", "failed")
     directory.metrics.append(step(7))

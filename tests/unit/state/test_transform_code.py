@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.state.transform_code import has_transform, transform_digest, transform_files
-from headway.state.user_code import python_digest, python_digest_1
+from headway.state.transform_code import transform_digest, transform_files
 
 FILES = {
     "texts.py": "import json\nfrom cleaning import clean\nfrom parts import lines\n",
@@ -51,9 +50,9 @@ def test_an_edit_of_the_loss_changes_nothing(folder: Path) -> None:
     before = transform_digest(folder, "texts:to_text")
     (folder / "mine.py").write_text("def loss(): pass\n")
     (folder / "parts" / "unused.py").write_text("x = 1\n")
-    assert has_transform(folder, "texts:to_text", before)
+    assert transform_digest(folder, "texts:to_text") == before
     (folder / "parts" / "width.py").write_text("limit = 90\n")
-    assert not has_transform(folder, "texts:to_text", before)
+    assert transform_digest(folder, "texts:to_text") != before
 
 
 @pytest.mark.parametrize(
@@ -65,9 +64,23 @@ def test_where_it_cannot_be_known_all_of_the_folder_counts(folder: Path, content
     assert names(folder, "texts:to_text") == sorted(FILES)
 
 
-def test_digests_of_earlier_versions_are_of_all_files(folder: Path) -> None:
-    for digest in (python_digest(folder), python_digest_1(folder)):
-        assert has_transform(folder, "texts:to_text", digest)
-    before = python_digest(folder)
-    (folder / "mine.py").write_text("def loss(): pass\n")
-    assert not has_transform(folder, "texts:to_text", before)
+@pytest.mark.parametrize("above", ["project", ".hidden/project"])
+def test_all_of_the_folder_are_its_python_files(tmp_path: Path, above: str) -> None:
+    folder = tmp_path / above
+    folder.mkdir(parents=True)
+    (folder / "mine.py").write_text("exec(TEXT)")
+    before = transform_digest(folder, "mine:to_text")
+    noise = (".git/x.py", "__pycache__/mine.py", "weights.bin", "data.json", "runs/a/resolved.yaml")
+    for name in noise:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("noise")
+    assert transform_digest(folder, "mine:to_text") == before
+    (folder / "other.py").write_text("")
+    assert transform_digest(folder, "mine:to_text") != before
+
+
+def test_the_digest_is_frozen(tmp_path: Path) -> None:
+    """Recipes of prepared sets have it."""
+    (tmp_path / "mine.py").write_text("x = 1\n")
+    digest = "3-2ab004b6f7332f1f900ef82c471070bdec1dfb44c4878cfef2b6369d20769fc6"
+    assert transform_digest(tmp_path, "mine:to_text") == digest

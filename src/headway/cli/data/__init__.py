@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headway.cli.command_group import ExampleCommand, plain_app
-from headway.cli.data.join import join
-from headway.cli.data.mix import mix
 from headway.cli.data.prepare import prepare
 from headway.cli.data.sample import sample
 from headway.cli.data.show import show
@@ -19,21 +17,13 @@ EXAMPLES: dict[Callable[..., None], tuple[str, str]] = {
         "headway data prepare text.jsonl --into set --tokenizer gpt2",
         "headway data prepare 's3://bucket/text/*.jsonl' --on lab --into c4 --tokenizer gpt2",
     ),
-    join: (
-        "headway data join part-1 part-2 --into set",
-        "headway data join s3://bucket/part-1 s3://bucket/part-2 --into s3://bucket/set",
-    ),
-    mix: (
-        "headway data mix web books --into mixed --weights 0.7,0.3",
-        "headway data mix web books --into mixed --epochs 1,2",
-    ),
     tokenizer: (
         "headway data tokenizer text.jsonl --vocab 8192 --into tokenizer",
         "headway data tokenizer text.jsonl --vocab 30000 --masked --into tokenizer",
     ),
     show: ("headway data show set", "headway data show set --sequence-length 512"),
     sample: ("headway data sample set", "headway data sample set -n 3 --documents"),
-    verify: ("headway data verify set", "headway data verify set --repair"),
+    verify: ("headway data verify set", "headway data verify s3://bucket/set --json"),
 }
 for command, examples in EXAMPLES.items():
     app.command(cls=ExampleCommand, epilog="\n".join(examples))(command)

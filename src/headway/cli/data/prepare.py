@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from headway.cli.options import AllowUnreadableOption
-from headway.cli.output import hint, say
+from headway.cli.output import say
 from headway.cli.output_path import writes_folder
 
 if TYPE_CHECKING:
     from headway.data.prepare.job import PrepareJob
-    from headway.data.prepare.recipe import UnmaskColumns
+    from headway.spec.data_config import UnmaskConfig
 
 
 def prepare(
@@ -112,12 +112,6 @@ def prepare(
         int | None,
         typer.Option(help="Number of processes that tokenise. Default: one per core.", min=1),
     ] = None,
-    part: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N", help="Prepare part I of N only, from 1; headway data join joins them."
-        ),
-    ] = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -152,8 +146,6 @@ def prepare(
         raise BadInput("give exactly one of --tokenizer and --train-vocab", "--tokenizer gpt2")
     if chat_template is not None and tokenizer is None:
         raise BadInput("--chat-template needs --tokenizer", "--tokenizer gpt2")
-    if hold_out is not None and part is not None:
-        raise BadInput("--hold-out and --part cannot be combined")
     try:
         share = None if hold_out is None else parse_share(hold_out)
     except ValueError as error:
@@ -189,7 +181,6 @@ def prepare(
         strict=strict,
         allow_unreadable=allow_unreadable,
         processes=processes,
-        part=None if part is None else _part(part),
     )
     if on is not None:
         _prepare_on(job, on, nodes)
@@ -198,9 +189,6 @@ def prepare(
         raise BadInput("--nodes needs --on: here, --processes says how many processes tokenise")
     with writes_folder(into, "--into"):
         prepare_with_progress(job, Path(into).name)
-    if part is not None:
-        hint(f"once all parts are prepared: headway data join {into}")
-        return
     held_out = ""
     if share is not None:
         other = f"{into}-held-out"
@@ -227,9 +215,9 @@ def _at_commits(sources: Sequence[str], into: str) -> list[str]:
     return [fixed_source(one, names) for one in sources]
 
 
-def _unmask(text: str) -> UnmaskColumns:
-    from headway.data.prepare.recipe import UnmaskColumns
+def _unmask(text: str) -> UnmaskConfig:
     from headway.errors import BadInput
+    from headway.spec.data_config import UnmaskConfig
 
     positions, _, ids = text.partition(",")
     if not positions or not ids:
@@ -237,7 +225,7 @@ def _unmask(text: str) -> UnmaskColumns:
             f"--unmask {text}: not of the form POSITIONS,IDS",
             "--unmask masked_lm_positions,masked_lm_ids",
         )
-    return UnmaskColumns(positions=positions, ids=ids)
+    return UnmaskConfig(positions=positions, ids=ids)
 
 
 def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:
@@ -249,9 +237,9 @@ def _prepare_on(job: PrepareJob, on: str, nodes: int | None) -> None:
     from headway.spec.data_config import CLAIM
     from headway.spec.load import load_target
 
-    if job.part is not None or job.processes is not None:
+    if job.processes is not None:
         raise BadInput(
-            "--on cannot be combined with --part or --processes",
+            "--on cannot be combined with --processes",
             "--nodes says how many pods there are, and prepare.resources of the target their cpu",
         )
     found = load_target(on, job.beside)
@@ -289,13 +277,3 @@ def _window(text: str) -> int:
     except ValidationError as error:
         words = error.errors()[0]["msg"].removeprefix("Value error, ")
         raise BadInput(f"--stream-window: {words}") from None
-
-
-def _part(text: str) -> tuple[int, int]:
-    """`3/7` is the part with number 2 of 7, counted from 0."""
-    from headway.errors import BadInput
-
-    number, _, total = text.partition("/")
-    if not (number.isdigit() and total.isdigit() and 1 <= int(number) <= int(total)):
-        raise BadInput(f"--part {text}: not of the form I/N", "--part 3/7, from 1/7 to 7/7")
-    return int(number) - 1, int(total)

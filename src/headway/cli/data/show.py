@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from headway.cli.options import JsonOption, SequenceLengthOption
-from headway.cli.output import print_json, short_bytes, short_count, warn
+from headway.cli.output import print_json, print_table, short_bytes, short_count, warn
 
 if TYPE_CHECKING:
     from headway.data.prepare.recipe import Recipe
-    from headway.data.reading.inspect import LeftOut, PreparationStatus, SetFacts
+    from headway.data.reading.inspect import PreparationStatus
+    from headway.data.reading.mixture import MemberShare
+    from headway.data.set_format import SetManifest
     from headway.state.store import Store
 
 SHOWN_SOURCES = 3
 WIDTH = 79
 KEY = 12
+MEMBERS = ("MEMBER", "WANTED", "SHARE", "SAMPLES", "IN AN EPOCH", "EPOCHS", "SET")
+"""Columns of the table of a mixture. `EPOCHS`: how often one of its epochs reads the member."""
+OF_MANIFEST = {
+    *("layout", "window_tokens", "num_tokens", "num_documents", "vocab_size", "token_dtype"),
+    *("block_tokens", "window_blocks", "in_sequence", "tokenizer_digest", "created_by"),
+}
+"""Fields of a manifest that are shown as JSON under their own names."""
 
 
 def show(
@@ -63,21 +74,19 @@ def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
     from headway.clock import SystemClock
     from headway.data.prepare.damage import damage_to
     from headway.data.prepare.manifest import PROBLEMS, read_problems
-    from headway.data.reading.inspect import default_length, set_facts
+    from headway.data.reading.inspect import default_length
     from headway.data.reading.token_set import TokenSet
     from headway.data.retry import OPEN_SECONDS, with_retries
     from headway.data.set_format import MANIFEST, read_manifest
 
     clock = SystemClock()
     manifest = with_retries(store, MANIFEST, lambda: read_manifest(store), clock, OPEN_SECONDS)
-    tokens = TokenSet(store, manifest)
-    try:
-        facts = set_facts(tokens, sequence_length or default_length(manifest.window_tokens))
-    finally:
-        tokens.close()
+    length = sequence_length or default_length(manifest.window_tokens)
+    with closing(TokenSet(store, manifest)) as tokens:
+        samples = _Samples(length, tokens.num_samples(length), tokens.tail_tokens(length))
     recipe = _own_recipe(store, manifest.recipe_digest)
     listed = damage = None
-    if facts.left_out is not None and facts.left_out.problems:
+    if manifest.statistics.problems:
         listed = store.location(PROBLEMS)
         damage = None if recipe is None else damage_to(recipe, read_problems(store))
     if json_:
@@ -85,55 +94,89 @@ def _show_set(store: Store, sequence_length: int | None, json_: bool) -> None:
             {
                 "kind": "set",
                 "location": store.root,
-                **asdict(facts),
+                **_facts_json(manifest, samples),
                 "problems_file": listed,
                 "damage": None if damage is None else asdict(damage),
                 **_recipe_json(recipe),
             }
         )
         return
-    _print_lines([("set", store.root), *_facts(facts)])
+    _print_lines([("set", store.root), *_facts(manifest, samples)])
     if recipe is not None:
         _print_lines(_sources(recipe))
-    if facts.left_out is None:
-        _print_lines([("made by", f"{facts.created_by}, which kept no statistics")])
-        return
-    _print_lines(_left_out(facts.left_out, listed))
+    _print_lines(_left_out(manifest, listed))
     _print_lines([("damage", str(damage))] if damage is not None else [])
-    _print_histogram(facts)
+    _print_histogram(manifest.statistics.lengths)
 
 
-def _facts(facts: SetFacts) -> Iterator[tuple[str, str]]:
-    if facts.layout == "stream":
+@dataclass(frozen=True)
+class _Samples:
+    """Samples of one length in an epoch of a set."""
+
+    length: int
+    number: int
+    tail_tokens: int
+    """Number of tokens in no sample."""
+
+    def __str__(self) -> str:
+        if not self.number:
+            return f"none: too few tokens for one of {self.length}"
+        tail = f", {_counted(self.tail_tokens, 'token')} left over" if self.tail_tokens else ""
+        return f"{short_count(self.number)} an epoch, of {self.length} tokens{tail}"
+
+
+def _facts(manifest: SetManifest, samples: _Samples) -> Iterator[tuple[str, str]]:
+    from headway.data.reading.inspect import set_bytes
+
+    num_tokens, documents = manifest.num_tokens, manifest.num_documents
+    if manifest.layout == "stream":
         yield "layout", "stream: documents in a row, cut into samples by training"
     else:
-        yield "layout", f"windows of {facts.window_tokens} tokens, for masked models"
-    documents = facts.num_documents
-    each = f", {facts.num_tokens / documents:.4g} a document" if documents else ""
-    yield "tokens", f"{short_count(facts.num_tokens)} in {_counted(documents, 'document')}{each}"
-    if facts.num_text_bytes:
-        ratio = facts.num_text_bytes / facts.num_tokens
-        yield "text", f"{short_bytes(facts.num_text_bytes)}, {ratio:.2f} bytes a token"
+        yield "layout", f"windows of {manifest.window_tokens} tokens, for masked models"
+    each = f", {num_tokens / documents:.4g} a document" if documents else ""
+    yield "tokens", f"{short_count(num_tokens)} in {_counted(documents, 'document')}{each}"
+    if manifest.num_bytes:
+        ratio = manifest.num_bytes / num_tokens
+        yield "text", f"{short_bytes(manifest.num_bytes)}, {ratio:.2f} bytes a token"
     else:
         yield "text", "none: it was made from token ids"
-    yield "vocabulary", f"{facts.vocab_size} tokens, {facts.token_dtype}"
-    if facts.num_unknown_tokens is not None:
-        yield "unknown", _share(facts.num_unknown_tokens, facts.num_tokens, "of the tokens")
-    if facts.num_masked_tokens is not None:
-        words = "of the tokens do not count for it"
-        yield "loss", _share(facts.num_masked_tokens, facts.num_tokens, words, "all tokens count")
-    yield "files", f"{_counted(facts.num_shards, 'shard')}, {short_bytes(facts.num_bytes)}"
-    blocks = f"blocks of {short_count(facts.block_tokens)} tokens"
-    sequence = "; in the order of the sources" if facts.in_sequence else ""
-    yield "order", f"{blocks}, {facts.window_blocks} of them mixed at a time{sequence}"
-    yield "samples", _samples(facts)
+    yield "vocabulary", f"{manifest.vocab_size} tokens, {manifest.token_dtype}"
+    yield "unknown", _share(manifest.statistics.num_unknown, num_tokens, "of the tokens")
+    words = "of the tokens do not count for it"
+    yield "loss", _share(manifest.statistics.num_masked, num_tokens, words, "all tokens count")
+    size = short_bytes(set_bytes(manifest))
+    yield "files", f"{_counted(len(manifest.shards), 'shard')}, {size}"
+    blocks = f"blocks of {short_count(manifest.block_tokens)} tokens"
+    sequence = "; in the order of the sources" if manifest.in_sequence else ""
+    yield "order", f"{blocks}, {manifest.window_blocks} of them mixed at a time{sequence}"
+    yield "samples", str(samples)
 
 
-def _samples(facts: SetFacts) -> str:
-    if not facts.num_samples:
-        return f"none: too few tokens for one of {facts.sequence_length}"
-    tail = f", {_counted(facts.tail_tokens, 'token')} left over" if facts.tail_tokens else ""
-    return f"{short_count(facts.num_samples)} an epoch, of {facts.sequence_length} tokens{tail}"
+def _facts_json(manifest: SetManifest, samples: _Samples) -> dict[str, Any]:
+    from headway.data.reading.inspect import set_bytes
+
+    statistics = manifest.statistics
+    return {
+        **manifest.model_dump(include=OF_MANIFEST),
+        "num_text_bytes": manifest.num_bytes,
+        "num_unknown_tokens": statistics.num_unknown,
+        "num_masked_tokens": statistics.num_masked,
+        "num_shards": len(manifest.shards),
+        "num_bytes": set_bytes(manifest),
+        "sequence_length": samples.length,
+        "num_samples": samples.number,
+        "tail_tokens": samples.tail_tokens,
+        "left_out": {
+            "blank": statistics.num_blank,
+            "duplicates": statistics.num_duplicates,
+            "dropped": statistics.num_dropped,
+            "held_out": statistics.num_held_out,
+            "tokens": manifest.num_tokens_left_out,
+            "problems": statistics.problems,
+        },
+        "lengths": statistics.lengths,
+        "digest": manifest.digest,
+    }
 
 
 def _sources(recipe: Recipe) -> Iterator[tuple[str, str]]:
@@ -147,39 +190,38 @@ def _sources(recipe: Recipe) -> Iterator[tuple[str, str]]:
         yield "", f"and {more} more" + (f"; {short_bytes(total)} in all" if total else "")
 
 
-def _left_out(left_out: LeftOut, listed: str | None) -> Iterator[tuple[str, str]]:
+def _left_out(manifest: SetManifest, listed: str | None) -> Iterator[tuple[str, str]]:
+    statistics = manifest.statistics
     lines = [
         f"{_counted(count, one)}{rest}"
         for count, one, rest in (
-            (left_out.blank, "record", " of white space only"),
-            (left_out.duplicates, "duplicate", ""),
-            (left_out.dropped, "record", " by the transform"),
-            (left_out.held_out, "document", " on the other side of the held-out split"),
-            (left_out.tokens, "token", " short of a window, at the ends of shards"),
+            (statistics.num_blank, "record", " of white space only"),
+            (statistics.num_duplicates, "duplicate", ""),
+            (statistics.num_dropped, "record", " by the transform"),
+            (statistics.num_held_out, "document", " on the other side of the held-out split"),
+            (manifest.num_tokens_left_out, "token", " short of a window, at the ends of shards"),
         )
         if count
     ]
-    num_problems = sum(left_out.problems.values())
-    if num_problems:
-        lines.append(f"{_counted(num_problems, 'record')} that could not be read:")
-        lines += [f"  {count} {kind}" for kind, count in left_out.problems.items()]
+    if statistics.num_problems:
+        lines.append(f"{_counted(statistics.num_problems, 'record')} that could not be read:")
+        lines += [f"  {count} {kind}" for kind, count in statistics.problems.items()]
         lines.append(f"  listed in {listed}")
     for number, line in enumerate(lines or ["nothing"]):
         yield "left out" if number == 0 else "", line
 
 
-def _print_histogram(facts: SetFacts) -> None:
+def _print_histogram(lengths: Sequence[int]) -> None:
     from headway.data.reading.inspect import histogram_bars
 
-    assert facts.lengths is not None
-    total = sum(facts.lengths)
+    total = sum(lengths)
     if not total:
         return
-    columns = len(_range(2 ** (len(facts.lengths) - 1)))
+    columns = len(_range(2 ** (len(lengths) - 1)))
     begin = "  {:>{}}  {:6.1%}  {:>5}  "
     width = WIDTH - len(begin.format("", columns, 0, ""))
     print("\nlengths of the documents, in tokens: share, number")
-    for bar in histogram_bars(facts.lengths, width):
+    for bar in histogram_bars(lengths, width):
         count = short_count(bar.count)
         print(
             (begin.format(_range(bar.low), columns, bar.count / total, count) + bar.drawn).rstrip()
@@ -191,7 +233,6 @@ def _range(low: int) -> str:
 
 
 def _show_mixture(store: Store, sequence_length: int | None, json_: bool) -> None:
-    from headway.cli.data.mix import print_shares
     from headway.data.reading.inspect import default_length
     from headway.data.reading.mixture import MixtureSet, member_shares
 
@@ -231,7 +272,32 @@ def _show_mixture(store: Store, sequence_length: int | None, json_: bool) -> Non
         ]
     )
     print()
-    print_shares(found, locations)
+    _print_shares(found, locations)
+
+
+def _print_shares(found: Sequence[MemberShare], locations: Sequence[str]) -> None:
+    rows = [
+        (
+            member.name,
+            f"{member.wanted:.2%}",
+            f"{member.share:.2%}",
+            short_count(member.num_samples),
+            short_count(member.num_positions),
+            "-" if member.num_epochs is None else f"{member.num_epochs:.3g}",
+            _near(location),
+        )
+        for member, location in zip(found, locations, strict=True)
+    ]
+    print_table(MEMBERS, rows)
+    for member in found:
+        if member.num_epochs is None:
+            warn(f"{member.name} has too few tokens for one sample")
+
+
+def _near(location: str) -> str:
+    """The location as a user would type it here."""
+    here = os.getcwd() + os.sep
+    return location.removeprefix(here) if "://" not in location else location
 
 
 def _show_preparation(directory: str, begun: PreparationStatus, json_: bool) -> None:
@@ -269,11 +335,7 @@ def _show_preparation(directory: str, begun: PreparationStatus, json_: bool) -> 
     if begun.num_problems:
         lines.append(("left out", f"{_counted(begun.num_problems, 'record')} could not be read"))
     _print_lines([*lines, *_sources(begun.recipe)])
-    if begun.num_finished == begun.num_units:
-        _print_lines([("next", f"headway data join {directory}")])
-    else:
-        words = "run the same headway data prepare command to resume;"
-        _print_lines([("next", words), ("", f"with --part, then headway data join {directory}")])
+    _print_lines([("next", "run the same headway data prepare command to resume")])
 
 
 def _own_recipe(store: Store, digest: str | None) -> Recipe | None:

@@ -39,7 +39,7 @@ def tokenizer(
         bool, typer.Option("--anonymous", help="Read public buckets without credentials.")
     ] = False,
 ) -> None:
-    """Train a tokenizer on text, to be shared by several sets or by the parts of one."""
+    """Train a tokenizer on text, to be shared by several sets."""
     from headway.cli.progress import MovingLine
     from headway.clock import SystemClock
     from headway.errors import BadInput, needs_train

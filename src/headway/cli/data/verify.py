@@ -1,17 +1,19 @@
-"""headway data verify: are the files of a set intact? Repairs those that are not."""
+"""headway data verify: are the files of a set intact?"""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from threading import Event, Thread
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from headway.cli.options import JsonOption
-from headway.cli.output import print_json, say, short_count, short_time, warn
-from headway.errors import BadInput, CheckFailed, HeadwayError, needs_train
+from headway.cli.output import print_json, short_count, short_time
+from headway.errors import BadInput, CheckFailed, needs_train
 from headway.state.store import Store
 
 if TYPE_CHECKING:
@@ -25,9 +27,6 @@ def verify(
     directory: Annotated[
         str, typer.Argument(metavar="DIR", help="A prepared set, or a mixture of them.")
     ],
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild damaged shards from their sources.")
-    ] = False,
     json_: JsonOption = False,
 ) -> None:
     """Read every file of a set and compare it with its digest. Exit code 4 if any is damaged."""
@@ -38,103 +37,51 @@ def verify(
     directory = directory.rstrip("/") or directory
     store = Store(directory)
     stores = _members(store) if is_mixture(store) else [store]
-    found = [_Checked(one) for one in stores]
-    for checked in found:
-        checked.look()
-        if repair:
-            checked.repair()
+    found = [_verified(one) for one in stores]
+    damaged = [one for one in found if one.damages]
     if json_:
-        sets = [checked.as_json() for checked in found]
-        is_intact = not any(checked.damages for checked in found)
-        print_json({"location": directory, "is_intact": is_intact, "sets": sets})
+        sets = [one.as_json() for one in found]
+        print_json({"location": directory, "is_intact": not damaged, "sets": sets})
     else:
-        for checked in found:
-            for damage in checked.damages:
-                print(damage.message)
-    damaged = [checked for checked in found if checked.damages]
+        for damage in (damage for one in damaged for damage in one.damages):
+            print(damage.message)
     if damaged:
         raise damaged[0].error()
     if not json_:
-        for checked in found:
-            print(f"intact: {checked.location}, {checked.size}")
+        for one in found:
+            print(f"intact: {one.location}, {one.size}")
 
 
-class _Checked:
-    """One set, and its damages."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.location = store.root
-        self.damages: list[Damage] = []
-        self.repaired: list[str] = []
-        self.repair_failed = False
-        self.size = ""
-
-    def look(self) -> None:
-        from headway.data.reading.verify import Damage
-        from headway.data.reading.verify import verify_set as find_damage
-
-        try:
-            manifest = _manifest(self.store)
-        except CheckFailed as error:
-            self.damages = [Damage(None, error.message)]
-            return
-        self.size = _size(manifest)
-        with _ticking(f"verifying {self.location}: reading {self.size}"):
-            self.damages = find_damage(self.store)
-
-    @property
-    def shards(self) -> list[str]:
-        """Damaged shards, each once."""
-        return list(dict.fromkeys(one.shard for one in self.damages if one.shard is not None))
-
-    @property
-    def is_beyond_repair(self) -> bool:
-        """Shards are rebuilt with the tokenizer and compared with the manifest: if one of these is
-        damaged, a repair would overwrite intact shards."""
-        return any(one.shard is None for one in self.damages)
-
-    def repair(self) -> None:
-        from headway.data.prepare.repair import repair_shards
-
-        if not self.damages or self.is_beyond_repair:
-            return
-        for one in self.damages:
-            say(one.message)
-        try:
-            repair_shards(self.store, self.shards, self._tell)
-        except HeadwayError as error:
-            self.repair_failed = True
-            warn(str(error))
-        self.look()
-
-    def _tell(self, shard: str) -> None:
-        say(f"rebuilt shard {shard} from its sources")
-        self.repaired.append(shard)
+@dataclass(frozen=True)
+class _VerifiedSet:
+    location: str
+    size: str
+    damages: list[Damage]
 
     def as_json(self) -> dict[str, object]:
-        return {
-            "location": self.location,
-            "damages": [{"shard": one.shard, "message": one.message} for one in self.damages],
-            "repaired": self.repaired,
-        }
+        damages = [{"shard": one.shard, "message": one.message} for one in self.damages]
+        return {"location": self.location, "damages": damages}
 
     def error(self) -> CheckFailed:
-        where = f"{self.location} is damaged"
-        if self.is_beyond_repair:
-            return CheckFailed(
-                f"{where}, and its manifest or tokenizer cannot be rebuilt from the sources",
-                "restore that file from a copy of the set, or prepare the set again elsewhere",
-            )
-        shards = self.shards
-        words = f"{where} in {len(shards)} shard{'s' if len(shards) > 1 else ''}"
-        if self.repair_failed:
-            return CheckFailed(words, "the warning says why; or fetch an intact copy")
+        is_here = "://" not in self.location
+        deletion = f"rm -r {shlex.quote(self.location)}" if is_here else "delete it"
         return CheckFailed(
-            words,
-            "fetch an intact copy, or rebuild them from the sources: "
-            f"headway data verify {self.location} --repair",
+            f"{self.location} is damaged",
+            f"fetch an intact copy, or prepare the set again: {deletion}, then the headway data "
+            "prepare or headway run that made it",
         )
+
+
+def _verified(store: Store) -> _VerifiedSet:
+    from headway.data.reading.verify import Damage, verify_set
+
+    try:
+        manifest = _manifest(store)
+    except CheckFailed as error:
+        return _VerifiedSet(store.root, "", [Damage(None, error.message)])
+    size = _size(manifest)
+    with _ticking(f"verifying {store.root}: reading {size}"):
+        return _VerifiedSet(store.root, size, verify_set(store))
 
 
 def _manifest(store: Store) -> SetManifest:

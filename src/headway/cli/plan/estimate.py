@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from headway.cli.epoch_samples import what_is_missing
 from headway.cli.model_shape import UnknownShape, read_workload
-from headway.cli.output import short_count
 from headway.cli.plan.cost_section import hourly_words, planned_cost
 from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
@@ -321,10 +320,3 @@ def _notes(workload: Workload, fleet: Fleet, layout: Layout) -> list[str]:
             f"others fewer, {shown(waste, 'share')} of the devices' time is idle"
         ]
     return []
-
-
-def tokens_words(workload: Workload) -> str:
-    """The length of the run, in a few words."""
-    if workload.steps is None:
-        return "as long as the data says"
-    return f"{short_count(workload.steps * workload.tokens_per_step)} tokens"

@@ -97,8 +97,7 @@ class OpenedSource:
     stream: BinaryIO
     """Decompressed bytes, at any position."""
     can_seek: bool
-    """Whether `stream` can seek: plain files and objects can, compressed ones and archive members
-    cannot."""
+    """Whether `stream` can seek: plain files and objects can, compressed ones cannot."""
     begin: int = 0
     end: int | None = None
     """End of the byte range that the piece covers; None is the end of the file."""

@@ -110,9 +110,8 @@ class _Zstandard(Decompressed):
 
     def __init__(self, compressed: BinaryIO) -> None:
         self._compressed = compressed
-        if compressed.seekable():
-            self.promised = _frame_bytes(compressed.read(_FRAME_HEADER_BYTES))
-            compressed.seek(0)
+        self.promised = _frame_bytes(compressed.read(_FRAME_HEADER_BYTES))
+        compressed.seek(0)
         self._stream = self._again = _arrow_stream(compressed)
         self._failure: OSError | None = None
 
@@ -130,8 +129,6 @@ class _Zstandard(Decompressed):
         return data
 
     def _before_failure(self) -> bytes:
-        if not self._compressed.seekable():
-            return b""
         self._compressed.seek(0)
         # Keep a reference: an Arrow stream closes its source when it is garbage-collected.
         stream = self._again = _arrow_stream(self._compressed)

@@ -10,7 +10,6 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import BinaryIO
 
-from headway.data.formats.archives import tar_chunks
 from headway.data.formats.chunks import (
     DAMAGED,
     Chunk,
@@ -57,20 +56,23 @@ READERS: dict[str, Reader] = {
     ".h5": _with_extra("arrays", "h5_chunks"),
     ".hdf5": _with_extra("arrays", "h5_chunks"),
 }
-ARCHIVES = {".tar": "", ".tgz": ".gz", ".txz": ".xz", ".tzst": ".zst"}
-"""Suffixes of archives, and the compression that each implies."""
+ARCHIVES = (".tar", ".tgz", ".txz", ".tzst")
+"""Suffixes of archives, which are not read."""
 NEED_SEEK = (".parquet", ".arrow", ".h5", ".hdf5")
 SPLITTABLE = (".txt", ".jsonl", ".ndjson")
 """Suffixes of formats whose uncompressed files can be read in parts, in parallel."""
 _DAMAGED = (*DAMAGED, TokenError)
 """NumPy parses array headers with Python's tokenizer, which raises its own errors."""
 
-SUPPORTED = ", ".join([*READERS, ".tar"]) + ", each also as .gz, .zst or .xz"
+SUPPORTED = ", ".join(READERS) + ", each also as .gz, .zst or .xz"
 
 
 def is_readable(name: str) -> bool:
-    suffix, _ = split_suffix(name)
-    return suffix in READERS or suffix in ARCHIVES
+    return split_suffix(name)[0] in READERS
+
+
+def is_archive(name: str) -> bool:
+    return split_suffix(name)[0] in ARCHIVES
 
 
 def is_splittable(name: str) -> bool:
@@ -91,11 +93,10 @@ def file_chunks(
     """The chunks of a file or of a byte range of it; reports the offset reached to `position`."""
     with open_raw(name, beside, anonymous) as raw:
         suffix, compression = split_suffix(name)
-        packed = compression or ARCHIVES.get(suffix, "")
         is_empty = True
-        stream = decompressed(raw, packed) if packed else raw
+        stream = decompressed(raw, compression) if compression else raw
         try:
-            opened = OpenedSource(name, stream, not packed, begin, end, columns)
+            opened = OpenedSource(name, stream, not compression, begin, end, columns)
             for chunk in _chunks(opened, suffix):
                 is_empty = False
                 position(raw.tell())
@@ -142,27 +143,10 @@ def _measured(problem: Problem, raw: BinaryIO, stream: object) -> Problem:
 
 
 def _chunks(opened: OpenedSource, suffix: str) -> Iterator[Chunk]:
-    if suffix in ARCHIVES:
-        yield from tar_chunks(opened, _member_chunks)
-    elif suffix in NEED_SEEK and not opened.can_seek:
+    if suffix in NEED_SEEK and not opened.can_seek:
         with seekable_copy(opened.stream) as copy:
             yield from READERS[suffix](
                 OpenedSource(opened.file, copy, can_seek=True, columns=opened.columns)
             )
     else:
         yield from READERS[suffix](opened)
-
-
-def _member_chunks(opened: OpenedSource) -> Iterator[Chunk]:
-    """The chunks of a file inside an archive."""
-    suffix, compression = split_suffix(opened.file)
-    if suffix not in READERS:
-        yield problem_chunk("unknown suffix", opened.file, None, f"supported: {SUPPORTED}")
-        return
-    stream = decompressed(opened.stream, compression) if compression else opened.stream
-    try:
-        yield from _chunks(
-            OpenedSource(opened.file, stream, can_seek=False, columns=opened.columns), suffix
-        )
-    except _DAMAGED as error:
-        yield damage_chunk("damaged file", opened.file, None, f"{error}; the rest of it is lost")

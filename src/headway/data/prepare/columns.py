@@ -7,22 +7,18 @@ from string import Formatter
 from typing import Any
 
 from headway.errors import BadInput
+from headway.spec.data_config import RecordConfig
 
 
-def needed_columns(
-    column: str,
-    template: str | None,
-    messages: str | None,
-    ids: str | None,
-    mask: str | None,
-    unmask: tuple[str, str] | None = None,
-) -> tuple[str, ...]:
+def needed_columns(records: RecordConfig) -> tuple[str, ...]:
     """The columns that every record has to have."""
-    if ids is not None:
-        return (ids, *(() if mask is None else (mask,)), *(unmask or ()))
-    if template is not None:
-        return template_columns(template)
-    return (messages or column,)
+    if records.ids is not None:
+        unmask = records.unmask
+        masked = () if unmask is None else (unmask.positions, unmask.ids)
+        return (records.ids, *filter(None, [records.mask]), *masked)
+    if records.template is not None:
+        return template_columns(records.template)
+    return (records.messages or records.column,)
 
 
 def template_columns(template: str) -> tuple[str, ...]:

@@ -186,8 +186,8 @@ class Extractor:
                 )
 
     def _require_same_again(self, transform: Callable[[Any], Any], value: Any) -> None:
-        """Sets are prepared in parts, in any order, again after a kill, and shard by shard for a
-        repair."""
+        """Refuse a random transform: sets are prepared in parts, in any order, and again after a
+        kill."""
         # Copies: it may change the record, or keep what it has returned.
         one, other = (deepcopy(transform(named(deepcopy(value)))) for _ in range(2))
         if not _is_same(one, other):

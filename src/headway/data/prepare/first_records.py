@@ -28,7 +28,6 @@ class NeedsExtra(Exception):
 
 @dataclass(frozen=True)
 class FirstRecords:
-    file: str
     count: int
     """Number of records that were read."""
     records: Sequence[Any]
@@ -86,6 +85,4 @@ def first_records(file: str, beside: Path, columns: tuple[str, ...] | None) -> F
         raise NeedsExtra(f"{file} needs {error.name} to be read ({INSTALL_TRAIN})") from None
     records = [item.value for item in items if not isinstance(item, Problem)]
     problems = [item for item in items if isinstance(item, Problem)]
-    return FirstRecords(
-        file, len(items), records, problems[0] if problems and not records else None
-    )
+    return FirstRecords(len(items), records, problems[0] if problems and not records else None)

@@ -24,7 +24,6 @@ from headway.data.prepare.recipe import (
     differences,
     read_recipe,
     source_units,
-    units_in_turn,
 )
 from headway.data.prepare.set_tokenizer import (
     NO_TOKENIZER,
@@ -39,7 +38,7 @@ from headway.data.set_format import MANIFEST, SHARDS, SetManifest, read_manifest
 from headway.data.tokenizer import TokenizerSource
 from headway.errors import BadInput, StillRunning
 from headway.state.store import Store
-from headway.state.transform_code import has_transform, transform_digest
+from headway.state.transform_code import transform_digest
 
 SMALL_BYTES = 2**23
 """Sources up to this size are encoded before other processes would have started."""
@@ -66,21 +65,11 @@ class PrepareJob:
     """Whether files may be damaged, and most of the records unusable."""
     processes: int | None = None
     """Number of processes. None: one per core, or a single one for small sources."""
-    part: tuple[int, int] | None = None
-    """(i, n): prepare only the i-th of n parts, counted from 0; `join_parts` joins them."""
-
-
-@dataclass(frozen=True)
-class PreparedPart:
-    """Result of preparing one of several parts."""
-
-    num_units: int
-    num_tokens: int
 
 
 def prepare(
     job: PrepareJob, progress: Callable[[PrepareProgress], None], clock: Clock
-) -> SetManifest | PreparedPart:
+) -> SetManifest:
     """Prepares the set at `job.into`, or resumes preparing it; a finished one is left unchanged.
 
     Layout stream: an end-of-text token follows every document. Layout windows: see windows.py. Text
@@ -88,21 +77,14 @@ def prepare(
     """
     job = completed(job)
     store = Store(job.into)
-    with _alone(store, job.part):
-        job = replace(job, settings=_with_code(job, read_recipe(store)))
+    with _alone(store):
         reporter = ProgressReporter(progress, clock)
         recipe = _begin(job, store, found_sources(job), reporter)
         if store.size(MANIFEST) is not None:
             return read_manifest(store)
-        if job.part is None:
-            store.remove_partial(SHARDS)  # of an attempt that was killed
+        store.remove_partial(SHARDS)  # of an attempt that was killed
         units = source_units(recipe)
-        chosen = units if job.part is None else units_in_turn(units, *job.part)
-        records = build(job, store, recipe, chosen, reporter)
-        if job.part is not None:
-            mine = {unit.number for unit in chosen}
-            made = [record.shard for (unit, _), record in records.items() if unit in mine]
-            return PreparedPart(len(chosen), sum(shard.num_tokens for shard in made if shard))
+        records = build(job, store, recipe, units, reporter)
         return write_set_manifest(
             store, recipe, units, records, allow_unreadable=job.allow_unreadable
         )
@@ -138,15 +120,6 @@ def build(
     return records
 
 
-def refuse_finished(store: Store) -> None:
-    """A finished set is never overwritten: runs may be reading it."""
-    if store.size(MANIFEST) is not None:
-        raise BadInput(
-            f"{store.root} already holds a prepared set",
-            "delete the folder, or prepare into another",
-        )
-
-
 def _complete(job: PrepareJob) -> RecipeSettings:
     """The settings completed from the job; refuses contradictory ones."""
     settings = job.settings
@@ -169,30 +142,17 @@ def _complete(job: PrepareJob) -> RecipeSettings:
     if settings.unmask is not None and (settings.ids is None or settings.layout != "windows"):
         raise BadInput("unmask needs ids, and windows for a masked model")
     train_vocab = job.tokenizer.train_vocab
-    if train_vocab is not None and job.part is not None:
-        raise BadInput(
-            "a tokenizer cannot be trained on one part of the sources",
-            "train it first: headway data tokenizer SOURCES --vocab N --into FOLDER",
-        )
     if train_vocab is not None and (settings.ids or settings.messages):
         raise BadInput("token ids and conversations need an existing tokenizer")
-    if settings.deduplicate and (job.part is not None or "://" in job.into):
+    if settings.deduplicate and "://" in job.into:
         raise BadInput(
-            "deduplicate needs all sources in one preparation, into a local folder",
-            "prepare without --part, or without deduplicate",
+            "deduplicate needs a local folder to prepare into",
+            "prepare into a folder, or without deduplicate",
         )
-    return settings.model_copy(update={"train_vocab": train_vocab})
-
-
-def _with_code(job: PrepareJob, begun: Recipe | None) -> RecipeSettings:
-    """The settings with the digest of the user's code: the recipe's, if unchanged."""
-    if job.settings.transform is None or job.code is None:
-        return job.settings
-    transform = job.settings.transform
-    known = begun.settings.code_digest if begun is not None else None
-    is_known = known is not None and has_transform(job.code, transform, known)
-    digest = known if is_known else transform_digest(job.code, transform)
-    return job.settings.model_copy(update={"code_digest": digest})
+    code_digest = None
+    if settings.transform is not None and job.code is not None:
+        code_digest = transform_digest(job.code, settings.transform)
+    return settings.model_copy(update={"train_vocab": train_vocab, "code_digest": code_digest})
 
 
 def _begin(
@@ -200,8 +160,12 @@ def _begin(
 ) -> Recipe:
     """The recipe, new or from an earlier attempt; stored together with the tokenizer."""
     begun = read_recipe(store)
-    if begun is None:
-        refuse_finished(store)
+    if begun is None and store.size(MANIFEST) is not None:
+        # Runs may be reading it.
+        raise BadInput(
+            f"{store.root} already holds a prepared set",
+            "delete the folder, or prepare into another",
+        )
     recipe = recipe_without_tokens(job, found)
     if begun is not None and job.tokenizer.train_vocab is not None:
         # An earlier attempt has trained it: do not train again.
@@ -272,14 +236,14 @@ def _processes(job: PrepareJob, units: Sequence[SourceUnit]) -> int:
 
 
 @contextmanager
-def _alone(store: Store, part: tuple[int, int] | None) -> Iterator[None]:
+def _alone(store: Store) -> Iterator[None]:
     """Locks a local folder against a second preparation. Object stores have no lock: two
     preparations write the same bytes under the same names."""
     if not store.is_local:
         yield
         return
     store.path().mkdir(parents=True, exist_ok=True)
-    path = store.path(LOCK if part is None else f"{LOCK}-{part[0]}-of-{part[1]}")
+    path = store.path(LOCK)
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from headway.data.prepare.columns import BadRecord, column_of
-from headway.data.prepare.recipe import TokenizerFacts, UnmaskColumns
+from headway.data.prepare.recipe import TokenizerFacts
+from headway.spec.data_config import UnmaskConfig
 
 
 class MaskedRows:
-    def __init__(self, tokens: TokenizerFacts, unmask: UnmaskColumns | None) -> None:
+    def __init__(self, tokens: TokenizerFacts, unmask: UnmaskConfig | None) -> None:
         self._tokens = tokens
         self._unmask = unmask
         self._mask_id = tokens.special_ids.mask

@@ -24,6 +24,7 @@ from headway.data.prepare.columns import needed_columns
 from headway.data.prepare.sources import SourceFile
 from headway.data.set_format import BLOCK_TOKENS, WINDOW_BLOCKS, Frozen, Layout, SpecialIds
 from headway.errors import BadInput
+from headway.spec.data_config import RecordConfig
 from headway.state.store import Store
 
 RECIPE = "recipe.json"
@@ -36,34 +37,13 @@ TOKEN_BYTES = 4
 """Text per token, about."""
 
 
-class UnmaskColumns(Frozen):
-    """Columns that say what was masked in rows of token ids."""
-
-    positions: str
-    ids: str
-
-
-class RecipeSettings(Frozen):
-    """How records become tokens."""
+class RecipeSettings(RecordConfig):
+    """How the records of the sources become a set."""
 
     layout: Layout = "stream"
     window_tokens: int | None = None
-    column: str = "text"
-    """Column that holds the text."""
-    template: str | None = None
-    """Text composed of several columns: `{question} {answer}`."""
-    messages: str | None = None
-    """Column that holds a conversation; only the answers count for the loss."""
-    transform: str | None = None
-    """The user's own function, `module:function`."""
     code_digest: str | None = None
-    """Digest of the folder that contains `transform`."""
-    ids: str | None = None
-    """Column that holds token ids, which are used unchanged."""
-    mask: str | None = None
-    """With `ids`: column that says which of them count for the loss."""
-    unmask: UnmaskColumns | None = None
-    """With `ids` as windows: columns with what was masked, which is put back."""
+    """Digest of the files that `transform` is made of."""
     train_vocab: int | None = None
     """Vocabulary size of the tokenizer trained on the text itself, if any."""
     deduplicate: bool = False
@@ -91,16 +71,11 @@ class RecipeSettings(Frozen):
     @property
     def columns(self) -> tuple[str, ...] | None:
         """The only columns needed; None if any may be needed."""
-        if self.transform is not None:
-            return None
-        unmask = None if self.unmask is None else (self.unmask.positions, self.unmask.ids)
-        return needed_columns(
-            self.column, self.template, self.messages, self.ids, self.mask, unmask
-        )
+        return None if self.transform is not None else needed_columns(self)
 
     @model_serializer(mode="wrap")
     def _without_new_keys(self, serialized: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """As earlier versions wrote it, unless a newer key is used: digests stay the same."""
+        """Without a key that came after digests had been recorded, unless it is used."""
         written: dict[str, Any] = serialized(self)
         if self.unmask is None:
             written.pop("unmask", None)
@@ -154,7 +129,7 @@ class Recipe(Frozen):
 
 
 def read_recipe(store: Store) -> Recipe | None:
-    """The recipe; None if no preparation was started there, or by a version that kept no recipe."""
+    """The recipe; None if no preparation was started there."""
     try:
         return Recipe.model_validate_json(store.read(RECIPE))
     except (FileNotFoundError, NotADirectoryError):

@@ -34,10 +34,8 @@ class ShardRecord(Frozen):
     unit: int
     index: int
     """Index among the unit's shards."""
-    first_chunk: int
     end_chunk: int
-    """End of the range of the unit's chunks in this shard: the next shard starts with
-    `end_chunk`."""
+    """End of the range of the unit's chunks in this shard: the next shard starts with it."""
     is_last: bool
     """Whether this is the last shard of the unit."""
     shard: Shard | None
@@ -45,8 +43,6 @@ class ShardRecord(Frozen):
     num_tokens_left_out: int
     statistics: Statistics
     problems: tuple[Problem, ...]
-    duplicates: dict[int, list[int]]
-    """Duplicates left out, by chunk: the shard can be rebuilt without the rest of the set."""
     lines: dict[str, int]
     """Number of lines read from each file, to number the lines of later pieces."""
     first_lines: dict[str, int]
@@ -96,7 +92,7 @@ class ShardWriter:
         self._store = store
         self._recipe = recipe
         self._unit, self._index = unit, index
-        self._first_chunk = self._end_chunk = first_chunk
+        self._end_chunk = first_chunk
         self._files = ShardFiles(
             store, shard_name(unit, index), token_dtype(recipe.tokens.vocab_size)
         )
@@ -106,7 +102,6 @@ class ShardWriter:
         self._problems: list[Problem] = []
         self._lines: dict[str, int] = {}
         self._first_lines: dict[str, int] = {}
-        self._duplicates: dict[int, list[int]] = {}
         # For a document that continues in the next chunk: its tokens in this shard so far, None if
         # it started in an earlier shard; and whether any of its tokens was written.
         self._open_length: int | None = None
@@ -134,9 +129,7 @@ class ShardWriter:
 
     def add(self, encoded: EncodedChunk, duplicates: list[int]) -> None:
         """Adds the next chunk, without the documents numbered in `duplicates`."""
-        if duplicates:
-            self._duplicates[self._end_chunk] = duplicates
-            encoded = without_documents(encoded, duplicates)
+        encoded = without_documents(encoded, duplicates)
         self._end_chunk += 1
         self.num_bytes += int(encoded.num_bytes.sum())
         self._problems += encoded.problems
@@ -189,7 +182,6 @@ class ShardWriter:
             recipe_digest=self._recipe.digest,
             unit=self._unit,
             index=self._index,
-            first_chunk=self._first_chunk,
             end_chunk=self._end_chunk,
             is_last=is_last,
             shard=self._files.close(),
@@ -197,7 +189,6 @@ class ShardWriter:
             num_tokens_left_out=self._windows.num_held if self._windows is not None else 0,
             statistics=self._statistics + Statistics(lengths=histogram(unfinished)),
             problems=tuple(self._problems),
-            duplicates=self._duplicates,
             lines=self._lines,
             first_lines=self._first_lines,
         )

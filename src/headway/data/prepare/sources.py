@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ from pydantic import BaseModel, ConfigDict
 
 from headway.data.formats.chunks import Problem
 from headway.data.formats.open_files import failure, open_raw
-from headway.data.formats.readers import SUPPORTED, is_readable
+from headway.data.formats.readers import SUPPORTED, is_archive, is_readable
 from headway.data.formats.web_files import is_web, require_plain, web_facts
 from headway.data.retry import is_final
 from headway.errors import BadInput, HeadwayError, NotFound
@@ -85,9 +86,7 @@ def find_sources(sources: Sequence[str], beside: Path, anonymous: bool = False) 
             elif file.name == _name(source, beside):
                 raise _unsupported(file.name)
             else:
-                problems.append(
-                    Problem("unknown suffix", file.name, None, f"supported: {SUPPORTED}")
-                )
+                problems.append(Problem("unknown suffix", file.name, None, _hint_about(file.name)))
     if not files:
         raise BadInput(f"no supported file in {', '.join(sources)}", f"supported: {SUPPORTED}")
     return FoundSources(files, problems)
@@ -196,7 +195,16 @@ def readable_files(source: str, beside: Path) -> list[str]:
 
 
 def _unsupported(name: str) -> BadInput:
-    return BadInput(f"{name} has an unsupported suffix", f"supported: {SUPPORTED}")
+    what = "is an archive" if is_archive(name) else "has an unsupported suffix"
+    return BadInput(f"{name} {what}", _hint_about(name))
+
+
+def _hint_about(name: str) -> str:
+    """What to do about a file that cannot be read."""
+    if not is_archive(name):
+        return f"supported: {SUPPORTED}"
+    here = name.rpartition("/")[2] if "://" in name else name
+    return f"unpack it, and name that folder: mkdir text && tar -xf {shlex.quote(here)} -C text"
 
 
 def local_files(source: str, beside: Path) -> list[Path]:

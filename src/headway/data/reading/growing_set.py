@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 import headway
-from headway.data.order import Order, Window
+from headway.data.order import Order
 from headway.data.prepare.recipe import Recipe, read_recipe, source_units
 from headway.data.prepare.shard_writer import ShardRecord, record_file
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
@@ -234,9 +234,6 @@ class GrowingOrder:
 
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         return self._until(first + count).at(first, count)
-
-    def window_at(self, position: int) -> Window:
-        return self._until(position + 1).window_at(position)
 
     def _until(self, end: int) -> Order:
         self.set.wait_for(end, self.sequence_length)

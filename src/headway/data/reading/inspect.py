@@ -12,8 +12,7 @@ from headway.data.order import Permutation
 from headway.data.prepare.manifest import is_finished, recipe_records
 from headway.data.prepare.recipe import Recipe, read_recipe, source_units
 from headway.data.reading.token_set import TokenRows, TokenSet
-from headway.data.set_format import Layout, SetManifest
-from headway.data.statistics import Statistics
+from headway.data.set_format import SetManifest
 from headway.errors import BadInput
 from headway.state.set_files import FAILED
 from headway.state.store import Store
@@ -27,94 +26,6 @@ HALF = "\ufffd"
 def default_length(window_tokens: int | None) -> int:
     """The default sample length; windows have only one."""
     return window_tokens or LENGTH
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """Counts of what was in the sources and is not in the set."""
-
-    blank: int
-    duplicates: int
-    dropped: int
-    held_out: int
-    tokens: int
-    """Tokens at the ends of shards that do not fill a window."""
-    problems: dict[str, int]
-    """Number of records that could not be read, by kind."""
-
-
-@dataclass(frozen=True)
-class SetFacts:
-    """Facts about a set. None: not recorded, as in sets of version 1."""
-
-    layout: Layout
-    window_tokens: int | None
-    num_tokens: int
-    num_documents: int
-    num_text_bytes: int
-    vocab_size: int
-    token_dtype: str
-    num_unknown_tokens: int | None
-    num_masked_tokens: int | None
-    """Number of tokens that do not count for the loss."""
-    num_shards: int
-    num_bytes: int
-    """Size of the shards' files."""
-    block_tokens: int
-    window_blocks: int
-    in_sequence: bool
-    """Whether it can be read while it is being prepared: mixed in the order of the sources."""
-    sequence_length: int
-    num_samples: int
-    """Number of samples of that length in one epoch."""
-    tail_tokens: int
-    """Number of tokens in no sample of that length."""
-    left_out: LeftOut | None
-    lengths: tuple[int, ...] | None
-    """Number of documents with 2^k to 2^(k+1)-1 tokens, for k = 0, 1, 2, ..."""
-    digest: str
-    tokenizer_digest: str
-    created_by: str
-
-
-def set_facts(tokens: TokenSet, sequence_length: int) -> SetFacts:
-    manifest = tokens.manifest
-    statistics = manifest.statistics
-    return SetFacts(
-        layout=manifest.layout,
-        window_tokens=manifest.window_tokens,
-        num_tokens=manifest.num_tokens,
-        num_documents=manifest.num_documents,
-        num_text_bytes=manifest.num_bytes,
-        vocab_size=manifest.vocab_size,
-        token_dtype=manifest.token_dtype,
-        num_unknown_tokens=None if statistics is None else statistics.num_unknown,
-        num_masked_tokens=None if statistics is None else statistics.num_masked,
-        num_shards=len(manifest.shards),
-        num_bytes=set_bytes(manifest),
-        block_tokens=manifest.block_tokens,
-        window_blocks=manifest.window_blocks,
-        in_sequence=manifest.in_sequence,
-        sequence_length=sequence_length,
-        num_samples=tokens.num_samples(sequence_length),
-        tail_tokens=tokens.tail_tokens(sequence_length),
-        left_out=None if statistics is None else _left_out(manifest, statistics),
-        lengths=None if statistics is None else statistics.lengths,
-        digest=manifest.digest,
-        tokenizer_digest=manifest.tokenizer_digest,
-        created_by=manifest.created_by,
-    )
-
-
-def _left_out(manifest: SetManifest, statistics: Statistics) -> LeftOut:
-    return LeftOut(
-        blank=statistics.num_blank,
-        duplicates=statistics.num_duplicates,
-        dropped=statistics.num_dropped,
-        held_out=statistics.num_held_out,
-        tokens=manifest.num_tokens_left_out,
-        problems=statistics.problems,
-    )
 
 
 def set_bytes(manifest: SetManifest) -> int:

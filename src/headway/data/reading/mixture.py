@@ -35,7 +35,7 @@ from headway.data.reading.mixture_order import (
 )
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
 from headway.data.retry import OPEN_SECONDS, with_retries
-from headway.data.set_format import MANIFEST, Frozen
+from headway.data.set_format import Frozen
 from headway.errors import BadInput, NotFound
 from headway.state.set_files import MIXTURE
 from headway.state.store import Store
@@ -85,16 +85,9 @@ class MixtureManifest(Frozen):
 
 
 def write_mixture(store: Store, members: Sequence[MemberSpec]) -> MixtureManifest:
-    """Opens every member, checks that they fit, and writes mixture.json.
-
-    The same mixture may be written again, but never overwritten by a different one.
-    """
+    """Opens every member, checks that they fit, and writes mixture.json."""
     if problem := _problem(members):
         raise BadInput(f"{store.root}: {problem}", _ONE_KIND)
-    if store.size(MANIFEST) is not None:
-        raise BadInput(
-            f"{store.root} already holds a prepared set", "write the mixture into another folder"
-        )
     with ExitStack() as opened:
         sets = _open_members(opened, store.root, members, ReadOptions())
         _require_fit(members, sets)
@@ -113,14 +106,7 @@ def write_mixture(store: Store, members: Sequence[MemberSpec]) -> MixtureManifes
             created_by=f"headway {headway.__version__}",
         )
     content = manifest.model_dump_json(indent=2, exclude_none=True) + "\n"
-    if not store.create(MIXTURE, content.encode()):
-        there = read_mixture(store)
-        if there.members != manifest.members:
-            raise BadInput(
-                f"{store.root} already holds another mixture",
-                "delete it, or write into another folder",
-            )
-        return there
+    store.write(MIXTURE, content.encode())
     return manifest
 
 
@@ -130,7 +116,7 @@ def read_mixture(store: Store, clock: Clock | None = None) -> MixtureManifest:
     if content is None:
         raise NotFound(
             f"{store.root} is not a mixture: it has no {MIXTURE}",
-            "check the path, or write the mixture",
+            "check the path",
         )
     try:
         fields = json.loads(content)
@@ -140,7 +126,7 @@ def read_mixture(store: Store, clock: Clock | None = None) -> MixtureManifest:
     if version != VERSION:
         raise BadInput(
             f"{path} has format version {version!r}; this Headway reads version {VERSION}",
-            "use the Headway that wrote it, or write it again with this one",
+            f"use the Headway that wrote it, or {_AGAIN}",
         )
     try:
         manifest = MixtureManifest.model_validate_json(content)
@@ -173,7 +159,6 @@ class MixtureSet:
         self.window_tokens = sets[0].window_tokens
         self.vocab_size = sets[0].vocab_size
         self.special_ids = sets[0].special_ids
-        self.tokenizer_digest = sets[0].tokenizer_digest
         self.in_sequence = False
 
     @classmethod
@@ -188,7 +173,7 @@ class MixtureSet:
                     raise BadInput(
                         f"{member.name} ({tokens.location}) is not the set that was put into the "
                         f"mixture {store.root}: its digest is {tokens.digest}, not {member.digest}",
-                        "restore that set, or write the mixture again",
+                        "restore that set, or start a new run, which mixes the sets as they are",
                     )
             _require_fit(manifest.members, sets)
             wanted = _wanted(manifest.members, [tokens.manifest.num_tokens for tokens in sets])
@@ -282,15 +267,11 @@ class MemberShare:
     """How often it is read; None for a set too short for a sample."""
 
 
-def member_shares(
-    mixture: MixtureSet, sequence_length: int, num_positions: int | None = None
-) -> list[MemberShare]:
-    """What each member contributes to this many positions, or to one epoch of the mixture."""
-    if num_positions is None:
-        num_positions = mixture.num_samples(sequence_length)
+def member_shares(mixture: MixtureSet, sequence_length: int) -> list[MemberShare]:
+    """What each member contributes to one epoch of the mixture."""
     members = mixture.manifest.members
     wanted = _wanted(members, [tokens.manifest.num_tokens for tokens in mixture.sets])
-    counts = mixture.table.counts(num_positions)
+    counts = mixture.table.counts(mixture.num_samples(sequence_length))
     return [
         MemberShare(
             name=member.name,
@@ -306,7 +287,7 @@ def member_shares(
     ]
 
 
-_AGAIN = "write the mixture again"
+_AGAIN = "delete that file: headway run writes it again"
 _ONE_KIND = "give every member a weight, or give every member epochs"
 
 _FIT = {

@@ -23,7 +23,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from headway.data.order import Order, Window, derive_keys
+from headway.data.order import Order, derive_keys
 from headway.errors import BadInput
 
 NUM_SLOTS = 2**16
@@ -101,10 +101,9 @@ class SlotTable:
         self._members = arrange_slots(slots)
         starts = np.cumsum(self.slots) - self.slots
         # All slots of the first member, then all of the second, ...
-        self._by_member = np.argsort(self._members, kind="stable")
-        self._starts = starts
+        by_member = np.argsort(self._members, kind="stable")
         self._turns = np.empty(self.size, dtype=np.int64)
-        self._turns[self._by_member] = np.arange(self.size) - np.repeat(starts, self.slots)
+        self._turns[by_member] = np.arange(self.size) - np.repeat(starts, self.slots)
 
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(members, indices in their own orders), both int64, at `count` positions from `first`."""
@@ -120,11 +119,6 @@ class SlotTable:
         cycles, places = divmod(num_positions, self.size)
         begun = np.bincount(self._members[:places], minlength=len(self.slots))
         return (cycles * self.slots + begun).tolist()
-
-    def position(self, member: int, index: int) -> int:
-        """The position of a member's index: the inverse of `at`."""
-        cycle, turn = divmod(index, int(self.slots[member]))
-        return cycle * self.size + int(self._by_member[int(self._starts[member]) + turn])
 
 
 @dataclass(frozen=True)
@@ -148,27 +142,6 @@ class MixtureOrder:
             epochs[here], own = self.orders[number].at(int(indices[here[0]]), len(here))
             samples[here] = own + self.offsets[number]
         return epochs, samples
-
-    def window_at(self, position: int) -> Window:
-        """The positions around this one over which every member stays in one window of its own
-        order, and the samples of all these windows.
-
-        `window_at(window.end_position)` is the next one: mostly the same samples, except for the
-        member whose window ended.
-        """
-        first, end = 0, None
-        samples: list[tuple[int, int]] = []
-        for number, index in enumerate(self.table.counts(position)):
-            # The member's first index at or after this position.
-            window = self.orders[number].window_at(index)
-            if window.first_position > 0:
-                first = max(first, self.table.position(number, window.first_position - 1) + 1)
-            over = self.table.position(number, window.end_position - 1) + 1
-            end = over if end is None else min(end, over)
-            offset = self.offsets[number]
-            samples.extend((start + offset, stop + offset) for start, stop in window.samples)
-        assert end is not None
-        return Window(first, end, tuple(samples))
 
 
 def member_seed(seed: int, number: int) -> int:

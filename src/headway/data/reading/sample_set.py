@@ -7,7 +7,6 @@ from typing import Protocol
 
 import numpy as np
 
-from headway.data.order import Window
 from headway.data.reading.growing_set import GrowingSet
 from headway.data.reading.mixture import MixtureSet, is_mixture
 from headway.data.reading.token_set import ReadOptions, TokenRows, TokenSet
@@ -21,8 +20,6 @@ class SampleOrder(Protocol):
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         """(epochs, samples), both int64, at the positions first .. first + count - 1."""
         ...
-
-    def window_at(self, position: int) -> Window: ...
 
 
 class SampleSet(Protocol):
@@ -51,9 +48,6 @@ class SampleSet(Protocol):
 
     @property
     def special_ids(self) -> SpecialIds: ...
-
-    @property
-    def tokenizer_digest(self) -> str: ...
 
     @property
     def tokenizer_folder(self) -> Path:

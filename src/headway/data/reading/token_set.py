@@ -193,10 +193,7 @@ class TokenSet:
             self._reading.clock,
             READ_SECONDS,
         )
-        starts = np.frombuffer(content, dtype="<u8").astype(np.int64)
-        # Version 1 counted from the set's first token.
-        first = self._index.first_token(number) if self.manifest.version == 1 else 0
-        return starts - first
+        return np.frombuffer(content, dtype="<u8").astype(np.int64)
 
     def close(self) -> None:
         """Stops background work; readers that still wait for tokens get an error."""

@@ -23,7 +23,7 @@ NUM_REQUESTS = 8
 @dataclass(frozen=True)
 class Damage:
     shard: str | None
-    """Shard to rebuild; None if the manifest or the tokenizer is damaged."""
+    """Shard of the damaged file; None for the manifest and the tokenizer."""
     message: str
 
 

@@ -277,7 +277,7 @@ def test_a_transform_may_return_text_messages_ids_or_nothing(
 
 
 def test_a_transform_that_is_not_the_same_twice_is_refused(encode: Encode, code: Path) -> None:
-    """Parts are prepared in any order, and again after a kill or for a repair."""
+    """Parts are prepared in any order, and again after a kill."""
     (code / "random_for_encode.py").write_text(
         "import random\n"
         "def told(record):\n    return f\"{record.pop('what')} {random.random()}\"\n"
@@ -390,7 +390,6 @@ def test_ids_are_taken_over_exactly(folder: Path, tokenizer: Path, suffix: str) 
     assert documents_of(folder / "set") == ids
     assert mask_of(folder / "set") == list(chain(*masks))
     assert made.shards[0].has_mask == ("mask" in settings)
-    assert made.statistics is not None
     assert made.statistics.num_masked == sum(row.count(0) for row in masks)
     assert sum(made.statistics.lengths) == len(ids)
 
@@ -403,7 +402,6 @@ def test_a_stream_of_ids_is_one_document_through_all_its_chunks(
     made = run(job_for(["ids.npy"], folder / "set", tokenizer, ids="i"))
     (document,) = documents_of(folder / "set")
     assert document == stream.tolist()
-    assert made.statistics is not None
     assert sum(made.statistics.lengths) == 1
 
 
@@ -418,7 +416,6 @@ def test_a_bad_chunk_of_a_stream_loses_only_that_chunk(
     made = run(job_for(["ids.npy"], folder / "set", tokenizer, ids="i"))
     (document,) = documents_of(folder / "set")
     assert document == np.delete(stream, slice(bad * size, (bad + 1) * size)).tolist()
-    assert made.statistics is not None
     assert made.statistics.problems == {"id outside the vocabulary": 1}
     assert sum(made.statistics.lengths) == 1
 

@@ -15,7 +15,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.data.prepare.encode import content_hash, is_held_out
-from headway.data.prepare.join import join_parts
 from headway.data.reading.verify import verify_set
 from headway.data.set_format import SetManifest
 from headway.data.tiny_stories import stories
@@ -125,7 +124,6 @@ def test_each_side_counts_what_is_on_the_other(folder: Path, tokenizer: Path) ->
         make(folder, ["a.jsonl"], tokenizer, side, side, unit_bytes=3_000) for side in SIDES
     )
     for one, other in ((train, held_out), (held_out, train)):
-        assert one.statistics is not None
         assert one.statistics.num_held_out == other.num_documents
         assert one.num_documents + other.num_documents == len(STORIES)
         assert (one.statistics.num_blank, one.statistics.num_problems) == (1, 1)
@@ -139,7 +137,6 @@ def test_all_copies_of_a_document_are_on_one_side(folder: Path, tokenizer: Path)
     assert len(train) + len(held_out) == 2 * len(STORIES)
     for side in SIDES:
         made = make(folder, ["a.txt"], tokenizer, side, f"once-{side}", deduplicate=True)
-        assert made.statistics is not None
         assert made.statistics.num_duplicates == made.num_documents
     assert [texts_of(folder / f"once-{side}") for side in SIDES] == expected(STORIES)
 
@@ -171,12 +168,11 @@ def test_in_parts(folder: Path, tokenizer: Path, side: Side) -> None:
     job = job_for(["a.txt"], folder / "set", tokenizer, side=side, hold_out=SHARE, unit_bytes=3_000)
     run(job)
     for number in range(3):
-        run_part(replace(job, into=str(folder / "parts"), part=(number, 3)))
-    join_parts([Store(folder / "parts")], Store(folder / "parts"))
+        run_part(replace(job, into=str(folder / "parts")), number, 3)
     assert files_of(folder / "parts") == files_of(folder / "set")
 
 
-def test_sides_cannot_be_joined_or_resumed_from_each_other(folder: Path, tokenizer: Path) -> None:
+def test_sides_cannot_be_resumed_from_each_other(folder: Path, tokenizer: Path) -> None:
     (folder / "a.txt").write_text("\n\n".join(STORIES))
     make(folder, ["a.txt"], tokenizer, "train", "set")
     with pytest.raises(BadInput, match="side: held_out, was train"):

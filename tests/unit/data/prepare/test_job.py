@@ -151,7 +151,6 @@ def test_a_document_of_ten_megabytes_on_one_line(folder: Path, word_tokenizer: P
     made = run(job_for(["text.txt"], folder / "set", word_tokenizer))
     assert documents_of(folder / "set") == [[2, 1], [*ids, 1], [3, 1], [4, 1]]
     assert made.num_bytes == 4 + len(line) + 3 + 3
-    assert made.statistics is not None
     assert made.statistics.num_long == 1
     assert sum(made.statistics.lengths) == made.num_documents == 4
     assert made.statistics.num_unknown == 0
@@ -162,7 +161,6 @@ def test_a_record_longer_than_the_tokenizer_can_take(folder: Path, tokenizer: Pa
     write_lines(folder / "text.jsonl", [{"text": one} for one in told])
     made = run(job_for(["text.jsonl"], folder / "set", tokenizer))
     assert texts_of(folder / "set") == told
-    assert made.statistics is not None
     assert made.statistics.num_long == 1
     assert sum(made.statistics.lengths) == 3
 
@@ -175,7 +173,6 @@ def test_a_long_document_continues_in_the_next_shard(folder: Path, word_tokenize
     made = run(job_for(["text.txt.gz"], folder / "set", word_tokenizer, unit_bytes=2**20))
     assert len(made.shards) > 1
     assert documents_of(folder / "set") == [[2, 1], [*ids, 1], [3, 1]]
-    assert made.statistics is not None
     assert sum(made.statistics.lengths) == made.num_documents == 3
 
 
@@ -190,7 +187,6 @@ def test_a_long_document_whose_beginning_cannot_be_read_still_starts(
     assert (before, after) == ([2, 1], [3, 1])
     assert 0 < len(long) < len(ids)
     assert long[:-1] == ids[1 - len(long) :], "its end is there"
-    assert made.statistics is not None
     assert made.statistics.problems == {"not UTF-8": 1}
     assert sum(made.statistics.lengths) == 3
 
@@ -235,7 +231,6 @@ def test_text_shorter_than_one_window_is_refused(folder: Path, masked_tokenizer:
         ({"mask": "m"}, "mask needs ids"),
         ({"ids": "i", "mask": "m", "window_tokens": 8}, "mask cannot be used with windows"),
         ({"ids": "i", "unmask": {"positions": "p", "ids": "t"}}, "unmask needs ids, and windows"),
-        ({"deduplicate": True, "part": (0, 2)}, "deduplicate needs all sources in one preparation"),
         ({"template": "no column"}, "names no column"),
         ({"template": "{a"}, "template '{a'"),
         ({"template": "{a:d}"}, "template '{a:d}'"),
@@ -248,12 +243,6 @@ def test_settings_that_make_no_sense_together_are_refused(
     with pytest.raises(BadInput, match=says):
         prepare(job, lambda _: None, SystemClock())
     assert not (text / "set" / "recipe.json").exists(), "nothing was begun"
-
-
-def test_a_part_cannot_train_the_tokenizer_of_all(text: Path) -> None:
-    with pytest.raises(BadInput, match="a tokenizer cannot be trained on one part") as caught:
-        run(job_for(["text.txt"], text / "set", 400, part=(0, 2)))
-    assert "headway data tokenizer" in (caught.value.hint or "")
 
 
 def test_after_a_fix_the_same_folder_can_be_used(
@@ -439,8 +428,8 @@ def test_a_source_that_has_changed_is_named(folder: Path, tokenizer: Path) -> No
         run(replace(job, sources=["a.jsonl", "b.jsonl"]))
 
 
-def test_a_set_from_before_recipes_is_not_overwritten(text: Path, tokenizer: Path) -> None:
-    write_set(text / "set", [([1, 2, 3], None)], version=1)
+def test_a_set_without_a_recipe_is_not_overwritten(text: Path, tokenizer: Path) -> None:
+    write_set(text / "set", [([1, 2, 3], None)])
     before = files_of(text / "set")
     with pytest.raises(BadInput, match="already holds a prepared set"):
         run(job_for(["text.txt"], text / "set", tokenizer))

@@ -13,16 +13,17 @@ from tokenizers import Tokenizer
 from headway.data.prepare.columns import BadRecord
 from headway.data.prepare.manifest import read_problems
 from headway.data.prepare.masked_rows import MaskedRows
-from headway.data.prepare.recipe import RecipeSettings, TokenizerFacts, UnmaskColumns
+from headway.data.prepare.recipe import RecipeSettings, TokenizerFacts
 from headway.data.set_format import SpecialIds
 from headway.data.tiny_stories import stories
 from headway.errors import BadInput
+from headway.spec.data_config import UnmaskConfig
 from headway.state.store import Store
 from support.bert_files import CLS, MASK, PAD, SEP, UNMASK, write_bert_file
 from support.prepared import job_for, run, tokens_of, write_lines
 
 STORIES = [one[:400] for one in stories(60_000, 3)][:60]
-COLUMNS = UnmaskColumns(**UNMASK)
+COLUMNS = UnmaskConfig(**UNMASK)
 FACTS = TokenizerFacts(
     digest="",
     vocab_size=400,

@@ -15,7 +15,6 @@ from headway.data.prepare.recipe import (
     RecipeSettings,
     SourceUnit,
     TokenizerFacts,
-    UnmaskColumns,
     differences,
     read_recipe,
     source_units,
@@ -24,6 +23,7 @@ from headway.data.prepare.recipe import (
 from headway.data.prepare.sources import SourceFile
 from headway.data.set_format import SpecialIds
 from headway.errors import BadInput
+from headway.spec.data_config import UnmaskConfig
 from headway.state.store import Store
 
 TOKENS = TokenizerFacts(
@@ -76,7 +76,7 @@ OTHER_SETTINGS: dict[str, Any] = {
     "code_digest": "c",
     "ids": "i",
     "mask": "m",
-    "unmask": UnmaskColumns(positions="p", ids="t"),
+    "unmask": UnmaskConfig(positions="p", ids="t"),
     "train_vocab": 7,
     "deduplicate": True,
     "hold_out": 0.1,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,8 @@ from headway.data.prepare.sources import (
     WHOLE_BYTES,
     find_sources,
     fingerprint,
+    readable_files,
+    require_web_source,
 )
 from headway.errors import BadInput, NotFound
 from support.fake_s3 import fake_s3
@@ -107,6 +110,23 @@ def test_a_file_that_is_asked_for_and_cannot_be_read_is_refused(
     with pytest.raises(BadInput, match=r"notes\.pdf has an unsupported suffix") as caught:
         find_sources(["a.txt", source], tmp_path)
     assert ".txt, .jsonl" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize("name", ["a.tar", "a.tar.gz", "a b.TGZ"])
+def test_an_archive_is_refused_with_what_to_do(tmp_path: Path, name: str) -> None:
+    touch(tmp_path, name, "b.txt")
+    way_out = f"tar -xf {shlex.quote(name)} -C text"
+    for refuse in (lambda: find_sources([name], tmp_path), lambda: readable_files(name, tmp_path)):
+        with pytest.raises(BadInput) as caught:
+            refuse()
+        assert caught.value.message == f"{name} is an archive"
+        assert way_out in (caught.value.hint or "")
+    found = find_sources(["."], tmp_path)
+    assert [file.name for file in found.files] == ["b.txt"]
+    assert way_out in found.problems[0].message
+    with pytest.raises(BadInput, match=r"^https://example\.org/a/b\.tgz is an archive\n") as caught:
+        require_web_source("https://example.org/a/b.tgz")
+    assert "tar -xf b.tgz -C text" in (caught.value.hint or "")
 
 
 def test_a_folder_without_anything_readable_is_refused(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.data.order import Order, Window
+from headway.data.order import Order
 from headway.data.reading.draw_ahead import MOST_POSITIONS, DrawAheadOrder
 
 ORDER = Order(seed=3, num_samples=700, samples_per_block=64, window_blocks=4)
@@ -21,9 +21,6 @@ class Counted:
     def at(self, first: int, count: int) -> tuple[np.ndarray, np.ndarray]:
         self.drawn.append((first, count))
         return ORDER.at(first, count)
-
-    def window_at(self, position: int) -> Window:
-        return ORDER.window_at(position)
 
 
 @settings(max_examples=40)

@@ -117,7 +117,6 @@ def test_every_position_there_is_holds_what_the_finished_set_has_there(
                 assert samples.tolist() == wanted.tolist()
                 rows = growing.read(samples[:3], length).tokens
                 assert rows.tolist() == finished.read(wanted[:3], length).tokens.tolist()
-                assert growing_order.window_at(first) == order.window_at(first)
         finish_set(whole, folder)
         total = growing.num_samples(length)
         assert total == finished.num_samples(length)
@@ -179,7 +178,7 @@ def test_windows_grow_too(folder: Path, masked_tokenizer: Path) -> None:
 
 def test_only_sets_in_sequence_can_be_read_before_the_end(folder: Path, tokenizer: Path) -> None:
     (folder / "text.txt").write_text("Once upon a time.")
-    run_part(job_for(["text.txt"], folder / "set", tokenizer, part=(0, 2)))
+    run_part(job_for(["text.txt"], folder / "set", tokenizer), 0, 2)
     assert GrowingSet.open(Store(folder / "set")) is None
     assert GrowingSet.open(Store(folder / "nowhere")) is None
 

@@ -305,28 +305,10 @@ def test_positions_are_exact_however_far(slots: list[int], first: int, count: in
         cycle, slot = divmod(first + place, size)
         assert member == arranged[slot]
         assert index == cycle * slots[member] + arranged[:slot].count(member)
-        assert table.position(member, index) == first + place
     before, after = table.counts(first), table.counts(first + count)
     for number in range(len(slots)):
         assert after[number] - before[number] == np.count_nonzero(members == number)
     assert sum(before) == first
-
-
-@settings(deadline=None, max_examples=60)
-@given(order=small_orders(), position=st.integers(0, 2000))
-def test_a_window_holds_everything_read_in_it(order: MixtureOrder, position: int) -> None:
-    window = order.window_at(position)
-    assert window.first_position <= position < window.end_position
-    _, samples = order.at(window.first_position, window.end_position - window.first_position)
-    held = np.concatenate([np.arange(start, end) for start, end in window.samples])
-    assert len(np.unique(held)) == len(held)
-    assert np.isin(samples, held).all()
-    assert order.window_at(window.end_position - 1) == window
-    following = order.window_at(window.end_position)
-    assert following.first_position == window.end_position
-    if window.first_position:
-        before = order.window_at(window.first_position - 1)
-        assert before.end_position == window.first_position
 
 
 def test_members_of_equal_length_do_not_march_in_step() -> None:
@@ -420,7 +402,6 @@ def test_a_mixture_reads_as_one_set(tmp_path: Path) -> None:
     assert mixture.digest == written.digest
     assert (mixture.layout, mixture.window_tokens, mixture.vocab_size) == ("stream", None, 2**16)
     assert mixture.special_ids == one.special_ids
-    assert mixture.tokenizer_digest == one.tokenizer_digest
     assert (Path(mixture.tokenizer_folder) / "tokenizer.json").read_text() == "{}"
     assert mixture.num_samples(10) == 10 + 4
     assert mixture.num_own_samples(10) == [10, 4]
@@ -553,10 +534,6 @@ def test_shares_tell_what_a_mixture_comes_to(tmp_path: Path) -> None:
     assert (a.share, b.share) == (43691 / NUM_SLOTS, 21845 / NUM_SLOTS)
     assert (a.num_positions, b.num_positions) == (80, 40)
     assert (a.num_epochs, b.num_epochs) == (0.8, 2.0)
-    members = mixture.order(1, 10).table.at(0, 12_345)[0]
-    for number, share in enumerate(member_shares(mixture, 10, num_positions=12_345)):
-        assert share.num_positions == np.count_nonzero(members == number)
-        assert share.num_epochs == share.num_positions / share.num_samples
     mixture.close()
 
 
@@ -578,18 +555,11 @@ def test_identity_is_content_order_and_slots_not_places_or_names(tmp_path: Path)
     assert digest("7", "here", weighted(a=2, b=1)) != first
 
 
-def test_a_mixture_is_written_once(tmp_path: Path) -> None:
-    for name in "abc":
+def test_a_mixture_is_read_as_it_was_written(tmp_path: Path) -> None:
+    for name in "ab":
         write_set(tmp_path / name, 101)
     written = write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, b=1)))
     assert read_mixture(Store(tmp_path / "mix")) == written
-    content = (tmp_path / "mix" / "mixture.json").read_bytes()
-    assert write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, b=1))) == written
-    with pytest.raises(BadInput, match="already holds another mixture"):
-        write_mixture(Store(tmp_path / "mix"), located(tmp_path, weighted(a=3, c=1)))
-    assert (tmp_path / "mix" / "mixture.json").read_bytes() == content
-    with pytest.raises(BadInput, match="already holds a prepared set"):
-        write_mixture(Store(tmp_path / "a"), located(tmp_path, weighted(b=1)))
 
 
 def refused(folder: Path, members: list[MemberSpec], kind: type[HeadwayError] = BadInput) -> str:

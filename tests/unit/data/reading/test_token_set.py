@@ -47,7 +47,6 @@ def documents_of(drawn: list[tuple[list[tuple[int, bool]], bool]]) -> list[Docum
     block_tokens=st.integers(1, 60),
     length=st.integers(1, 25),
     vocab_size=st.sampled_from([100, 2**16, 2**16 + 1]),
-    version=st.sampled_from([1, 2]),
 )
 def test_every_sample_is_its_part_of_the_stream_in_a_folder_and_in_a_store(
     tmp_path_factory: pytest.TempPathFactory,
@@ -56,7 +55,6 @@ def test_every_sample_is_its_part_of_the_stream_in_a_folder_and_in_a_store(
     block_tokens: int,
     length: int,
     vocab_size: int,
-    version: int,
 ) -> None:
     documents = documents_of(drawn)
     folder = tmp_path_factory.mktemp("set")
@@ -67,7 +65,6 @@ def test_every_sample_is_its_part_of_the_stream_in_a_folder_and_in_a_store(
         shard_tokens=shard_tokens,
         block_tokens=block_tokens,
         window_blocks=2,
-        version=version,
     )
     assert verify_set(Store(folder)) == []
     with fake_s3():
