@@ -226,8 +226,9 @@ def planned_goodput(chaos: Chaos, calm: Calm, faults: int, total_seconds: float)
     place = Placement(
         mode=chaos.mode,
         nodes=chaos.nodes,
+        ranks_per_node=1,
+        copy_ranks=1,
         spot_nodes=0,
-        copies=chaos.nodes if chaos.mode == "live" else 1,
         trains_with_fewer=True,
         on_gpu=False,
         on_pods=False,

@@ -6,9 +6,11 @@ from headway.plan.interruptions import (
     LossRates,
     Placement,
     node_rates,
+    placement,
     rewinds_per_hour,
 )
-from headway.plan.save_interval import SaveCost, SaveInterval, chosen_interval, save_cost
+from headway.plan.save_interval import SaveInterval, chosen_interval, save_cost
+from headway.plan.workload import layout_of
 from headway.spec.interruption_rate import InterruptionsConfig
 from headway.spec.quantities import Interval
 from headway.spec.resolve import Resolved
@@ -32,26 +34,26 @@ def auto_interval(
 ) -> SaveInterval:
     on_pods = interruptions is not None
     place, rates = placement_of(resolved, on_pods=on_pods), rates_of(resolved, interruptions)
-    cost = None if parameters is None else save_cost_of(resolved, parameters, on_pods=on_pods)
+    cost = None
+    if parameters is not None:
+        cost = save_cost(
+            parameters,
+            writers=place.writers,
+            nodes=place.copy_nodes,
+            on_gpu=place.on_gpu,
+            is_remote=on_pods or "://" in resolved.run_directory,
+        )
     return chosen_interval(cost, rewinds_per_hour(place, rates))
 
 
 def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
-    wanted, nodes = resolved.run.resources, resolved.nodes
-    on_demand = wanted.on_demand_nodes
-    copies = max(1, resolved.num_workers // resolved.domain_ranks)
-    copy_nodes = resolved.copy_nodes or 1  # 0, of `shard: all`: any number of nodes holds a copy
-    is_range = wanted.nodes.minimum < wanted.nodes.maximum
-    least = max(copy_nodes, wanted.nodes.minimum if is_range else 1)
-    return Placement(
-        mode="live" if resolved.is_live else "restart",
-        nodes=nodes,
-        spot_nodes=max(0, nodes - on_demand) if on_pods and on_demand is not None else 0,
-        copies=copies if resolved.is_live else 1,
-        trains_with_fewer=nodes > least,
+    return placement(
+        resolved.run,
+        layout_of(resolved),
+        nodes=resolved.nodes,
+        ranks_per_node=resolved.ranks_per_node,
         on_gpu=resolved.device != "cpu",
         on_pods=on_pods,
-        snapshot_steps=resolved.run.peer_steps if nodes > 1 else None,
     )
 
 
@@ -62,16 +64,4 @@ def rates_of(resolved: Resolved, interruptions: InterruptionsConfig | None) -> L
         on_gpu=resolved.device != "cpu",
         spot=given.spot.per_hour if given.spot is not None else None,
         on_demand=given.on_demand.per_hour if given.on_demand is not None else None,
-    )
-
-
-def save_cost_of(resolved: Resolved, parameters: int, *, on_pods: bool) -> SaveCost:
-    """The workers of the first domain write a checkpoint together."""
-    is_one_copy = resolved.copy_nodes == 0
-    return save_cost(
-        parameters,
-        writers=resolved.num_workers if is_one_copy else resolved.domain_ranks,
-        nodes=resolved.nodes if is_one_copy else resolved.copy_nodes or 1,
-        on_gpu=resolved.device != "cpu",
-        is_remote=on_pods or "://" in resolved.run_directory,
     )

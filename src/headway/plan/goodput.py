@@ -13,6 +13,7 @@ from headway.plan.interruptions import (
     evaluation_share,
     expected_goodput,
     node_rates,
+    placement,
     rewinds_per_hour,
 )
 from headway.plan.save_interval import SaveCost, SaveInterval, chosen_interval, save_cost
@@ -46,7 +47,14 @@ def goodput_plan(
 ) -> GoodputPlan:
     """`interruptions`: the target's. `on_pods`: False for a run on this machine, whose nodes are
     processes."""
-    place = planned_placement(run, fleet, layout, on_pods=on_pods)
+    place = placement(
+        run,
+        layout,
+        nodes=fleet.nodes,
+        ranks_per_node=fleet.devices_per_node,
+        on_gpu=fleet.device is not None,
+        on_pods=on_pods,
+    )
     given = interruptions or InterruptionsConfig()
     rates = node_rates(
         fleet.devices_per_node,
@@ -54,11 +62,10 @@ def goodput_plan(
         spot=given.spot.per_hour if given.spot is not None else None,
         on_demand=given.on_demand.per_hour if given.on_demand is not None else None,
     )
-    writers = max(layout.shard_devices, fleet.devices_per_node if place.mode == "restart" else 1)
     cost = save_cost(
         workload.model.size.parameters,
-        writers=min(writers, fleet.num_devices),
-        nodes=-(-layout.shard_devices // fleet.devices_per_node),
+        writers=place.writers,
+        nodes=place.copy_nodes,
         on_gpu=place.on_gpu,
         is_remote=on_pods or "://" in run.storage,
     )
@@ -84,33 +91,6 @@ def goodput_plan(
         )
         expected = expected_goodput(place, rates, times)
     return GoodputPlan(place, cost, interval, best, expected)
-
-
-def planned_placement(run: RunFile, fleet: Fleet, layout: Layout, *, on_pods: bool) -> Placement:
-    """As `checkpoint_every.placement_of` finds it for a run that is resolved."""
-    on_gpu = fleet.device is not None
-    devices, ranks = fleet.num_devices, fleet.devices_per_node
-    copies = max(1, devices // layout.shard_devices)
-    is_wide = run.shard.is_wide or layout.shard_devices > ranks
-    is_live = not is_wide and not on_gpu and run.command is None
-    if run.elastic == "auto":
-        is_live = is_live and (copies > 1 or on_pods)
-    else:
-        is_live = is_live and run.elastic == "live"
-    # With `shard: all` any number of nodes holds a copy.
-    copy_nodes = 1 if run.shard.num_nodes == 0 else -(-layout.shard_devices // ranks)
-    wanted = run.resources.nodes
-    least = max(copy_nodes, wanted.minimum if wanted.minimum < wanted.maximum else 1)
-    return Placement(
-        mode="live" if is_live else "restart",
-        nodes=fleet.nodes,
-        spot_nodes=fleet.spot_nodes if on_pods else 0,
-        copies=copies if is_live else 1,
-        trains_with_fewer=fleet.nodes > least,
-        on_gpu=on_gpu,
-        on_pods=on_pods,
-        snapshot_steps=run.peer_steps if fleet.nodes > 1 else None,
-    )
 
 
 def _evaluation_share(run: RunFile, workload: Workload) -> float:

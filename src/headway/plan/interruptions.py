@@ -14,6 +14,8 @@ from typing import Literal
 
 from headway.plan.figure import Figure, combined
 from headway.plan.save_interval import expected_stretch
+from headway.plan.workload import Layout
+from headway.spec.run_file import RunFile
 
 Mode = Literal["live", "restart"]
 
@@ -189,9 +191,10 @@ class Placement:
 
     mode: Mode
     nodes: int
+    ranks_per_node: int
+    copy_ranks: int
+    """Workers that one copy of the model is sharded over."""
     spot_nodes: int
-    copies: int
-    """Copies of the model that are lost one by one: in a live run each holds the state."""
     trains_with_fewer: bool
     """Whether the others train on until the lost node is replaced."""
     on_gpu: bool
@@ -200,6 +203,22 @@ class Placement:
     snapshot_steps: int | None = None
     """Most steps that a restart repeats, as the neighbour of a lost node has its part in memory;
     None: those since the newest checkpoint."""
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model that are lost one by one: in a live run each holds the state."""
+        return self.nodes * self.ranks_per_node // self.copy_ranks if self.mode == "live" else 1
+
+    @property
+    def copy_nodes(self) -> int:
+        """Nodes of one copy of the model."""
+        return -(-self.copy_ranks // self.ranks_per_node)
+
+    @property
+    def writers(self) -> int:
+        """Workers that write a checkpoint together."""
+        least = self.ranks_per_node if self.mode == "restart" else 1
+        return max(self.copy_ranks, least)
 
     def interruptions_per_hour(self, rates: LossRates) -> Figure:
         """Of the whole run."""
@@ -220,6 +239,34 @@ class Placement:
     @property
     def recovery(self) -> Recovery:
         return (PODS if self.on_pods else HERE)[self.mode]
+
+
+def placement(
+    run: RunFile, layout: Layout, *, nodes: int, ranks_per_node: int, on_gpu: bool, on_pods: bool
+) -> Placement:
+    """`on_pods`: False for a run on this machine, whose nodes are processes."""
+    copy_ranks = layout.shard_devices
+    is_wide = run.shard.is_wide or copy_ranks > ranks_per_node
+    is_live = not is_wide and not on_gpu and run.command is None
+    if run.elastic == "auto":
+        is_live = is_live and (nodes * ranks_per_node > copy_ranks or on_pods)
+    else:
+        is_live = is_live and run.elastic == "live"
+    # With `shard: all` any number of nodes holds a copy.
+    copy_nodes = 1 if run.shard.num_nodes == 0 else -(-copy_ranks // ranks_per_node)
+    wanted, on_demand = run.resources.nodes, run.resources.on_demand_nodes
+    least = max(copy_nodes, wanted.minimum if wanted.minimum < wanted.maximum else 1)
+    return Placement(
+        mode="live" if is_live else "restart",
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        copy_ranks=copy_ranks,
+        spot_nodes=max(0, nodes - on_demand) if on_pods and on_demand is not None else 0,
+        trains_with_fewer=nodes > least,
+        on_gpu=on_gpu,
+        on_pods=on_pods,
+        snapshot_steps=run.peer_steps if nodes > 1 else None,
+    )
 
 
 def _nodes(count: int, kind: str) -> str:

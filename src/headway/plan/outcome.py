@@ -1,5 +1,4 @@
-"""A plan beside what came of it, and beside another plan: rows of what was planned, what is
-measured, and why they differ.
+"""A plan beside what came of it: rows of what was planned, what is measured, and why they differ.
 
 The plan that a run was started with is kept in its run directory (`plan.json`). It holds figures by
 name; those in `Measured` are compared, whichever of them the plan has. Runs of earlier versions
@@ -20,8 +19,6 @@ PLAN = "plan.json"
 VERSION = 1
 SETTLED_SECONDS = 600.0
 """Time after which the goodput that was measured says more of what is to come than the plan."""
-SAME = 0.001
-"""Figures of two plans that differ by less are the same."""
 
 RowUnit = Literal["seconds", "share", "count", "bytes", "usd", "per_second"]
 
@@ -181,44 +178,3 @@ def _goodput_row(planned: Figure | None, measured: Measured) -> OutcomeRow:
             share = lost[most] / measured.spent_seconds if measured.spent_seconds else 0.0
             why = f"below what was planned: most was lost by {most}, {share:.1%} of the time"
     return OutcomeRow("goodput", "goodput", planned, measured.goodput, "share", why)
-
-
-@dataclass(frozen=True)
-class PlanDifference:
-    """A figure that two plans do not share."""
-
-    key: str
-    before: Figure | None
-    after: Figure | None
-
-    @property
-    def ratio(self) -> float | None:
-        """After over before."""
-        if self.before is None or self.after is None or not self.before.value:
-            return None
-        return self.after.value / self.before.value
-
-    @property
-    def why(self) -> str:
-        """The reason that changed."""
-        if self.before is None or self.after is None:
-            return "only in one of them"
-        if self.before.reason == self.after.reason:
-            return self.after.reason
-        return f"{self.before.reason} -> {self.after.reason}"
-
-
-def plan_differences(
-    before: Mapping[str, Figure], after: Mapping[str, Figure]
-) -> list[PlanDifference]:
-    """Figures by name, in the order of `after`, then those of `before` that it lacks."""
-    names = [*after, *(name for name in before if name not in after)]
-    rows = (PlanDifference(name, before.get(name), after.get(name)) for name in names)
-    return [row for row in rows if not _is_same(row.before, row.after)]
-
-
-def _is_same(before: Figure | None, after: Figure | None) -> bool:
-    if before is None or after is None:
-        return before is after
-    largest = max(abs(before.value), abs(after.value))
-    return abs(before.value - after.value) <= SAME * largest

@@ -10,8 +10,9 @@ from headway.plan.accelerators import find_device
 from headway.plan.checkpoint_every import placement_of
 from headway.plan.figure import Figure
 from headway.plan.fleet import Fleet
-from headway.plan.goodput import goodput_plan, planned_placement
-from headway.plan.workload import Layout, Workload, workload_of
+from headway.plan.goodput import goodput_plan
+from headway.plan.interruptions import placement
+from headway.plan.workload import Layout, Workload, layout_of, workload_of
 from headway.spec.interruption_rate import InterruptionsConfig
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
@@ -110,9 +111,8 @@ def test_a_plan_and_a_launch_find_the_same(
     if not on_gpu and run.elastic == "auto" and not run.shard.is_wide:  # as on a target
         live = run.model_copy(update={"elastic": "live"})
         resolved = resolved.model_copy(update={"run": live})
-    on_demand = run.resources.on_demand_nodes
-    fleet = Fleet(H100 if on_gpu else None, ranks, nodes, on_demand_nodes=on_demand)
     copy_nodes = run.shard.num_nodes or nodes
     layout = Layout(ranks * copy_nodes if run.shard.is_wide or on_gpu else 1, False)
-    found = planned_placement(run, fleet, layout, on_pods=True)
+    assert layout_of(resolved).shard_devices == layout.shard_devices
+    found = placement(run, layout, nodes=nodes, ranks_per_node=ranks, on_gpu=on_gpu, on_pods=True)
     assert found == placement_of(resolved, on_pods=True)

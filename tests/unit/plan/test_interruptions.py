@@ -25,8 +25,9 @@ def place(mode: Mode = "restart", **changed: object) -> Placement:
     one = Placement(
         mode=mode,
         nodes=8,
+        ranks_per_node=1,
+        copy_ranks=1,
         spot_nodes=0,
-        copies=8 if mode == "live" else 1,
         trains_with_fewer=True,
         on_gpu=False,
         on_pods=True,
@@ -150,7 +151,7 @@ def test_live_goes_back_to_a_checkpoint_only_when_all_copies_are_lost() -> None:
     assert live.value == pytest.approx(1 / 720)
     assert "8 copies hold the state" in live.reason
     assert rewinds_per_hour(place("restart"), rates(0.2)).value == pytest.approx(1.6 + 1 / 720)
-    alone = place("live", nodes=1, copies=1, trains_with_fewer=False)
+    alone = place("live", nodes=1, trains_with_fewer=False)
     assert rewinds_per_hour(alone, rates(0.2)).value == pytest.approx(0.2 + 1 / 720)
 
 
@@ -190,7 +191,7 @@ def test_recorded_goodputs_within_three_points(
     """(A storm of 2026-11-15 reached 0.925: of its faults one went back to a checkpoint by a defect
     that is mended, so it says nothing of what is to be expected.)"""
     found = expected_goodput(
-        place("live", nodes=nodes, copies=nodes, on_pods=where == "pods"),
+        place("live", nodes=nodes, on_pods=where == "pods"),
         rates(faults * 3600 / nodes),
         times(
             training_seconds=learned,

@@ -1,4 +1,4 @@
-"""A plan beside what came of it, and beside another plan."""
+"""A plan beside what came of it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from headway.plan.outcome import (
     OutcomeRow,
     PlanRecord,
     outcome_rows,
-    plan_differences,
     run_seconds,
     whole_usd,
 )
@@ -124,17 +123,6 @@ def test_what_is_kept_is_read_back() -> None:
 )
 def test_what_cannot_be_read_is_no_plan(text: str) -> None:
     assert PlanRecord.from_text(text) is None
-
-
-def test_two_plans() -> None:
-    before = {"usd": Figure.exact(100, "8 nodes"), "steps": Figure.exact(5, ""), "old": PLAN_USD}
-    after = {"usd": Figure.exact(60, "4 nodes"), "steps": Figure.exact(5, "other words")}
-    usd, old = plan_differences(before, after)
-    assert (usd.key, usd.ratio, usd.why) == ("usd", 0.6, "8 nodes -> 4 nodes")
-    assert (old.key, old.after, old.why) == ("old", None, "only in one of them")
-
-
-PLAN_USD = PLAN.figures["usd"]
 
 
 def test_what_a_run_directory_says(tmp_path: Path) -> None:

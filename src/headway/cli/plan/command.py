@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -61,10 +60,6 @@ def plan(
             "rent that the run fits on.",
         ),
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="With --compare: write a page with a plot."),
-    ] = None,
     measure: Annotated[
         bool,
         typer.Option(
@@ -73,14 +68,6 @@ def plan(
             "time.",
         ),
     ] = False,
-    diff: Annotated[
-        str | None,
-        typer.Option(
-            "--diff",
-            metavar="OTHER",
-            help="Say what another run file, preset or run changes, on the same devices.",
-        ),
-    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say how each figure comes about, and what it rests on."),
@@ -99,27 +86,15 @@ def plan(
     from headway.cli.plan.explanation import explanation
     from headway.cli.plan.facts import plan_facts
     from headway.cli.plan.screen import screen
-    from headway.errors import BadInput
 
     if compare is not None:
-        _compare(read_asked(run, set_, on, None, device), compare, nodes, device, html, json_)
+        _compare(read_asked(run, set_, on, None, device), compare, nodes, device, json_)
         return
-    if html is not None:
-        raise BadInput("--html needs --compare", "--compare auto --html plan.html")
     asked = read_asked(run, set_, on, nodes, device)
-    if asked.directory is not None and set_ is None and nodes is None and diff is None:
+    if asked.directory is not None and set_ is None and nodes is None:
         _show_outcome(asked, json_)
         return
     found = plan_of(asked, _measured(asked) if measure else None)
-    if diff is not None:
-        from headway.cli.plan.difference import difference_facts, difference_screen
-
-        other = plan_of(read_asked(diff, set_, on, nodes, device))
-        if json_:
-            print_json(difference_facts(found, other))
-        else:
-            print_lines(difference_screen(found, other))
-        return
     if json_:
         print_json(plan_facts(found))
     else:
@@ -164,22 +139,13 @@ def _show_outcome(asked: Asked, json_: bool) -> None:
         print_lines(outcome_screen(*found))
 
 
-def _compare(
-    asked: Asked, shapes: str, nodes: str | None, device: str | None, html: Path | None, json_: bool
-) -> None:
-    from headway.cli.output import print_json, say
+def _compare(asked: Asked, shapes: str, nodes: str | None, device: str | None, json_: bool) -> None:
+    from headway.cli.output import print_json
     from headway.cli.plan.comparison import compared, comparison_screen
     from headway.cli.plan.facts import comparison_facts
     from headway.errors import CheckFailed
 
     found = compared(asked, shapes, nodes, device)
-    if html is not None:
-        from headway.cli.output_path import writes_file
-        from headway.cli.plan.page import comparison_page
-
-        with writes_file(html, "--html"):
-            html.write_text(comparison_page(found), "utf-8")
-        say(f"wrote {html}")
     if json_:
         print_json(comparison_facts(found))
     else:
