@@ -279,7 +279,7 @@ bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memor
 fit-time: install    ## efficiencies of plan, fitted to half of the published throughputs; the other half predicted; 3 minutes
 	$(BENCH).fit_time
 
-bench-plan-time: install ## six runs of SECONDS=200 on the CPU, planned from steps that were measured: predicted beside taken; 25 minutes
+bench-plan-time: install ## six runs of SECONDS=200 on the CPU, planned from the steps of a short run: predicted beside taken; 25 minutes
 	$(BENCH).plan_time
 
 bench-loop: install  ## tokens/s against a bare PyTorch loop

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
-from headway.clock import seconds_of
 from headway.plan.outcome import PLAN, Measured, PlanRecord
 from headway.state.goodput import goodput
 from headway.state.interruptions import pauses
-from headway.state.rewinds import apply_rewinds
+from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
 from headway.state.spent_money import read_spending
 from headway.state.status import newest_event
@@ -32,8 +32,7 @@ def measured_so_far(directory: RunDirectory) -> Measured:
     events, taken = directory.history(), directory.metrics.read()[0]
     steps = apply_rewinds(taken)
     started = newest_event(events, "started")
-    since = seconds_of(started["time"]) if started else 0.0
-    recent = [step["seconds"] for step in steps if seconds_of(step["time"]) >= since]
+    recent = seconds_of_steps(steps, started["time"]) if started else []
     settled = recent[WARMUP_STEPS:] or recent
     found = goodput(events, taken)
     lost = found.lost_seconds if found is not None else {}
@@ -56,3 +55,8 @@ def measured_so_far(directory: RunDirectory) -> Measured:
         memory_bytes=max(peaks, default=None),
         usd=spending.usd if spending is not None else None,
     )
+
+
+def seconds_of_steps(steps: Sequence[Record], since: str) -> list[float]:
+    """Return how long each step took that was committed at this time or later."""
+    return [step["seconds"] for step in steps if step["time"] >= since]

@@ -28,7 +28,6 @@ SURFACE = {
         "--device",
         "--set",
         "--compare",
-        "--measure",
         "--explain",
         "--json",
     ],

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.cli.plan.run_plan import RunPlan
     from headway.cli.terminal import Line
-    from headway.plan.fleet import Fleet
-    from headway.plan.step_time import StepTime
 
 
 def plan(
@@ -60,14 +58,6 @@ def plan(
             "rent that the run fits on.",
         ),
     ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Run a few steps on this machine, for at most five minutes, and plan with their "
-            "time.",
-        ),
-    ] = False,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say how each figure comes about, and what it rests on."),
@@ -76,10 +66,9 @@ def plan(
 ) -> None:
     """Say whether a run fits, how long it takes, what it costs and what to change.
 
-    Asks neither a cluster nor the hub, and needs torch only for --measure, whose result it keeps in
-    the cache for later plans and the next run; else it writes nothing. Exits
-    with 4 if the run does not fit or is over its budget. Of a run that exists, shows what was
-    planned beside what is measured so far."""
+    Asks neither a cluster nor the hub, needs no torch and writes nothing. Exits with 4 if the run
+    does not fit or is over its budget. Of a run that exists, shows what was planned beside what is
+    measured so far; with --set or --nodes, plans it by the time of the steps it has recorded."""
     from headway.cli.output import print_json
     from headway.cli.plan.asked import read_asked
     from headway.cli.plan.estimate import plan_of
@@ -94,7 +83,7 @@ def plan(
     if asked.directory is not None and set_ is None and nodes is None:
         _show_outcome(asked, json_)
         return
-    found = plan_of(asked, _measured(asked) if measure else None)
+    found = plan_of(asked)
     if json_:
         print_json(plan_facts(found))
     else:
@@ -102,25 +91,6 @@ def plan(
         if explain:
             print_lines(explanation(found))
     _require_good(found)
-
-
-def _measured(asked: Asked) -> dict[Fleet, StepTime]:
-    """Of the first fleet, which has to be this machine."""
-    from headway.cli.model_shape import UnknownShape, read_workload
-    from headway.cli.output import say
-    from headway.cli.plan.measured_steps import keep_step_time
-    from headway.cli.plan.measurement import measured_here
-    from headway.errors import BadInput
-    from headway.plan.fit import chosen_layout
-
-    workload, fleet = read_workload(asked.loaded, asked.epoch_samples), asked.place.fleets[0]
-    if isinstance(workload, UnknownShape):
-        raise BadInput(workload.problem, workload.hint)
-    say("running a few steps of it on this machine, for at most five minutes")
-    layout = chosen_layout(asked.run, workload, fleet)
-    found = measured_here(asked.loaded, workload, fleet, layout)
-    keep_step_time(workload, fleet, layout, found.seconds)
-    return {fleet: found}
 
 
 def _show_outcome(asked: Asked, json_: bool) -> None:
