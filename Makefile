@@ -231,9 +231,6 @@ bench-launchers: install ## a run that torchrun starts: KILLS=10, the ledger and
 bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, time lost by cause
 	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BENCH).goodput
 
-bench-plan-goodput: install ## goodput as planned beside five chaos runs of MINUTES=4, live and restart; 25 minutes
-	MINUTES=$${MINUTES:-4} SEED=$${SEED:-1} $(BENCH).plan_goodput
-
 bench-fingerprint: install ## cost of comparing the workers' weights every 100 steps
 	$(BENCH).fingerprint
 

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from headway.plan.interruptions import (
-    LossRates,
-    Placement,
-    node_rates,
-    placement,
-    rewinds_per_hour,
-)
-from headway.plan.save_interval import SaveInterval, chosen_interval, save_cost
+from headway.plan.figure import Figure
+from headway.plan.interruptions import Placement, losses_per_hour, placement, rewinds_per_hour
+from headway.plan.save_interval import chosen_interval, save_cost
 from headway.plan.workload import layout_of
 from headway.spec.interruption_rate import InterruptionsConfig
 from headway.spec.quantities import Interval
@@ -24,26 +19,20 @@ def with_checkpoint_interval(
     `interruptions`: the target's; None: the run is on this machine."""
     if resolved.is_script or resolved.run.checkpoint.every != "auto":
         return resolved
-    chosen = auto_interval(resolved, parameters, interruptions)
-    every = SteppedInterval((), Interval(round(chosen.seconds), "seconds"))
+    seconds = auto_interval(resolved, parameters, interruptions).value
+    every = SteppedInterval((), Interval(round(seconds), "seconds"))
     return resolved.model_copy(update={"checkpoint_every": every})
 
 
 def auto_interval(
     resolved: Resolved, parameters: int | None, interruptions: InterruptionsConfig | None = None
-) -> SaveInterval:
+) -> Figure:
+    """Seconds between two checkpoints."""
     on_pods = interruptions is not None
-    place, rates = placement_of(resolved, on_pods=on_pods), rates_of(resolved, interruptions)
-    cost = None
-    if parameters is not None:
-        cost = save_cost(
-            parameters,
-            writers=place.writers,
-            nodes=place.copy_nodes,
-            on_gpu=place.on_gpu,
-            is_remote=on_pods or "://" in resolved.run_directory,
-        )
-    return chosen_interval(cost, rewinds_per_hour(place, rates))
+    place = placement_of(resolved, on_pods=on_pods)
+    is_remote = on_pods or "://" in resolved.run_directory
+    cost = None if parameters is None else save_cost(parameters, place, is_remote=is_remote)
+    return chosen_interval(cost, rewinds_per_hour(place, losses_per_hour(place, interruptions)))
 
 
 def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
@@ -54,14 +43,4 @@ def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
         ranks_per_node=resolved.ranks_per_node,
         on_gpu=resolved.device != "cpu",
         on_pods=on_pods,
-    )
-
-
-def rates_of(resolved: Resolved, interruptions: InterruptionsConfig | None) -> LossRates:
-    given = interruptions or InterruptionsConfig()
-    return node_rates(
-        resolved.ranks_per_node,
-        on_gpu=resolved.device != "cpu",
-        spot=given.spot.per_hour if given.spot is not None else None,
-        on_demand=given.on_demand.per_hour if given.on_demand is not None else None,
     )

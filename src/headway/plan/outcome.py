@@ -8,7 +8,6 @@ have none, and runs whose model only their own code knows have few.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -35,12 +34,7 @@ class PlanRecord:
     """By the names of `headway plan --json`."""
 
     def as_text(self) -> str:
-        # JSON has no infinity; a figure without bound is compared with nothing.
-        figures = {
-            name: asdict(figure)
-            for name, figure in self.figures.items()
-            if math.isfinite(figure.value + figure.low + figure.high)
-        }
+        figures = {name: asdict(figure) for name, figure in self.figures.items()}
         record = {"version": VERSION, "time": self.time, "place": self.place, "figures": figures}
         return json.dumps(record, indent=2) + "\n"
 
