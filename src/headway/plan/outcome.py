@@ -16,8 +16,6 @@ from headway.plan.figure import Figure
 
 PLAN = "plan.json"
 VERSION = 1
-SETTLED_SECONDS = 600.0
-"""Time after which the goodput that was measured says more of what is to come than the plan."""
 
 RowUnit = Literal["seconds", "share", "count", "bytes", "usd", "per_second"]
 
@@ -62,12 +60,12 @@ class Measured:
     step_seconds: float | None
     """Median since the newest start."""
     goodput: float | None
-    goodput_after_start: float | None
-    """The same without the time from launches to first steps."""
     lost_seconds: Mapping[str, float]
     """By cause."""
     spent_seconds: float
     """All of its time, without pauses between starts."""
+    left_seconds: float | None
+    """Time until its end, as `headway status` shows it."""
     interruptions: int
     memory_bytes: float | None = None
     """Peak of one device."""
@@ -114,35 +112,26 @@ def outcome_rows(plan: PlanRecord | None, measured: Measured) -> list[OutcomeRow
             "",
         ),
         _row("memory_bytes", "memory of a device", figures, measured.memory_bytes, "bytes"),
-        _row("run_seconds", "the whole run", figures, run_seconds(plan, measured), "seconds"),
-        _row("usd", "cost in all", figures, whole_usd(plan, measured), "usd"),
+        _row("run_seconds", "the whole run", figures, run_seconds(measured), "seconds"),
+        _row("usd", "cost in all", figures, whole_usd(measured), "usd"),
     ]
     return [row for row in rows if row.planned is not None or row.measured is not None]
 
 
-def run_seconds(plan: PlanRecord | None, measured: Measured) -> float | None:
-    """All of the run's time, estimated anew: what is spent, and the steps that are left at the
-    measured speed. None before the first step, or if the number of steps is not known."""
-    if measured.total_steps is None or measured.step_seconds is None:
+def run_seconds(measured: Measured) -> float | None:
+    """All of the run's time, estimated anew: what is spent, and what is left. None before the first
+    step, or if the number of steps is not known."""
+    if measured.left_seconds is None:
         return None
-    left = max(0, measured.total_steps - measured.steps) * measured.step_seconds
-    return measured.spent_seconds + left / _goodput_to_come(plan, measured)
+    return measured.spent_seconds + measured.left_seconds
 
 
-def whole_usd(plan: PlanRecord | None, measured: Measured) -> float | None:
+def whole_usd(measured: Measured) -> float | None:
     """Money in all, estimated anew: what is spent, and as much an hour until the end."""
-    whole = run_seconds(plan, measured)
+    whole = run_seconds(measured)
     if measured.usd is None or whole is None or not measured.spent_seconds:
         return measured.usd
     return measured.usd * whole / measured.spent_seconds
-
-
-def _goodput_to_come(plan: PlanRecord | None, measured: Measured) -> float:
-    planned = plan.figures.get("goodput") if plan is not None else None
-    seen = measured.goodput_after_start
-    if seen and (measured.spent_seconds >= SETTLED_SECONDS or planned is None):
-        return seen
-    return planned.value if planned is not None else 1.0
 
 
 def _row(

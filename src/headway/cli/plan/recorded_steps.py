@@ -12,10 +12,11 @@ from headway.cli.model_shape import read_workload
 from headway.plan.accelerators import find_device
 from headway.plan.step_time import measured_step_time
 from headway.plan.workload import Layout, Workload, layout_of
-from headway.report.planned import WARMUP_STEPS, seconds_of_steps
+from headway.report.planned import seconds_of_steps
 from headway.spec.load import Loaded
 from headway.spec.located_yaml import Located
 from headway.state.status import newest_event
+from headway.state.time_left import WARMUP_STEPS
 
 if TYPE_CHECKING:
     from headway.plan.fleet import Fleet
