@@ -231,9 +231,6 @@ bench-launchers: install ## a run that torchrun starts: KILLS=10, the ledger and
 bench-goodput: install ## MINUTES=30 of training with one fault a minute: time that counts, time lost by cause
 	MINUTES=$${MINUTES:-30} SEED=$${SEED:-1} $(BENCH).goodput
 
-bench-plan-goodput: install ## goodput as planned beside five chaos runs of MINUTES=4, live and restart; 25 minutes
-	MINUTES=$${MINUTES:-4} SEED=$${SEED:-1} $(BENCH).plan_goodput
-
 bench-fingerprint: install ## cost of comparing the workers' weights every 100 steps
 	$(BENCH).fingerprint
 
@@ -279,7 +276,7 @@ bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memor
 fit-time: install    ## efficiencies of plan, fitted to half of the published throughputs; the other half predicted; 3 minutes
 	$(BENCH).fit_time
 
-bench-plan-time: install ## six runs of SECONDS=200 on the CPU, planned from steps that were measured: predicted beside taken; 25 minutes
+bench-plan-time: install ## six runs of SECONDS=200 on the CPU, planned from the steps of a short run: predicted beside taken; 25 minutes
 	$(BENCH).plan_time
 
 bench-loop: install  ## tokens/s against a bare PyTorch loop

@@ -1,11 +1,10 @@
 """`make bench-plan-time SECONDS=200`: how long six runs take on the CPU, as plan says before them
-from steps that it measured, beside how long they took.
+from the steps of a short run, beside how long they took.
 
-A first run of ten steps prepares the sets and says about how many steps fill SECONDS. Then `headway
-plan --measure` measures five or more of its own, and says how long the whole run takes, evaluations
-and saves included; and `headway run` takes it. The figure is the largest error, as a part of the
-truth. Needs a quiet machine: what else runs while a run is measured, or while it trains, is in its
-error. CASES=2,5 chooses some.
+A first run of twenty steps prepares the sets and says about how many steps fill SECONDS. Then
+`headway plan` of that run says how long so many steps take, evaluations and saves included; and
+`headway run` takes them. The figure is the largest error, as a part of the truth. Needs a quiet
+machine: what else runs beside a run is in its error. CASES=2,5 chooses some.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ CHOSEN = [int(number) for number in os.environ.get("CASES", "").split(",") if nu
 TARGET = 0.10
 EVALUATIONS, SAVES = 6, 4
 """In each run."""
-FIRST_STEPS = 10
+FIRST_STEPS = 20
 RUN_FILE = """\
 version: 1
 name: planned
@@ -124,17 +123,16 @@ def _judged(folder: Path, case: Case, name: str) -> dict[str, Any]:
     _headway(folder, "run", *nodes, *_sets(f"{name}-first", case, f"train_for={FIRST_STEPS} steps"))
     first = statistics.median(_step_seconds(folder, f"{name}-first"))
     steps = max(2 * EVALUATIONS, math.ceil(SECONDS / first))
-    sets = _sets(
-        *(name, case, f"train_for={steps} steps"),
+    longer = (
+        f"train_for={steps} steps",
         f"evaluation.every={steps // EVALUATIONS} steps",
         f"checkpoint.every={steps // SAVES} steps",
     )
-    planning = Stopwatch()
-    (plan,) = json.loads(_headway(folder, "plan", "--measure", "--json", *nodes, *sets))["plans"]
-    measured_in = planning.wall_seconds
+    options = [f"--set={one}" for one in longer]
+    (plan,) = json.loads(_headway(folder, "plan", f"{name}-first", "--json", *options))["plans"]
     predicted = plan["interruptions"]["run_seconds"]
     training = Stopwatch()
-    _headway(folder, "run", *nodes, *sets)
+    _headway(folder, "run", *nodes, *_sets(name, case, *longer))
     taken = training.wall_seconds
     return {
         "run": case.words,
@@ -145,7 +143,6 @@ def _judged(folder: Path, case: Case, name: str) -> dict[str, Any]:
         "steps": steps,
         "step": round(plan["time"]["step_seconds"]["value"], 4),
         "step_in_run": round(statistics.mean(_step_seconds(folder, name)), 4),
-        "planned_in": round(measured_in, 1),
         "host_took": round(training.lost_seconds, 1),
     }
 

@@ -46,8 +46,6 @@ def _draw(folder: Path) -> None:
     terminal_screen([*HEADWAY, "status", "spot"], folder, IMAGES / "status.png", (110, 30))
     compare = [*HEADWAY, "compare", *(f"lr-{rate}" for rate in RATES)]
     terminal_screen(compare, folder, IMAGES / "compare.png", (80, 16))
-    headway("plan", "llama2-7b", "--compare", "auto", "--html", "plan.html", folder=folder)
-    page_screen(folder / "plan.html", IMAGES / "plan-compare.png", (1100, 660))
 
 
 def _require_interruptions(page: str) -> None:

@@ -120,6 +120,7 @@ def test_own_text_a_mistake_a_kill_a_resume_and_all_that_is_left_of_it(
         assert run.interrupt(60) == 6, run.output
     assert "hint: run the same command to resume" in run.output
     stopped_at = step_of(tmp_path)
+    assert planned_step(tmp_path)["basis"] == "measured"
 
     with Typed("run", folder=tmp_path) as again:
         again.wait_for(f"resuming from step {stopped_at}", 90)
@@ -153,6 +154,14 @@ def test_own_text_a_mistake_a_kill_a_resume_and_all_that_is_left_of_it(
 
 def status_of(folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(headway("status", "--json", folder=folder).stdout)
+    return found
+
+
+def planned_step(folder: Path) -> dict[str, Any]:
+    """Of a plan by the steps that three workers have recorded."""
+    longer = ("--nodes", "3", "--set", "train_for=200k steps")
+    said = headway("plan", "mine", *longer, "--json", folder=folder).stdout
+    found: dict[str, Any] = json.loads(said)["plans"][0]["time"]["step_seconds"]
     return found
 
 

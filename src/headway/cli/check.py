@@ -164,8 +164,8 @@ def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     except HeadwayError:
         return {}
     chosen = auto_interval(resolved, parameters, interruptions)
-    interval = Interval(round(chosen.seconds), "seconds")
-    return {"auto": str(interval), "auto_because": chosen.figure.reason}
+    interval = Interval(round(chosen.value), "seconds")
+    return {"auto": str(interval), "auto_because": chosen.reason}
 
 
 def refusal_of(loaded: Loaded, on: str | None, anyway: bool = False) -> HeadwayError | None:

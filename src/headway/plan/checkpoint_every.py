@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from headway.plan.interruptions import (
-    LossRates,
-    Placement,
-    node_rates,
-    rewinds_per_hour,
-)
-from headway.plan.save_interval import SaveCost, SaveInterval, chosen_interval, save_cost
+from headway.plan.figure import Figure
+from headway.plan.interruptions import Placement, losses_per_hour, placement, rewinds_per_hour
+from headway.plan.save_interval import chosen_interval, save_cost
+from headway.plan.workload import layout_of
 from headway.spec.interruption_rate import InterruptionsConfig
 from headway.spec.quantities import Interval
 from headway.spec.resolve import Resolved
@@ -22,56 +19,28 @@ def with_checkpoint_interval(
     `interruptions`: the target's; None: the run is on this machine."""
     if resolved.is_script or resolved.run.checkpoint.every != "auto":
         return resolved
-    chosen = auto_interval(resolved, parameters, interruptions)
-    every = SteppedInterval((), Interval(round(chosen.seconds), "seconds"))
+    seconds = auto_interval(resolved, parameters, interruptions).value
+    every = SteppedInterval((), Interval(round(seconds), "seconds"))
     return resolved.model_copy(update={"checkpoint_every": every})
 
 
 def auto_interval(
     resolved: Resolved, parameters: int | None, interruptions: InterruptionsConfig | None = None
-) -> SaveInterval:
+) -> Figure:
+    """Seconds between two checkpoints."""
     on_pods = interruptions is not None
-    place, rates = placement_of(resolved, on_pods=on_pods), rates_of(resolved, interruptions)
-    cost = None if parameters is None else save_cost_of(resolved, parameters, on_pods=on_pods)
-    return chosen_interval(cost, rewinds_per_hour(place, rates))
+    place = placement_of(resolved, on_pods=on_pods)
+    is_remote = on_pods or "://" in resolved.run_directory
+    cost = None if parameters is None else save_cost(parameters, place, is_remote=is_remote)
+    return chosen_interval(cost, rewinds_per_hour(place, losses_per_hour(place, interruptions)))
 
 
 def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
-    wanted, nodes = resolved.run.resources, resolved.nodes
-    on_demand = wanted.on_demand_nodes
-    copies = max(1, resolved.num_workers // resolved.domain_ranks)
-    copy_nodes = resolved.copy_nodes or 1  # 0, of `shard: all`: any number of nodes holds a copy
-    is_range = wanted.nodes.minimum < wanted.nodes.maximum
-    least = max(copy_nodes, wanted.nodes.minimum if is_range else 1)
-    return Placement(
-        mode="live" if resolved.is_live else "restart",
-        nodes=nodes,
-        spot_nodes=max(0, nodes - on_demand) if on_pods and on_demand is not None else 0,
-        copies=copies if resolved.is_live else 1,
-        trains_with_fewer=nodes > least,
+    return placement(
+        resolved.run,
+        layout_of(resolved),
+        nodes=resolved.nodes,
+        ranks_per_node=resolved.ranks_per_node,
         on_gpu=resolved.device != "cpu",
         on_pods=on_pods,
-        snapshot_steps=resolved.run.peer_steps if nodes > 1 else None,
-    )
-
-
-def rates_of(resolved: Resolved, interruptions: InterruptionsConfig | None) -> LossRates:
-    given = interruptions or InterruptionsConfig()
-    return node_rates(
-        resolved.ranks_per_node,
-        on_gpu=resolved.device != "cpu",
-        spot=given.spot.per_hour if given.spot is not None else None,
-        on_demand=given.on_demand.per_hour if given.on_demand is not None else None,
-    )
-
-
-def save_cost_of(resolved: Resolved, parameters: int, *, on_pods: bool) -> SaveCost:
-    """The workers of the first domain write a checkpoint together."""
-    is_one_copy = resolved.copy_nodes == 0
-    return save_cost(
-        parameters,
-        writers=resolved.num_workers if is_one_copy else resolved.domain_ranks,
-        nodes=resolved.nodes if is_one_copy else resolved.copy_nodes or 1,
-        on_gpu=resolved.device != "cpu",
-        is_remote=on_pods or "://" in resolved.run_directory,
     )

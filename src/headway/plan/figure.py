@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Basis = Literal["counted", "measured", "fitted", "published", "assumed", "given"]
-"""What a number rests on. `counted`: exact arithmetic. `measured`: on the machine at hand.
+"""What a number rests on. `counted`: exact arithmetic. `measured`: by a run or a benchmark.
 `fitted`: to published runs. `published`: copied from a page that is named. `assumed`: a default of
 Headway's, which the user can replace. `given`: by the user."""
 

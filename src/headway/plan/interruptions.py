@@ -1,19 +1,18 @@
-"""Expected interruptions of a run, and what is left of its time: goodput, as `status` counts it.
+"""How often a run loses a node, and what is left of the run then.
 
 Rates are of one node and one hour: the target's own (`interruptions`), else a default that names
-where it comes from. Recoveries are those that were measured in this project (bench/results); they
-were measured on CPUs, and what a GPU adds is assumed.
+where it comes from.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from headway.plan.figure import Figure, combined
-from headway.plan.save_interval import expected_stretch
+from headway.plan.workload import Layout
+from headway.spec.interruption_rate import InterruptionRate, InterruptionsConfig
+from headway.spec.run_file import RunFile
 
 Mode = Literal["live", "restart"]
 
@@ -54,133 +53,6 @@ OUTAGE_HOURS = Figure(
     "assumed",
     "everything at once (power, network, storage, a mistake): assumed once in 30 days",
 )
-GPU_START_SECONDS = Figure(
-    30.0, 5.0, 90.0, "assumed", "30 s for CUDA, NCCL and first steps: never measured here"
-)
-MACHINE_SECONDS = Figure(
-    300.0, 20.0, 900.0, "assumed", "5 min until a machine in place of the lost one is there"
-)
-SNAPSHOT_AGE = Figure(
-    0.75, 0.5, 1.0, "assumed", "of checkpoint.peers, between half and all is done again"
-)
-NEIGHBOURS_SHARE = Figure(
-    0.1, 0.02, 0.3, "assumed", "one lost node in ten takes its neighbour along: assumed"
-)
-OTHER_SHARE = Figure(
-    0.010,
-    0.005,
-    0.02,
-    "measured",
-    "1 % for data and between steps (bench-goodput, 2026-11-15; cluster-storm, 2026-11-16)",
-)
-
-
-@dataclass(frozen=True)
-class Recovery:
-    """What one lost node costs the run, in seconds, as it was measured: without the step in flight,
-    and for models that load in no time."""
-
-    pause: Figure
-    """From the loss until the others train, beyond the step."""
-    join: Figure
-    """Without steps when its replacement joins, beyond the step."""
-    replaced: Figure
-    """From the loss until the replacement trains, on a machine that is there."""
-    alone: Figure
-    """From the loss until training continues if no other node can: until it is replaced."""
-    start: Figure
-    """From a launch to the first step."""
-
-
-def _measured(value: float, low: float, high: float, source: str) -> Figure:
-    return Figure(value, low, high, "measured", source)
-
-
-PODS: Mapping[Mode, Recovery] = {
-    "live": Recovery(
-        pause=_measured(
-            0.7,
-            0.3,
-            1.1,
-            "0.9 s to the next step, steps of 0.25 s (bench-plugs, 2026-11-17, cf79769)",
-        ),
-        join=_measured(
-            0.15, 0.1, 0.2, "0.27 s, steps of 0.13 s (bench-losses, 2026-11-15, 34a975b)"
-        ),
-        replaced=_measured(17.3, 16.0, 18.2, "17.3 s (bench-plugs, 2026-11-17, cf79769)"),
-        alone=_measured(
-            26.0, 26.0, 40.0, "26 s, a node alone (tests/cluster, 2026-11-17, daad0ac)"
-        ),
-        start=_measured(10.9, 9.6, 19.1, "11 s (cluster-storm, 2026-11-16, d050688)"),
-    ),
-    "restart": Recovery(
-        pause=_measured(
-            1.5, 1.5, 10.8, "1.75 s to the next step (tests/cluster, 2026-11-17, daad0ac)"
-        ),
-        join=_measured(
-            1.5, 0.6, 3.0, "as long as after a loss (tests/cluster, 2026-11-17, daad0ac)"
-        ),
-        replaced=_measured(21.9, 21.9, 41.3, "21.9 s (tests/cluster, 2026-11-17, daad0ac)"),
-        alone=_measured(
-            26.0, 26.0, 40.0, "26 s, a node alone (tests/cluster, 2026-11-17, daad0ac)"
-        ),
-        start=_measured(10.9, 9.6, 19.1, "11 s (cluster-storm, 2026-11-16, d050688)"),
-    ),
-}
-"""Machines of the test cluster that lose power without a word."""
-HERE: Mapping[Mode, Recovery] = {
-    "live": Recovery(
-        pause=_measured(
-            0.08, 0.05, 1.1, "0.19 s to the next step, steps of 0.11 s (bench-losses, 2026-11-15)"
-        ),
-        join=_measured(
-            0.15, 0.1, 0.2, "0.27 s, steps of 0.13 s (bench-losses, 2026-11-15, 34a975b)"
-        ),
-        replaced=_measured(1.4, 1.4, 1.7, "1.4 s (bench-goodput, 2026-11-15, bb0738e)"),
-        alone=_measured(0.9, 0.8, 1.4, "1.23 s, steps of 0.33 s (bench-losses, 2026-11-15)"),
-        start=_measured(5.8, 5.5, 15.0, "5.8 s (bench-goodput, 2026-11-15, bb0738e)"),
-    ),
-    "restart": Recovery(
-        pause=_measured(
-            0.58,
-            0.3,
-            1.2,
-            "0.75 s to the next step, steps of 0.175 s (bench-restart, 2026-11-17, 2042e60)",
-        ),
-        join=_measured(0.0, 0.0, 0.0, "the lost worker is back with the others"),
-        replaced=_measured(0.75, 0.47, 1.4, "0.75 s (bench-restart, 2026-11-17, 2042e60)"),
-        alone=_measured(0.9, 0.8, 1.4, "1.23 s, steps of 0.33 s (bench-losses, 2026-11-15)"),
-        start=_measured(5.8, 5.5, 15.0, "5.8 s (bench-goodput, 2026-11-15, bb0738e)"),
-    ),
-}
-"""Worker processes of one machine that are killed."""
-
-
-@dataclass(frozen=True)
-class LossRates:
-    """Interruptions of one node in one hour."""
-
-    spot: Figure
-    on_demand: Figure
-
-
-def node_rates(
-    devices_per_node: int,
-    *,
-    on_gpu: bool,
-    spot: float | None = None,
-    on_demand: float | None = None,
-) -> LossRates:
-    """`spot`, `on_demand`: the target's own, by the hour."""
-    failures = CPU_FAILURES_PER_HOUR
-    if on_gpu:
-        of_one = DEVICE_FAILURES_PER_HOUR
-        failures = of_one.times(devices_per_node, of_one.reason)
-    given = "interruptions of the target"
-    return LossRates(
-        spot=SPOT_PREEMPTIONS_PER_HOUR if spot is None else Figure.exact(spot, given, "given"),
-        on_demand=failures if on_demand is None else Figure.exact(on_demand, given, "given"),
-    )
 
 
 @dataclass(frozen=True)
@@ -189,227 +61,104 @@ class Placement:
 
     mode: Mode
     nodes: int
+    ranks_per_node: int
+    copy_ranks: int
+    """Workers that one copy of the model is sharded over."""
     spot_nodes: int
-    copies: int
-    """Copies of the model that are lost one by one: in a live run each holds the state."""
     trains_with_fewer: bool
     """Whether the others train on until the lost node is replaced."""
     on_gpu: bool
     on_pods: bool
     """Whether nodes are pods of a cluster; else processes of this machine."""
-    snapshot_steps: int | None = None
-    """Most steps that a restart repeats, as the neighbour of a lost node has its part in memory;
-    None: those since the newest checkpoint."""
-
-    def interruptions_per_hour(self, rates: LossRates) -> Figure:
-        """Of the whole run."""
-        others = self.nodes - self.spot_nodes
-        inputs, words = {}, []
-        if self.spot_nodes:
-            inputs["spot"] = rates.spot
-            words.append(f"{_nodes(self.spot_nodes, 'spot ')}, {rates.spot.reason}")
-        if others:
-            inputs["on_demand"] = rates.on_demand
-            words.append(f"{_nodes(others, '')}, {rates.on_demand.reason}")
-        return combined(
-            lambda spot=0.0, on_demand=0.0: self.spot_nodes * spot + others * on_demand,
-            inputs,
-            "; ".join(words),
-        )
 
     @property
-    def recovery(self) -> Recovery:
-        return (PODS if self.on_pods else HERE)[self.mode]
+    def copies(self) -> int:
+        """Copies of the model that are lost one by one: in a live run each holds the state."""
+        return self.nodes * self.ranks_per_node // self.copy_ranks if self.mode == "live" else 1
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether the run goes back to its newest checkpoint when it loses a node."""
+        return self.copies == 1
+
+    @property
+    def copy_nodes(self) -> int:
+        """Nodes of one copy of the model."""
+        return -(-self.copy_ranks // self.ranks_per_node)
+
+    @property
+    def writers(self) -> int:
+        """Workers that write a checkpoint together."""
+        least = self.ranks_per_node if self.mode == "restart" else 1
+        return max(self.copy_ranks, least)
+
+
+def placement(
+    run: RunFile, layout: Layout, *, nodes: int, ranks_per_node: int, on_gpu: bool, on_pods: bool
+) -> Placement:
+    """`on_pods`: False for a run on this machine, whose nodes are processes."""
+    copy_ranks = layout.shard_devices
+    is_wide = run.shard.is_wide or copy_ranks > ranks_per_node
+    is_live = not is_wide and not on_gpu and run.command is None
+    if run.elastic == "auto":
+        is_live = is_live and (nodes * ranks_per_node > copy_ranks or on_pods)
+    else:
+        is_live = is_live and run.elastic == "live"
+    # With `shard: all` any number of nodes holds a copy.
+    copy_nodes = 1 if run.shard.num_nodes == 0 else -(-copy_ranks // ranks_per_node)
+    wanted, on_demand = run.resources.nodes, run.resources.on_demand_nodes
+    least = max(copy_nodes, wanted.minimum if wanted.minimum < wanted.maximum else 1)
+    return Placement(
+        mode="live" if is_live else "restart",
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        copy_ranks=copy_ranks,
+        spot_nodes=max(0, nodes - on_demand) if on_pods and on_demand is not None else 0,
+        trains_with_fewer=nodes > least,
+        on_gpu=on_gpu,
+        on_pods=on_pods,
+    )
+
+
+def losses_per_hour(place: Placement, given: InterruptionsConfig | None = None) -> Figure:
+    """Of all nodes of the run. `given`: the target's own rates."""
+    given = given or InterruptionsConfig()
+    failures = CPU_FAILURES_PER_HOUR
+    if place.on_gpu:
+        of_one = DEVICE_FAILURES_PER_HOUR
+        failures = of_one.times(place.ranks_per_node, of_one.reason)
+    counts = {"spot ": place.spot_nodes, "": place.nodes - place.spot_nodes}
+    rates = {
+        "spot ": _rate(given.spot, SPOT_PREEMPTIONS_PER_HOUR),
+        "": _rate(given.on_demand, failures),
+    }
+    of_kinds = {kind: rate for kind, rate in rates.items() if counts[kind]}
+    return combined(
+        lambda **each: sum(counts[kind] * rate for kind, rate in each.items()),
+        of_kinds,
+        "; ".join(f"{_nodes(counts[kind], kind)}, {of_kinds[kind].reason}" for kind in of_kinds),
+    )
+
+
+def _rate(given: InterruptionRate | None, default: Figure) -> Figure:
+    if given is None:
+        return default
+    return Figure.exact(given.per_hour, "interruptions of the target", "given")
 
 
 def _nodes(count: int, kind: str) -> str:
     return f"{count} {kind}node{'s' if count > 1 else ''}"
 
 
-def rewinds_per_hour(place: Placement, rates: LossRates) -> Figure:
-    """Interruptions after which the run goes back to a checkpoint."""
-    if place.mode == "restart" or place.copies == 1:
-        inputs = {"nodes": place.interruptions_per_hour(rates)}
-        if place.snapshot_steps is not None:
-            inputs["share"] = NEIGHBOURS_SHARE
-        words = [figure.reason for figure in inputs.values()]
-    else:
-        inputs = {}
-        words = [f"a lost node costs no step: {place.copies} copies hold the state"]
+def rewinds_per_hour(place: Placement, losses: Figure) -> Figure:
+    """Losses after which the run goes back to a checkpoint."""
+    inputs = {"outage": OUTAGE_HOURS}
+    words = f"a lost node costs no step: {place.copies} copies hold the state"
+    if place.rewinds:
+        inputs["losses"] = losses
+        words = losses.reason
     return combined(
-        lambda outage, nodes=0.0, share=1.0: nodes * share + 1 / outage,
-        {**inputs, "outage": OUTAGE_HOURS},
-        "; ".join([*words, OUTAGE_HOURS.reason]),
+        lambda outage, losses=0.0: losses + 1 / outage,
+        inputs,
+        f"{words}; {OUTAGE_HOURS.reason}",
     )
-
-
-@dataclass(frozen=True)
-class RunTimes:
-    """What a goodput is made of besides interruptions."""
-
-    training_seconds: float
-    """All steps together, undisturbed."""
-    step_seconds: float
-    save_every_seconds: float
-    save_held_seconds: Figure
-    save_write_seconds: Figure
-    load_seconds: Figure
-    """To read a checkpoint."""
-    evaluation_share: float = 0.0
-    """Time of evaluations, over that of steps."""
-    start_seconds: Figure | None = None
-    """From the launch to the first step, if it was measured."""
-    other_share: Figure = OTHER_SHARE
-    """Of the time between starts, saves and interruptions: waiting for data, and the like."""
-
-
-@dataclass(frozen=True)
-class ExpectedGoodput:
-    goodput: Figure
-    """Time of steps that count over all time, as `headway status` shows it afterwards."""
-    capacity: Figure
-    """Nodes that are there on average, over those that there should be. With fewer, each step takes
-    longer; goodput does not show it."""
-    interruptions_per_hour: Figure
-    interruptions: Figure
-    """In the whole run."""
-    lost_seconds: Mapping[str, float]
-    """Of the whole run, by cause, in the words of `headway status` where it has one."""
-
-    def wall_seconds(self, training_seconds: float) -> Figure:
-        """All of the time that the run takes. `training_seconds`: of its steps, undisturbed."""
-        return combined(
-            lambda goodput, capacity: training_seconds / (goodput * capacity),
-            {"goodput": self.goodput, "capacity": self.capacity},
-            f"{self.goodput.value:.1%} of the time in steps that count, with "
-            f"{self.capacity.value:.1%} of the nodes on average",
-        )
-
-
-def evaluation_share(sequences: int, every_steps: int, global_batch: int) -> float:
-    """Time of evaluations over that of steps: a forward pass is a third of a step."""
-    return sequences / 3 / (every_steps * global_batch)
-
-
-def expected_goodput(place: Placement, rates: LossRates, times: RunTimes) -> ExpectedGoodput:
-    rate, recovery = place.interruptions_per_hour(rates), place.recovery
-    inputs = {
-        "rate": rate,
-        "pause": recovery.pause if place.trains_with_fewer else recovery.alone,
-        "join": recovery.join,
-        "start": times.start_seconds or recovery.start,
-        "held": times.save_held_seconds,
-        "write": times.save_write_seconds,
-        "load": times.load_seconds,
-        "other": times.other_share,
-    }
-    if place.on_gpu:
-        inputs["gpu"] = GPU_START_SECONDS
-    if place.snapshot_steps is not None:
-        inputs |= {"age": SNAPSHOT_AGE, "together": NEIGHBOURS_SHARE}
-    is_replaced_later = place.on_pods and not place.trains_with_fewer
-    if is_replaced_later:
-        inputs["machine"] = MACHINE_SECONDS
-
-    def ratio(**values: float) -> float:
-        total = sum(_lost(place, times, **values).values()) + times.training_seconds
-        return times.training_seconds / total
-
-    lost = _lost(place, times, **{name: figure.value for name, figure in inputs.items()})
-    total = times.training_seconds + sum(lost.values())
-    most = sorted((cause for cause in lost if lost[cause] > 0), key=lambda cause: -lost[cause])[:3]
-    largest = ", ".join(f"{lost[cause] / total:.1%} {cause}" for cause in most)
-    if math.isinf(total):
-        largest = "all steps by " + " and ".join(one for one in most if math.isinf(lost[one]))
-    return ExpectedGoodput(
-        goodput=_share(
-            combined(ratio, inputs, f"{place.mode}: lost are {largest} ({rate.reason})")
-        ),
-        capacity=_capacity(place, rates),
-        interruptions_per_hour=rate,
-        interruptions=rate.times(total / 3600, f"in {total / 3600:.3g} h: {rate.reason}"),
-        lost_seconds=lost,
-    )
-
-
-def _capacity(place: Placement, rates: LossRates) -> Figure:
-    if not place.trains_with_fewer or not place.on_pods:
-        return Figure.exact(1.0, "the run waits for a replacement, or has it at once")
-    of_one = place.interruptions_per_hour(rates).times(1 / place.nodes, "")
-    there = place.recovery.replaced
-    away = combined(
-        lambda rate, there, machine: 1 / (1 + rate * (there + machine) / 3600),
-        {"rate": of_one, "there": there, "machine": MACHINE_SECONDS},
-        f"a lost node is away for {MACHINE_SECONDS.value + there.value:.0f} s: {there.reason}; "
-        f"{MACHINE_SECONDS.reason}",
-    )
-    return _share(away)
-
-
-def _share(figure: Figure) -> Figure:
-    """Of a whole: independent errors that are added up know nothing of that."""
-    return replace(figure, low=max(0.0, figure.low), high=min(1.0, figure.high))
-
-
-def _lost(
-    place: Placement,
-    times: RunTimes,
-    *,
-    rate: float,
-    pause: float,
-    join: float,
-    start: float,
-    held: float,
-    write: float,
-    load: float,
-    other: float,
-    gpu: float = 0.0,
-    machine: float = 0.0,
-    age: float = 0.0,
-    together: float = 0.0,
-) -> dict[str, float]:
-    """Seconds by cause over the whole run. `rate` by the hour; `other`, `age` and `together` as
-    shares; the rest in seconds."""
-    training = times.training_seconds
-    evaluation = training * times.evaluation_share
-    others = (training + evaluation) * other / (1 - other)
-    busy = training + evaluation + others
-    saving = busy * held / times.save_every_seconds
-    found = {
-        "start": start + gpu,
-        "evaluation": evaluation,
-        "data and other": others,
-        "saving": saving,
-    }
-    restart = pause + machine + gpu + load
-    if place.mode == "live" and place.trains_with_fewer:
-        # The step in flight is discarded, on average half of it.
-        cost = pause + join + times.step_seconds / 2
-        found["changes"] = (busy + saving) * _of_each_second(rate, cost)
-        return found
-    mean = 3600 / rate if rate else float("inf")
-    if mean == float("inf"):
-        return found
-    most = busy + saving
-    if place.snapshot_steps is not None:
-        since_saved = times.save_every_seconds / 2 + write
-        few = min(since_saved, age * place.snapshot_steps * times.step_seconds)
-        redone = (1 - together) * few + together * since_saved
-        with_losses = most * (1 + _of_each_second(rate, restart + redone))
-    else:
-        # A checkpoint counts once it is written, so what is lost begins that much earlier.
-        stretch = expected_stretch(times.save_every_seconds, held, mean, restart + write)
-        with_losses = busy * stretch
-    interruptions = with_losses / mean
-    found["restart"] = interruptions * restart
-    found["redone"] = max(0.0, with_losses - most - found["restart"])
-    if place.trains_with_fewer and place.on_pods:  # here it is back with the others
-        # The replacement joins as planned: all save, and restart together.
-        found["restart"] += interruptions * (join + held + write + load + gpu)
-    return found
-
-
-def _of_each_second(rate: float, cost: float) -> float:
-    """Seconds lost for each second of work, at `rate` interruptions an hour of all time."""
-    share = min(0.999, rate / 3600 * cost)
-    return share / (1 - share)

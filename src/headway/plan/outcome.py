@@ -1,5 +1,4 @@
-"""A plan beside what came of it, and beside another plan: rows of what was planned, what is
-measured, and why they differ.
+"""A plan beside what came of it: rows of what was planned, what is measured, and why they differ.
 
 The plan that a run was started with is kept in its run directory (`plan.json`). It holds figures by
 name; those in `Measured` are compared, whichever of them the plan has. Runs whose model only their
@@ -9,7 +8,6 @@ own code knows have few.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -18,10 +16,6 @@ from headway.plan.figure import Figure
 
 PLAN = "plan.json"
 VERSION = 1
-SETTLED_SECONDS = 600.0
-"""Time after which the goodput that was measured says more of what is to come than the plan."""
-SAME = 0.001
-"""Figures of two plans that differ by less are the same."""
 
 RowUnit = Literal["seconds", "share", "count", "bytes", "usd", "per_second"]
 
@@ -38,12 +32,7 @@ class PlanRecord:
     """By the names of `headway plan --json`."""
 
     def as_text(self) -> str:
-        # JSON has no infinity; a figure without bound is compared with nothing.
-        figures = {
-            name: asdict(figure)
-            for name, figure in self.figures.items()
-            if math.isfinite(figure.value + figure.low + figure.high)
-        }
+        figures = {name: asdict(figure) for name, figure in self.figures.items()}
         record = {"version": VERSION, "time": self.time, "place": self.place, "figures": figures}
         return json.dumps(record, indent=2) + "\n"
 
@@ -71,12 +60,12 @@ class Measured:
     step_seconds: float | None
     """Median since the newest start."""
     goodput: float | None
-    goodput_after_start: float | None
-    """The same without the time from launches to first steps."""
     lost_seconds: Mapping[str, float]
     """By cause."""
     spent_seconds: float
     """All of its time, without pauses between starts."""
+    left_seconds: float | None
+    """Time until its end, as `headway status` shows it."""
     interruptions: int
     memory_bytes: float | None = None
     """Peak of one device."""
@@ -123,35 +112,26 @@ def outcome_rows(plan: PlanRecord | None, measured: Measured) -> list[OutcomeRow
             "",
         ),
         _row("memory_bytes", "memory of a device", figures, measured.memory_bytes, "bytes"),
-        _row("run_seconds", "the whole run", figures, run_seconds(plan, measured), "seconds"),
-        _row("usd", "cost in all", figures, whole_usd(plan, measured), "usd"),
+        _row("run_seconds", "the whole run", figures, run_seconds(measured), "seconds"),
+        _row("usd", "cost in all", figures, whole_usd(measured), "usd"),
     ]
     return [row for row in rows if row.planned is not None or row.measured is not None]
 
 
-def run_seconds(plan: PlanRecord | None, measured: Measured) -> float | None:
-    """All of the run's time, estimated anew: what is spent, and the steps that are left at the
-    measured speed. None before the first step, or if the number of steps is not known."""
-    if measured.total_steps is None or measured.step_seconds is None:
+def run_seconds(measured: Measured) -> float | None:
+    """All of the run's time, estimated anew: what is spent, and what is left. None before the first
+    step, or if the number of steps is not known."""
+    if measured.left_seconds is None:
         return None
-    left = max(0, measured.total_steps - measured.steps) * measured.step_seconds
-    return measured.spent_seconds + left / _goodput_to_come(plan, measured)
+    return measured.spent_seconds + measured.left_seconds
 
 
-def whole_usd(plan: PlanRecord | None, measured: Measured) -> float | None:
+def whole_usd(measured: Measured) -> float | None:
     """Money in all, estimated anew: what is spent, and as much an hour until the end."""
-    whole = run_seconds(plan, measured)
+    whole = run_seconds(measured)
     if measured.usd is None or whole is None or not measured.spent_seconds:
         return measured.usd
     return measured.usd * whole / measured.spent_seconds
-
-
-def _goodput_to_come(plan: PlanRecord | None, measured: Measured) -> float:
-    planned = plan.figures.get("goodput") if plan is not None else None
-    seen = measured.goodput_after_start
-    if seen and (measured.spent_seconds >= SETTLED_SECONDS or planned is None):
-        return seen
-    return planned.value if planned is not None else 1.0
 
 
 def _row(
@@ -181,44 +161,3 @@ def _goodput_row(planned: Figure | None, measured: Measured) -> OutcomeRow:
             share = lost[most] / measured.spent_seconds if measured.spent_seconds else 0.0
             why = f"below what was planned: most was lost by {most}, {share:.1%} of the time"
     return OutcomeRow("goodput", "goodput", planned, measured.goodput, "share", why)
-
-
-@dataclass(frozen=True)
-class PlanDifference:
-    """A figure that two plans do not share."""
-
-    key: str
-    before: Figure | None
-    after: Figure | None
-
-    @property
-    def ratio(self) -> float | None:
-        """After over before."""
-        if self.before is None or self.after is None or not self.before.value:
-            return None
-        return self.after.value / self.before.value
-
-    @property
-    def why(self) -> str:
-        """The reason that changed."""
-        if self.before is None or self.after is None:
-            return "only in one of them"
-        if self.before.reason == self.after.reason:
-            return self.after.reason
-        return f"{self.before.reason} -> {self.after.reason}"
-
-
-def plan_differences(
-    before: Mapping[str, Figure], after: Mapping[str, Figure]
-) -> list[PlanDifference]:
-    """Figures by name, in the order of `after`, then those of `before` that it lacks."""
-    names = [*after, *(name for name in before if name not in after)]
-    rows = (PlanDifference(name, before.get(name), after.get(name)) for name in names)
-    return [row for row in rows if not _is_same(row.before, row.after)]
-
-
-def _is_same(before: Figure | None, after: Figure | None) -> bool:
-    if before is None or after is None:
-        return before is after
-    largest = max(abs(before.value), abs(after.value))
-    return abs(before.value - after.value) <= SAME * largest

@@ -16,6 +16,7 @@ import math
 from dataclasses import dataclass
 
 from headway.plan.figure import Figure, combined
+from headway.plan.interruptions import Placement
 from headway.plan.memory_need import CHECKPOINT_BYTES
 
 DEFAULT_SECONDS = 600.0
@@ -46,30 +47,20 @@ REMOTE_WRITE = Figure(
 class SaveCost:
     """Of one checkpoint."""
 
-    num_bytes: int
     held_seconds: Figure
     """Training time that it costs: the copy, and on CPUs what writing takes from their cores."""
     write_seconds: Figure
-    """From the copy until the checkpoint counts. Training continues meanwhile."""
-
-    @property
-    def load_seconds(self) -> Figure:
-        """To read it back: assumed to be as fast as writing."""
-        figure = self.write_seconds
-        reason = f"reading {self.num_bytes / 1e9:.3g} GB, as fast as writing them"
-        return Figure(figure.value, figure.low, figure.high, "assumed", reason)
+    """From the copy until the checkpoint counts. Training continues meanwhile. Reading it back is
+    assumed to be as fast."""
 
 
-def save_cost(
-    parameters: int, *, writers: int, nodes: int = 1, on_gpu: bool, is_remote: bool
-) -> SaveCost:
-    """`writers`: workers that write it together, those of the first copy of the model; `nodes`: on
-    so many nodes. `is_remote`: whether runs are kept elsewhere than on a disk of the machine."""
-    num_bytes = parameters * CHECKPOINT_BYTES
+def save_cost(parameters: int, place: Placement, *, is_remote: bool) -> SaveCost:
+    """`is_remote`: whether runs are kept elsewhere than on a disk of the machine."""
+    num_bytes, writers, nodes = parameters * CHECKPOINT_BYTES, place.writers, place.copy_nodes
     share = num_bytes / writers
     size = f"{num_bytes / 1e9:.3g} GB" + (f" by {writers} workers" if writers > 1 else "")
-    copy = GPU_COPY if on_gpu else CPU_COPY
-    inputs = {"copy": copy} | ({} if on_gpu else {"writing": CPU_WRITING_SHARE})
+    copy = GPU_COPY if place.on_gpu else CPU_COPY
+    inputs = {"copy": copy} | ({} if place.on_gpu else {"writing": CPU_WRITING_SHARE})
     held = combined(
         lambda copy, writing=0.0: share / copy + writing * num_bytes / 1e9,
         inputs,
@@ -81,7 +72,7 @@ def save_cost(
         {"speed": speed},
         f"{num_bytes / 1e9:.3g} GB by {_nodes(nodes)}: {speed.reason}",
     )
-    return SaveCost(num_bytes, held, write)
+    return SaveCost(held, write)
 
 
 def _nodes(count: int) -> str:
@@ -116,20 +107,13 @@ def expected_stretch(
     return mean_seconds * math.exp(recovery) * math.expm1(segment) / every_seconds
 
 
-@dataclass(frozen=True)
-class SaveInterval:
-    seconds: float
-    """Between two checkpoints: a round number."""
-    figure: Figure
-    """The same, with its reason."""
-
-
-def chosen_interval(cost: SaveCost | None, rewinds_per_hour: Figure) -> SaveInterval:
-    """What `checkpoint.every: auto` takes. A function of its arguments alone, so that all nodes and
-    all commands find the same. `cost`: None if the size of the model is not known."""
+def chosen_interval(cost: SaveCost | None, rewinds_per_hour: Figure) -> Figure:
+    """Return what `checkpoint.every: auto` takes: a round number of seconds. A function of its
+    arguments alone, so that all nodes and all commands find the same. `cost`: None if the size of
+    the model is not known."""
     if cost is None:
         reason = "10min: the size of the model is not known before it is built"
-        return SaveInterval(DEFAULT_SECONDS, Figure.exact(DEFAULT_SECONDS, reason, "assumed"))
+        return Figure.exact(DEFAULT_SECONDS, reason, "assumed")
 
     least = max(LEAST_SECONDS, 2 * cost.write_seconds.value)
     most = max(least, MOST_SECONDS)
@@ -146,7 +130,7 @@ def chosen_interval(cost: SaveCost | None, rewinds_per_hour: Figure) -> SaveInte
         f"2006{_bound(exact.value, least, most)}"
     )
     low, high = max(least, min(exact.low, seconds)), min(most, max(exact.high, seconds))
-    return SaveInterval(seconds, Figure(seconds, low, high, exact.basis, reason))
+    return Figure(seconds, low, high, exact.basis, reason)
 
 
 def _bound(seconds: float, least: float, most: float) -> str:

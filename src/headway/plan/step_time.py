@@ -45,7 +45,7 @@ class StepTime:
 
 
 def step_time(workload: Workload, fleet: Fleet, layout: Layout) -> StepTime | None:
-    """None on CPUs, where only a measurement says it. Raises BadInput for a precision of which no
+    """None on CPUs, where only recorded steps say it. Raises BadInput for a precision of which no
     peak of the device is known."""
     device = fleet.device
     if device is None:
@@ -85,30 +85,25 @@ def step_time(workload: Workload, fleet: Fleet, layout: Layout) -> StepTime | No
 
 
 def measured_step_time(
-    workload: Workload, fleet: Fleet, layout: Layout, seconds: Sequence[float], where: str
+    workload: Workload, fleet: Fleet, layout: Layout, seconds: Sequence[float], recorded_by: str
 ) -> StepTime:
-    """Of steps that were run, after those that warm up. `where`: the machine, for the reason."""
-    assert seconds, "no step was measured"
+    """`seconds`: of steps that were run, several, after those that warm up. `recorded_by`: the
+    run, for the reason."""
     # Without the fastest and slowest tenth: something else on the machine had a part in those.
     cut = len(seconds) // 10
     kept = sorted(seconds)[cut : len(seconds) - cut]
     mean = statistics.mean(kept)
-    error = statistics.stdev(kept) / math.sqrt(len(kept)) / mean if len(kept) > 1 else 0.0
-    number_of = f"{len(seconds)} steps" if len(seconds) > 1 else "one step"
+    error = statistics.stdev(kept) / math.sqrt(len(kept)) / mean
     figure = Figure.within(
         mean,
         min(0.9, max(LEAST_MEASURED_SPREAD, 2 * error)),
         "measured",
-        f"mean of {number_of}, {min(seconds):.3g} to {max(seconds):.3g} s, on {where}",
+        f"mean of {len(seconds)} steps, {min(seconds):.3g} to {max(seconds):.3g} s, recorded by "
+        f"{recorded_by}",
     )
-    return known_step_time(workload, fleet, layout, figure)
-
-
-def known_step_time(workload: Workload, fleet: Fleet, layout: Layout, seconds: Figure) -> StepTime:
-    """Of a step whose `seconds` were measured."""
     number = passes_of(workload, fleet, layout).number
     return _step_time(
-        *(workload, fleet, seconds, number),
+        *(workload, fleet, figure, number),
         parts=_idle(workload, fleet, number),
         notes=tuple(_notes(workload, fleet, is_measured=True)),
     )
@@ -169,7 +164,7 @@ def _require_peak(device: Device, workload: Workload) -> None:
     raise BadInput(
         f"the time of a step in {workload.precision} on {device.name} cannot be estimated: "
         + because.rstrip("."),
-        f"--set precision={other}, or measure it on a machine that has one: headway plan --measure",
+        f"--set precision={other}, or plan a run that has trained on one: headway plan RUN",
     )
 
 

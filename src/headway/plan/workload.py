@@ -13,7 +13,7 @@ from typing import Any, Literal
 from headway.plan.accelerators import Precision
 from headway.plan.model_size import ModelSize, flops_per_token, model_size, padded_vocabulary
 from headway.plan.train_length import num_steps
-from headway.spec.resolve import choose_micro
+from headway.spec.resolve import Resolved, choose_micro
 from headway.spec.run_file import ModelConfig, RunFile
 
 
@@ -67,6 +67,14 @@ class Layout:
     """Whether blocks are recomputed in the backward pass."""
     offloads: bool = False
     """Whether the inputs of recomputed blocks wait in the host's memory."""
+
+
+def layout_of(resolved: Resolved) -> Layout:
+    return Layout(
+        resolved.copy_ranks,
+        resolved.checkpoint_activations,
+        resolved.run.memory.offload != "none",
+    )
 
 
 def workload_of(

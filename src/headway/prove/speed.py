@@ -162,16 +162,12 @@ class SpeedTrials:
 
     def beside_plan(self, workers: int) -> list[PlannedResult]:
         """Run one preset as users do, and return its plan beside what the run measured. No plan
-        knows the speed of a CPU, so a few steps are measured for it first."""
+        knows the speed of a CPU."""
         case = (ON_CPU if self.devices.is_cpu else ON_GPU)[1]
         steps = CPU_PLANNED_STEPS if self.devices.is_cpu else GPU_PLANNED_STEPS
         self._write(PLANNED, case, workers, "none", steps)
         words = [f"{PLANNED}.yaml", *self.devices.options(workers)]
-        # Step times that the user has measured before are no prediction.
-        cache = {"HEADWAY_CACHE": str(self.program.folder / "cache")}
-        environment = {**self.devices.environment(workers), **cache}
-        if self.devices.is_cpu:
-            self.program.headway("plan", *words, "--measure", environment=environment)
+        environment = self.devices.environment(workers)
         self.program.headway("run", *words, environment=environment)
         outcome = self.program.headway("plan", PLANNED, "--json", environment=environment)
         return planned_results(json.loads(outcome)["rows"], case.title, workers, self._precision)

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 
-from headway.clock import seconds_of
 from headway.plan.outcome import PLAN, Measured, PlanRecord
 from headway.state.goodput import goodput
 from headway.state.interruptions import pauses
-from headway.state.rewinds import apply_rewinds
+from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
 from headway.state.spent_money import read_spending
 from headway.state.status import newest_event
-
-WARMUP_STEPS = 3
-"""Steps after a start that compile, fill caches and allocate."""
-STARTING = ("start", "import", "build", "load")
+from headway.state.time_left import WARMUP_STEPS, seconds_left
 
 
 def kept_plan(directory: RunDirectory) -> PlanRecord | None:
@@ -32,13 +29,9 @@ def measured_so_far(directory: RunDirectory) -> Measured:
     events, taken = directory.history(), directory.metrics.read()[0]
     steps = apply_rewinds(taken)
     started = newest_event(events, "started")
-    since = seconds_of(started["time"]) if started else 0.0
-    recent = [step["seconds"] for step in steps if seconds_of(step["time"]) >= since]
+    recent = seconds_of_steps(steps, started["time"]) if started else []
     settled = recent[WARMUP_STEPS:] or recent
     found = goodput(events, taken)
-    lost = found.lost_seconds if found is not None else {}
-    starting = sum(lost.get(cause, 0.0) for cause in STARTING)
-    total = found.total_seconds if found is not None else 0.0
     peaks = [event["device_peak_bytes"] for event in events if "device_peak_bytes" in event]
     spending = read_spending(directory.store)
     return Measured(
@@ -47,12 +40,15 @@ def measured_so_far(directory: RunDirectory) -> Measured:
         tokens_per_step=resolved.tokens_per_step,
         step_seconds=statistics.median(settled) if settled else None,
         goodput=found.ratio if found is not None else None,
-        goodput_after_start=found.learning_seconds / (total - starting)
-        if found is not None and total > starting
-        else None,
-        lost_seconds=lost,
-        spent_seconds=total,
+        lost_seconds=found.lost_seconds if found is not None else {},
+        spent_seconds=found.total_seconds if found is not None else 0.0,
+        left_seconds=seconds_left(steps, events),
         interruptions=sum(one.is_interruption for one in pauses(events, taken)),
         memory_bytes=max(peaks, default=None),
         usd=spending.usd if spending is not None else None,
     )
+
+
+def seconds_of_steps(steps: Sequence[Record], since: str) -> list[float]:
+    """Return how long each step took that was committed at this time or later."""
+    return [step["seconds"] for step in steps if step["time"] >= since]

@@ -171,6 +171,13 @@ class Resolved(Section):
         return self.shard.num_nodes if self.sharded else None
 
     @property
+    def copy_ranks(self) -> int:
+        """Workers that one copy of the model is sharded over; 1 if it is not sharded."""
+        if self.copy_nodes is None:
+            return 1
+        return self.ranks_per_node * (self.copy_nodes or self.nodes)
+
+    @property
     def tokens_per_step(self) -> int:
         return self.global_batch * self.run.data.sequence_length
 

@@ -1,4 +1,4 @@
-"""Time left in a run, the same for everyone who asks: the terminal, `status`, a report.
+"""Time left in a run, the same for all who ask: the terminal, `status`, `plan RUN` and a report.
 
 Steps are timed by the clock, so that saves count; since the newest start or change of members,
 after which the speed may be another one; without the first steps, which compile, fill caches and
@@ -16,6 +16,7 @@ from typing import Any
 from headway.clock import seconds_of
 
 WARMUP_STEPS = 3
+"""Steps after a start that compile, fill caches and allocate."""
 WINDOW_SECONDS = 600.0
 FORWARD_SHARE = 1 / 3
 """Cost of an evaluation's forward pass beside that of a step, whose backward pass costs two."""

@@ -1,4 +1,4 @@
-"""The user's cache on this machine: what can be fetched or measured again."""
+"""The user's cache on this machine: what can be fetched again."""
 
 from __future__ import annotations
 

@@ -12,6 +12,7 @@ import dataclasses
 import json
 import types
 import typing
+from collections.abc import Mapping
 from importlib import resources
 from typing import Any, Literal, get_args, get_origin
 
@@ -87,11 +88,23 @@ def _each_kind(hint: Any) -> typing.Iterator[str]:
         yield "any"
 
 
+def table_text(table: Mapping[str, Any]) -> str:
+    """Return the table as JSON with one model type a line, so that a diff names the types that
+    changed."""
+    head = [f"{_json(key)}:{_json(table[key])}," for key in ("transformers", "common")]
+    types = [f"{_json(name)}:{_json(type_)}" for name, type_ in table["types"].items()]
+    return "\n".join(["{", *head, '"types":{', ",\n".join(types), "}}"]) + "\n"
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def main() -> None:
-    table = config_table()
+    text = table_text(config_table())
     path = resources.files("headway.plan") / TABLE
     with resources.as_file(path) as file:
-        file.write_text(json.dumps(table, indent=0, separators=(",", ":")) + "\n", "utf-8")
+        file.write_text(text, "utf-8")
     model_types.cache_clear()
 
 

@@ -270,8 +270,8 @@ def test_a_model_of_the_hub_is_planned_from_its_cache(
     assert facts(headway, "--on", "H100:8")["model"]["parameters"]["value"] > 100_000
 
 
-def test_a_comparison_names_the_cheapest_and_the_fastest(headway: Headway, folder: Path) -> None:
-    shapes = ("--compare", "H100:8,A100-80:8", "--nodes", "2,4", "--html", "page.html")
+def test_a_comparison_names_the_cheapest_and_the_fastest(headway: Headway) -> None:
+    shapes = ("--compare", "H100:8,A100-80:8", "--nodes", "2,4")
     found = facts(headway, "llama2-7b", *shapes)
     kinds = [(one["accelerators"], one["nodes"]) for one in found["plans"]]
     assert kinds == [("H100:8", 2), ("H100:8", 4), ("A100-80GB:8", 2), ("A100-80GB:8", 4)]
@@ -279,7 +279,6 @@ def test_a_comparison_names_the_cheapest_and_the_fastest(headway: Headway, folde
     assert times[found["fastest"]] == min(times)
     costs = [one["cost"]["usd"]["value"] for one in found["plans"]]
     assert costs[found["cheapest"]] == min(costs)
-    assert "<svg" in (folder / "page.html").read_text()
 
 
 def test_a_comparison_finds_devices_by_itself(headway: Headway) -> None:
@@ -303,7 +302,7 @@ def test_a_run_that_is_interrupted_all_the_time_takes_forever(headway: Headway) 
     assert "--set checkpoint.every=auto" in [one["options"] for one in plan["changes"]]
 
 
-def test_no_rate_of_interruptions_makes_json_that_others_cannot_read(
+def test_at_no_rate_of_interruptions_a_figure_is_without_bound(
     folder: Path, headway: Headway
 ) -> None:
     (folder / "targets.yaml").write_text(
@@ -320,22 +319,11 @@ def test_no_rate_of_interruptions_makes_json_that_others_cannot_read(
         raise AssertionError(constant)
 
     (plan,) = json.loads(said.out, parse_constant=refuse)["plans"]
-    number = plan["interruptions"]["interruptions"]
-    assert number["value"] is None
-    assert number["reason"].startswith("null is without bound: ")
-    shown = headway("plan", *often).out
-    assert "inf" not in re.findall(r"[a-z]+", shown)
-    assert "  interruptions     no end" in shown
-
-
-def test_a_difference_is_of_the_same_devices(headway: Headway) -> None:
-    said = headway("plan", "llama2-7b", "--diff", "llama2-13b", "--on", "H100:8")
-    assert said.exit_code == 0, said.err
-    assert "model.config.hidden_size" in said.out
-    found = facts(headway, "llama2-7b", "--diff", "llama2-13b", "--on", "H100:8")
-    assert found["settings"]["model.config.hidden_size"] == ["4096", "5120"]
-    before, after = found["figures"]["model.parameters"]
-    assert before["value"] < after["value"]
+    found = plan["interruptions"]
+    assert found["goodput"]["value"] == 0
+    steps = found["training_seconds"]["value"]
+    assert found["run_seconds"]["value"] == pytest.approx(1000 * steps)
+    assert "inf" not in re.findall(r"[a-z]+", headway("plan", *often).out)
 
 
 def test_the_names_of_the_data_stay(headway: Headway) -> None:

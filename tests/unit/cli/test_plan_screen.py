@@ -9,11 +9,9 @@ import pytest
 from headway.cli.model_shape import read_workload
 from headway.cli.plan.asked import Asked, PlannedPlace
 from headway.cli.plan.comparison import ComparedPlans, comparison_screen
-from headway.cli.plan.difference import difference_screen
 from headway.cli.plan.estimate import model_section
 from headway.cli.plan.explanation import explanation
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
-from headway.cli.plan.page import comparison_page
 from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, PlanChange, RunPlan
 from headway.cli.plan.screen import screen
 from headway.cli.terminal import Line
@@ -62,8 +60,8 @@ def fleet_plan(nodes: int, verdict: str = "yes", days: float = 100.0) -> FleetPl
     )
 
 
-def run_plan(*fleets: FleetPlan, preset: str = "llama2-70b") -> RunPlan:
-    loaded = load_run(preset)
+def run_plan(*fleets: FleetPlan) -> RunPlan:
+    loaded = load_run("llama2-70b")
     workload = read_workload(loaded)
     assert isinstance(workload, Workload)
     place = PlannedPlace("H100:8", tuple(one.fleet for one in fleets))
@@ -144,31 +142,9 @@ llama2-70b, compared
 """
 
 
-def compared() -> ComparedPlans:
-    plans = (fleet_plan(1, "no", 400), fleet_plan(2, days=210), fleet_plan(4, "maybe", 110))
-    return ComparedPlans(run_plan(*plans))
-
-
 def test_a_comparison_marks_the_cheapest_and_the_fastest_that_fit() -> None:
-    assert text([*comparison_screen(compared())]) == COMPARED
-
-
-def test_a_page_has_a_point_for_each_that_fits_and_needs_nothing_else() -> None:
-    page = comparison_page(compared())
-    assert page.count("<title>") == 3  # that of the page, and of two points
-    assert "16 (cheapest)" in page
-    assert "32 (fastest)" in page
-    assert "http" not in page.replace("http://www.w3.org", "")
-
-
-def test_a_difference_names_settings_and_figures() -> None:
-    one = run_plan(fleet_plan(8), preset="llama2-7b")
-    other = run_plan(fleet_plan(8, "no"), preset="llama2-13b")
-    shown_ = text([*difference_screen(one, other)])
-    assert "  fits                                fits             does not fit" in shown_
-    assert "  model.config.hidden_size            4096             5120\n" in shown_
-    assert "  parameters                          6.74B            13B              +93%" in shown_
-    assert "FLOPs a token" in shown_
+    plans = (fleet_plan(1, "no", 400), fleet_plan(2, days=210), fleet_plan(4, "maybe", 110))
+    assert text([*comparison_screen(ComparedPlans(run_plan(*plans)))]) == COMPARED
 
 
 @pytest.mark.parametrize(

@@ -73,24 +73,24 @@ def test_more_frequent_interruptions_save_more_often() -> None:
     run = resolved("resources={accelerators: H100:8, spot: all}", nodes=8)
     calm = auto_interval(run, SEVEN_BILLION, interruptions(spot="1% per day"))
     rough = auto_interval(run, SEVEN_BILLION, interruptions(spot="20% per hour"))
-    assert rough.seconds < calm.seconds
-    assert "8 spot nodes" in rough.figure.reason
-    assert rough.seconds == 170  # a tenth of a second by 64 workers; 84 GB are written in 84 s
+    assert rough.value < calm.value
+    assert "8 spot nodes" in rough.reason
+    assert rough.value == 170  # a tenth of a second by 64 workers; 84 GB are written in 84 s
 
 
 def test_a_larger_model_saves_less_often() -> None:
     small = auto_interval(resolved(machine=LAPTOP), 10**7)
     large = auto_interval(resolved(machine=LAPTOP), 10**9)
-    assert small.seconds < large.seconds
+    assert small.value < large.value
 
 
 def test_a_live_run_does_not_fear_for_its_nodes() -> None:
     run = resolved("elastic=live", machine=LAPTOP, nodes=4, parameters=10**8)
     found = auto_interval(run, 10**8, interruptions(on_demand="50% per hour"))
-    assert "4 copies hold the state" in found.figure.reason
-    assert found.seconds == 54 * 60
+    assert "4 copies hold the state" in found.reason
+    assert found.value == 54 * 60
     restart = resolved("elastic=restart", machine=LAPTOP, nodes=4, parameters=10**8)
-    assert auto_interval(restart, 10**8, interruptions(on_demand="50% per hour")).seconds < 300
+    assert auto_interval(restart, 10**8, interruptions(on_demand="50% per hour")).value < 300
 
 
 def test_a_model_of_the_users_own() -> None:

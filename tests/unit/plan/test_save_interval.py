@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from headway.plan.figure import Figure
+from headway.plan.interruptions import Placement
 from headway.plan.save_interval import (
     DEFAULT_SECONDS,
     SaveCost,
@@ -100,11 +101,11 @@ def test_in_a_simulation_neighbours_lose_more(save: float, recovery: float, mean
 
 
 def cost(held: float, write: float = 1.0) -> SaveCost:
-    return SaveCost(10**9, Figure.exact(held, ""), Figure.exact(write, ""))
+    return SaveCost(Figure.exact(held, ""), Figure.exact(write, ""))
 
 
 def every(held: float, write: float, hours: float) -> float:
-    return chosen_interval(cost(held, write), Figure.exact(1 / hours, "faults")).seconds
+    return chosen_interval(cost(held, write), Figure.exact(1 / hours, "faults")).value
 
 
 def test_the_chosen_interval_is_daly_s_as_a_round_number() -> None:
@@ -121,15 +122,15 @@ def test_its_bounds() -> None:
 
 def test_its_reason_has_the_numbers() -> None:
     chosen = chosen_interval(cost(1.0), Figure.exact(1 / 24, "spot machines", "given"))
-    assert chosen.figure.reason == (
+    assert chosen.reason == (
         "a save holds training for 1 s; back to a checkpoint every 24 h (spot machines); Daly 2006"
     )
-    assert chosen.figure.basis == "given"
-    assert chosen.figure.low <= chosen.seconds <= chosen.figure.high
+    assert chosen.basis == "given"
+    assert chosen.low <= chosen.value <= chosen.high
 
 
 def test_a_model_of_unknown_size_keeps_the_default() -> None:
-    assert chosen_interval(None, Figure.exact(1.0, "")).seconds == DEFAULT_SECONDS
+    assert chosen_interval(None, Figure.exact(1.0, "")).value == DEFAULT_SECONDS
 
 
 @settings(max_examples=50)
@@ -138,15 +139,28 @@ def test_more_faults_never_give_a_longer_interval(held: float, write: float, hou
     assert every(held, write, hours) <= every(held, write, 2 * hours)
 
 
+def place(nodes: int, ranks_per_node: int, copy_ranks: int, on_gpu: bool) -> Placement:
+    return Placement(
+        mode="restart",
+        nodes=nodes,
+        ranks_per_node=ranks_per_node,
+        copy_ranks=copy_ranks,
+        spot_nodes=0,
+        trains_with_fewer=False,
+        on_gpu=on_gpu,
+        on_pods=on_gpu,
+    )
+
+
 def test_the_cost_of_a_save() -> None:
     """Of the 88 million parameters of bench-save it is what was measured there."""
-    here = save_cost(88_000_000, writers=1, on_gpu=False, is_remote=False)
-    assert here.num_bytes == pytest.approx(1.056e9)
+    here = save_cost(88_000_000, place(1, 1, 1, on_gpu=False), is_remote=False)
     assert here.held_seconds.value == pytest.approx(0.0293 * 60, rel=0.05)
     assert here.write_seconds.value == pytest.approx(2.2, rel=0.05)
-    gpus = save_cost(70 * 10**9, writers=64, on_gpu=True, is_remote=True)
+    gpus = save_cost(70 * 10**9, place(8, 8, 64, on_gpu=True), is_remote=True)
     assert gpus.held_seconds.value == pytest.approx(70e9 * 12 / 64 / 10e9)
     assert gpus.held_seconds.basis == "assumed"
-    wide = save_cost(70 * 10**9, writers=64, nodes=8, on_gpu=True, is_remote=True)
-    assert wide.write_seconds.value == pytest.approx(70e9 * 12 / 8 / 1e9)
-    assert wide.load_seconds.value == wide.write_seconds.value
+    assert gpus.write_seconds.value == pytest.approx(70e9 * 12 / 8 / 1e9)
+    node = save_cost(70 * 10**9, place(8, 8, 1, on_gpu=True), is_remote=True)
+    assert node.held_seconds.value == pytest.approx(70e9 * 12 / 8 / 10e9), "all ranks of a node"
+    assert node.write_seconds.value == pytest.approx(70e9 * 12 / 1e9)

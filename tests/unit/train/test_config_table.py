@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from importlib import resources
+
 import pytest
 import transformers
 from transformers.models.auto import modeling_auto
 
-from headway.plan.model_fields import field_problems, model_types, transformers_version
-from headway.train.config_table import describe_type
+from headway.plan.model_fields import TABLE, field_problems, model_types, transformers_version
+from headway.train.config_table import describe_type, table_text
 
 REMAKE = "python -m headway.train.config_table"
 
@@ -19,6 +22,14 @@ def test_it_is_of_the_locked_version() -> None:
     types = model_types()
     assert {name for name, one in types.items() if one.causal} == set(causal), REMAKE
     assert {name for name, one in types.items() if one.masked} == set(masked), REMAKE
+
+
+def test_it_has_one_model_type_a_line() -> None:
+    text = (resources.files("headway.plan") / TABLE).read_text("utf-8")
+    assert text == table_text(json.loads(text)), REMAKE
+    lines = text.splitlines()
+    for name in model_types():
+        assert sum(line.startswith(f'"{name}":') for line in lines) == 1, name
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "bert", "qwen3", "mixtral", "gpt_neox", "opt"])

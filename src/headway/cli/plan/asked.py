@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from headway.plan.machines import find_machine
 from headway.spec.quantities import Accelerators, NodeRange
 
 if TYPE_CHECKING:
+    from headway.cli.plan.recorded_steps import RecordedSteps
     from headway.spec.load import Loaded, LoadedTarget
     from headway.spec.run_file import RunFile
     from headway.state.run_directory import RunDirectory
@@ -55,6 +57,13 @@ class Asked:
 
     def with_run(self, run: RunFile) -> Asked:
         return replace(self, loaded=replace(self.loaded, run=run))
+
+    @cached_property
+    def recorded(self) -> RecordedSteps | None:
+        """Steps of the run that exists, read from its logs."""
+        from headway.cli.plan.recorded_steps import recorded_steps
+
+        return None if self.directory is None else recorded_steps(self.directory)
 
     @property
     def run(self) -> RunFile:

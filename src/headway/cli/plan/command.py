@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.cli.plan.run_plan import RunPlan
     from headway.cli.terminal import Line
-    from headway.plan.fleet import Fleet
-    from headway.plan.step_time import StepTime
 
 
 def plan(
@@ -61,26 +58,6 @@ def plan(
             "rent that the run fits on.",
         ),
     ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option("--html", metavar="FILE", help="With --compare: write a page with a plot."),
-    ] = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure",
-            help="Run a few steps on this machine, for at most five minutes, and plan with their "
-            "time.",
-        ),
-    ] = False,
-    diff: Annotated[
-        str | None,
-        typer.Option(
-            "--diff",
-            metavar="OTHER",
-            help="Say what another run file, preset or run changes, on the same devices.",
-        ),
-    ] = None,
     explain: Annotated[
         bool,
         typer.Option("--explain", help="Say how each figure comes about, and what it rests on."),
@@ -89,37 +66,24 @@ def plan(
 ) -> None:
     """Say whether a run fits, how long it takes, what it costs and what to change.
 
-    Asks neither a cluster nor the hub, and needs torch only for --measure, whose result it keeps in
-    the cache for later plans and the next run; else it writes nothing. Exits
-    with 4 if the run does not fit or is over its budget. Of a run that exists, shows what was
-    planned beside what is measured so far."""
+    Asks neither a cluster nor the hub, needs no torch and writes nothing. Exits with 4 if the run
+    does not fit or is over its budget. Of a run that exists, shows what was planned beside what is
+    measured so far; with --set or --nodes, plans it by the time of the steps it has recorded."""
     from headway.cli.output import print_json
     from headway.cli.plan.asked import read_asked
     from headway.cli.plan.estimate import plan_of
     from headway.cli.plan.explanation import explanation
     from headway.cli.plan.facts import plan_facts
     from headway.cli.plan.screen import screen
-    from headway.errors import BadInput
 
     if compare is not None:
-        _compare(read_asked(run, set_, on, None, device), compare, nodes, device, html, json_)
+        _compare(read_asked(run, set_, on, None, device), compare, nodes, device, json_)
         return
-    if html is not None:
-        raise BadInput("--html needs --compare", "--compare auto --html plan.html")
     asked = read_asked(run, set_, on, nodes, device)
-    if asked.directory is not None and set_ is None and nodes is None and diff is None:
+    if asked.directory is not None and set_ is None and nodes is None:
         _show_outcome(asked, json_)
         return
-    found = plan_of(asked, _measured(asked) if measure else None)
-    if diff is not None:
-        from headway.cli.plan.difference import difference_facts, difference_screen
-
-        other = plan_of(read_asked(diff, set_, on, nodes, device))
-        if json_:
-            print_json(difference_facts(found, other))
-        else:
-            print_lines(difference_screen(found, other))
-        return
+    found = plan_of(asked)
     if json_:
         print_json(plan_facts(found))
     else:
@@ -127,25 +91,6 @@ def plan(
         if explain:
             print_lines(explanation(found))
     _require_good(found)
-
-
-def _measured(asked: Asked) -> dict[Fleet, StepTime]:
-    """Of the first fleet, which has to be this machine."""
-    from headway.cli.model_shape import UnknownShape, read_workload
-    from headway.cli.output import say
-    from headway.cli.plan.measured_steps import keep_step_time
-    from headway.cli.plan.measurement import measured_here
-    from headway.errors import BadInput
-    from headway.plan.fit import chosen_layout
-
-    workload, fleet = read_workload(asked.loaded, asked.epoch_samples), asked.place.fleets[0]
-    if isinstance(workload, UnknownShape):
-        raise BadInput(workload.problem, workload.hint)
-    say("running a few steps of it on this machine, for at most five minutes")
-    layout = chosen_layout(asked.run, workload, fleet)
-    found = measured_here(asked.loaded, workload, fleet, layout)
-    keep_step_time(workload, fleet, layout, found.seconds)
-    return {fleet: found}
 
 
 def _show_outcome(asked: Asked, json_: bool) -> None:
@@ -164,22 +109,13 @@ def _show_outcome(asked: Asked, json_: bool) -> None:
         print_lines(outcome_screen(*found))
 
 
-def _compare(
-    asked: Asked, shapes: str, nodes: str | None, device: str | None, html: Path | None, json_: bool
-) -> None:
-    from headway.cli.output import print_json, say
+def _compare(asked: Asked, shapes: str, nodes: str | None, device: str | None, json_: bool) -> None:
+    from headway.cli.output import print_json
     from headway.cli.plan.comparison import compared, comparison_screen
     from headway.cli.plan.facts import comparison_facts
     from headway.errors import CheckFailed
 
     found = compared(asked, shapes, nodes, device)
-    if html is not None:
-        from headway.cli.output_path import writes_file
-        from headway.cli.plan.page import comparison_page
-
-        with writes_file(html, "--html"):
-            html.write_text(comparison_page(found), "utf-8")
-        say(f"wrote {html}")
     if json_:
         print_json(comparison_facts(found))
     else:

@@ -47,9 +47,10 @@ class ComparedPlans:
     def fastest(self) -> FleetPlan | None:
         return _least(self.good, lambda one: one.seconds)
 
-    def marks(self, one: FleetPlan) -> list[str]:
+    def mark(self, one: FleetPlan) -> str:
         named = {"cheapest": self.cheapest, "fastest": self.fastest}
-        return [mark for mark, which in named.items() if which is one]
+        marks = [mark for mark, which in named.items() if which is one]
+        return "best" if len(marks) > 1 else "".join(marks)
 
 
 def compared(asked: Asked, shapes: str, nodes: str | None, device: str | None) -> ComparedPlans:
@@ -127,10 +128,9 @@ def comparison_screen(found: ComparedPlans) -> Iterator[Line]:
         hours = one.device_hours
         cost = (one.usd and money(one.usd.value)) if has_money else hours and f"{hours:,.0f}"
         time = one.seconds and shown(one.seconds.value, "seconds")
-        marks = found.marks(one)
-        mark = "best" if len(marks) > 1 else "".join(marks)
-        cells = (str(one.fleet), memory_words(one), time or "-", cost or "-", mark)
-        style: Style = "green" if marks else "dim" if one.fits.verdict == "no" else ""
+        mark = found.mark(one)
+        cells = (str(one.fleet), _memory_words(one), time or "-", cost or "-", mark)
+        style: Style = "green" if mark else "dim" if one.fits.verdict == "no" else ""
         yield [(_row(cells), style)]
     if not has_money:
         yield []
@@ -142,7 +142,7 @@ def _row(cells: Sequence[str]) -> str:
     return "  " + "".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True))
 
 
-def memory_words(one: FleetPlan) -> str:
+def _memory_words(one: FleetPlan) -> str:
     if one.fits.verdict == "no" or one.peak is None or one.room is None:
         return "does not fit" if one.fits.verdict == "no" else "-"
     mark = "" if one.fits.verdict == "yes" else " ?"

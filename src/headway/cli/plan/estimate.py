@@ -13,7 +13,6 @@ from headway.cli.plan.cost_section import hourly_words, planned_cost
 from headway.cli.plan.faster import faster_changes
 from headway.cli.plan.figure_text import PlanEntry, PlanSection, money, ranged, shown
 from headway.cli.plan.goodput_section import run_time
-from headway.cli.plan.measured_steps import kept_step_time
 from headway.cli.plan.memory_section import memory_section, memory_words
 from headway.cli.plan.right_size import (
     MOST_IDLE,
@@ -49,12 +48,12 @@ VERDICTS: Mapping[str | None, Verdict] = {
 """Of a memory estimate."""
 WORSE: tuple[Verdict, ...] = ("yes", "unknown", "maybe", "no")
 NOT_MEASURED = (
-    "how fast a CPU is, only a measurement says: headway plan --measure runs a few steps here"
+    "how fast a CPU is, only steps say: headway run --set name=trial --set 'train_for=20 steps', "
+    "then headway plan trial --set 'train_for=N steps'"
 )
 
 
-def plan_of(asked: Asked, measured: Mapping[Fleet, StepTime] | None = None) -> RunPlan:
-    """`measured`: steps that were run, in place of the estimate."""
+def plan_of(asked: Asked) -> RunPlan:
     workload = read_workload(asked.loaded, asked.epoch_samples)
     if isinstance(workload, UnknownShape):
         unknown = PlanAnswer("unknown", workload.problem)
@@ -63,10 +62,7 @@ def plan_of(asked: Asked, measured: Mapping[Fleet, StepTime] | None = None) -> R
             for fleet in asked.place.fleets
         )
         return RunPlan(asked, workload, PlanSection("model", "Model", ()), fleets)
-    fleets = tuple(
-        fleet_plan(asked, workload, fleet, (measured or {}).get(fleet))
-        for fleet in asked.place.fleets
-    )
+    fleets = tuple(fleet_plan(asked, workload, fleet) for fleet in asked.place.fleets)
     return RunPlan(asked, workload, model_section(workload), fleets)
 
 
@@ -114,10 +110,8 @@ def model_section(workload: Workload) -> PlanSection:
     return PlanSection("model", "Model", tuple(entries))
 
 
-def fleet_plan(
-    asked: Asked, workload: Workload, fleet: Fleet, measured: StepTime | None = None
-) -> FleetPlan:
-    plan = _figures(asked, workload, fleet, measured)
+def fleet_plan(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
+    plan = _figures(asked, workload, fleet)
     if plan.layout is None:
         return plan
 
@@ -142,9 +136,7 @@ def _with_use(plan: FleetPlan, workload: Workload) -> FleetPlan:
     return replace(plan, use=PlanAnswer("no" if is_idle else "yes", words))
 
 
-def _figures(
-    asked: Asked, workload: Workload, fleet: Fleet, measured: StepTime | None = None
-) -> FleetPlan:
+def _figures(asked: Asked, workload: Workload, fleet: Fleet) -> FleetPlan:
     """Memory, time and cost on one fleet, without what would improve them."""
     run = asked.run
     if fleet.device is not None and workload.precision == "bf16" and not fleet.device.bf16_flops:
@@ -156,7 +148,7 @@ def _figures(
     layout = chosen_layout(run, workload, fleet)
     plan = FleetPlan(fleet, PlanAnswer("unknown", ""), layout=layout)
     plan = _with_memory(plan, asked, workload)
-    plan = _with_time(plan, asked, workload, measured)
+    plan = _with_time(plan, asked, workload)
     # Idle devices of an accelerator are a verdict.
     idle = () if fleet.device is not None else _notes(workload, fleet, layout)
     return replace(plan, notes=(*_sharding_note(run, fleet, layout), *idle, *plan.notes))
@@ -192,18 +184,19 @@ def _effect(change: Change) -> str:
     return f"{in_a_new_run}{change.words}; {price}"
 
 
-def _with_time(
-    plan: FleetPlan, asked: Asked, workload: Workload, measured: StepTime | None
-) -> FleetPlan:
-    assert plan.layout is not None
+def _with_time(plan: FleetPlan, asked: Asked, workload: Workload) -> FleetPlan:
+    layout = plan.layout
+    assert layout is not None
     try:
-        step = measured or _step_time(plan.fleet, asked, workload, plan.layout)
+        step = _step_time(plan.fleet, asked, workload, layout)
     except BadInput as error:
         note = error.message + (f": {error.hint}" if error.hint else "")
         return replace(plan, notes=(*plan.notes, note))
+    if asked.directory is not None and (step is None or step.seconds.basis != "measured"):
+        words = f"{asked.title} has not recorded enough steps of this batch and layout on "
+        plan = replace(plan, notes=(*plan.notes, f"{words}{plan.fleet}"))
     if step is None:
         return replace(plan, notes=(*plan.notes, NOT_MEASURED))
-    layout = plan.layout
     plan = replace(
         plan,
         step=step.seconds,
@@ -220,9 +213,10 @@ def _with_time(
 
 
 def _step_time(fleet: Fleet, asked: Asked, workload: Workload, layout: Layout) -> StepTime | None:
-    """As it was measured on this machine before, else estimated."""
-    kept = kept_step_time(workload, fleet, layout) if asked.place.is_here else None
-    return kept or step_time(workload, fleet, layout)
+    """As the run that is asked for has recorded it, else estimated."""
+    recorded = asked.recorded
+    found = None if recorded is None else recorded.step_time(workload, fleet, layout)
+    return found or step_time(workload, fleet, layout)
 
 
 def _with_cost(plan: FleetPlan, asked: Asked, workload: Workload, seconds: Figure) -> FleetPlan:

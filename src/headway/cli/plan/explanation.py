@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 BASES = {
     "counted": "exact arithmetic",
     "given": "given by you",
-    "measured": "measured on the machine at hand",
+    "measured": "measured by a run or a benchmark that is named",
     "published": "copied from a page that is named",
     "fitted": "fitted to published runs",
     "assumed": "a default of Headway's, which you can replace",

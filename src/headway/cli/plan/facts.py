@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from headway.cli.model_shape import UnknownShape
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from headway.cli.plan.comparison import ComparedPlans
     from headway.cli.plan.figure_text import PlanSection
     from headway.cli.plan.run_plan import FleetPlan, PlanAnswer, RunPlan
-    from headway.plan.figure import Figure
 
 VERSION = 1
 
@@ -68,15 +67,4 @@ def answer_facts(answer: PlanAnswer) -> dict[str, str]:
 
 
 def section_facts(section: PlanSection) -> dict[str, Any]:
-    return {entry.key: figure_facts(entry.figure) for entry in section.entries}
-
-
-def figure_facts(figure: Figure) -> dict[str, Any]:
-    """JSON has no infinity: null stands for what has no bound, and the reason says so."""
-    ends = {"value": figure.value, "low": figure.low, "high": figure.high}
-    has_bounds = all(map(math.isfinite, ends.values()))
-    return {
-        **{name: end if math.isfinite(end) else None for name, end in ends.items()},
-        "basis": figure.basis,
-        "reason": figure.reason if has_bounds else f"null is without bound: {figure.reason}",
-    }
+    return {entry.key: asdict(entry.figure) for entry in section.entries}

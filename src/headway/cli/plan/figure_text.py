@@ -3,7 +3,6 @@ unit."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -56,8 +55,6 @@ def ranged(figure: Figure, unit: Unit, like: float | None = None) -> str:
 
 
 def _in_unit_of(value: float, like: float, unit: Unit, is_bare: bool = False) -> str:
-    if math.isinf(value):
-        return "no end"
     match unit:
         case "bytes":
             sizes = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"))

@@ -1,4 +1,4 @@
-"""What interruptions, saves and evaluations make of the time of the steps."""
+"""How long a run takes with its interruptions, saves and evaluations."""
 
 from __future__ import annotations
 
@@ -12,14 +12,11 @@ from headway.plan.goodput import GoodputPlan, goodput_plan
 if TYPE_CHECKING:
     from headway.cli.plan.asked import Asked
     from headway.plan.fleet import Fleet
-    from headway.plan.interruptions import ExpectedGoodput
     from headway.plan.workload import Layout, Workload
 
 LEAST_GOODPUT = 0.001
 """A run that is interrupted more often than it can save never ends; a thousand times as long is
 answer enough."""
-CAUSE_SHARE = 0.001
-"""Of all time: a cause that takes less is not named on the screen."""
 LEAST_GAIN = 0.005
 """Of all time: what another interval of checkpoints has to gain to be named."""
 
@@ -38,24 +35,21 @@ def run_time(
     asked: Asked, workload: Workload, fleet: Fleet, layout: Layout, step: Figure
 ) -> RunTime | None:
     """None if only the data determines the number of steps."""
-    found = _goodput(asked, workload, fleet, layout, step)
-    if workload.steps is None or found.expected is None:
+    if workload.steps is None:
         return None
-    seconds = _seconds(workload.steps, step, found.expected)
+    found = _goodput(asked, workload, fleet, layout, step)
+    seconds = _seconds(workload.steps, step, found.goodput)
     alone = step.times(workload.steps, f"{workload.steps:,} steps of {step.value:.3g} s, none lost")
-    section = _section(found, found.expected, alone, seconds)
     change = None
     if asked.run.checkpoint.every != "auto":
         run = asked.run
         every = run.checkpoint.model_copy(update={"every": "auto"})
         auto = asked.with_run(run.model_copy(update={"checkpoint": every}))
-        better = _goodput(auto, workload, fleet, layout, step).expected
-        assert better is not None
-        gain = better.goodput.value - found.expected.goodput.value
-        if gain >= LEAST_GAIN:
-            effect = f"every {found.best.seconds:.0f} s, goodput {better.goodput.value:.1%}"
+        better = _goodput(auto, workload, fleet, layout, step)
+        if better.goodput.value - found.goodput.value >= LEAST_GAIN:
+            effect = f"every {better.interval.value:.0f} s, goodput {better.goodput.value:.1%}"
             change = ("--set checkpoint.every=auto", effect)
-    return RunTime(seconds, section, change)
+    return RunTime(seconds, _section(found, alone, seconds), change)
 
 
 def _goodput(
@@ -73,45 +67,24 @@ def _goodput(
     )
 
 
-def _seconds(steps: int, step: Figure, expected: ExpectedGoodput) -> Figure:
-    fewer = expected.capacity.value < 1
+def _seconds(steps: int, step: Figure, goodput: Figure) -> Figure:
     return combined(
-        lambda step, goodput, capacity: steps * step / max(LEAST_GOODPUT, goodput * capacity),
-        {"step": step, "goodput": expected.goodput, "capacity": expected.capacity},
-        f"{steps:,} steps of {step.value:.3g} s, over a goodput of {expected.goodput.value:.1%}"
-        + (f" with {expected.capacity.value:.1%} of the nodes on average" if fewer else ""),
+        lambda step, goodput: steps * step / max(LEAST_GOODPUT, goodput),
+        {"step": step, "goodput": goodput},
+        f"{steps:,} steps of {step.value:.3g} s, over a goodput of {goodput.value:.1%}",
     )
 
 
-def _section(
-    found: GoodputPlan, expected: ExpectedGoodput, alone: Figure, seconds: Figure
-) -> PlanSection:
-    kind = "the others continue" if found.place.mode == "live" else "a restart"
-    entries = [
+def _section(found: GoodputPlan, alone: Figure, seconds: Figure) -> PlanSection:
+    kind = "a restart" if found.place.mode == "restart" else "the others continue"
+    losses, hours = found.losses_per_hour, seconds.value / 3600
+    number = losses.times(hours, f"in {hours:.3g} h: {losses.reason}")
+    entries = (
         PlanEntry("training_seconds", "steps alone", alone, "seconds"),
-        PlanEntry(
-            "interruptions", "interruptions", expected.interruptions, "number", f"each: {kind}"
-        ),
-        PlanEntry(
-            "interruptions_per_hour",
-            "of them an hour",
-            expected.interruptions_per_hour,
-            "rate",
-            is_detail=True,
-        ),
-        PlanEntry("checkpoint_every_seconds", "checkpoint every", found.interval.figure, "seconds"),
-        PlanEntry(
-            "save_held_seconds", "a save holds", found.cost.held_seconds, "seconds", is_detail=True
-        ),
-        PlanEntry(
-            "save_write_seconds", "and writes", found.cost.write_seconds, "seconds", is_detail=True
-        ),
-        PlanEntry("goodput", "goodput", expected.goodput, "share", "time in steps that count"),
-        PlanEntry("capacity", "nodes there", expected.capacity, "share", is_detail=True),
+        PlanEntry("interruptions", "interruptions", number, "number", f"each: {kind}"),
+        PlanEntry("interruptions_per_hour", "of them an hour", losses, "rate", is_detail=True),
+        PlanEntry("checkpoint_every_seconds", "checkpoint every", found.interval, "seconds"),
+        PlanEntry("goodput", "goodput", found.goodput, "share", "time in steps that count"),
         PlanEntry("run_seconds", "from start to end", seconds, "seconds"),
-    ]
-    lost = sorted(expected.lost_seconds.items(), key=lambda pair: -pair[1])
-    shares = {cause: min(1.0, each / seconds.value) for cause, each in lost}
-    named = [f"{cause} {share:.1%}" for cause, share in shares.items() if share >= CAUSE_SHARE]
-    words = f"lost: {', '.join(named)}" if named else ""
-    return PlanSection("interruptions", "Interruptions", tuple(entries), words)
+    )
+    return PlanSection("interruptions", "Interruptions", entries)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from headway.cli.plan.facts import figure_facts
 from headway.cli.plan.figure_text import Unit, ranged, shown
 from headway.cli.plan.screen import COLUMNS
 
@@ -44,7 +44,7 @@ def outcome_facts(
         "place": None if record is None else record.place,
         "rows": {
             row.key: {
-                "planned": None if row.planned is None else figure_facts(row.planned),
+                "planned": None if row.planned is None else asdict(row.planned),
                 "measured": row.measured,
                 "ratio": row.ratio,
                 "why": row.why,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 COLUMNS = 80
 NOT_CALIBRATED = "not calibrated on Headway"
-"""Beside a time on a device that Headway has never run on."""
+"""Beside a time on a GPU, unless a run has recorded it."""
 MOST_CHANGES = 4
 LABEL = 20
 VALUE = 28
@@ -56,7 +56,8 @@ def _time_and_money(plan: RunPlan) -> Iterator[Line]:
     if first.seconds is not None:
         label = "takes" if is_possible else "would take"
         words = ranged(first.seconds, "seconds")
-        is_seen = first.fleet.device is None or first.seconds.basis == "measured"
+        is_measured = first.step is not None and first.step.basis == "measured"
+        is_seen = first.fleet.device is None or is_measured
         yield from _wrapped(label, words if is_seen else f"{words}, {NOT_CALIBRATED}")
     if first.usd is not None:
         yield from _wrapped("costs" if is_possible else "would cost", ranged(first.usd, "usd"))
