@@ -162,9 +162,6 @@ store-outage: install ## a store that returns errors for OUTAGE_SECONDS=60, and 
 bench-save: install  ## cost of one asynchronous save of 1 GB a minute, and of a restart from it
 	$(BENCH).save
 
-bench-peers: install ## a snapshot in the nodes' memory every 10 steps, 1 GB a node: its cost, and a restore from it; ROUNDS=16, about 20 minutes
-	$(BENCH).peers
-
 bench-compile: install ## seconds to the first step with memory.compile, REPEATS=5 times empty and with the cache, in turns
 	REPEATS=$${REPEATS:-5} $(BENCH).compile_cache
 

@@ -199,7 +199,7 @@ class ClusterRun:
         found = self.kube.config_map(name) if name is not None else None
         if found is None or not found.data:
             return None
-        return Resolved.model_validate_json(found.data["spec.json"])
+        return Resolved.stored(found.data["spec.json"])
 
     def job_status(self, job: Job) -> ClusterRunStatus:
         return job_status(self.name, job)

@@ -114,7 +114,6 @@ class LocalRun(Supervisor):
             with suppress(OSError):  # visible elsewhere while the run is running
                 directory.launcher.flush()
             stack.callback(self._send_logs)
-            self._enter_snapshots(stack)
             self._enter_fork_server(stack, directory.local / "logs" / "parent.log", lock)
             if resolved.has_coordinator:
                 self._coordinator = stack.enter_context(self._make_coordinator())

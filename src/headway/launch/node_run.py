@@ -92,7 +92,6 @@ class NodeRun(Supervisor):
             log = Path(scratch, "parent.log")
             self._printed[log] = 0
             self._fetch_compiled()
-            self._enter_snapshots(stack)
             self._enter_fork_server(stack, log, None)
             stack.callback(self._send_logs)
             stack.callback(self._print)

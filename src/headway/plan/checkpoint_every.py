@@ -51,7 +51,6 @@ def placement_of(resolved: Resolved, *, on_pods: bool) -> Placement:
         trains_with_fewer=nodes > least,
         on_gpu=resolved.device != "cpu",
         on_pods=on_pods,
-        snapshot_steps=resolved.run.peer_steps if nodes > 1 else None,
     )
 
 

@@ -109,7 +109,6 @@ def planned_placement(run: RunFile, fleet: Fleet, layout: Layout, *, on_pods: bo
         trains_with_fewer=fleet.nodes > least,
         on_gpu=on_gpu,
         on_pods=on_pods,
-        snapshot_steps=run.peer_steps if fleet.nodes > 1 else None,
     )
 
 

@@ -60,12 +60,6 @@ GPU_START_SECONDS = Figure(
 MACHINE_SECONDS = Figure(
     300.0, 20.0, 900.0, "assumed", "5 min until a machine in place of the lost one is there"
 )
-SNAPSHOT_AGE = Figure(
-    0.75, 0.5, 1.0, "assumed", "of checkpoint.peers, between half and all is done again"
-)
-NEIGHBOURS_SHARE = Figure(
-    0.1, 0.02, 0.3, "assumed", "one lost node in ten takes its neighbour along: assumed"
-)
 OTHER_SHARE = Figure(
     0.010,
     0.005,
@@ -197,9 +191,6 @@ class Placement:
     on_gpu: bool
     on_pods: bool
     """Whether nodes are pods of a cluster; else processes of this machine."""
-    snapshot_steps: int | None = None
-    """Most steps that a restart repeats, as the neighbour of a lost node has its part in memory;
-    None: those since the newest checkpoint."""
 
     def interruptions_per_hour(self, rates: LossRates) -> Figure:
         """Of the whole run."""
@@ -229,17 +220,16 @@ def _nodes(count: int, kind: str) -> str:
 def rewinds_per_hour(place: Placement, rates: LossRates) -> Figure:
     """Interruptions after which the run goes back to a checkpoint."""
     if place.mode == "restart" or place.copies == 1:
-        inputs = {"nodes": place.interruptions_per_hour(rates)}
-        if place.snapshot_steps is not None:
-            inputs["share"] = NEIGHBOURS_SHARE
-        words = [figure.reason for figure in inputs.values()]
-    else:
-        inputs = {}
-        words = [f"a lost node costs no step: {place.copies} copies hold the state"]
+        nodes = place.interruptions_per_hour(rates)
+        return combined(
+            lambda nodes, outage: nodes + 1 / outage,
+            {"nodes": nodes, "outage": OUTAGE_HOURS},
+            f"{nodes.reason}; {OUTAGE_HOURS.reason}",
+        )
     return combined(
-        lambda outage, nodes=0.0, share=1.0: nodes * share + 1 / outage,
-        {**inputs, "outage": OUTAGE_HOURS},
-        "; ".join([*words, OUTAGE_HOURS.reason]),
+        lambda outage: 1 / outage,
+        {"outage": OUTAGE_HOURS},
+        f"a lost node costs no step: {place.copies} copies hold the state; {OUTAGE_HOURS.reason}",
     )
 
 
@@ -305,8 +295,6 @@ def expected_goodput(place: Placement, rates: LossRates, times: RunTimes) -> Exp
     }
     if place.on_gpu:
         inputs["gpu"] = GPU_START_SECONDS
-    if place.snapshot_steps is not None:
-        inputs |= {"age": SNAPSHOT_AGE, "together": NEIGHBOURS_SHARE}
     is_replaced_later = place.on_pods and not place.trains_with_fewer
     if is_replaced_later:
         inputs["machine"] = MACHINE_SECONDS
@@ -365,11 +353,9 @@ def _lost(
     other: float,
     gpu: float = 0.0,
     machine: float = 0.0,
-    age: float = 0.0,
-    together: float = 0.0,
 ) -> dict[str, float]:
-    """Seconds by cause over the whole run. `rate` by the hour; `other`, `age` and `together` as
-    shares; the rest in seconds."""
+    """Seconds by cause over the whole run. `rate` by the hour, `other` as a share, the rest in
+    seconds."""
     training = times.training_seconds
     evaluation = training * times.evaluation_share
     others = (training + evaluation) * other / (1 - other)
@@ -390,19 +376,12 @@ def _lost(
     mean = 3600 / rate if rate else float("inf")
     if mean == float("inf"):
         return found
-    most = busy + saving
-    if place.snapshot_steps is not None:
-        since_saved = times.save_every_seconds / 2 + write
-        few = min(since_saved, age * place.snapshot_steps * times.step_seconds)
-        redone = (1 - together) * few + together * since_saved
-        with_losses = most * (1 + _of_each_second(rate, restart + redone))
-    else:
-        # A checkpoint counts once it is written, so what is lost begins that much earlier.
-        stretch = expected_stretch(times.save_every_seconds, held, mean, restart + write)
-        with_losses = busy * stretch
+    # A checkpoint counts once it is written, so what is lost begins that much earlier.
+    stretch = expected_stretch(times.save_every_seconds, held, mean, restart + write)
+    with_losses = busy * stretch
     interruptions = with_losses / mean
     found["restart"] = interruptions * restart
-    found["redone"] = max(0.0, with_losses - most - found["restart"])
+    found["redone"] = max(0.0, with_losses - (busy + saving) - found["restart"])
     if place.trains_with_fewer and place.on_pods:  # here it is back with the others
         # The replacement joins as planned: all save, and restart together.
         found["restart"] += interruptions * (join + held + write + load + gpu)

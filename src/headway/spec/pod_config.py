@@ -133,8 +133,7 @@ class PodConfig(ComponentConfig):
     device_claims: list[DeviceClaim] = []
     """Claims of devices, such as `{name: gpus, template: eight-h100}`."""
     shared_memory: AmountField = "1Gi"
-    """Size of /dev/shm; its content counts towards the pod's `memory`. With `checkpoint.peers` only
-    that limits it."""
+    """Size of /dev/shm; its content counts towards the pod's `memory`."""
     topology: str | None = None
     """Label of machines: workers are placed where its value is the same, as far as there is room.
     For example `topology.kubernetes.io/zone`, or the label of a rack or network block."""

@@ -164,7 +164,7 @@ class RunDirectory:
     def read_spec(self) -> Resolved:
         try:
             with _reaching(self.location):
-                return Resolved.model_validate_json(self.store.read(SPEC))
+                return Resolved.stored(self.store.read(SPEC))
         except FileNotFoundError:
             raise NotFound(f"run {self.name} was never started", "headway run") from None
         except ValidationError as error:

@@ -247,7 +247,7 @@ class RestartWorker(ConnectedProcess):
         self._say()
         if self._is_leader:
             self.run_checks.began(self._number, self._held)
-            self._storage.begin(self._number, self._held, len(given))
+            self._storage.begin(self._number, self._held)
         self._feed_watchdog()
         self._step()
 

@@ -233,17 +233,6 @@ def test_requests_are_limits_and_every_mount_has_a_volume(
     assert sorted(mount["name"] for mount in container(made)["volumeMounts"]) == sorted(names)
 
 
-def test_snapshots_in_memory_are_limited_by_the_pods_memory(render: Render) -> None:
-    def shared(*overrides: str) -> Object:
-        volumes = pod(by_name(render(*overrides))[WORKERS])["volumes"]
-        (found,) = (one["emptyDir"] for one in volumes if one["name"] == "headway-shm")
-        made: Object = found
-        return made
-
-    assert shared() == {"medium": "Memory", "sizeLimit": "1Gi"}
-    assert shared("shard=all", "checkpoint.peers=10 steps") == {"medium": "Memory"}
-
-
 def test_only_the_coordinator_has_a_token(render: Render) -> None:
     objects = by_name(render())
     assert pod(objects[COORDINATOR])["automountServiceAccountToken"] is True

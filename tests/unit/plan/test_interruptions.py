@@ -103,26 +103,6 @@ def test_half_an_interval_is_done_again() -> None:
     assert redone == pytest.approx(300 + 5, rel=0.02)
 
 
-def test_snapshots_in_memory_save_the_steps_since_a_checkpoint() -> None:
-    kept = place(snapshot_steps=10)
-    found = expected_goodput(kept, rates(10 / 24 / 8), times())
-    redone = found.lost_seconds["redone"] / found.interruptions.value
-    assert redone == pytest.approx(0.9 * 7.5 + 0.1 * 305, rel=0.02)
-    assert found.goodput.value > expected_goodput(place(), rates(10 / 24 / 8), times()).goodput.high
-
-
-def test_snapshots_that_are_rarer_than_checkpoints_lose_nothing() -> None:
-    rare = expected_goodput(place(snapshot_steps=10_000), rates(0.05), times())
-    redone = rare.lost_seconds["redone"] / rare.interruptions.value
-    assert redone == pytest.approx(305, rel=0.02)
-
-
-def test_with_snapshots_a_checkpoint_is_for_the_loss_of_neighbours_and_of_everything() -> None:
-    found = rewinds_per_hour(place(snapshot_steps=10), rates(0.2))
-    assert found.value == pytest.approx(8 * 0.2 / 10 + 1 / 720)
-    assert "one lost node in ten takes its neighbour along: assumed" in found.reason
-
-
 def test_live_does_nothing_again() -> None:
     restart = expected_goodput(place("restart"), rates(0.05), times())
     live = expected_goodput(place("live"), rates(0.05), times())

@@ -469,7 +469,6 @@ def starting(little: Little) -> Any:
         saver=little.saver,
         evaluator=SimpleNamespace(sample="all"),
         built=SimpleNamespace(is_transformers=False),
-        snapshots=None,
         chain=little.chain,
     )
 
