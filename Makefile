@@ -267,9 +267,6 @@ bench-stream: install ## on the test cluster, as root: a run begins while its te
 cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
 	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm
 
-cluster-storm-standby: install ## the same with a standby coordinator; two machines lose power together as well
-	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} STANDBY=1 $(BENCH).cluster_storm
-
 bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memory of status
 	NODES=$${NODES:-5000} $(BENCH).kwok
 

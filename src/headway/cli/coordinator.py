@@ -122,13 +122,6 @@ def coordinator(
     until_eof: Annotated[
         bool, typer.Option("--until-eof", help="Exit when stdin closes (used by launchers).")
     ] = False,
-    on_order: Annotated[
-        bool,
-        typer.Option(
-            "--on-order",
-            help="With --until-eof: touch the run only after the line `act` on stdin (a standby).",
-        ),
-    ] = False,
 ) -> None:
     """Run the membership coordinator (used by launchers)."""
     import asyncio
@@ -162,8 +155,6 @@ def coordinator(
         )
     if (tls_cert is None) != (tls_key is None):
         raise BadInput("--tls-cert and --tls-key must be given together")
-    if on_order and not until_eof:
-        raise BadInput("--on-order needs --until-eof: orders are read from stdin")
     settings = CoordinatorSettings(
         run=run,
         key=read_key(key),
@@ -181,7 +172,6 @@ def coordinator(
         tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         after=after,
         until_eof=until_eof,
-        on_order=on_order,
     )
     listening = bound(listen)
     watching = bound(http) if http else None

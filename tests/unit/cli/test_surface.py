@@ -117,7 +117,6 @@ SURFACE = {
         "--tls-cert",
         "--tls-key",
         "--until-eof",
-        "--on-order",
     ],
     "ledger": [],
     "ledger verify": ["RUN", "--on", "--json"],

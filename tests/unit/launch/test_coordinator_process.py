@@ -113,49 +113,6 @@ def test_a_killed_coordinator_is_back_at_its_address(
         assert coordinator.keep_alive() is None
 
 
-def test_one_that_is_prepared_touches_nothing_before_it_acts(
-    tmp_path: Path, clock: Patient
-) -> None:
-    """It is in the pod of a standby; one that dies there is prepared again."""
-    coordinator = make(tmp_path, clock)
-    with coordinator.prepare():
-        coordinator.dismiss("pod-b")
-        before = process()
-        before.kill()
-        wait_for("its end", lambda: not is_alive(before), LONG)
-        clock.passed += RESTART_SECONDS
-        assert wait_for("another start", coordinator.keep_alive, LONG) == "signal 9"
-        assert not (tmp_path / "members").exists()
-        coordinator.act(6).wait()
-        assert StoreRecord(Store(tmp_path / "members"), "it").read().incarnation == 1
-        with session(coordinator, "pod-a.1/0") as opened:
-            opened.be_ready()
-            view = opened.wait_for("a place", lambda view: view.domain is not None, LONG)
-            assert view.generation.number == 7
-
-
-def test_one_that_was_prepared_and_is_not_needed_ends(tmp_path: Path, clock: Patient) -> None:
-    with make(tmp_path, clock).prepare():
-        process()
-    assert processes() == []
-    assert not (tmp_path / "members").exists()
-
-
-def test_one_that_another_follows_is_killed_for_good(
-    coordinator: CoordinatorProcess, clock: Patient
-) -> None:
-    with coordinator.start("--after", "0").wait(), session(coordinator) as opened:
-        coordinator.kill()
-        opened.wait_for("its end", lambda view: not view.connected, LONG)
-        clock.passed += RESTART_SECONDS
-        assert coordinator.keep_alive() is None
-        assert processes() == []
-        coordinator.act(0)
-        assert processes() == []
-        with pytest.raises(RunFailed):
-            coordinator.wait()
-
-
 def test_when_all_members_have_ended_the_next_ones_begin_at_once(
     coordinator: CoordinatorProcess,
 ) -> None:

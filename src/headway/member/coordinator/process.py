@@ -8,23 +8,21 @@ import resource
 import signal
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from headway.clock import SystemClock
 from headway.errors import BadInput, NotFound
-from headway.member.coordinator.nodes import ACT, GONE
+from headway.member.coordinator.nodes import GONE
 from headway.member.coordinator.record import GenerationRecord
 from headway.member.coordinator.record_keeper import claim
 from headway.member.coordinator.rules import Rules
 from headway.member.coordinator.server import CoordinatorServer
 from headway.member.protocol.handshake import certificate_binding
 from headway.member.protocol.sockets import bound_to, join_address, split_address
-
-Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -39,47 +37,37 @@ class CoordinatorSettings:
     """If given, the earlier members have ended, and generations continue behind this number."""
     until_eof: bool = False
     """Whether to stop when stdin ends."""
-    on_order: bool = False
-    """Whether to wait for the order to act before the run is touched."""
 
 
 class Orders:
-    """Lines on stdin, from the launcher: `gone NODE`, and `act` or `act NUMBER`, with the number as
-    `CoordinatorSettings.after`. When stdin ends, the coordinator stops."""
+    """Lines on stdin, from the launcher: `gone NODE`. When stdin ends, the coordinator stops."""
 
     def __init__(self, ended: Callable[[], None], source: int = 0) -> None:
-        self.after: int | None = None
-        self.acts = asyncio.Event()
         self._ended = ended
         self._source = source
         self._dismiss: Callable[[str], None] | None = None
-        self._gone: list[str] = []
-        """Of before there was anybody to tell."""
         self._rest = b""
 
     def obey(self, dismiss: Callable[[str], None]) -> None:
-        """Calls `dismiss` for each node, those from before included."""
+        """Calls `dismiss` for each order, those from before included."""
         self._dismiss = dismiss
-        for place in self._gone:
-            dismiss(place)
-        self._gone.clear()
+        self._act()
 
     def read(self) -> None:
         data = os.read(self._source, 4096)
         if not data:
             self._ended()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._read_line(*line.decode().partition(" ")[::2])
+        self._rest += data
+        self._act()
 
-    def _read_line(self, order: str, words: str) -> None:
-        if order == ACT:
-            self.after = int(words) if words else None
-            self.acts.set()
-        elif order == GONE and words and self._dismiss is not None:
-            self._dismiss(words)
-        elif order == GONE and words:
-            self._gone.append(words)
+    def _act(self) -> None:
+        if self._dismiss is None:
+            return
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            order, _, place = line.decode().partition(" ")
+            if order == GONE and place:
+                self._dismiss(place)
 
 
 async def run_coordinator(
@@ -101,14 +89,15 @@ async def run_coordinator(
         loop.add_reader(0, orders.read)
     clock = SystemClock()
     record = settings.record
-    after = settings.after
-    if settings.on_order:
-        if not await _unless_stopped(orders.acts.wait(), stop):
-            return
-        after = orders.after
-    claimed = await _unless_stopped(claim(record, clock, log, after), stop)
-    if claimed is None:
+    claiming = loop.create_task(claim(record, clock, log, settings.after))
+    stopping = loop.create_task(stop.wait())
+    waits: list[asyncio.Future[Any]] = [claiming, stopping]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not claiming.done():
+        claiming.cancel()
         return
+    claimed = claiming.result()
     server = CoordinatorServer(
         settings.run, settings.key, settings.rules, record, claimed, clock, log, binding
     )
@@ -123,21 +112,6 @@ async def run_coordinator(
         listening.listen()
         started(claimed.incarnation)
         await server.serve(listening, tls, stop)
-
-
-async def _unless_stopped(
-    awaited: Coroutine[Any, Any, Result], stop: asyncio.Event
-) -> Result | None:
-    """Its result; None if it is to stop before."""
-    loop = asyncio.get_running_loop()
-    working, stopping = loop.create_task(awaited), loop.create_task(stop.wait())
-    waits: list[asyncio.Future[Any]] = [working, stopping]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if working.done():
-        return working.result()
-    working.cancel()
-    return None
 
 
 def bound(address: str) -> socket.socket:

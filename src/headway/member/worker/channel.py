@@ -176,9 +176,8 @@ class Channel:
 
 def connect(place: CoordinatorAddress, attempt: int, sleeper: Sleeper, until: float) -> Channel:
     """A name may have several addresses: each attempt begins with the next, and takes the first
-    that answers. Of a standby nobody listens, and a machine that was lost says nothing. (Resolving
-    the name is the one thing that cannot be interrupted; it happens while there is no
-    connection.)"""
+    that answers: a machine that was lost says nothing. (Resolving the name is the one thing that
+    cannot be interrupted; it happens while there is no connection.)"""
     found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     if len(found) == 1:
         return _connect(place, found[0], sleeper, until, until)

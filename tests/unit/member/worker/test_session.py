@@ -173,8 +173,7 @@ def test_a_name_that_cannot_be_resolved_yet_is_asked_for_again(
 def test_of_several_addresses_the_one_that_answers_is_found(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of two coordinators one stands by, and nobody listens there; the machine of a third is lost,
-    and does not even refuse."""
+    """The machine of one is lost, and does not even refuse; at another nobody listens."""
     resolve = socket.getaddrinfo
     with socket.socket() as lost, socket.socket() as fills:
         lost.bind(("127.0.0.3", 0))
