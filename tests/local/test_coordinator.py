@@ -10,7 +10,6 @@ import asyncio
 import os
 import signal
 import socket
-import ssl
 import subprocess
 import time
 from collections.abc import Awaitable, Callable
@@ -404,39 +403,6 @@ def test_one_that_does_not_read_is_ended_and_costs_little(tmp_path: Path) -> Non
         assert one.lost == []
 
     with_members(tmp_path, 2, test)
-
-
-def test_sessions_over_tls(tmp_path: Path) -> None:
-    certificate, key = tmp_path / "cert.pem", tmp_path / "tls-key.pem"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256"),
-            *("-nodes", "-keyout", str(key), "-out", str(certificate), "-days", "1"),
-            *("-subj", "/CN=coordinator", "-addext", "subjectAltName=IP:127.0.0.1"),
-        ],
-        check=True,
-        capture_output=True,
-    )
-    trusting = ssl.create_default_context(cafile=str(certificate))
-    options = ["--tls-cert", str(certificate), "--tls-key", str(key), "--max", "2"]
-
-    async def test() -> None:
-        with CoordinatorProcess(tmp_path, *options) as coordinator:
-            some = [member.start() for member in members(coordinator, 2, tls=trusting)]
-            await formed(some)
-            plain = members(coordinator, 3)[2].start()
-            noise = socket.create_connection(coordinator.address, 10)
-            noise.sendall(b"\x16\x03\x01" + bytes(range(200)))
-            await asyncio.sleep(1)
-            assert not plain.is_welcome
-            await some[0].stop()
-            assert await seconds_until_out(some[0], some[1:]) < CHANGE_SECONDS
-            assert await coordinator.metric("defects_total") == 0
-            for member in (*some, plain):
-                await member.stop()
-            noise.close()
-
-    asyncio.run(test())
 
 
 def test_it_starts_soon_and_is_small(tmp_path: Path) -> None:

@@ -112,13 +112,6 @@ def coordinator(
             "process is cut off. Default: 90, with --restart 15.",
         ),
     ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option("--tls-cert", metavar="FILE", help="Certificate (PEM), for TLS sessions."),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option("--tls-key", metavar="FILE", help="Key of the certificate.")
-    ] = None,
     until_eof: Annotated[
         bool, typer.Option("--until-eof", help="Exit when stdin closes (used by launchers).")
     ] = False,
@@ -153,8 +146,6 @@ def coordinator(
             f"--domain-pods {domain_workers} is not a multiple of --node-pods {node_workers}",
             "a domain is one or more whole nodes",
         )
-    if (tls_cert is None) != (tls_key is None):
-        raise BadInput("--tls-cert and --tls-key must be given together")
     settings = CoordinatorSettings(
         run=run,
         key=read_key(key),
@@ -169,7 +160,6 @@ def coordinator(
             newcomer_seconds=newcomer_seconds,
             alone_seconds=alone_seconds,
         ),
-        tls=(tls_cert, tls_key) if tls_cert and tls_key else None,
         after=after,
         until_eof=until_eof,
     )

@@ -114,8 +114,6 @@ SURFACE = {
         "--restart",
         "--newcomers",
         "--alone",
-        "--tls-cert",
-        "--tls-key",
         "--until-eof",
     ],
     "ledger": [],

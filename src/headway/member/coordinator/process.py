@@ -7,21 +7,18 @@ import os
 import resource
 import signal
 import socket
-import ssl
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headway.clock import SystemClock
-from headway.errors import BadInput, NotFound
+from headway.errors import BadInput
 from headway.member.coordinator.nodes import GONE
 from headway.member.coordinator.record import GenerationRecord
 from headway.member.coordinator.record_keeper import claim
 from headway.member.coordinator.rules import Rules
 from headway.member.coordinator.server import CoordinatorServer
-from headway.member.protocol.handshake import certificate_binding
 from headway.member.protocol.sockets import bound_to, join_address, split_address
 
 
@@ -31,8 +28,6 @@ class CoordinatorSettings:
     key: bytes
     record: GenerationRecord
     rules: Rules
-    tls: tuple[Path, Path] | None
-    """Files of the certificate and of its key."""
     after: int | None = None
     """If given, the earlier members have ended, and generations continue behind this number."""
     until_eof: bool = False
@@ -79,7 +74,6 @@ async def run_coordinator(
 ) -> None:
     """Until SIGTERM or SIGINT. `started` gets the incarnation when sessions can be opened."""
     _raise_file_limit()
-    tls, binding = (None, b"") if settings.tls is None else _tls(*settings.tls)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -99,7 +93,7 @@ async def run_coordinator(
         return
     claimed = claiming.result()
     server = CoordinatorServer(
-        settings.run, settings.key, settings.rules, record, claimed, clock, log, binding
+        settings.run, settings.key, settings.rules, record, claimed, clock, log
     )
     orders.obey(server.dismiss)
     with ExitStack() as stack:
@@ -111,7 +105,7 @@ async def run_coordinator(
             stack.enter_context(HttpServer(watching, pages(server, loop), clock))
         listening.listen()
         started(claimed.incarnation)
-        await server.serve(listening, tls, stop)
+        await server.serve(listening, stop)
 
 
 def bound(address: str) -> socket.socket:
@@ -127,23 +121,6 @@ def bound(address: str) -> socket.socket:
 
 def address_of(made: socket.socket) -> str:
     return join_address(*made.getsockname()[:2])
-
-
-def _tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, bytes]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-        # The first one of the file is the one that clients see.
-        first, end, _ = certificate.read_text().partition("-----END CERTIFICATE-----")
-        shown = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN CERTIFICATE") :] + end)
-    except FileNotFoundError as error:
-        raise NotFound(f"{error.filename or certificate}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{certificate}, {key}: cannot load the certificate and its key: {error}"
-        ) from None
-    return context, certificate_binding(shown)
 
 
 def _raise_file_limit() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable
 
@@ -53,7 +52,6 @@ class Sessions:
         self,
         run: str,
         key: bytes,
-        binding: bytes,
         membership: Membership,
         clock: Clock,
         history: History,
@@ -68,7 +66,6 @@ class Sessions:
         self.acceptor: Acceptor | None = None
         self._run = run
         self._key = key
-        self._binding = binding
         self._incarnation = membership.incarnation
         self._history = history
         self._counts = counts
@@ -84,8 +81,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def listen(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
-        self.acceptor = Acceptor(listening, self._connection, self.clock, tls)
+    def listen(self, listening: socket.socket) -> None:
+        self.acceptor = Acceptor(listening, self._connection, self.clock)
         self.acceptor.open()
 
     def tick(self, now: float) -> None:
@@ -140,7 +137,7 @@ class Sessions:
 
     def _connection(self, address: str, now: float) -> WorkerConnection:
         self._num_connections += 1
-        side = CoordinatorSide(self._key, self._run, self._incarnation, binding=self._binding)
+        side = CoordinatorSide(self._key, self._run, self._incarnation)
         return WorkerConnection(self, side, self._num_connections, address, now)
 
     def received(self, connection: WorkerConnection, messages: list[FromWorker]) -> None:
