@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -46,9 +45,9 @@ CHANGE_SECONDS = 1.0
 pytestmark = [pytest.mark.local, pytest.mark.timeout(120 + 12 * KILLS + FUZZ_CASES // 20)]
 
 
-def members(coordinator: CoordinatorProcess, count: int, **options: Any) -> list[Member]:
+def members(coordinator: CoordinatorProcess, count: int) -> list[Member]:
     return [
-        Member(coordinator.address, coordinator.key, coordinator.run, f"member-{index}", **options)
+        Member(coordinator.address, coordinator.key, coordinator.run, f"member-{index}")
         for index in range(count)
     ]
 
@@ -83,13 +82,12 @@ def with_members(
     folder: Path,
     count: int,
     test: Callable[[CoordinatorProcess, list[Member]], Awaitable[None]],
-    *options: str,
-    **settings: Any,
+    **named: str,
 ) -> None:
     """Runs the test with a coordinator and so many members in a generation that works."""
 
     async def all_of_it() -> None:
-        with CoordinatorProcess(folder, "--max", str(count), *options, **settings) as coordinator:
+        with CoordinatorProcess(folder, Rules(max_domains=count), **named) as coordinator:
             some = [member.start() for member in members(coordinator, count)]
             await formed(some)
             try:
@@ -233,7 +231,7 @@ def test_of_two_coordinators_the_older_one_steps_down(tmp_path: Path) -> None:
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:
         older = coordinator.process
         assert older is not None
-        newer = CoordinatorProcess(tmp_path, "--max", "3")
+        newer = CoordinatorProcess(tmp_path, Rules(max_domains=3))
         with await newer.start_aside():
             assert await asyncio.to_thread(older.wait, 10) == 1
             assert "coordinator 2 has replaced it" in coordinator.log.read_text()
@@ -300,18 +298,18 @@ def test_hostile_bytes_do_not_reach_the_members(tmp_path: Path) -> None:
     """2,000 cases of the fuzzer over real sockets, half of them by one who has the key."""
 
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:
-        watch, before = Stopwatch(), await coordinator.metric("opened_total")
+        watch, before = Stopwatch(), await coordinator.count("opened")
         attacking = asyncio.ensure_future(asyncio.to_thread(attack, coordinator))
         gone, *others = some
         await asyncio.sleep(1)
         await gone.stop()
         assert await seconds_until_out(gone, others) < CHANGE_SECONDS
         expected_sessions, messages = await attacking
-        assert await coordinator.metric("opened_total") - before == expected_sessions
-        assert await coordinator.metric("defects_total") == 0
-        assert await coordinator.metric("requests_total") <= messages
+        assert await coordinator.count("opened") - before == expected_sessions
+        assert await coordinator.count("defects") == 0
+        assert await coordinator.count("requests") <= messages
         # The longest delay, which the host may have lengthened by what it took.
-        assert await coordinator.metric("lag_seconds") - watch.lost_seconds < 0.5
+        assert await coordinator.lag_seconds() - watch.lost_seconds < 0.5
         for member in others:
             assert member.lost == []
             assert member.evicted == []
@@ -354,7 +352,7 @@ def test_half_open_connections_do_not_block_others(tmp_path: Path) -> None:
     async def test(coordinator: CoordinatorProcess, some: list[Member]) -> None:
         watch, began = Stopwatch(), time.monotonic()
         idle = [socket.create_connection(coordinator.address, 10) for _ in range(HALF_OPEN)]
-        while await coordinator.metric("unproven") <= 400:  # it accepts some at a time
+        while (await coordinator.state())["unproven"] <= 400:  # it accepts some at a time
             assert watch.seconds < 2
         gone, *others = some
         await gone.stop()
@@ -363,7 +361,7 @@ def test_half_open_connections_do_not_block_others(tmp_path: Path) -> None:
         await formed([newcomer, *others])
         assert newcomer.connects[0] - began - watch.lost_seconds < 3
         await asyncio.to_thread(closed, idle, 7.0)
-        assert await coordinator.metric("unproven") == 0
+        assert (await coordinator.state())["unproven"] == 0
         assert [member.lost for member in others] == [[], []]
         await newcomer.stop()
 
@@ -418,9 +416,7 @@ def test_it_starts_soon_and_is_small(tmp_path: Path) -> None:
 
 def test_an_address_in_use_and_a_wrong_key_are_reported(tmp_path: Path) -> None:
     with CoordinatorProcess(tmp_path) as coordinator:
-        second = subprocess.run(
-            [*coordinator.command, *coordinator.options], capture_output=True, text=True, timeout=20
-        )
+        second = subprocess.run(coordinator.command, capture_output=True, text=True, timeout=20)
         assert second.returncode == 2
         assert "Address already in use" in second.stderr
         assert "Traceback" not in second.stderr

@@ -32,7 +32,7 @@ from headway.kube.pods import (
 )
 from headway.kube.rbac import coordinator_account
 from headway.kube.worker_devices import later_choices
-from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS
+from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS, Rules
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -63,21 +63,20 @@ def coordinator_set(resolved: Resolved, target: Target) -> Object:
     }
 
 
-def coordinator_arguments(resolved: Resolved) -> list[str]:
-    """Options of `headway coordinator` that set the numbers of domains and pods."""
+def membership_rules(resolved: Resolved) -> Rules:
+    """What the coordinator in this pod is told."""
     ranks = resolved.domain_ranks
-    numbers = {
-        "--min": fewest_domains(resolved),
+    return Rules(
+        min_domains=fewest_domains(resolved),
         # `scale` may ask for more; the Job has as many pods as it was told.
-        "--max": MAX_WORKERS // ranks,
-        "--first": _first_domains(resolved),
-        "--domain-pods": ranks,
-        "--node-pods": resolved.node_ranks,
-    }
-    words = [word for option, number in numbers.items() for word in (option, str(number))]
-    if resolved.is_script:
-        words += ["--newcomers", f"{NEWCOMER_SECONDS:g}", "--alone", f"{alone_seconds(resolved):g}"]
-    return words if resolved.is_live else [*words, "--restart"]
+        max_domains=MAX_WORKERS // ranks,
+        first_domains=_first_domains(resolved),
+        domain_workers=ranks,
+        node_workers=resolved.node_ranks,
+        restarts=not resolved.is_live,
+        newcomer_seconds=NEWCOMER_SECONDS if resolved.is_script else Rules.newcomer_seconds,
+        alone_seconds=alone_seconds(resolved),
+    )
 
 
 def alone_seconds(resolved: Resolved) -> float:

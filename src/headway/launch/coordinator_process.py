@@ -7,8 +7,8 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 from urllib.request import ProxyHandler, build_opener
@@ -16,6 +16,7 @@ from urllib.request import ProxyHandler, build_opener
 from headway.clock import Clock
 from headway.errors import RunFailed, without_hint
 from headway.member.coordinator.nodes import GONE
+from headway.member.coordinator.settings import CoordinatorSettings, write_settings
 from headway.member.protocol.keys import new_key
 
 COMMAND = (sys.executable, "-P", "-m", "headway.cli.main", "coordinator")
@@ -28,39 +29,28 @@ RESTART_SECONDS = 1.0
 
 
 class CoordinatorProcess:
-    def __init__(
-        self,
-        run: str,
-        record: str,
-        folder: Path,
-        options: Sequence[str],
-        clock: Clock,
-        key: Path | None = None,
-        address: str = "127.0.0.1:0",
-    ) -> None:
-        """`options` are those of `headway coordinator`. `folder` is for its log, and for a new key
-        unless `key` is given."""
-        self.run = run
-        self.key = key or _new_key(folder / "key")
+    def __init__(self, settings: CoordinatorSettings, folder: Path, clock: Clock) -> None:
+        """`folder`: for its settings and its log."""
+        self.key = Path(settings.key)
         self.log = folder / "coordinator.log"
-        self.address = address
+        self.address = settings.listen
         self.http: str | None = None
         """Address of its HTTP pages."""
-        self._options = [
-            *("--run", run, "--record", record, "--key", str(self.key)),
-            *("--until-eof", *options),
-        ]
+        self._settings = settings
+        self._settings_file = folder / "coordinator.json"
         self._clock = clock
         self._started_at = 0.0
         self._gone: dict[str, None] = {}
         """Dismissed nodes, in order."""
 
-    def start(self, *once: str) -> Self:
-        """Starts the process; `once` are options for this start only."""
+    def start(self, after: int | None = None) -> Self:
+        """Starts the process. `after`: as in its settings, for this start only."""
         self._started_at = self._clock.monotonic()
+        settings = replace(self._settings, listen=self.address, after=after)
+        write_settings(settings, self._settings_file)
         with self.log.open("ab") as output:
             self._process = subprocess.Popen(
-                [*COMMAND, *self._options, "--listen", self.address, *once],
+                [*COMMAND, "--settings", str(self._settings_file)],
                 stdin=subprocess.PIPE,  # if we die in any way, it reads end-of-file
                 stdout=subprocess.PIPE,
                 stderr=output,
@@ -113,7 +103,7 @@ class CoordinatorProcess:
     def restart_without_members(self) -> None:
         """All members have exited: the new coordinator waits for none of them."""
         self._end()
-        self.start("--after", "0")
+        self.start(after=0)
 
     def keep_alive(self) -> str | None:
         """Restarts it if it has died; returns how it ended."""
@@ -138,7 +128,8 @@ class CoordinatorProcess:
             self._process.wait()
 
 
-def _new_key(path: Path) -> Path:
+def new_key_file(folder: Path) -> Path:
+    path = folder / "key"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(new_key())

@@ -24,7 +24,7 @@ from headway.http_server import HttpServer
 from headway.kube.api_errors import ClusterUnreachable
 from headway.kube.client import KubeClient
 from headway.kube.config_map_record import KubeRecord
-from headway.kube.coordinator_set import coordinator_arguments
+from headway.kube.coordinator_set import membership_rules
 from headway.kube.kinds import KindTerms
 from headway.kube.names import HTTP_PORT, SESSION_PORT, record_object
 from headway.kube.node_prices import NodePrices
@@ -36,6 +36,7 @@ from headway.launch.pod_keeper import KeptCoordinator, PodKeeper
 from headway.launch.run_pages import run_pages
 from headway.launch.scarcity import ScarcityRules
 from headway.member.coordinator.record import GenerationRecord
+from headway.member.coordinator.settings import CoordinatorSettings
 from headway.member.protocol.sockets import bound_to
 from headway.spec.resolve import Resolved
 from headway.state.heartbeat import SignsOfLife
@@ -99,8 +100,7 @@ class Keeper:
             stack.enter_context(SignsOfLife(self.directory, token, self.clock))
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="headway-")))
             coordinator = self._coordinator(folder)
-            coordinator.start(*([] if after is None else ["--after", str(after)]))
-            stack.enter_context(coordinator)
+            stack.enter_context(coordinator.start(after))
             events = KubeEvents(
                 self.kube,
                 job,
@@ -147,12 +147,12 @@ class Keeper:
         return KubeRecord(self.kube, record_object(name), name)
 
     def _coordinator(self, folder: Path) -> CoordinatorProcess:
-        return CoordinatorProcess(
-            self.resolved.name,
-            f"kube:{record_object(self.resolved.name)}",
-            folder,
-            [*coordinator_arguments(self.resolved), "--http", COORDINATOR_HTTP],
-            self.clock,
-            key=self._key,
-            address=f":{SESSION_PORT}",
+        settings = CoordinatorSettings(
+            run=self.resolved.name,
+            record=f"kube:{record_object(self.resolved.name)}",
+            key=str(self._key),
+            rules=membership_rules(self.resolved),
+            listen=f":{SESSION_PORT}",
+            http=COORDINATOR_HTTP,
         )
+        return CoordinatorProcess(settings, folder, self.clock)

@@ -192,10 +192,6 @@ class Acceptor:
         self._by_address: dict[str, dict[WorkerConnection, None]] = {}
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        self.num_accepted = 0
-        self.num_dropped = 0
-        """Connections dropped because there were too many, or because they proved nothing in
-        time."""
 
     @property
     def num_unproven(self) -> int:
@@ -249,7 +245,6 @@ class Acceptor:
                 # No more files or memory: existing members have precedence.
                 self._pause(1.0)
                 return
-            self.num_accepted += 1
             self._admit(accepted, str(peer[0]), now)
 
     def _admit(self, accepted: socket.socket, address: str, now: float) -> None:
@@ -257,7 +252,6 @@ class Acceptor:
         if len(of_address) >= MAX_UNPROVEN_OF_ADDRESS:
             oldest = next(iter(of_address))
             if now < oldest.since + GRACE_SECONDS:
-                self.num_dropped += 1
                 accepted.close()
                 return
             self._drop(oldest)
@@ -283,7 +277,6 @@ class Acceptor:
             connection.task = None
 
     def _drop(self, connection: WorkerConnection) -> None:
-        self.num_dropped += 1
         self.forget(connection)
         connection.abort()
 

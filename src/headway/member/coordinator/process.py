@@ -9,7 +9,7 @@ import signal
 import socket
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from headway.clock import SystemClock
@@ -17,21 +17,10 @@ from headway.errors import BadInput
 from headway.member.coordinator.nodes import GONE
 from headway.member.coordinator.record import GenerationRecord
 from headway.member.coordinator.record_keeper import claim
-from headway.member.coordinator.rules import Rules
 from headway.member.coordinator.server import CoordinatorServer
+from headway.member.coordinator.settings import CoordinatorSettings
+from headway.member.protocol.keys import read_key
 from headway.member.protocol.sockets import bound_to, join_address, split_address
-
-
-@dataclass(frozen=True)
-class CoordinatorSettings:
-    run: str
-    key: bytes
-    record: GenerationRecord
-    rules: Rules
-    after: int | None = None
-    """If given, the earlier members have ended, and generations continue behind this number."""
-    until_eof: bool = False
-    """Whether to stop when stdin ends."""
 
 
 class Orders:
@@ -67,22 +56,23 @@ class Orders:
 
 async def run_coordinator(
     settings: CoordinatorSettings,
-    listening: socket.socket,
-    watching: socket.socket | None,
-    started: Callable[[int], None],
+    record: GenerationRecord,
+    started: Callable[[str, str | None], None],
     log: Callable[[str], None],
 ) -> None:
-    """Until SIGTERM or SIGINT. `started` gets the incarnation when sessions can be opened."""
+    """Until SIGTERM, SIGINT or the end of stdin. `started` gets the addresses of sessions and of
+    the pages when sessions can be opened."""
     _raise_file_limit()
+    key = read_key(Path(settings.key))
+    listening = bound(settings.listen)
+    watching = None if settings.http is None else bound(settings.http)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     orders = Orders(stop.set)
-    if settings.until_eof:
-        loop.add_reader(0, orders.read)
+    loop.add_reader(0, orders.read)
     clock = SystemClock()
-    record = settings.record
     claiming = loop.create_task(claim(record, clock, log, settings.after))
     stopping = loop.create_task(stop.wait())
     waits: list[asyncio.Future[Any]] = [claiming, stopping]
@@ -92,9 +82,7 @@ async def run_coordinator(
         claiming.cancel()
         return
     claimed = claiming.result()
-    server = CoordinatorServer(
-        settings.run, settings.key, settings.rules, record, claimed, clock, log
-    )
+    server = CoordinatorServer(settings.run, key, settings.rules, record, claimed, clock, log)
     orders.obey(server.dismiss)
     with ExitStack() as stack:
         if watching is not None:
@@ -104,7 +92,7 @@ async def run_coordinator(
 
             stack.enter_context(HttpServer(watching, pages(server, loop), clock))
         listening.listen()
-        started(claimed.incarnation)
+        started(address_of(listening), None if watching is None else address_of(watching))
         await server.serve(listening, stop)
 
 

@@ -57,7 +57,7 @@ class CoordinatorServer:
         self.membership = Membership(rules, claimed.incarnation, current, self.began)
         self.history = History(clock, current)
         self.counts: Counter[str] = Counter()
-        self.record = RecordKeeper(record, claimed, clock, log, self.counts)
+        self.record = RecordKeeper(record, claimed, log)
         self.sessions = Sessions(
             run, key, self.membership, clock, self.history, self.counts, self.handle
         )
@@ -131,7 +131,6 @@ class CoordinatorServer:
                     self._step_down(reason)
 
     def _publish(self, generation: Generation) -> None:
-        self.counts["generations"] += 1
         self.history.published(generation)
         self.sessions.rendezvous.open(generation.number, list(generation.workers()))
         self.sessions.publish()

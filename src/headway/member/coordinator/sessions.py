@@ -154,7 +154,6 @@ class Sessions:
             elif not connection.is_open:
                 self.wrong(connection, ProtocolError("the first message is not a Heartbeat"))
             elif isinstance(message, Goodbye):
-                self._counts["goodbyes"] += 1
                 self._handle(GoodbyeReceived(connection.worker, connection.number))
                 self.end(connection, "goodbye")
             else:
@@ -187,7 +186,6 @@ class Sessions:
         self._handle(SessionOpened(connection.worker, connection.number, status))
 
     def _refuse(self, connection: WorkerConnection, why: str) -> None:
-        self._counts["refused"] += 1
         self._history.refused(connection.address, why)
         self.end(connection, why)
 
@@ -214,7 +212,6 @@ class Sessions:
 
     def wrong(self, connection: WorkerConnection, error: ProtocolError) -> None:
         """Nothing more is read from it or sent to it."""
-        self._counts["refused"] += 1
         hint = f"; {error.hint}" if error.hint else ""
         self._history.refused(connection.address, f"{error.message}{hint}")
         self._leave(connection, f"was refused: {error.message}")
@@ -250,7 +247,6 @@ class Sessions:
             self.acceptor.forget(connection)
         if self._open.pop(connection.number, None) is None:
             return
-        self._counts["closed"] += 1
         self._history.note(connection.worker, f"session {connection.number} {why}")
         self.broadcast.remove(connection)
         for waiter in connection.waiting.values():
