@@ -17,6 +17,7 @@ from prometheus_client.registry import Collector
 from headway.http_server import JSON, TEXT, Answer, Page
 from headway.member.coordinator.history import GenerationFacts, Refusal, SessionEvent
 from headway.member.protocol.generation import Generation
+from headway.member.protocol.status import WorkerStatus
 
 if TYPE_CHECKING:
     from headway.member.coordinator.server import CoordinatorServer
@@ -26,21 +27,14 @@ PAGE_SECONDS = 10.0
 COUNTED = ("beats", "opened", "requests", "defects")
 
 
-class WorkerView(Struct, frozen=True, omit_defaults=True):
+class WorkerView(Struct, frozen=True):
     is_member: bool
     session: int | None
     """Number of its session; None: it has none now."""
     silent_seconds: float | None
     """Time since it was last heard; None: not since this coordinator started."""
-    seen: int
-    entered: int
-    went: int
-    healed: int
-    ready: bool
-    leaving: bool = False
-    trouble: int = 0
-    peers: tuple[str, ...] = ()
-    waits: int = 0
+    status: WorkerStatus
+    """What it said then."""
 
 
 class StateView(Struct, frozen=True):
@@ -110,21 +104,12 @@ def state(server: CoordinatorServer) -> StateView:
     members = frozenset(membership.current.workers())
     workers = {}
     for name, worker in membership.workers.items():
-        status = worker.status
         is_known = worker.session is not None or worker.heard > server.began
         workers[name] = WorkerView(
             is_member=name in members,
             session=worker.session,
             silent_seconds=round(now - worker.heard, 3) if is_known else None,
-            seen=status.seen,
-            entered=status.entered,
-            went=status.went,
-            healed=status.healed,
-            ready=status.ready,
-            leaving=status.leaving,
-            trouble=status.trouble,
-            peers=status.peers,
-            waits=status.waits,
+            status=worker.status,
         )
     acceptor = server.sessions.acceptor
     return StateView(
@@ -134,7 +119,9 @@ def state(server: CoordinatorServer) -> StateView:
         generation=membership.current,
         went=membership.went,
         established=membership.established,
-        waiting=[name for name, worker in workers.items() if not worker.is_member and worker.ready],
+        waiting=[
+            name for name, worker in workers.items() if worker.status.ready and not worker.is_member
+        ],
         workers=workers,
         unproven=acceptor.num_unproven if acceptor is not None else 0,
         counts={name: server.counts[name] for name in COUNTED},

@@ -110,10 +110,6 @@ class Session:
         """The group could not be formed, or a collective failed or hangs."""
         self._report(lambda: self._follower.complain(peers))
 
-    def withdraw(self) -> None:
-        """What hung has completed after all."""
-        self._report(self._follower.withdraw)
-
     def start_waiting(self) -> None:
         """A collective takes long. That alone changes nothing: only a worker that is silent as well
         is given less time. Valid until `stop_waiting` or `enter`."""

@@ -325,8 +325,6 @@ def test_follows_generations_and_says_so() -> None:
         session.wait_for("a loss", lambda view: view.must_drop, LONG)
         session.complain(("third",))
         wait_for("the complaint", lambda: coordinator.newest().peers == ("third",), LONG)
-        session.withdraw()
-        wait_for("its end", lambda: coordinator.newest().trouble == 0, LONG)
 
 
 def test_that_it_waits_and_goes_on_is_sent_at_once() -> None:
