@@ -162,9 +162,6 @@ store-outage: install ## a store that returns errors for OUTAGE_SECONDS=60, and 
 bench-save: install  ## cost of one asynchronous save of 1 GB a minute, and of a restart from it
 	$(BENCH).save
 
-bench-peers: install ## a snapshot in the nodes' memory every 10 steps, 1 GB a node: its cost, and a restore from it; ROUNDS=16, about 20 minutes
-	$(BENCH).peers
-
 bench-compile: install ## seconds to the first step with memory.compile, REPEATS=5 times empty and with the cache, in turns
 	REPEATS=$${REPEATS:-5} $(BENCH).compile_cache
 
@@ -266,9 +263,6 @@ bench-stream: install ## on the test cluster, as root: a run begins while its te
 
 cluster-storm: install ## on the test cluster, as root: FAULTS=30 by SEED=1, one in two minutes; an hour
 	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} $(BENCH).cluster_storm
-
-cluster-storm-standby: install ## the same with a standby coordinator; two machines lose power together as well
-	FAULTS=$${FAULTS:-30} SEED=$${SEED:-1} STANDBY=1 $(BENCH).cluster_storm
 
 bench-kwok: install  ## 5,000 simulated nodes: objects and calls, time and memory of status
 	NODES=$${NODES:-5000} $(BENCH).kwok

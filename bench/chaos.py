@@ -108,7 +108,7 @@ def figures(storm: Storm, alone: RunDirectory) -> dict[str, Any]:
         "longest_pause_seconds": round(max(pauses), 3),
         "threads_of_a_worker": [storm.begun["threads"], storm.ended["threads"]],
         "files_of_a_worker": [storm.begun["files"], storm.ended["files"]],
-        "left_behind": len(left_behind(run)),
+        "left_behind": len(left_behind(storm)),
         "kinds": _by_kind(storm.faults, steps),
     }
 

@@ -1,7 +1,6 @@
 """`make cluster-storm FAULTS=30 SEED=1`: a run of three workers on the test cluster, and a fault of
 any kind every two minutes. The ledger must be exact, and 95 % of the time must go into steps that
-count. With STANDBY=1 the run has a standby coordinator, the machines of the coordinator and of a
-worker lose power together as well, and it is 98 %.
+count.
 
 Two figures: the run's own, as `headway status` shows it, and one computed only from the times of
 its steps. Where three workers share two cores, fewer workers take longer for a step; only the
@@ -28,14 +27,12 @@ from cluster_tool import faults
 from cluster_tool.node import Node
 from headway.clock import seconds_of
 from support.lab import Lab, borrowed_lab
-from support.waiting import wait_for
 
 FAULTS = int(os.environ.get("FAULTS", "30"))
 SEED = int(os.environ.get("SEED", "1"))
 EVERY_SECONDS = float(os.environ.get("EVERY_SECONDS", "120"))
 UNDO_SECONDS = min(60.0, EVERY_SECONDS / 2)
-STANDBY = os.environ.get("STANDBY", "0") == "1"
-TARGET = 0.98 if STANDBY else 0.95
+TARGET = 0.95
 NODES = 3
 CALM_SECONDS = 180.0
 NOTICE_SECONDS = 30.0
@@ -79,8 +76,6 @@ class Storm:
             "slow DNS": self._slow_dns,
             "scaled down and up": self._scale,
         }
-        if STANDBY:
-            self.kinds["the coordinator's and a worker's machine without power"] = self._pull_two
 
     def blow(self, count: int) -> None:
         plan: list[str] = []
@@ -97,8 +92,6 @@ class Storm:
             time.sleep(max(0.0, began + UNDO_SECONDS - time.monotonic()))
             undo()
             self.lab.wait_for_workers(NODES, CALM_SECONDS)
-            if STANDBY:
-                wait_for("a standby", self.lab.standby, CALM_SECONDS)
             time.sleep(max(0.0, began + EVERY_SECONDS - time.monotonic()))
 
     def _instead(self, strike: Callable[[], Callable[[], None]]) -> Callable[[], None]:
@@ -113,25 +106,6 @@ class Storm:
             return self._instead(self._kill_pod)
         faults.pull_plug(node)
         return lambda: faults.put_back(node, self.lab.cluster.api)
-
-    def _pull_two(self) -> Callable[[], None]:
-        """The standby and a worker are on the third, or there is nothing left to train."""
-        keeper = self.lab.node_of(self.lab.coordinator())
-        standby = self.lab.standby()
-        others = sorted(self.lab.machines_of_workers() - {keeper.name})
-        spared = self.lab.node_of(standby).name if standby is not None else ""
-        if spared not in others or len(others) < 2:
-            return self._instead(self._pull_plug)
-        others.remove(spared)
-        nodes = [keeper, self.lab.cluster.node(self.chance.choice(others))]
-        for node in nodes:
-            faults.pull_plug(node)
-
-        def undo() -> None:
-            for node in nodes:
-                faults.put_back(node, self.lab.cluster.api)
-
-        return undo
 
     def _reclaim(self) -> Callable[[], None]:
         """The coordinator is never on such a machine."""
@@ -226,9 +200,6 @@ def main() -> int:
         borrowed_lab(Path(scratch)) as lab,
     ):
         lab.write_run(RUN_FILE)
-        if STANDBY:
-            coordinator = lab.target()["coordinator"]
-            lab.change_target(coordinator={**coordinator, "standby": True})
         lab.headway("run", "--on", "lab", "--nodes", str(NODES))
         lab.wait_for_workers(NODES)
         storm = Storm(lab, SEED)
@@ -239,7 +210,7 @@ def main() -> int:
         events = Counter(event["event"] for event in lab.directory().history())
         found = by_intervals(lab)
     line = {
-        "name": "cluster-storm-standby" if STANDBY else "cluster-storm",
+        "name": "cluster-storm",
         "figure": own["ratio"],
         "target": TARGET,
         "pass": own["ratio"] >= TARGET,

@@ -77,7 +77,7 @@ async def until(look: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 async def measure(size: int, folder: Path) -> dict[str, Any]:
-    with CoordinatorProcess(folder, "--max", str(size)) as coordinator:
+    with CoordinatorProcess(folder, Rules(max_domains=size)) as coordinator:
         assert coordinator.process is not None
         os.sched_setaffinity(coordinator.process.pid, {SERVER_CORE})
         found: dict[str, Any] = {"start_seconds": coordinator.start_seconds}
@@ -114,7 +114,7 @@ async def steady(fleet: Fleet) -> dict[str, Any]:
         member.latest_heartbeat_seconds = 0.0
     sent = sum(member.num_heartbeats for member in fleet.members)
     heartbeats, cpu, began = (
-        await coordinator.metric("beats_total"),
+        await coordinator.count("beats"),
         coordinator.cpu_seconds,
         time.monotonic(),
     )
@@ -125,7 +125,7 @@ async def steady(fleet: Fleet) -> dict[str, Any]:
         oldest.append(max(worker["silent_seconds"] for worker in workers))
     seconds = time.monotonic() - began
     sent = sum(member.num_heartbeats for member in fleet.members) - sent
-    heartbeats = await coordinator.metric("beats_total") - heartbeats
+    heartbeats = await coordinator.count("beats") - heartbeats
     cpu = coordinator.cpu_seconds - cpu
     return {
         "beats_each_second": heartbeats / seconds,
@@ -134,7 +134,7 @@ async def steady(fleet: Fleet) -> dict[str, Any]:
         "latest_beat_of_client_seconds": max(m.latest_heartbeat_seconds for m in fleet.members),
         "server_cpu": cpu / seconds,
         "microseconds_each_member_second": 1e6 * cpu / seconds / size,
-        "lag_seconds": await coordinator.metric("lag_seconds"),
+        "lag_seconds": await coordinator.lag_seconds(),
     }
 
 
@@ -142,7 +142,6 @@ async def changes(fleet: Fleet) -> dict[str, Any]:
     closes: list[float] = []
     joins: list[float] = []
     cpus: list[float] = []
-    announces: list[float] = []
     coordinator = fleet.coordinator
     for turn in range(CHANGES):
         number = fleet.members[0].follower.newest.number + 1
@@ -159,13 +158,11 @@ async def changes(fleet: Fleet) -> dict[str, Any]:
             times = joins
         await until(partial(fleet.are_established, number), 30, "a generation")
         times.append(max(member.heard[number] for member in fleet.members) - began)
-        announces.append(await coordinator.metric("announce_seconds"))
         await asyncio.sleep(0.5)
         cpus.append(coordinator.cpu_seconds - cpu)
     return {
         "close_seconds": spread(closes),
         "join_seconds": spread(joins),
-        "announce_seconds": spread(announces),
         "cpu_seconds_a_change": spread(cpus),
     }
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.coordinator import CLIENT_CORE, SERVER_CORE, Fleet, until
+from headway.member.coordinator.rules import Rules
 from headway.member.protocol.messages import StoreGather, StoreSet, StoreValues
 from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member
@@ -39,7 +40,7 @@ async def form(member: Member, rank: int, size: int, group: str) -> None:
 
 
 async def measure(size: int, folder: Path) -> dict[str, Any]:
-    with CoordinatorProcess(folder, "--max", str(size)) as coordinator:
+    with CoordinatorProcess(folder, Rules(max_domains=size)) as coordinator:
         assert coordinator.process is not None
         os.sched_setaffinity(coordinator.process.pid, {SERVER_CORE})
         fleet = Fleet(coordinator)
@@ -49,7 +50,7 @@ async def measure(size: int, folder: Path) -> dict[str, Any]:
         for index in range(ROUNDS):
             began, cpu = time.monotonic(), coordinator.cpu_seconds
             received = sum(member.num_bytes for member in fleet.members)
-            requests = await coordinator.metric("requests_total")
+            requests = await coordinator.count("requests")
             async with asyncio.TaskGroup() as group:
                 for rank, member in enumerate(fleet.members):
                     group.create_task(form(member, rank, size, f"group-{index}"))
@@ -58,7 +59,7 @@ async def measure(size: int, folder: Path) -> dict[str, Any]:
                 {
                     "cpu_seconds": round(coordinator.cpu_seconds - cpu, 3),
                     "seconds": round(time.monotonic() - began, 3),
-                    "requests": await coordinator.metric("requests_total") - requests,
+                    "requests": await coordinator.count("requests") - requests,
                     "bytes_each": round(sent / size),
                 }
             )

@@ -11,11 +11,6 @@ from pathlib import Path
 OOM_FILES = ("memory.oom_control", "memory.events")
 LIMIT_FILES = ("memory.limit_in_bytes", "memory.max")
 """Of cgroup version 1, of version 2."""
-USAGE_FILES = (
-    ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
-    ("memory.max", "memory.current", "inactive_file"),
-)
-"""Limit, usage, and the line of memory.stat with what can be dropped of it; by version."""
 
 
 class Memory:
@@ -48,19 +43,6 @@ class Memory:
                 with suppress(OSError, ValueError):  # ValueError: `max`
                     limits.append(int((group / name).read_text()))
         return min(limits)
-
-    def available_bytes(self) -> int:
-        """Memory that can still be taken: of the machine, and below the limit of our cgroup and its
-        ancestors. What they hold of files on disks can be dropped."""
-        table = (self._root / "proc/meminfo").read_text()
-        free = [1024 * int(table.partition("MemAvailable:")[2].split()[0])]
-        for group in self._groups():
-            for limit, usage, cached in USAGE_FILES:
-                with suppress(OSError, ValueError, KeyError):  # ValueError: `max`
-                    most, used = (int((group / name).read_text()) for name in (limit, usage))
-                    counts = dict(map(str.split, (group / "memory.stat").read_text().splitlines()))
-                    free.append(most - used + int(counts[cached]))
-        return max(0, min(free))
 
     def _groups(self) -> Iterator[Path]:
         """Our own first, then its ancestors. A container's own is often mounted at the root."""

@@ -27,7 +27,6 @@ STRICT = "dryRun=All&fieldValidation=Strict"
 """A misspelt key is an error and not left out."""
 PATHS = {
     "Job": "/apis/batch/v1",
-    "Lease": "/apis/coordination.k8s.io/v1",
     "NetworkPolicy": "/apis/networking.k8s.io/v1",
     "ReplicaSet": "/apis/apps/v1",
     "Role": "/apis/rbac.authorization.k8s.io/v1",

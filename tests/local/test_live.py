@@ -88,16 +88,17 @@ def test_workers_do_not_outlive_their_launcher_and_coordinator(folder: Path) -> 
     """Also when they are waiting for others who will never come."""
     with LiveRun(folder, "it", 2) as run:
         run.wait_for_step(20)
-        workers = run.workers()
+        workers, coordinator = run.workers(), run.coordinator()
+        assert coordinator is not None
         os.kill(workers[1, 0], signal.SIGSTOP)
         run.process.kill()
-        wait_for("the coordinator's end", lambda: not coordinators(run), 10)
+        wait_for("the coordinator's end", lambda: has_ended(coordinator), 10)
         os.kill(workers[1, 0], signal.SIGKILL)
         wait_for("their end", lambda: not run.workers(), 60)
 
 
-def coordinators(run: LiveRun) -> list[psutil.Process]:
-    record = run.directory.store.location("members")
-    return [
-        one for one in psutil.process_iter(["cmdline"]) if record in (one.info["cmdline"] or ())
-    ]
+def has_ended(process: psutil.Process) -> bool:
+    try:
+        return process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True

@@ -9,7 +9,6 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.http_server import HttpServer, Pages
-from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_pages import run_pages
 from headway.member.protocol.sockets import bound_to
 from headway.state.run_history import HistoryReader
@@ -21,6 +20,7 @@ from support.dashboard import (
 )
 from support.live import RUN_FILE, LiveRun, write_run
 from support.prometheus import Prometheus, check_rules, lint, require_prometheus
+from support.started_coordinator import ANY_PORT, coordinator_in
 
 pytestmark = [
     pytest.mark.local,
@@ -43,9 +43,7 @@ def run(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Iterator[LiveRu
 def pages(run: LiveRun, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pages]:
     """Of that run. Its coordinator is beside the one that the launcher has."""
     folder, clock = tmp_path_factory.mktemp("coordinator"), SystemClock()
-    options = ["--http", "127.0.0.1:0"]
-    coordinator = CoordinatorProcess("it", str(folder / "members"), folder, options, clock)
-    with coordinator.start().wait():
+    with coordinator_in(folder, clock, http=ANY_PORT).start().wait() as coordinator:
         yield run_pages(coordinator, HistoryReader(run.directory), clock)
 
 

@@ -15,12 +15,12 @@ import pytest
 
 from headway.clock import SystemClock
 from headway.http_server import HttpServer
-from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_pages import run_pages
 from headway.member.protocol.sockets import bound_to
 from headway.state.run_history import HistoryReader
 from support.s3 import CACHE
 from support.scraped_run import samples_of, scraped_run
+from support.started_coordinator import ANY_PORT, coordinator_in
 
 pytestmark = [
     pytest.mark.local,
@@ -53,9 +53,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, bytes]
     run's."""
     folder, clock = tmp_path_factory.mktemp("scraped"), SystemClock()
     directory = scraped_run(folder, clock)
-    options = ["--http", "127.0.0.1:0"]
-    coordinator = CoordinatorProcess("wiki", str(folder / "members"), folder, options, clock)
-    with coordinator.start().wait():
+    with coordinator_in(folder, clock, run="wiki", http=ANY_PORT).start().wait() as coordinator:
         pages = run_pages(coordinator, HistoryReader(directory), clock)
         with HttpServer(bound_to("127.0.0.1", 0), pages, clock) as server:
             address = f"http://127.0.0.1:{server.port}/metrics"

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from headway.member.coordinator.rules import Rules
 from headway.member.protocol.generation import Generation
 from support.coordinator_process import CoordinatorProcess
 from support.member_client import Member
@@ -75,7 +76,7 @@ def _have_connected(members: list[Member], since: float) -> bool:
 async def kill_again_and_again(folder: Path, kills: int, seed: int) -> Killed:
     chance = random.Random(seed)
     told = Killed()
-    with CoordinatorProcess(folder, "--max", "64") as coordinator:
+    with CoordinatorProcess(folder, Rules(max_domains=64)) as coordinator:
         churn = _Churn(coordinator, chance)
         await until(lambda: all(m.follower.status.healed for m in churn.stayers), 20, "a start")
         for _ in range(kills):

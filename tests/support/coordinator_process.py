@@ -12,13 +12,20 @@ from typing import Any
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
+from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.settings import CoordinatorSettings, write_settings
 from headway.member.protocol.keys import new_key, read_key
 from support.commands import HEADWAY
 from support.s3 import free_port
 
+ALONE = Rules()
+"""One worker makes a run, and others are spares."""
+
 
 class CoordinatorProcess:
-    def __init__(self, folder: Path, *options: str, run: str = "it", key: str = "") -> None:
+    def __init__(
+        self, folder: Path, rules: Rules = ALONE, *, run: str = "it", key: str = ""
+    ) -> None:
         self.folder, self.run = folder, run
         folder.mkdir(parents=True, exist_ok=True)
         key_file = folder / "key"
@@ -28,12 +35,16 @@ class CoordinatorProcess:
         self.key = read_key(key_file)
         self.record = folder / "record"
         self.address = ("127.0.0.1", free_port())
-        self.options = [
-            *("--run", run, "--record", str(self.record), "--key", str(key_file)),
-            *("--listen", f"127.0.0.1:{self.address[1]}", "--http", "127.0.0.1:0"),
-            *options,
-        ]
-        self.command = [*HEADWAY, "coordinator"]
+        settings = CoordinatorSettings(
+            run=run,
+            record=str(self.record),
+            key=str(key_file),
+            rules=rules,
+            listen=f"127.0.0.1:{self.address[1]}",
+            http="127.0.0.1:0",
+        )
+        write_settings(settings, folder / "settings.json")
+        self.command = [*HEADWAY, "coordinator", "--settings", str(folder / "settings.json")]
         self.log = folder / "log"
         self.process: subprocess.Popen[str] | None = None
         self.start_seconds = 0.0
@@ -42,7 +53,8 @@ class CoordinatorProcess:
         began = time.monotonic()
         with self.log.open("a") as log:
             self.process = subprocess.Popen(
-                [*self.command, *self.options],
+                self.command,
+                stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -106,12 +118,17 @@ class CoordinatorProcess:
         found: dict[str, Any] = json.loads(await self.get("/state"))
         return found
 
-    async def metric(self, name: str) -> float:
+    async def count(self, name: str) -> int:
+        """How often something has happened since it started."""
+        found: int = (await self.state())["counts"][name]
+        return found
+
+    async def lag_seconds(self) -> float:
         text = (await self.get("/metrics")).decode()
         (value,) = (
             sample.value
             for family in text_string_to_metric_families(text)
             for sample in family.samples
-            if sample.name == f"headway_coordinator_{name}"
+            if sample.name == "headway_coordinator_lag_seconds"
         )
         return value

@@ -9,7 +9,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,9 +19,12 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.settings import CoordinatorSettings, write_settings
 from headway.member.protocol.keys import new_key, parse_key
 from headway.member.protocol.messages import StoreAnswer, StoreRequest
 from headway.member.worker.session import Session
+from support.commands import HEADWAY
 from support.stolen_time import Deadline, Stopwatch
 
 if TYPE_CHECKING:  # torch is imported once it is a member
@@ -340,10 +342,14 @@ def coordinator(folder: Path, members: int) -> Iterator[tuple[str, bytes]]:
     key = folder / "key"
     key.write_text(new_key())
     key.chmod(0o600)
-    command = [sys.executable, "-m", "headway.cli.main", "coordinator", "--run", RUN]
-    command += ["--record", str(folder / "record"), "--key", str(key), "--max", str(members)]
+    rules = Rules(max_domains=members)
+    settings = CoordinatorSettings(RUN, str(folder / "record"), str(key), rules)
+    write_settings(settings, folder / "settings.json")
+    command = [*HEADWAY, "coordinator", "--settings", str(folder / "settings.json")]
     with (folder / "coordinator.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+        )
     assert process.stdout is not None
     try:
         facts = json.loads(process.stdout.readline())

@@ -107,11 +107,11 @@ def attack(case: Case) -> Outcome:
     for chunk in case.chunks(worker):
         received = coordinator.receive(chunk)
         outcome.accepted += received.messages
-        outcome.num_buffered_bytes = max(outcome.num_buffered_bytes, coordinator.num_buffered_bytes)
+        outcome.num_buffered_bytes = max(outcome.num_buffered_bytes, len(coordinator._buffer))
     if coordinator.error is not None:
         outcome.refused = True
         assert not coordinator.is_open
-        assert not coordinator.num_buffered_bytes
+        assert not coordinator._buffer
         after = worker.send(Heartbeat(WorkerStatus())) if worker.is_open else worker.hello
         assert coordinator.receive(after).messages == []
         assert len(str(coordinator.error)) < 1000

@@ -176,18 +176,7 @@ class Lab:
         ]
 
     def coordinator(self) -> dict[str, Any]:
-        """The pod that acts: of two, the holder of the Lease."""
-        pods = self.pods("coordinator")
-        if len(pods) == 1:
-            return pods[0]
-        holder = lease_holder(self)
-        return next(pod for pod in pods if pod["metadata"]["name"] == holder)
-
-    def standby(self) -> dict[str, Any] | None:
-        """The pod that stands by, once it is ready."""
-        holder = lease_holder(self)
-        names = {pod["metadata"]["name"]: pod for pod in self.pods("coordinator") if is_ready(pod)}
-        return next((pod for name, pod in names.items() if name != holder), None)
+        return self.pods("coordinator")[0]
 
     def replace_coordinator(self, seconds: float) -> None:
         """Evicts its pod, and waits for so long until another one is ready."""
@@ -250,7 +239,6 @@ class Lab:
             "/apis/apps/v1": ["replicasets"],
             "/apis/networking.k8s.io/v1": ["networkpolicies"],
             "/apis/rbac.authorization.k8s.io/v1": ["roles", "rolebindings"],
-            "/apis/coordination.k8s.io/v1": ["leases"],
         }
         selector = "app.kubernetes.io/managed-by=headway"
         return [
@@ -308,12 +296,6 @@ def borrowed_lab(folder: Path) -> Iterator[Lab]:
                     cluster.repair()
         finally:
             cluster.down()
-
-
-def lease_holder(lab: Lab) -> str:
-    path = f"/apis/coordination.k8s.io/v1/namespaces/{lab.namespace}/leases/headway-it-coordinator"
-    holder: str = lab.cluster.api.get(path).get("spec", {}).get("holderIdentity", "")
-    return holder.partition("_")[0]
 
 
 def is_ready(pod: Mapping[str, Any]) -> bool:

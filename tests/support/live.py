@@ -84,7 +84,9 @@ class LiveRun(Started):
     def coordinator_log(self) -> Path | None:
         coordinator = self.coordinator()
         words = [] if coordinator is None else coordinator.cmdline()
-        return Path(words[words.index("--key") + 1]).with_name("coordinator.log") if words else None
+        if not words:
+            return None
+        return Path(words[words.index("--settings") + 1]).with_name("coordinator.log")
 
     def generation(self) -> Generation:
         """The newest, as its coordinator has written it down."""

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 import time
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from headway.member.protocol.generation import Domain, Generation
-from headway.member.protocol.handshake import HANDSHAKE_SECONDS, WorkerSide, certificate_binding
+from headway.member.protocol.handshake import HANDSHAKE_SECONDS, WorkerSide
 from headway.member.protocol.messages import (
     Farewell,
     FromCoordinator,
@@ -79,14 +78,12 @@ class Member(asyncio.Protocol):
         name: str,
         *,
         follows: bool = True,
-        tls: ssl.SSLContext | None = None,
         source: str | None = None,
         on_heard: Callable[[Member, int], None] | None = None,
     ) -> None:
         """`follows`: enters what it hears of, and is healed. `source`: the address it has."""
         self.address, self.key, self.run, self.name = address, key, run, name
         self.follows = follows
-        self.tls = tls
         self.source = (source, 0) if source else None
         self.follower = QuickFollower(name)
         self.heard: dict[int, float] = {}
@@ -153,7 +150,7 @@ class Member(asyncio.Protocol):
             try:
                 async with asyncio.timeout(HANDSHAKE_SECONDS):
                     await asyncio.get_running_loop().create_connection(
-                        lambda: self, *self.address, ssl=self.tls, local_addr=self.source
+                        lambda: self, *self.address, local_addr=self.source
                     )
             except OSError:  # a TimeoutError is one
                 pass
@@ -169,13 +166,8 @@ class Member(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        secured, binding = transport.get_extra_info("ssl_object"), b""
-        if secured is not None:
-            binding = certificate_binding(secured.getpeercert(binary_form=True))
         newest = self.follower.incarnation
-        self._side = WorkerSide(
-            self.key, self.run, self.name, newest_incarnation=newest, binding=binding
-        )
+        self._side = WorkerSide(self.key, self.run, self.name, newest_incarnation=newest)
         self._side._decode = decoded_once
         self._sent, self.is_welcome = None, False
         self._heard_at = time.monotonic()

@@ -13,6 +13,8 @@ from pathlib import Path
 
 from headway.clock import SystemClock
 from headway.launch.fork_server import COMMAND, ForkServerProcess, WorkerExited, WorkerStarted
+from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.settings import CoordinatorSettings, write_settings
 from headway.member.protocol.keys import new_key
 from headway.spec.resolve import Resolved
 from headway.state.run_directory import Journal, RunDirectory
@@ -138,13 +140,19 @@ class NetworkedRun(LiveRun):
 
     def _start_coordinator(self) -> None:
         log = self.coordinator_log().open("ab")
+        settings = CoordinatorSettings(
+            run="cut",
+            record=str(self.directory.local / "members"),
+            key=str(self._key),
+            rules=Rules(max_domains=self.nodes),
+            listen=f"{ADDRESS}.1:{PORT}",
+        )
+        file = self.directory.local / "coordinator.json"
+        write_settings(settings, file)
+        command = [*HEADWAY, "coordinator", "--settings", str(file)]
         self._coordinator = subprocess.Popen(
-            [
-                *("ip", "netns", "exec", MIDDLE, *HEADWAY, "coordinator"),
-                *("--run", "cut", "--record", str(self.directory.local / "members")),
-                *("--key", str(self._key), "--listen", f"{ADDRESS}.1:{PORT}"),
-                *("--max", str(self.nodes)),
-            ],
+            ["ip", "netns", "exec", MIDDLE, *command],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from headway.clock import SystemClock
 from headway.errors import Exit
+from headway.member.coordinator.rules import RESTART_ALONE_SECONDS, Rules
 from headway.spec.resolve import Resolved
 from headway.spec.run_file import RunFile
 from headway.state.rewinds import Record
@@ -102,11 +103,15 @@ class ScriptRun:
         self.directory.write_spec(resolved)
         self.journal = Journal(self.directory.launcher, clock)
         self.journal.note("launched", generation=1, nodes=nodes, workers=nodes * ranks)
-        self.coordinator = CoordinatorProcess(
-            folder / "coordinator",
-            *("--domain-pods", str(ranks), "--node-pods", str(ranks), "--restart"),
-            *("--max", "64", "--first", str(nodes)),
+        rules = Rules(
+            max_domains=64,
+            first_domains=nodes,
+            domain_workers=ranks,
+            node_workers=ranks,
+            restarts=True,
+            alone_seconds=RESTART_ALONE_SECONDS,
         )
+        self.coordinator = CoordinatorProcess(folder / "coordinator", rules)
         self.extra_environment: dict[str, str] = {}
         self.workers: dict[tuple[int, int], StartedWorker] = {}
         """The newest of each place."""

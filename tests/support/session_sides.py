@@ -34,4 +34,4 @@ def assert_dead(side: WorkerSide | CoordinatorSide, *honest: bytes) -> None:
         assert side.receive(frame) == Received([], b"", side.error)
     with pytest.raises(ProtocolError):
         side.send(Go(1))
-    assert side.num_buffered_bytes == 0
+    assert not side._buffer

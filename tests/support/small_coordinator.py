@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable
@@ -39,13 +38,10 @@ class SmallCoordinator:
         key: bytes = KEY,
         run: str = RUN,
         versions: tuple[int, int] = (1, 1),
-        tls: tuple[ssl.SSLContext, bytes] | None = None,
         is_refusing: str = "",
         answer: Callable[[StoreRequest], StoreAnswer | None] = lambda request: None,
     ) -> None:
         self.incarnation, self.key, self.run, self.versions = incarnation, key, run, versions
-        self.tls = tls
-        """The server's context, and what its certificate binds sessions to."""
         self.is_refusing = is_refusing
         """It says farewell instead of welcome, with this reason."""
         self.answer = answer
@@ -116,13 +112,9 @@ class SmallCoordinator:
             thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        binding = b""
         connection.settimeout(5.0)
         try:
-            if self.tls is not None:
-                connection = self.tls[0].wrap_socket(connection, server_side=True)
-                binding = self.tls[1]
-            self._converse(connection, binding)
+            self._converse(connection)
         except OSError:
             pass
         finally:
@@ -130,10 +122,8 @@ class SmallCoordinator:
                 self.sides.pop(connection, None)
             connection.close()
 
-    def _converse(self, connection: socket.socket, binding: bytes) -> None:
-        side = CoordinatorSide(
-            self.key, self.run, self.incarnation, binding=binding, versions=self.versions
-        )
+    def _converse(self, connection: socket.socket) -> None:
+        side = CoordinatorSide(self.key, self.run, self.incarnation, versions=self.versions)
         with self._lock:
             self.sides[connection] = side
         is_first = True

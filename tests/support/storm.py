@@ -91,6 +91,8 @@ class Storm:
         self.begun: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         """The most threads and open files of any worker, before and after the storm."""
+        self.coordinator: psutil.Process | None = None
+        """After the storm."""
         self.finishers: dict[tuple[int, int], int] = {}
         """Workers that were there when it was over, until the end."""
         self.calm_step = 0
@@ -129,6 +131,7 @@ class Storm:
         assert self._is_calm(), f"somebody was lost after the storm{self._where()}"
         self.survived = len(self.faults)
         self.ended = self._sizes()
+        self.coordinator = self.run.coordinator()
 
     def finish(self) -> str:
         """Stops the run as Ctrl-C does; what it has printed."""

@@ -198,18 +198,18 @@ def _rests(storm: Storm) -> list[str]:
         if storm.ended[what] > before + SLACK
     ]
     try:
-        wait_for("its processes to end", lambda: not left_behind(storm.run), LEFT_SECONDS)
+        wait_for("its processes to end", lambda: not left_behind(storm), LEFT_SECONDS)
     except AssertionError as error:
-        problems.append(f"{error}: {left_behind(storm.run)}")
+        problems.append(f"{error}: {left_behind(storm)}")
     return problems
 
 
-def left_behind(run: LiveRun) -> list[str]:
+def left_behind(storm: Storm) -> list[str]:
     """Processes that have to do with the run."""
     found = []
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess):
             words = " ".join(process.cmdline())
-            if run.directory.location in words:
+            if storm.run.directory.location in words or process == storm.coordinator:
                 found.append(f"{process.pid} {process.status()} {words}")
     return found

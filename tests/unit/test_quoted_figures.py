@@ -33,6 +33,7 @@ NOT_MEASURED = {
         "15": "minutes: default of scarcity.suspend_after",
         "10": "seconds between two marks of a launch: headway.launch.launch_mark",
         "60": "seconds without one: headway.launch.launch_mark",
+        "512": "MiB: default of coordinator.resources",
     },
     "lost-machines": {
         "1.5": "headway.member.coordinator.rules:Rules.suspected_seconds",
@@ -42,7 +43,6 @@ NOT_MEASURED = {
         "20": "headway.train.hang_rule:MOST_STEPS",
         **dict.fromkeys(("20%", "46%", "3066"), "of spot-traces, which the page links"),
         "54": "days of Llama 3's training",
-        "1": "GB a node, of an example",
         "8.9": "GB/s of headway.plan.save_interval: 1.06 GB in 0.12 s",
         "30": "headway.member.coordinator.rules:Rules.enter_seconds",
     },

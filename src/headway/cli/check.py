@@ -33,9 +33,9 @@ DOES_NOT_HOLD = (
 """What Headway does, and does not do, for a script."""
 START = "torchrun --nnodes=NODES --nproc-per-node=DEVICES -m headway.train RUN_FILE"
 LACKS = (
-    "survivors that continue (elastic: live), snapshots in memory (checkpoint.peers), a budget, "
-    "headway scale and new machines for lost ones: a loss restarts all workers from the newest "
-    "checkpoint, on the machines that your launcher has"
+    "survivors that continue (elastic: live), a budget, headway scale and new machines for lost "
+    "ones: a loss restarts all workers from the newest checkpoint, on the machines that your "
+    "launcher has"
 )
 """A run that another launcher starts does without these."""
 OF_SOME_RUNS = {

@@ -102,12 +102,6 @@ def as_launched(loaded: Loaded, ranks: int, machine: Hardware) -> Loaded:
             str(loaded.located.mark(("elastic",))),
             "--set elastic=restart, or headway run",
         )
-    if run.checkpoint.peers != "off":
-        raise SpecError(
-            "checkpoint.peers needs Headway's own launcher, which keeps the memory of lost workers",
-            str(loaded.located.mark(("checkpoint", "peers"))),
-            "--set checkpoint.peers=off, or headway run",
-        )
     wanted = run.resources.accelerators
     if machine.cuda_devices == 0 and (wanted is None or wanted.is_cpu):
         wanted = Accelerators("cpu", ranks)

@@ -179,18 +179,6 @@ class RunProgress:
                 self._stuck(event)
             case "built_whole":
                 self.line.above(f"warning: {event['reason']}")
-            case "snapshot_failed":
-                self.line.above(f"warning: no snapshot in memory: {event['reason']}")
-            case "snapshots_late":
-                self.line.above(
-                    f"warning: a snapshot in memory took {event['lag']} steps to complete: up to "
-                    f"{2 * event['lag']} steps are redone after a loss, not {event['every']}"
-                )
-            case "snapshots_off":
-                self.line.above(
-                    "warning: no more snapshots in memory until the next start, after "
-                    f"{event['failures']} failures in a row"
-                )
             case "passed_over":
                 self.line.above(f"warning: skipping {event['checkpoint']}: {event['reason']}")
 

@@ -101,15 +101,10 @@ class KubeClient:
             raise BadInput(f"cannot connect to a cluster: {error}", "kubectl config view") from None
 
     @classmethod
-    def in_cluster(cls, call_seconds: float = CALL_SECONDS) -> KubeClient:
+    def in_cluster(cls) -> KubeClient:
         """From a pod, with its token."""
         namespace = (SERVICE_ACCOUNT / "namespace").read_text().strip()
-        return cls._of(in_cluster_client(call_seconds), namespace)
-
-    def check_calls(self, check: Callable[[], None]) -> None:
-        """Before each call, from whatever thread: what it raises is raised there."""
-        hooks = self._http.event_hooks
-        self._http.event_hooks = {**hooks, "request": [*hooks["request"], lambda _: check()]}
+        return cls._of(in_cluster_client(), namespace)
 
     @classmethod
     def _of(cls, http: httpx2.Client, namespace: str) -> KubeClient:

@@ -41,11 +41,11 @@ def kubeconfig_client(context: str | None, say: Callable[[str], None]) -> httpx2
     return _client(config, auth, cluster.get("proxy-url"), cluster.get("tls-server-name"))
 
 
-def in_cluster_client(call_seconds: float = CALL_SECONDS) -> httpx2.Client:
+def in_cluster_client() -> httpx2.Client:
     """From a pod, with its token."""
     config = KubeConfig.from_service_account().get()
     assert config is not None
-    return _client(config, user_auth(config.user), call_seconds=call_seconds)
+    return _client(config, user_auth(config.user))
 
 
 def tell_cluster_once(http: httpx2.Client, namespace: str, say: Callable[[str], None]) -> None:
@@ -92,7 +92,6 @@ def _client(
     auth: httpx2.Auth | None,
     proxy: str | None = None,
     server_name: str | None = None,
-    call_seconds: float = CALL_SECONDS,
 ) -> httpx2.Client:
     """`server_name`: the name that its certificate must have, if not that of its address."""
     verify = verify_cluster(config.cluster, config.user or User(), config.abs_file)
@@ -106,7 +105,7 @@ def _client(
             verify=verify,
             auth=auth,
             proxy=proxy or None,
-            timeout=httpx2.Timeout(call_seconds),
+            timeout=httpx2.Timeout(CALL_SECONDS),
             event_hooks={"request": [name_server]} if server_name else {},
         )
     except (ValueError, ImportError) as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from headway.kube.kinds import kinds_text
 from headway.kube.names import (
-    COORDINATORS,
     HTTP_PORT,
     KEY,
     SESSION_PORT,
@@ -16,7 +15,6 @@ from headway.kube.names import (
     Object,
     coordinator_object,
     labels,
-    lease_object,
 )
 from headway.kube.node_prices import node_prices
 from headway.kube.own_image import add_wheels, has_own_image
@@ -34,7 +32,7 @@ from headway.kube.pods import (
 )
 from headway.kube.rbac import coordinator_account
 from headway.kube.worker_devices import later_choices
-from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS
+from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS, Rules
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.resolve import Resolved
 from headway.spec.target_file import Target
@@ -49,43 +47,36 @@ def coordinator_set(resolved: Resolved, target: Target) -> Object:
     pod = with_overrides(_template(resolved, target), target, "coordinator")
     if has_own_image(target):
         add_wheels(pod)
-    made = metadata(run, target.kube.namespace, coordinator_object(run), component="coordinator")
-    count = num_coordinators(target)
-    if count > 1:
-        made["annotations"] = {COORDINATORS: str(count)}
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
-        "metadata": made,
+        "metadata": metadata(
+            run, target.kube.namespace, coordinator_object(run), component="coordinator"
+        ),
         "spec": {
             # Another is made as soon as this one is deleted, even if its machine does not respond:
             # of two coordinators, the one with the higher incarnation counts.
-            "replicas": count,
+            "replicas": 1,
             "selector": {"matchLabels": labels(run, "coordinator")},
             "template": pod,
         },
     }
 
 
-def num_coordinators(target: Target) -> int:
-    return 2 if target.coordinator.standby else 1
-
-
-def coordinator_arguments(resolved: Resolved) -> list[str]:
-    """Options of `headway coordinator` that set the numbers of domains and pods."""
+def membership_rules(resolved: Resolved) -> Rules:
+    """What the coordinator in this pod is told."""
     ranks = resolved.domain_ranks
-    numbers = {
-        "--min": fewest_domains(resolved),
+    return Rules(
+        min_domains=fewest_domains(resolved),
         # `scale` may ask for more; the Job has as many pods as it was told.
-        "--max": MAX_WORKERS // ranks,
-        "--first": _first_domains(resolved),
-        "--domain-pods": ranks,
-        "--node-pods": resolved.node_ranks,
-    }
-    words = [word for option, number in numbers.items() for word in (option, str(number))]
-    if resolved.is_script:
-        words += ["--newcomers", f"{NEWCOMER_SECONDS:g}", "--alone", f"{alone_seconds(resolved):g}"]
-    return words if resolved.is_live else [*words, "--restart"]
+        max_domains=MAX_WORKERS // ranks,
+        first_domains=_first_domains(resolved),
+        domain_workers=ranks,
+        node_workers=resolved.node_ranks,
+        restarts=not resolved.is_live,
+        newcomer_seconds=NEWCOMER_SECONDS if resolved.is_script else Rules.newcomer_seconds,
+        alone_seconds=alone_seconds(resolved),
+    )
 
 
 def alone_seconds(resolved: Resolved) -> float:
@@ -134,8 +125,6 @@ def _template(resolved: Resolved, target: Target) -> Object:
         environment.append(variable("HEADWAY_SCARCITY", " ".join(f"{one:g}" for one in rules)))
     if kinds := later_choices(resolved, target):
         environment.append(variable("HEADWAY_KINDS", kinds_text(kinds)))
-    if target.coordinator.standby:
-        environment.append(variable("HEADWAY_LEASE", lease_object(run)))
     if (rates := node_prices(resolved, target)) is not None:
         environment.append(variable("HEADWAY_PRICES", rates.text()))
     coordinator = container(
@@ -159,7 +148,7 @@ def _template(resolved: Resolved, target: Target) -> Object:
         "serviceAccountName": coordinator_account(run, target),
         "automountServiceAccountToken": True,
         "tolerations": short_node_tolerations(),
-        "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run, target)},
+        "affinity": {**affinity(target, is_off_spot=True), "podAntiAffinity": _apart(run)},
     }
     made = template(run, "coordinator", target, coordinator, [spec_volume(resolved)], spec)
     if target.metrics == "annotations":
@@ -176,26 +165,17 @@ def _scraped() -> dict[str, str]:
     }
 
 
-def _apart(run: str, target: Target) -> Object:
+def _apart(run: str) -> Object:
     """Prefers a node without workers: if a worker is lost together with the coordinator, it is
     removed only once there is a new coordinator. Set here, it also keeps the workers' pods away,
     and the scheduler has only one such pod to consider.
 
     And one that lost no pod a moment ago. Not required: nobody but a coordinator ends a suspicion,
-    so a new one must not wait for that.
-
-    A standby is never on the machine of the other: there it would be of no use."""
+    so a new one must not wait for that."""
     from_workers = {
         "labelSelector": {"matchLabels": labels(run, "worker")},
         "topologyKey": "kubernetes.io/hostname",
     }
     terms = [from_workers, off_suspects()]
     preferred = [{"weight": 100, "podAffinityTerm": term} for term in terms]
-    made: Object = {"preferredDuringSchedulingIgnoredDuringExecution": preferred}
-    if target.coordinator.standby:
-        from_each_other = {
-            "labelSelector": {"matchLabels": labels(run, "coordinator")},
-            "topologyKey": "kubernetes.io/hostname",
-        }
-        made["requiredDuringSchedulingIgnoredDuringExecution"] = [from_each_other]
-    return made
+    return {"preferredDuringSchedulingIgnoredDuringExecution": preferred}

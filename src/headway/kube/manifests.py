@@ -17,7 +17,6 @@ from headway.kube.names import (
     WHEELS_PORT,
     Object,
     labels,
-    lease_object,
     record_object,
     require_names,
 )
@@ -25,7 +24,7 @@ from headway.kube.network_policy import network_policy
 from headway.kube.own_image import bootstrap_config_map, has_own_image
 from headway.kube.pod_overrides import require_restricted
 from headway.kube.pods import metadata, spec_config_map
-from headway.kube.rbac import LEASES, run_rights
+from headway.kube.rbac import run_rights
 from headway.kube.worker_devices import later_choices
 from headway.kube.worker_job import worker_job
 from headway.spec.resolve import Resolved
@@ -47,7 +46,6 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
         spec_config_map(resolved, target),
         *([bootstrap_config_map(resolved, target)] if has_own_image(target) else []),
         record_config_map(run, target),
-        *([lease(run, target)] if target.coordinator.standby else []),
         key_secret(run, target, key),
         service(run, target),
         *run_rights(run, target, bool(later_choices(resolved, target))),
@@ -88,15 +86,6 @@ def record_config_map(run: str, target: Target) -> Object:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(run, target.kube.namespace, record_object(run)),
-    }
-
-
-def lease(run: str, target: Target) -> Object:
-    """Which coordinator acts. Without content, as the record."""
-    return {
-        "apiVersion": f"{LEASES}/v1",
-        "kind": "Lease",
-        "metadata": metadata(run, target.kube.namespace, lease_object(run)),
     }
 
 

@@ -58,12 +58,6 @@ EVENT_SOURCE = "headway"
 ACCELERATORS = "headway/accelerators"
 """Annotation of a workers' Job: which of several kinds of accelerator its pods have or wait for."""
 
-COORDINATORS = "headway/coordinators"
-"""Annotation of a coordinator's ReplicaSet: its number of pods while the run is not stopped. Left
-out: one."""
-LAUNCH = "headway/launch"
-"""Annotation of a run's Lease: the launch whose members its holder knows."""
-
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job in a Kueue queue."""
 PRIORITY = "kueue.x-k8s.io/priority-class"
@@ -111,11 +105,6 @@ def run_object(run: str) -> str:
 
 def coordinator_object(run: str) -> str:
     return f"headway-{run}-coordinator"
-
-
-def lease_object(run: str) -> str:
-    """Of a run with a standby coordinator."""
-    return coordinator_object(run)
 
 
 def record_object(run: str) -> str:

@@ -92,7 +92,6 @@ def probe_objects(resolved: Resolved, target: Target, key: str, seconds: float) 
     }
     for one in others:
         if one["kind"] == "ReplicaSet":
-            one["spec"]["replicas"] = 1
             _make_coordinator(one["spec"]["template"]["spec"])
     return [owner, config_map, *others]
 

@@ -8,20 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from headway.kube.names import (
-    Object,
-    coordinator_object,
-    lease_object,
-    record_object,
-    run_object,
-)
+from headway.kube.names import Object, coordinator_object, record_object, run_object
 from headway.kube.pod_overrides import TargetMismatch
 from headway.kube.pods import metadata
 from headway.spec.target_file import Target
 
 RBAC = "rbac.authorization.k8s.io"
-LEASES = "coordination.k8s.io"
-"""API group of Leases."""
 SHARED_ROLE = "headway-coordinator"
 """Name of the Role for the coordinators of all runs."""
 QUEUE_SUFFIX = "-queue"
@@ -29,8 +21,6 @@ QUEUE_SUFFIX = "-queue"
 KINDS_SUFFIX = "-kinds"
 """The same for a list of accelerators. `admin` of a namespace may not grant it, as it may the
 rest."""
-STANDBY_SUFFIX = "-standby"
-"""The same for a standby coordinator."""
 PART_OF = {"app.kubernetes.io/part-of": "headway"}
 """Labels of what an administrator applies: not those of a run, with which it would be deleted."""
 
@@ -60,7 +50,6 @@ def run_rights(run: str, target: Target, has_choice: bool = False) -> list[Objec
             [
                 *_rules([run_object(run)], [coordinator_object(run)], [record_object(run)]),
                 *(_kind_rules([run_object(run)]) if has_choice else ()),
-                *_standby_rules(target, [lease_object(run)]),
                 *_queue_rules(target),
             ],
         ),
@@ -91,11 +80,6 @@ def shared_rights(target: Target) -> list[Object]:
         *(
             _shared_role(KINDS_SUFFIX, _kind_rules([]), accounts.coordinator, target)
             if target.has_choice
-            else ()
-        ),
-        *(
-            _shared_role(STANDBY_SUFFIX, rules, accounts.coordinator, target)
-            if (rules := _standby_rules(target, []))
             else ()
         ),
     ]
@@ -163,13 +147,6 @@ def _kind_rules(jobs: Sequence[str]) -> list[Object]:
     """To change the kind of accelerator of a Job: only one that is not noted as started may be
     changed so."""
     return [_rule("batch", "jobs/status", ["patch"], jobs)]
-
-
-def _standby_rules(target: Target, leases: Sequence[str]) -> list[Object]:
-    """To hold the Lease, which the launch has made."""
-    if not target.coordinator.standby:
-        return []
-    return [_rule(LEASES, "leases", ["get", "update"], leases)]
 
 
 def _queue_rules(target: Target) -> list[Object]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from headway.kube.names import Object
-from headway.kube.rbac import LEASES, RBAC, SHARED_ROLE, run_rights
+from headway.kube.rbac import RBAC, SHARED_ROLE, run_rights
 from headway.spec.target_file import Target
 
 OLDEST = (1, 31)
@@ -91,8 +91,6 @@ def user_rights(target: Target) -> list[Right]:
     ]
     if target.queue is not None:
         rights += _rights(KUEUE, "workloads", "list", "patch")
-    if target.coordinator.standby:
-        rights += _rights(LEASES, "leases", "create")
     if target.service_account.coordinator is None:
         rights += [
             *_rights("", "serviceaccounts", "create", "patch"),
@@ -182,7 +180,7 @@ def binding_command(missing: Sequence[Right], target: Target, user: str | None) 
     takes nothing from other users: each has objects of another name."""
     namespace = target.kube.namespace
     subject = shlex.quote(_subject(user))
-    if any(right.group in (KUEUE, LEASES) or right.resource == "jobs/status" for right in missing):
+    if any(right.group == KUEUE or right.resource == "jobs/status" for right in missing):
         verbs = ",".join(dict.fromkeys(right.verb for right in missing))
         resources = ",".join(dict.fromkeys(_dotted(right) for right in missing))
         name = _name_for(user, f"{verbs} {resources}")

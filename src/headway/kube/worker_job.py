@@ -133,10 +133,7 @@ def _failure_rules(containers: Sequence[str]) -> list[Object]:
 def _template(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
     mounts = [spec_mount(), {"name": "headway-shm", "mountPath": SHARED_MEMORY}]
-    shared = {"medium": "Memory"}
-    # Snapshots need most of the pod's memory, and heed its limit.
-    if resolved.run.peer_steps is None:
-        shared["sizeLimit"] = target.pod.shared_memory
+    shared = {"medium": "Memory", "sizeLimit": target.pod.shared_memory}
     volumes: list[Object] = [spec_volume(resolved), {"name": "headway-shm", "emptyDir": shared}]
     if folders_to_fetch(resolved):
         mounts.append({"name": "headway-fetched", "mountPath": FETCHED})

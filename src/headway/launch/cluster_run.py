@@ -5,11 +5,10 @@ depend on this process; each of these is a few calls, whatever the run's size.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, TypeVar
 
-from lightkube.resources.apps_v1 import ReplicaSet
 from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
@@ -24,10 +23,8 @@ from headway.kube.api_errors import (
 )
 from headway.kube.client import KubeClient
 from headway.kube.kueue import queue_of, start_job, stop_job
-from headway.kube.lease_object import lease_holder
 from headway.kube.manifests import owned_by
 from headway.kube.names import (
-    COORDINATORS,
     EVENT_SOURCE,
     HTTP_PORT,
     INDEX,
@@ -69,9 +66,6 @@ AWAY_SECONDS = 120.0
 SETTLED_SECONDS = 60.0
 """Time without a sign of another command's launch after which that was interrupted. A launch shows
 itself every 10 s, with calls that take up to 20 s each in between (`launch_mark`)."""
-ASKED_PODS = 3
-"""Pods of the coordinator that are asked for a page: one that was lost, one that stands by, and the
-one that acts."""
 LOOKED_AT = 50
 """Pods that are checked for why they wait: of thousands, the others wait for the same reason."""
 
@@ -123,9 +117,7 @@ class ClusterRun:
             raise
         if not is_queued:
             # Its keeper may have given the launch up, if this machine slept meanwhile.
-            coordinators = next(one for one in objects if one["kind"] == "ReplicaSet")
-            count = coordinators["spec"]["replicas"]
-            self.kube.scale_replica_set(coordinator_object(self.name), count)
+            self.kube.scale_replica_set(coordinator_object(self.name), 1)
 
     def is_unfinished(self, job: Job) -> bool:
         """Whether the launch that has created it has more to do, or was interrupted before. The
@@ -199,7 +191,7 @@ class ClusterRun:
         found = self.kube.config_map(name) if name is not None else None
         if found is None or not found.data:
             return None
-        return Resolved.model_validate_json(found.data["spec.json"])
+        return Resolved.stored(found.data["spec.json"])
 
     def job_status(self, job: Job) -> ClusterRunStatus:
         return job_status(self.name, job)
@@ -215,42 +207,37 @@ class ClusterRun:
         return known
 
     def ask(self, path: str) -> bytes | None:
-        """A page of the coordinator; None if it does not answer. A standby has none."""
-        tried: set[str] = set()
-        failure: PodUnreachable | PodForbidden | None = None
-        for _ in range(ASKED_PODS):
-            # It may have been replaced.
-            pod = self._coordinator or self._find_coordinator(tried)
-            if not pod:
-                break
-            tried.add(pod)
-            self._coordinator = ""
-            try:
-                answer = self.kube.request_to_pod(pod, HTTP_PORT, path)
-            except (PodUnreachable, PodForbidden) as error:
-                failure = error
-            except (ClusterUnreachable, NotFound):
-                continue
-            else:
-                self.unreachable, self._coordinator = None, pod
-                return answer
-        self.unreachable = failure
-        return None
+        """A page of the coordinator; None if it does not answer."""
+        known, self._coordinator, self.unreachable = self._coordinator, "", None
+        answer = self._page_of(known, path) if known else None
+        if answer is None:
+            found = self._find_coordinator()
+            if found and found != known:  # it was replaced
+                answer = self._page_of(found, path)
+        return answer
 
-    def _find_coordinator(self, tried: Set[str]) -> str:
-        """The pod that acts, as far as it is known; empty: none is left to be asked."""
-        running = [
+    def _page_of(self, pod: str, path: str) -> bytes | None:
+        try:
+            answer = self.kube.request_to_pod(pod, HTTP_PORT, path)
+        except (PodUnreachable, PodForbidden) as error:
+            self.unreachable = error
+            return None
+        except (ClusterUnreachable, NotFound):
+            return None
+        self._coordinator, self.unreachable = pod, None
+        return answer
+
+    def _find_coordinator(self) -> str:
+        """Name of the coordinator's pod; empty if none runs."""
+        running = (
             pod_name(pod)
             for pod in self.coordinators()
             if pod.status is not None
             and pod.status.phase == "Running"
             and pod.metadata is not None
             and pod.metadata.deletionTimestamp is None
-        ]
-        left = [pod for pod in running if pod not in tried]
-        if len(left) > 1 and (holder := lease_holder(self.kube, self.name)) in left:
-            return holder
-        return left[0] if left else ""
+        )
+        return next(running, "")
 
     def coordinators(self) -> list[Pod]:
         """The coordinator's pod, and those before it that still exist."""
@@ -356,13 +343,11 @@ class ClusterRun:
         """The coordinator first, as at a launch, and again afterwards: if the run was stopped a
         moment ago, its keeper may have ended it in between."""
         job = self.require_job()
-        owner = self.kube.replica_set(coordinator_object(self.name))
-        count = 1 if owner is None else wanted_coordinators(owner)
-        self.kube.scale_replica_set(coordinator_object(self.name), count)
+        self.kube.scale_replica_set(coordinator_object(self.name), 1)
         if self.job_status(job).state in ("active", "queued"):
             return  # it had lost its coordinator only
         start_job(self.kube, job)
-        self.kube.scale_replica_set(coordinator_object(self.name), count)
+        self.kube.scale_replica_set(coordinator_object(self.name), 1)
 
     def delete(
         self, say: Callable[[str], None], uid: str | None = None, version: str | None = None
@@ -421,12 +406,6 @@ class ClusterRun:
                 elif now > deadline:
                     raise
                 self.clock.sleep(LOOK_SECONDS)
-
-
-def wanted_coordinators(owner: ReplicaSet) -> int:
-    """Pods of a coordinator's ReplicaSet while the run is not stopped."""
-    annotations = owner.metadata.annotations if owner.metadata is not None else None
-    return int((annotations or {}).get(COORDINATORS, 1))
 
 
 def _time(event: Event) -> float:

@@ -7,21 +7,20 @@ import os
 import select
 import subprocess
 import sys
-from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from threading import Lock
 from typing import Any, Self
 from urllib.request import ProxyHandler, build_opener
 
 from headway.clock import Clock
 from headway.errors import RunFailed, without_hint
-from headway.member.coordinator.nodes import ACT, GONE
+from headway.member.coordinator.nodes import GONE
+from headway.member.coordinator.settings import CoordinatorSettings, write_settings
 from headway.member.protocol.keys import new_key
 
 COMMAND = (sys.executable, "-P", "-m", "headway.cli.main", "coordinator")
 """Without the working folder on its path: a `queue.py` there is the user's."""
-ON_ORDER = "--on-order"
 START_SECONDS = 30.0
 END_SECONDS = 5.0
 ANSWER_SECONDS = 2.0
@@ -30,77 +29,35 @@ RESTART_SECONDS = 1.0
 
 
 class CoordinatorProcess:
-    def __init__(
-        self,
-        run: str,
-        record: str,
-        folder: Path,
-        options: Sequence[str],
-        clock: Clock,
-        key: Path | None = None,
-        address: str = "127.0.0.1:0",
-    ) -> None:
-        """`options` are those of `headway coordinator`. `folder` is for its log, and for a new key
-        unless `key` is given."""
-        self.run = run
-        self.key = key or _new_key(folder / "key")
+    def __init__(self, settings: CoordinatorSettings, folder: Path, clock: Clock) -> None:
+        """`folder`: for its settings and its log."""
+        self.key = Path(settings.key)
         self.log = folder / "coordinator.log"
-        self.address = address
+        self.address = settings.listen
         self.http: str | None = None
         """Address of its HTTP pages."""
-        self._options = [
-            *("--run", run, "--record", record, "--key", str(self.key)),
-            *("--until-eof", *options),
-        ]
+        self._settings = settings
+        self._settings_file = folder / "coordinator.json"
         self._clock = clock
-        self._process: subprocess.Popen[bytes] | None = None
-        self._is_waiting = False
-        """Whether it was only prepared."""
-        self._is_over = False
-        self._lock = Lock()
-        """So that nothing is started once it is over: another thread kills it."""
         self._started_at = 0.0
         self._gone: dict[str, None] = {}
         """Dismissed nodes, in order."""
 
-    def start(self, *once: str) -> Self:
-        """Starts the process, unless it was killed for good; `once` are options for this start
-        only."""
-        with self._lock:
-            if self._is_over:
-                return self
-            self._started_at = self._clock.monotonic()
-            with self.log.open("ab") as output:
-                self._process = subprocess.Popen(
-                    [*COMMAND, *self._options, "--listen", self.address, *once],
-                    stdin=subprocess.PIPE,  # if we die in any way, it reads end-of-file
-                    stdout=subprocess.PIPE,
-                    stderr=output,
-                    start_new_session=True,
-                )
+    def start(self, after: int | None = None) -> Self:
+        """Starts the process. `after`: as in its settings, for this start only."""
+        self._started_at = self._clock.monotonic()
+        settings = replace(self._settings, listen=self.address, after=after)
+        write_settings(settings, self._settings_file)
+        with self.log.open("ab") as output:
+            self._process = subprocess.Popen(
+                [*COMMAND, "--settings", str(self._settings_file)],
+                stdin=subprocess.PIPE,  # if we die in any way, it reads end-of-file
+                stdout=subprocess.PIPE,
+                stderr=output,
+                start_new_session=True,
+            )
         self._order(*self._gone)
         return self
-
-    def prepare(self) -> Self:
-        """Starts the process, which touches the run only once it is told to `act`: then it need not
-        start first."""
-        self._is_waiting = True
-        return self.start(ON_ORDER)
-
-    def act(self, after: int | None) -> Self:
-        """Of the process that was prepared. `after`: as the option."""
-        self._is_waiting = False
-        if self._process is None or self._process.poll() is not None:
-            return self.start(*([] if after is None else ["--after", str(after)]))
-        self._tell(ACT if after is None else f"{ACT} {after}")
-        return self
-
-    def kill(self) -> None:
-        """At once and for good: another coordinator is about to act."""
-        with self._lock:
-            self._is_over = True
-            if self._process is not None:
-                self._process.kill()
 
     def dismiss(self, place: str) -> None:
         """No longer admits workers from this node, even after a restart."""
@@ -109,24 +66,19 @@ class CoordinatorProcess:
             self._order(place)
 
     def _order(self, *gone: str) -> None:
-        self._tell(*(f"{GONE} {place}" for place in gone))
-
-    def _tell(self, *lines: str) -> None:
-        assert self._process is not None
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has just died, and is told when it restarts
-            self._process.stdin.write("".join(f"{line}\n" for line in lines).encode())
+            self._process.stdin.write("".join(f"{GONE} {place}\n" for place in gone).encode())
             self._process.stdin.flush()
 
     def wait(self) -> Self:
         """Waits until workers can open sessions. From then on, the address is fixed."""
-        assert self._process is not None
         assert self._process.stdout is not None
         poll = select.poll()
         poll.register(self._process.stdout, select.POLLIN)
         line = self._process.stdout.readline() if poll.poll(START_SECONDS * 1000) else b""
         if not line:
-            self.end()
+            self._end()
             words, hint = without_hint(self.log.read_text(errors="replace").strip())
             why = (words or "it printed nothing").splitlines()[-1]
             raise RunFailed(f"the coordinator did not start: {why}", hint)
@@ -150,31 +102,24 @@ class CoordinatorProcess:
 
     def restart_without_members(self) -> None:
         """All members have exited: the new coordinator waits for none of them."""
-        self.end()
-        self.start("--after", "0")
+        self._end()
+        self.start(after=0)
 
     def keep_alive(self) -> str | None:
         """Restarts it if it has died; returns how it ended."""
-        assert self._process is not None
         code = self._process.poll()
-        if (
-            code is None
-            or self._is_over
-            or self._clock.monotonic() - self._started_at < RESTART_SECONDS
-        ):
+        if code is None or self._clock.monotonic() - self._started_at < RESTART_SECONDS:
             return None
-        self.start(*([ON_ORDER] if self._is_waiting else []))
+        self.start()
         return f"signal {-code}" if code < 0 else f"exit code {code}"
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.end()
+        self._end()
 
-    def end(self) -> None:
-        if self._process is None:
-            return
+    def _end(self) -> None:
         self._process.terminate()
         try:
             self._process.wait(END_SECONDS)
@@ -183,7 +128,8 @@ class CoordinatorProcess:
             self._process.wait()
 
 
-def _new_key(path: Path) -> Path:
+def new_key_file(folder: Path) -> Path:
+    path = folder / "key"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
         file.write(new_key())

@@ -117,8 +117,6 @@ class Losses:
     _last: int = 0
     """Step at the newest loss."""
     _saved: Saved = (0, 0)
-    _first: int = 0
-    """Latest step from which the run has resumed."""
     _num_elsewhere: int = 0
     """Losses in a row that did not count, since each was at another step."""
 
@@ -129,19 +127,16 @@ class Losses:
         return self._count(step, now)
 
     def add_rewound(self, taken: StepsTaken | None, saved: Saved, now: float) -> int:
-        """The new count, where each loss goes back to a checkpoint, or to a snapshot in memory:
-        only a new one is progress, or a run that crashes a step later each time would do so for
-        ever. But a run that has taken steps since, and was lost at a step where it was not lost
-        before, has not failed in the same way again; yet it is to arrive one day."""
+        """The new count, where each loss goes back to a checkpoint: only a new one is progress, or
+        a run that crashes a step later each time would do so for ever. But a run that has taken
+        steps since, and was lost at a step where it was not lost before, has not failed in the same
+        way again; yet it is to arrive one day."""
         step = self._last if taken is None else taken.last
         # The last step may not have been recorded.
         is_elsewhere = taken is not None and taken.is_any and abs(step - self._last) > 1
-        first = 0 if taken is None else taken.first
-        has_resumed_later = taken is not None and taken.is_any and first > self._first
-        if saved > self._saved or has_resumed_later:
+        if saved > self._saved:
             self.count = self._num_elsewhere = 0
         self._last, self._saved = step, max(saved, self._saved)
-        self._first = max(first, self._first)
         if self.count and is_elsewhere and self._num_elsewhere < MOST_ELSEWHERE:
             self._num_elsewhere += 1
             return self.count
@@ -178,13 +173,11 @@ class FruitlessStarts:
     unsaved_since: float = 0.0
     """Time of the first of them."""
     _saved: Saved = (0, 0)
-    _first: int = 0
-    """Latest step from which the run has resumed."""
 
-    def add(self, has_advanced: bool, saved: Saved, now: float, first: int = 0) -> None:
-        """`has_advanced`: it has taken a step. `first`: the step from which it resumed."""
-        has_saved = saved > self._saved or first > self._first
-        self._saved, self._first = max(saved, self._saved), max(first, self._first)
+    def add(self, has_advanced: bool, saved: Saved, now: float) -> None:
+        """`has_advanced`: it has taken a step."""
+        has_saved = saved > self._saved
+        self._saved = max(saved, self._saved)
         self.count = 0 if has_advanced else self.count + 1
         self.since = now if self.count <= 1 else self.since
         self.num_unsaved = 0 if has_saved else self.num_unsaved + 1

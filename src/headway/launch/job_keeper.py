@@ -82,7 +82,6 @@ class JobKeeper:
         scarcity: ScarcityRules | None,
         kinds: Sequence[KindTerms] = (),
         rates: NodePrices | None = None,
-        num_coordinators: int = 1,
         clock: Clock,
     ) -> None:
         """`scarcity`: None if pods are never given back. `kinds`: of accelerators, if the run may
@@ -92,7 +91,6 @@ class JobKeeper:
         self._pods = pods
         self._record = record
         self._clock = clock
-        self._num_coordinators = num_coordinators
         budget = notes.resolved.run.budget
         hours = budget.hours
         self._tracker = JobTracker(None if hours is None else 3600 * hours, budget.usd)
@@ -152,10 +150,6 @@ class JobKeeper:
     def launch(self) -> str | None:
         """The launch that it keeps, once that is noted."""
         return self._tracker.launch
-
-    def is_of_launch(self, job: Job, launch: str) -> bool:
-        facts = job_facts(job)
-        return bool(launch) and not facts.is_stopped and facts.launch == launch
 
     def note_launch(self, job: Job) -> int | None:
         """The generation after which this launch begins; None: it began earlier, and only the
@@ -325,7 +319,7 @@ class JobKeeper:
                 if self._is_over():
                     self._scale_coordinator(0)
                     if not self._is_over():  # resumed meanwhile, and its call came before ours
-                        self._scale_coordinator(self._num_coordinators)
+                        self._scale_coordinator(1)
 
     def finish(self) -> None:
         """Records what is only known here."""

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from headway.kube.client import KubeClient
-from headway.kube.coordinator_set import num_coordinators
 from headway.kube.names import Object
 from headway.kube.pod_needs import (
     COORDINATOR,
@@ -160,12 +159,10 @@ class LaunchGate:
     ) -> list[Finding]:
         if quotas is None:
             return []
-        count = num_coordinators(self._target)
-        who = "the coordinator" if count == 1 else f"{count} coordinators"
-        what = f"{who} and {self._nodes} node{'' if self._nodes == 1 else 's'}"
+        what = f"the coordinator and {self._nodes} node{'' if self._nodes == 1 else 's'}"
         gaps = quota_gaps(
             quotas.get("items") or (),
-            [(worker, self._nodes), (coordinator, count)],
+            [(worker, self._nodes), (coordinator, 1)],
             self._objects if is_new else (),
         )
         return [quota_finding(gap, self._kube.namespace, what) for gap in gaps]

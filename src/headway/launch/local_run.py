@@ -16,7 +16,7 @@ from uuid import uuid4
 from headway.clock import Clock, stamp
 from headway.errors import Exit, RunFailed
 from headway.kube.coordinator_set import fewest_domains
-from headway.launch.coordinator_process import CoordinatorProcess
+from headway.launch.coordinator_process import CoordinatorProcess, new_key_file
 from headway.launch.failure_domains import (
     MOST_LOSSES,
     FailureDomain,
@@ -28,6 +28,8 @@ from headway.launch.fork_server import ForkServerLost
 from headway.launch.supervise import ScriptPlace, Supervisor
 from headway.launch.work_folder import copied_code
 from headway.launch.worker_exit import describe_exit, exit_message
+from headway.member.coordinator.rules import ALONE_SECONDS, RESTART_ALONE_SECONDS, Rules
+from headway.member.coordinator.settings import CoordinatorSettings
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.memory_limits import Memory
 from headway.plan.memory_need import less_memory, needed_and_present
@@ -114,7 +116,6 @@ class LocalRun(Supervisor):
             with suppress(OSError):  # visible elsewhere while the run is running
                 directory.launcher.flush()
             stack.callback(self._send_logs)
-            self._enter_snapshots(stack)
             self._enter_fork_server(stack, directory.local / "logs" / "parent.log", lock)
             if resolved.has_coordinator:
                 self._coordinator = stack.enter_context(self._make_coordinator())
@@ -143,20 +144,22 @@ class LocalRun(Supervisor):
     def _make_coordinator(self) -> CoordinatorProcess:
         resolved = self.resolved
         ranks = resolved.domain_ranks
-        domains = resolved.num_workers // ranks
-        options = ["--domain-pods", str(ranks), "--node-pods", str(resolved.node_ranks)]
-        if not resolved.is_live:
-            options.append("--restart")
-        if resolved.is_script:
-            options += ["--min", str(fewest_domains(resolved))]
-        coordinator = CoordinatorProcess(
-            self.directory.name,
-            self.directory.store.location("members"),
-            self.workers.scratch,
-            [*options, "--max", str(MAX_WORKERS // ranks), "--first", str(domains)],
-            self.clock,
+        settings = CoordinatorSettings(
+            run=self.directory.name,
+            record=self.directory.store.location("members"),
+            key=str(new_key_file(self.workers.scratch)),
+            rules=Rules(
+                min_domains=fewest_domains(resolved) if resolved.is_script else 1,
+                max_domains=MAX_WORKERS // ranks,
+                first_domains=resolved.num_workers // ranks,
+                domain_workers=ranks,
+                node_workers=resolved.node_ranks,
+                restarts=not resolved.is_live,
+                alone_seconds=ALONE_SECONDS if resolved.is_live else RESTART_ALONE_SECONDS,
+            ),
         )
-        return coordinator.start("--after", str(self.generation - 1))
+        coordinator = CoordinatorProcess(settings, self.workers.scratch, self.clock)
+        return coordinator.start(after=self.generation - 1)
 
     def _coordinator_address(self) -> tuple[str, Path] | None:
         started = self._coordinator

@@ -98,7 +98,6 @@ class NodeRun(Supervisor):
             self._printed[log] = 0
             if self._compiled is not None:
                 self._compiled.fetch()
-            self._enter_snapshots(stack)
             self._enter_fork_server(stack, log, None)
             stack.callback(self._send_logs)
             stack.callback(self._print)

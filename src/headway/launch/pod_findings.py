@@ -25,8 +25,6 @@ from headway.kube.check_lines import (
 from headway.kube.images import BUILD, target_images
 from headway.kube.names import HTTP_PORT, SESSION_PORT
 from headway.kube.node_fit import devices_of, fits
-from headway.kube.pod_needs import COORDINATOR as COORDINATOR_SET
-from headway.kube.pod_needs import pod_of
 from headway.kube.probe_protocol import PortAnswer
 from headway.launch.api_findings import line_of
 from headway.launch.probe_questions import Pair
@@ -108,28 +106,11 @@ def image(seen: TargetEvidence) -> CheckLine:
     return passed(IMAGE, evidence)
 
 
-def _no_room_for_standby(seen: TargetEvidence) -> CheckLine | None:
-    if not seen.target.coordinator.standby or not seen.look.nodes:
-        return None
-    pod = pod_of(seen.objects, COORDINATOR_SET)["spec"]
-    fitting = [node for node in seen.look.nodes if fits(node, pod)]
-    if len(fitting) > 1:
-        return None
-    return warned(
-        MACHINES,
-        f"{len(fitting)} of {len(seen.look.nodes)} machines can have a coordinator, and its "
-        "standby is never on the same one: until there is another, runs have none",
-        "add a small machine to the cluster; or coordinator: {standby: false} in the target",
-    )
-
-
 def machines(seen: TargetEvidence) -> CheckLine:
     workers = seen.start.workers
     nodes, pod = seen.look.nodes, worker_pod(seen)
     fitting = None if nodes is None else [node for node in nodes if fits(node, pod["spec"])]
     resource, wanted = asked_devices(seen)
-    if (lacking := _no_room_for_standby(seen)) is not None:
-        return lacking
     if len(workers) < 2 and fitting is not None and nodes is not None:
         if not fitting:
             return failed(

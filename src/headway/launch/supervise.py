@@ -27,7 +27,6 @@ from headway.launch.failure_domains import (
     WorkerProcess,
     last_saved,
 )
-from headway.launch.folder_in_memory import folder_in_memory
 from headway.launch.fork_server import ForkServerProcess, fork_server_command
 from headway.launch.script_progress import (
     ScriptEnd,
@@ -104,8 +103,6 @@ class Supervisor(ABC):
         self._script_ends = ScriptEnds()
         self._work_folders: dict[int, WorkFolder] = {}
         """By node, of a script."""
-        self._snapshots: Path | None = None
-        """Folder in memory, for what workers leave to their successors."""
         self._uncounted = UncountedEnds(self._progress, waits=not directory.store.is_local)
 
     # What a launcher decides for itself
@@ -183,10 +180,6 @@ class Supervisor(ABC):
             ForkServerProcess(self.directory.location, environment, log, lock, self._fork_server)
         )
 
-    def _enter_snapshots(self, stack: ExitStack) -> None:
-        if self.resolved.run.peer_steps is not None:
-            self._snapshots = stack.enter_context(folder_in_memory(self.directory.location))
-
     def _worker_environment(self, worker: WorkerProcess, store: Path) -> dict[str, str]:
         environment = {
             **self._environment(self.resolved.packages),
@@ -207,9 +200,6 @@ class Supervisor(ABC):
             environment["HEADWAY_STORE"] = str(store)
         if self.resolved.is_script:
             environment |= self._script_environment(worker.node)
-        if self._snapshots is not None:
-            place = self._snapshots / f"node-{worker.node}" / f"rank-{worker.local_rank}"
-            environment["HEADWAY_SNAPSHOTS"] = str(place)
         return environment
 
     def _script_environment(self, node: int) -> dict[str, str]:
@@ -362,8 +352,7 @@ class Supervisor(ABC):
     def _require_steps(self, end: UncountedEnd, progress: SeenProgress) -> None:
         """A generation has ended, and nobody was lost here."""
         starts = self._fruitless_starts
-        first = 0 if end.steps_taken is None else end.steps_taken.first
-        starts.add(end.has_advanced, progress.saved, end.at, first)
+        starts.add(end.has_advanced, progress.saved, end.at)
         if starts.are_too_many(end.at):
             raise self._end_failed(end, starts)
 

@@ -19,12 +19,7 @@ from headway.kube.pod_status import (
     is_ready,
     termination_message,
 )
-from headway.launch.cluster_run import (
-    LOOK_SECONDS,
-    LOOKED_AT,
-    ClusterRun,
-    wanted_coordinators,
-)
+from headway.launch.cluster_run import LOOK_SECONDS, LOOKED_AT, ClusterRun
 from headway.launch.job_status import num_ready, waiting_queue
 from headway.launch.lasting import Lasting
 from headway.launch.pod_waits import pod_waits
@@ -54,7 +49,6 @@ def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[st
         began = run.clock.monotonic()
         status, job, reasons, loss = run.patiently(lambda: _seen(run, script), say)
         if job is None:
-            run.patiently(lambda: _warn_without_standby(run, say), say)
             return status or {}
         words = "; ".join(_counted(reason) for reason in reasons) or _stage(status, job)
         if loss:
@@ -73,20 +67,6 @@ def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[st
         if silent.seconds(is_silent, began, now) >= SILENT_SECONDS:
             raise _pages_unreachable(run, job)
         run.clock.sleep(LOOK_SECONDS)
-
-
-def _warn_without_standby(run: ClusterRun, say: Callable[[str], None]) -> None:
-    """The run trains without it, so nobody would notice before it is needed."""
-    owner = run.kube.replica_set(coordinator_object(run.name))
-    if owner is None or wanted_coordinators(owner) == 1:
-        return
-    pods = run.coordinators()
-    ready = [pod for pod in pods if is_ready(pod)]
-    if len(ready) < wanted_coordinators(owner):
-        waiting = [pod for pod in pods if pod not in ready]
-        reasons = pod_waits(run.kube, owner, waiting, len(ready))
-        why = reasons[0].words if reasons else "its pod is starting"
-        say(f"warning: the run has no standby coordinator yet: {why}")
 
 
 def _has_ready_coordinator(run: ClusterRun) -> bool:

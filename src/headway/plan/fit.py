@@ -129,7 +129,6 @@ def changes_that_fit(
 ) -> tuple[Change, ...]:
     """The nearest changes that make it fit, one of each kind, those that keep the run first."""
     found = [
-        _first_fitting(_without_snapshots(workload, fleet, layout)),
         _first_fitting(_layouts(workload, fleet, layout)),
         _first_fitting(_micros(workload, fleet, layout)),
         _first_fitting(_fewer_nodes(workload, fleet, layout)),
@@ -158,13 +157,6 @@ def _first_fitting(changes: Iterator[Change]) -> Change | None:
         (one for one in changes if fits(one.workload, one.fleet, one.layout)),
         None,
     )
-
-
-def _without_snapshots(workload: Workload, fleet: Fleet, layout: Layout) -> Iterator[Change]:
-    if workload.keeps_snapshots:
-        words = "keeps no snapshots in memory: a lost node costs the steps since the checkpoint"
-        without = replace(workload, keeps_snapshots=False)
-        yield Change(words, "--set checkpoint.peers=off", False, without, fleet, layout, None)
 
 
 RECOMPUTE = ("recomputes activations", "--set memory.checkpoint_activations=true")

@@ -1,8 +1,7 @@
 """Memory of a host: what all workers of a machine, or of a pod, need together.
 
 On CPUs that is everything. Beside GPUs it is small until the first checkpoint: then the workers of
-one copy of the model keep a copy of its state, to write it while training continues. Snapshots that
-nodes keep of each other (`checkpoint.peers`) are always there.
+one copy of the model keep a copy of its state, to write it while training continues.
 """
 
 from __future__ import annotations
@@ -16,8 +15,7 @@ from headway.plan.memory_need import CHECKPOINT_BYTES
 
 GIB = 2**30
 SAVE_BUFFER_BYTES = 2 * 2**26
-"""Of pinned memory, through which a device's state is copied; each worker has its own, for
-checkpoints and for snapshots."""
+"""Of pinned memory, through which a device's state is copied; each worker has its own."""
 GPU_WORKER_BYTES = (0.4 * GIB, 1.0 * GIB, 2.5 * GIB)
 """Of a worker beside its data, low, middle and high: torch with CUDA, and at the upper end blocks
 of a set for which the disk has no room. Assumed: no GPU of ours measured it."""
@@ -31,8 +29,6 @@ HEAP_SHARE = (0.0, 0.1, 0.3)
 LAUNCHER_BYTES = (0.3 * GIB, 0.5 * GIB, 0.8 * GIB)
 """Of a host's own processes: the launcher, and the one that has imported torch and forks
 workers."""
-SNAPSHOT_COPIES = 2
-"""Of a node's part, and as many of its neighbour's."""
 OTHERS_SHARE = 0.1
 """Of a machine's memory that other programs may hold. A pod's is its own."""
 
@@ -59,7 +55,6 @@ def host_memory(
     part_bytes: int,
     tensors: Figure | None,
     offloaded_bytes: int = 0,
-    keeps_snapshots: bool = False,
 ) -> HostMemory:
     """`copy_nodes`: nodes that one copy of the model is on. `part_bytes`: of the largest part of
     the model, which a worker makes at a time. `tensors`: of a worker at the peak of a step, if they
@@ -68,23 +63,18 @@ def host_memory(
     state = CHECKPOINT_BYTES * parameters
     # The workers of one copy write it together, and any node may be one of those.
     saved = -(-state * min(fleet.nodes_per_host, copy_nodes) // copy_nodes)
-    always = [_processes(fleet, workers)]
-    if keeps_snapshots:
-        parts_held = SNAPSHOT_COPIES * min(2, copy_nodes)
-        each = -(-state // copy_nodes) * fleet.nodes_per_host
-        always.append(_exact(parts_held * each, "snapshots that nodes keep of each other"))
+    processes = _processes(fleet, workers)
     copy = Figure.exact(saved, f"{byte_size(saved)} of the state, copied to be saved")
     if tensors is not None:
         held = tensors.times(workers, _times(workers, tensors.value, "tensors of a step"))
         heap = Figure(*_spread(held, HEAP_SHARE), "measured", "a tenth of that not given back")
-        need = _sum([held, heap, *always, copy])
+        need = _sum([held, heap, processes, copy])
         return HostMemory(need, "once a checkpoint was written", room_of(fleet))
-    kinds = 2 if keeps_snapshots else 1
-    buffers = workers * (kinds * SAVE_BUFFER_BYTES + offloaded_bytes)
+    buffers = workers * (SAVE_BUFFER_BYTES + offloaded_bytes)
     words = "buffers of copies" + (" and offloaded activations" if offloaded_bytes else "")
-    saving = [copy, *always, _exact(buffers, words)]
+    saving = [copy, processes, _exact(buffers, words)]
     parts = _exact(2 * workers * part_bytes, "parts of the model, as they are made")
-    building = [*always, parts]
+    building = [processes, parts]
     moments = {"while it is saved": _sum(saving), "while it is built": _sum(building)}
     moment = max(moments, key=lambda name: moments[name].high)
     return HostMemory(moments[moment], moment, room_of(fleet))

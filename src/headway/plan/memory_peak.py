@@ -161,7 +161,6 @@ def memory_of(workload: Workload, fleet: Fleet, layout: Layout) -> MemoryEstimat
         part_bytes=4 * largest_part(shape),
         tensors=None if shape.on_gpu else step,
         offloaded_bytes=_offloaded(shape),
-        keeps_snapshots=workload.keeps_snapshots,
     )
     return MemoryEstimate(parts, moment, step, built, saved, host, _room(fleet))
 

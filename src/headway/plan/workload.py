@@ -44,8 +44,6 @@ class Workload:
     """None if only the data determines it, as for epochs of a set that is not known."""
     epoch_samples: int | None = None
     """Sequences of an epoch, where the number of steps is given in epochs and the set is known."""
-    keeps_snapshots: bool = False
-    """Whether nodes keep snapshots of each other's state in memory."""
 
     @property
     def tokens_per_step(self) -> int:
@@ -114,7 +112,6 @@ def workload_of(
         if by_epochs and samples is None
         else num_steps(run.train_for.unit, run.train_for.amount, batch, length, samples),
         epoch_samples=samples,
-        keeps_snapshots=run.checkpoint.peers != "off",
     )
 
 

@@ -133,8 +133,7 @@ class PodConfig(ComponentConfig):
     device_claims: list[DeviceClaim] = []
     """Claims of devices, such as `{name: gpus, template: eight-h100}`."""
     shared_memory: AmountField = "1Gi"
-    """Size of /dev/shm; its content counts towards the pod's `memory`. With `checkpoint.peers` only
-    that limits it."""
+    """Size of /dev/shm; its content counts towards the pod's `memory`."""
     topology: str | None = None
     """Label of machines: workers are placed where its value is the same, as far as there is room.
     For example `topology.kubernetes.io/zone`, or the label of a rack or network block."""
@@ -192,7 +191,3 @@ class CoordinatorConfig(ComponentConfig):
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
     """Resources of the coordinator's pod, as request and as limit. A script with more than 150,000
     heartbeats needs more memory: 3Gi for a million."""
-    standby: Flag = False
-    """Whether a second such pod, on another machine, takes over within seconds if the first is
-    lost. Without it, a worker that is lost together with the coordinator holds up training for a
-    minute. Each run needs one of two small machines more, and the right to a Lease."""

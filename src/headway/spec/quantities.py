@@ -301,28 +301,10 @@ def _written(kind: type[Any], description: str, *examples: str | int) -> Any:
     return PlainValidator(kind.parse), PlainSerializer(str), WithJsonSchema(schema)
 
 
-def _steps_or_off(value: Any) -> Interval | Literal["off"]:
-    if value == "off":
-        return "off"
-    interval = Interval.parse(value)
-    # For what all nodes do at the same step: no two clocks are equal.
-    if interval.unit != "steps":
-        raise ValueError(f"{value!r} is not a number of steps, such as 10 steps, nor off")
-    return interval
-
-
 LengthField = Annotated[
     Length, *_written(Length, "tokens, steps or epochs", "10B tokens", "500 steps", "3 epochs")
 ]
 IntervalField = Annotated[Interval, *_written(Interval, "steps or time", "500 steps", "10min")]
-StepsOrOffField = Annotated[
-    Interval | Literal["off"],
-    PlainValidator(_steps_or_off),
-    PlainSerializer(str),
-    WithJsonSchema(
-        {"type": "string", "description": "steps, or off", "examples": ["10 steps", "off"]}
-    ),
-]
 WarmupField = Annotated[Warmup, *_written(Warmup, "fraction or steps", "5%", "2000 steps", 0)]
 BatchSizeField = Annotated[
     BatchSize, *_written(BatchSize, "sequences or tokens", 512, "0.5M tokens")

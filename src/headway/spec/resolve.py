@@ -121,6 +121,12 @@ class Resolved(Section):
     """Commits of what the run file names on the hub, such as `models/gpt2`. None: not known when
     the run was first started."""
 
+    @classmethod
+    def stored(cls, content: str | bytes) -> Resolved:
+        """Return a run that any Headway has written. Keys that this one does not know are passed
+        over: what decides the weights is in the identity that each checkpoint names."""
+        return cls.model_validate_json(content, extra="ignore")
+
     def revision_of(self, model: ModelConfig) -> str | None:
         """Revision of a model on the hub: its commit, if that is known."""
         named = model_reference(model)
@@ -255,13 +261,6 @@ def require_complete(loaded: Loaded) -> None:
             "on several nodes is lost with any of them",
             str(loaded.located.mark(("elastic",))),
             "--set elastic=restart restarts all nodes from the newest checkpoint after a loss",
-        )
-    if loaded.run.checkpoint.peers != "off" and loaded.run.shard.unit != "all":
-        raise SpecError(
-            f"checkpoint.peers is not supported with shard: {loaded.run.shard}: it keeps the parts "
-            "of a model that is divided over all nodes",
-            str(loaded.located.mark(("checkpoint", "peers"))),
-            "--set shard=all, or --set checkpoint.peers=off",
         )
     if loaded.run.data.train is None:
         raise _lacks(loaded, "data.train")

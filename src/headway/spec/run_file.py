@@ -22,7 +22,6 @@ from headway.spec.quantities import (
     NodeRangeField,
     ShardField,
     Sharding,
-    StepsOrOffField,
     Warmup,
     WarmupField,
 )
@@ -228,12 +227,6 @@ class CheckpointConfig(Section):
     how often nodes are interrupted; decided at each start."""
     keep: KeepConfig = KeepConfig()
     """Retention of checkpoints."""
-    peers: StepsOrOffField = "off"
-    """Most steps that are done again after a node is lost: so often all nodes take a snapshot of
-    the state in their memory, where each keeps its own part and that of a neighbour. If a
-    snapshot takes more than half that many steps to complete, it is up to twice the steps it takes.
-    Needs `shard: all`, and host memory for four times a node's part of the state. `off`: a lost
-    node costs the steps since the newest checkpoint."""
 
 
 class MetricsConfig(Section):
@@ -421,12 +414,6 @@ class RunFile(Section):
     """Names of environment variables that the run needs; never their values."""
     storage: str = "runs"
     """Parent of the run directory: a folder relative to the run file, or an s3:// or gs:// URL."""
-
-    @property
-    def peer_steps(self) -> int | None:
-        """Steps between two snapshots in the memory of the nodes; None: there are none."""
-        every = self.checkpoint.peers
-        return None if every == "off" or self.command is not None else int(every.amount)
 
     @model_validator(mode="before")
     @classmethod

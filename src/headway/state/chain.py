@@ -14,8 +14,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import takewhile
+from collections.abc import Callable, Iterable, Iterator
 from typing import Literal
 from uuid import uuid4
 
@@ -28,8 +27,6 @@ from headway.state.numbered_files import NumberedFiles
 from headway.state.run_directory import RunDirectory
 
 FOLDER = "chain"
-MOST_BEGINNINGS = 64
-"""A link remembers so many. What is left out makes older snapshots count less, never more."""
 
 
 class TakenOver(RunFailed):
@@ -71,13 +68,6 @@ class KeptCheckpoint(Section):
         return self.step, self.generation
 
 
-class Beginning(Section):
-    generation: int
-    """Number of a generation."""
-    first_step: int
-    """Steps committed before it began."""
-
-
 class Link(Section):
     version: Literal[1] = 1
     """Version of this record."""
@@ -100,8 +90,6 @@ class Link(Section):
     """Number of workers in it."""
     keeps: tuple[KeptCheckpoint, ...]
     """Checkpoints that count, oldest first."""
-    beginnings: tuple[Beginning, ...] = ()
-    """The newer generations, as far as they decide which snapshots in memory count."""
     writer: str
     """Random name of the writer: tells this link from one that another wrote at that moment."""
 
@@ -164,7 +152,6 @@ class Chain:
                 if last.writer == self._writer:
                     return last  # by an earlier attempt, whose answer was lost
                 raise Replaced(f"generation {generation} was begun by another worker")
-            begun = Beginning(generation=generation, first_step=first_step)
             return self._after(
                 last,
                 kind="generation",
@@ -173,7 +160,6 @@ class Chain:
                 num_begun=last.num_begun + 1,
                 workers=workers,
                 keeps=tuple(kept for kept in last.keeps if kept.step <= first_step),
-                beginnings=with_beginning(last.beginnings, begun),
             )
 
         return self._add(link)
@@ -280,27 +266,6 @@ class Chain:
         return link
 
 
-def with_beginning(known: Sequence[Beginning], begun: Beginning) -> tuple[Beginning, ...]:
-    """Add a generation, and leave out those that it makes irrelevant. Of too many, the two oldest
-    become one with the lower step, so that nothing counts that did not."""
-    first, *rest = (
-        *takewhile(lambda one: one.first_step < begun.first_step, known),
-        begun,
-    )
-    if len(rest) < MOST_BEGINNINGS:
-        return first, *rest
-    merged = Beginning(generation=rest[0].generation, first_step=first.first_step)
-    return merged, *rest[1:]
-
-
-def fenced(name: tuple[int, int], beginnings: Sequence[Beginning]) -> bool:
-    """Tell whether a later generation has begun before the step of a state, so that the state is
-    none of the run's any more."""
-    step, generation = name
-    later = [one.first_step for one in beginnings if one.generation > generation]
-    return bool(later) and min(later) < step
-
-
 def encoded(link: Link) -> bytes:
     """Return the same line twice, with a checksum: one replaces the other if that is damaged."""
     text = link.model_dump_json()
@@ -314,7 +279,7 @@ def decoded(content: bytes) -> Link | None:
         checksum, _, text = line[:-1].decode(errors="replace").partition(" ")
         if checksum == _checksum(text):
             try:
-                return Link.model_validate_json(text)
+                return Link.model_validate_json(text, extra="ignore")
             except ValidationError:
                 return None
     return None

@@ -44,8 +44,6 @@ KEYS_OF_EVENTS = {
     "saving": "step held_seconds",
     "scaled": "nodes before",
     "skipped": "step reason",
-    "snapshots_late": "lag every",
-    "snapshots_off": "failures",
     "started": "generation step total_steps resumed_from workers device seconds",
     "stuck": "step seconds",
     "tries_again": "needed",

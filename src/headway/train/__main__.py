@@ -11,7 +11,6 @@ reason of the exit.
     HEADWAY_LAUNCH       token of the start that it belongs to
     HEADWAY_DEVICE       number of its device on this machine, if it has one
     HEADWAY_STEPS        file in which it records the steps it takes, for its launcher
-    HEADWAY_SNAPSHOTS    folder in memory for snapshots of the state, which outlives this process
     HEADWAY_STORE        file at which workers of a fixed group rendezvous
     HEADWAY_GENERATION   generation of this start, without a coordinator
     HEADWAY_COORDINATOR  host:port of the coordinator, if there is one; with it

@@ -3,8 +3,6 @@ torch offers for a type of device is in a module of that name (`torch.cuda`)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -92,21 +90,6 @@ def recorded_event(device: torch.device) -> Any:
     event = _module(device).Event()
     event.record()
     return event
-
-
-@contextmanager
-def beside_training(device: torch.device) -> Iterator[None]:
-    """In a thread of its own. What it gives to the device is done after all that was given so far,
-    and beside what training gives to it meanwhile."""
-    if not is_accelerator(device):
-        yield
-        return
-    module = _module(device)
-    module.set_device(device)  # a new thread has the first one
-    stream = module.Stream()
-    stream.wait_stream(module.current_stream())
-    with module.stream(stream):
-        yield
 
 
 def synchronize(device: torch.device) -> None:

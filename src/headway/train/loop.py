@@ -98,8 +98,6 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
         save=world.is_leader and is_due and not run.saver.is_busy,
         leaving=worlds.is_leaving,
         ahead=worlds.num_newer_generations,
-        snapshot_done=run.snapshots is not None and run.snapshots.is_done,
-        snapshot_failed=run.snapshots is not None and run.snapshots.has_failed,
     )
     result = take_step(training, world, flags)  # COLLECTIVE
     run.saver.settled(training.step - 1)  # all started this step from the one before
@@ -134,8 +132,6 @@ def advance(run: WorkerRun, world: World, worlds: WorldSource) -> StepResult:
                 held_seconds=round(held, 4),
                 **peak_memory(world.device),
             )
-    if run.snapshots is not None:  # a thread copies the state, and reads the neighbour's
-        run.snapshots.after_step(training, result.agreed, run.saver, recorder)
     if recorder.is_leader:
         run.saver.send_logs()
     return result

@@ -51,12 +51,12 @@ def restore_newest(
     was ever saved. For each newer one an event records what is wrong with it."""
     unusable = []
     for found, seen in _proposed_by_leader(directory, chain, world, journal.clock):
-        problem = seen.words if isinstance(seen, Unusable) else mismatch(seen, training)
+        problem = seen.words if isinstance(seen, Unusable) else _mismatch(seen, training)
         if world.any(problem is not None) and problem is None:  # COLLECTIVE
             problem = "another worker cannot use it"
         if problem is None:
             assert isinstance(seen, CheckpointManifest)
-            problem = load_or_problem(training, directory.store, found, seen, world)
+            problem = _load_or_problem(training, directory.store, found, seen, world)
             if problem is None:
                 return seen
         if world.is_leader:
@@ -170,7 +170,7 @@ def _require_chain(directory: RunDirectory, link: Link) -> None:
         )
 
 
-def mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
+def _mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
     """Why the run cannot resume from this checkpoint: it is of other settings or data."""
     if manifest.identity != identity_digest(training.resolved.run):
         return "it was written with different settings"
@@ -183,7 +183,7 @@ def mismatch(manifest: CheckpointManifest, training: Training) -> str | None:
     return None
 
 
-def load_or_problem(
+def _load_or_problem(
     training: Training,
     store: Store,
     found: FoundCheckpoint,

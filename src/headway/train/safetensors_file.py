@@ -36,7 +36,7 @@ WRITE_BYTES = 2**24
 
 @dataclass(frozen=True)
 class TensorRows:
-    """Rows of one tensor; to be written, they are on the CPU and contiguous."""
+    """Rows of one tensor, on the CPU and contiguous."""
 
     name: str
     shape: tuple[int, ...]
@@ -44,18 +44,8 @@ class TensorRows:
     tensor: torch.Tensor
 
 
-@dataclass(frozen=True)
-class FileLayout:
-    """Where everything is in a file of tensors."""
-
-    beginning: bytes
-    """Length and header."""
-    tensors: dict[str, StoredTensor]
-    size: int
-    """Of the whole file."""
-
-
-def layout_of(file: str, rows: Sequence[TensorRows]) -> FileLayout:
+def write_tensors(store: Store, folder: str, file: str, rows: Sequence[TensorRows]) -> RankManifest:
+    """Writes `folder/file`. Returns its content and digests, for the manifest."""
     header: dict[str, object] = {}
     at = 0
     for item in rows:
@@ -69,32 +59,25 @@ def layout_of(file: str, rows: Sequence[TensorRows]) -> FileLayout:
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # tensors start at a multiple of eight bytes
     beginning = len(text).to_bytes(8, "little") + text
+    digests = BlockDigests(BLOCK_BYTES)
+    digests.update(beginning)
     tensors: dict[str, StoredTensor] = {}
     at = len(beginning)
-    for item in rows:
-        count = item.tensor.shape[0] if item.tensor.ndim else 1
-        chunk = TensorChunk(file=file, start=item.start, rows=count, offset=at)
-        tensors[item.name] = StoredTensor(
-            dtype=DTYPES[item.tensor.dtype], shape=item.shape, chunks=(chunk,)
-        )
-        at += item.tensor.nbytes
-    return FileLayout(beginning, tensors, at)
-
-
-def write_tensors(store: Store, folder: str, file: str, rows: Sequence[TensorRows]) -> RankManifest:
-    """Writes `folder/file`. Returns its content and digests, for the manifest."""
-    layout = layout_of(file, rows)
-    digests = BlockDigests(BLOCK_BYTES)
-    digests.update(layout.beginning)
     with store.writing(f"{folder}/{file}") as output:
-        output.write(layout.beginning)
+        output.write(beginning)
         for item in rows:
+            count = item.tensor.shape[0] if item.tensor.ndim else 1
+            chunk = TensorChunk(file=file, start=item.start, rows=count, offset=at)
+            tensors[item.name] = StoredTensor(
+                dtype=DTYPES[item.tensor.dtype], shape=item.shape, chunks=(chunk,)
+            )
             content = as_bytes(item.tensor)
             for start in range(0, len(content), WRITE_BYTES):
                 part = content[start : start + WRITE_BYTES]
                 digests.update(part)
                 output.write(part)
-    return RankManifest(file=file, stored=digests.stored(), tensors=layout.tensors)
+            at += len(content)
+    return RankManifest(file=file, stored=digests.stored(), tensors=tensors)
 
 
 def as_bytes(tensor: torch.Tensor) -> memoryview:

@@ -78,13 +78,6 @@ class SaveSchedule:
         self.last = self.clock.monotonic()
         self.owed = False
 
-    def resumed(self, step: int, saved_step: int) -> None:
-        """After a loss, from a state that is newer than the newest checkpoint: one that was due in
-        between was not completed."""
-        for interval in (self.every, self.milestones):
-            if interval is not None and interval.is_by_steps:
-                self.owed = self.owed or interval.newest_due(step) > saved_step
-
     def due(self, step: int) -> bool:
         """Asked for every step. A save that is due while another is being written stays due."""
         regular = self.every.is_due(step, self.clock.monotonic() - self.last)
@@ -290,10 +283,10 @@ class CheckpointSaver:
             self._host_copies.start(tensor.local, buffer)
             rows.append(TensorRows(tensor.name, tensor.shape, tensor.start, buffer))
         self._host_copies.finish()  # SYNC
-        facts = self.facts(training, validation_loss)
+        facts = self._facts(training, validation_loss)
         return Snapshot(training.step, training.committed_in, self.world, rows, facts)
 
-    def facts(self, training: Training, validation_loss: float | None) -> dict[str, Any]:
+    def _facts(self, training: Training, validation_loss: float | None) -> dict[str, Any]:
         """What a manifest says of the state besides its tensors."""
         run = training.resolved.run
         return {

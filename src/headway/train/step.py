@@ -59,10 +59,6 @@ class Flags:
     """This worker's machine is wanted back."""
     ahead: int = 0
     """Generations that this worker knows beyond the one it works in."""
-    snapshot_done: bool = False
-    """This worker is done with the newest snapshot in the nodes' memory, or there was none..."""
-    snapshot_failed: bool = False
-    """... but its part of it is not complete."""
 
 
 @dataclass(frozen=True)
@@ -75,10 +71,6 @@ class Agreed:
     """Some worker wants to save."""
     over: bool = False
     """All know the same newer generation, and enter it."""
-    snapshot_done: bool = False
-    """All are done with the newest snapshot: there may be another one..."""
-    snapshot_failed: bool = False
-    """... but it is not complete everywhere."""
 
 
 @dataclass(frozen=True)
@@ -166,21 +158,16 @@ def run_micro_batches(
 
 def _raised(flags: Flags) -> list[int]:
     """The flags as integers, for an all-reduce over all workers."""
-    return [
-        *(flags.stop, flags.save, flags.leaving, flags.ahead, flags.ahead**2),
-        *(flags.snapshot_done, flags.snapshot_failed),
-    ]
+    return [flags.stop, flags.save, flags.leaving, flags.ahead, flags.ahead**2]
 
 
 def _agreed(raised: list[int], num_workers: int) -> Agreed:
-    stop, save, leaving, ahead, squares, num_done, num_failed = raised
+    stop, save, leaving, ahead, squares = raised
     return Agreed(
         stop=stop > 0 or leaving == num_workers,
         save=save > 0,
         # The square of the sum reaches this value only if all summands are equal.
         over=ahead > 0 and ahead**2 == num_workers * squares,
-        snapshot_done=num_done == num_workers,
-        snapshot_failed=num_failed > 0,
     )
 
 

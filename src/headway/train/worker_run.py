@@ -27,13 +27,10 @@ from headway.train.initial_weights import WEIGHTS_RULE
 from headway.train.models import BuiltModel
 from headway.train.optim import make_moments
 from headway.train.outages import outage_is_loss, outage_restarts, reached
-from headway.train.peer_snapshots import PeerSnapshots, given_memory
 from headway.train.recorder import Recorder
 from headway.train.restore import restore_newest
-from headway.train.restore_peers import restore_from_peers
 from headway.train.samples import Sampler
 from headway.train.save import CheckpointSaver, SaveSchedule
-from headway.train.snapshot_memory import PartFacts
 from headway.train.step import Training
 from headway.train.steps_file import StepsFile
 from headway.train.stop_request import StopRequest
@@ -74,8 +71,6 @@ class WorkerRun:
     clock: Clock
     watchdog: Watchdog
     compile_counts: CompileCounts
-    snapshots: PeerSnapshots | None = None
-    """In the memory of the nodes, if there are any."""
     start_seconds: dict[str, float] = field(default_factory=dict)
     evaluated: tuple[Name, float] | None = None
     """Newest state that was evaluated, and its mean loss."""
@@ -162,16 +157,8 @@ def open_run(
         clock=clock,
         watchdog=Watchdog(clock, on_hang),
         compile_counts=CompileCounts(resolved, worker_number, journal, clock),
-        snapshots=_snapshots(resolved, journal, clock),
         start_seconds=_start_seconds(import_seconds, clock.monotonic() - began, training),
     )
-
-
-def _snapshots(resolved: Resolved, journal: Journal, clock: Clock) -> PeerSnapshots | None:
-    every = resolved.run.peer_steps
-    if every is None:
-        return None
-    return PeerSnapshots(every, given_memory(), resolved.ranks_per_node, journal, clock)
 
 
 def _start_seconds(importing: float, building: float, training: Training) -> dict[str, float]:
@@ -224,7 +211,6 @@ def begin_world(run: WorkerRun, world: World, worlds: WorldSource) -> None:
             "started",
             generation=world.generation,
             resumed_from=resumed_from,
-            from_peers=run.snapshots is not None and run.snapshots.has_resumed,
             weights_rule=WEIGHTS_RULE if resumed_from is None else None,
             seconds={cause: round(seconds, 3) for cause, seconds in run.start_seconds.items()},
             versions=versions(),
@@ -304,24 +290,9 @@ def _restore(run: WorkerRun, world: World) -> int | None:
     0."""
     training = run.training
     was_at = training.step
-    if run.snapshots is not None:
-        kept = restore_from_peers(
-            training, run.snapshots, run.directory, run.chain, world, run.journal
-        )
-        if kept is not None:
-            _continue_from(run, kept)
-            return training.step
     resumed = restore_newest(training, run.directory, run.chain, world, run.journal)
     if resumed is None and was_at != 0:
         raise Diverged("no worker has the run's state and nothing was saved: the run starts over")
-    if resumed is None and run.snapshots is not None and run.snapshots.damaged:
-        # Some of it is in the model now, and nothing was saved that would replace all of it.
-        step = max(step for step, _ in run.snapshots.damaged)
-        run.snapshots.forget_damaged()
-        raise Diverged(
-            f"step {step} is damaged in the memory of the nodes and nothing was saved: the run "
-            "starts over"
-        )
     if training.step > training.total_steps:
         raise BadInput(
             f"train_for is {training.total_steps} steps, but the run is already at step "
@@ -329,32 +300,16 @@ def _restore(run: WorkerRun, world: World) -> int | None:
             "a run can be extended, not shortened",
         )
     run.saver.saved = None
-    loss = None if resumed is None else resumed.validation_loss
-    training.evaluated_step = _evaluated_step(training, loss)
+    # Without a loss the last step counts as not evaluated: better twice than never.
+    is_evaluated = resumed is not None and resumed.validation_loss is not None
+    is_due = training.step >= training.total_steps and not is_evaluated
+    training.evaluated_step = NEVER if is_due else training.step
     if resumed is None:
         training.optimizer.state.clear()
         fill_weights(run.built, world.placement)  # COLLECTIVE
         return None
     run.saver.saved = (training.step, training.committed_in)
     return resumed.step
-
-
-def _evaluated_step(training: Training, validation_loss: float | None) -> int:
-    """Return what counts as the step evaluated last, after a state was loaded. `validation_loss`:
-    the loss of this state, if it is known. Better evaluate the last step twice than never."""
-    is_due = training.step >= training.total_steps and validation_loss is None
-    return NEVER if is_due else training.step
-
-
-def _continue_from(run: WorkerRun, kept: PartFacts) -> None:
-    """What its leader knew besides the state, when a snapshot was taken."""
-    run.training.evaluated_step = _evaluated_step(run.training, None)
-    run.recorder.replace_kept_records(kept.records)
-    run.saver.saved = kept.saved
-    run.save_schedule.resumed(run.training.step, run.saver.saved_step or 0)
-    if kept.saved_at is not None:
-        age = max(0.0, run.clock.now() - kept.saved_at)
-        run.saver.saved_at = run.save_schedule.last = run.clock.monotonic() - age
 
 
 def _warning(number: int, journal: Journal) -> Callable[[str], None]:

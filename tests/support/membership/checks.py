@@ -17,6 +17,7 @@ from headway.member.worker.state_choice import (
     state_of_domain,
     state_of_most,
 )
+from support.membership.generations import restores
 from support.membership.world import World
 
 if TYPE_CHECKING:
@@ -141,7 +142,7 @@ class Checks:
         """All members have joined a collective."""
         number = generation.number
         since = range(number + 1, self._live + 1)
-        if self._live > number and not any(self._generations[later].restores for later in since):
+        if self._live > number and not any(restores(self._generations[later]) for later in since):
             raise Broken(f"generation {number} went on beside generation {self._live}")
         self._live = max(self._live, number)
 
@@ -174,7 +175,7 @@ class Checks:
                     f"{'+'.join(domain.workers)} held the state, and is healed all the same"
                 )
         leads = generation.domains[generation.leader] if generation.domains else None
-        if leads and not leads.holds and not generation.restores:
+        if leads and not leads.holds and not restores(generation):
             raise Broken(f"generation {generation.number} is led by one without the state")
 
     def _has_state(self, domain: Domain) -> bool:
@@ -343,7 +344,7 @@ class Checks:
             if out and all(self._answers(coordinator, before, worker) for worker in domain.workers):
                 names = ", ".join(out)
                 raise Broken(f"{names} answered in time and was thrown out: {generation.reason}")
-        if generation.restores and not before.restores:
+        if restores(generation) and not restores(before):
             self._check_ground(coordinator, before)
 
     def _check_ground(self, coordinator: Coordinator, before: Generation) -> None:

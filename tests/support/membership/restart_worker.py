@@ -10,6 +10,7 @@ from headway.errors import Exit
 from headway.member.protocol.generation import Generation
 from headway.member.worker.follower import Follower
 from support.membership.connected_process import ConnectedProcess
+from support.membership.generations import enters_next
 from support.membership.network import Network
 from support.membership.restart_checks import RestartChecks
 from support.membership.storage import Storage
@@ -247,7 +248,7 @@ class RestartWorker(ConnectedProcess):
         self._say()
         if self._is_leader:
             self.run_checks.began(self._number, self._held)
-            self._storage.begin(self._number, self._held, len(given))
+            self._storage.begin(self._number, self._held)
         self._feed_watchdog()
         self._step()
 
@@ -275,7 +276,7 @@ class RestartWorker(ConnectedProcess):
             self._save_soon()
         seen = [one.seen for one in given.values()]
         all_leave = all(one.leaving for one in given.values())
-        is_over = all_leave or self.follower.can_enter_next(min(seen), max(seen))
+        is_over = all_leave or enters_next(self.follower.status.entered, seen)
         if is_over and self._held.step >= self._next_leave_step:
             self._save_for_change()
         else:

@@ -1,9 +1,8 @@
-"""What a run that restarts keeps between two generations: checkpoints, starts and the ledger, read
-by the product's own rules."""
+"""What a run that restarts keeps between two generations: the checkpoints that count, as its chain
+records them, and the ledger."""
 
 from __future__ import annotations
 
-from headway.state.chain import Beginning, fenced
 from headway.state.rewinds import Record as Line
 from headway.state.rewinds import apply_rewinds
 from support.membership.training import Held
@@ -14,28 +13,26 @@ class Storage:
         self.is_away = False
         self.checkpoints: dict[tuple[int, int], Held] = {(0, 0): Held()}
         """By step and by the generation that wrote it."""
-        self._starts: list[Beginning] = []
+        self._begun = 0
+        """The newest generation that has begun."""
         self._ledger: list[Line] = []
 
     def save(self, held: Held, generation: int) -> bool:
         if self.is_away:
             return False
-        self.checkpoints[held.step, generation] = held
+        if generation >= self._begun:  # what a replaced leader writes is in no link
+            self.checkpoints[held.step, generation] = held
         return True
 
     def newest(self) -> Held | None:
-        """The newest checkpoint that is not fenced; None if it cannot be read now."""
-        if self.is_away:
-            return None
-        return next(
-            self.checkpoints[key]
-            for key in sorted(self.checkpoints, reverse=True)
-            if not fenced(key, self._starts)
-        )
+        """The newest checkpoint; None if it cannot be read now."""
+        return None if self.is_away else self.checkpoints[max(self.checkpoints)]
 
-    def begin(self, generation: int, held: Held, workers: int) -> None:
+    def begin(self, generation: int, held: Held) -> None:
         self._ledger.append({"rewind": held.step, "generation": generation})
-        self._starts.append(Beginning(generation=generation, first_step=held.step))
+        self._begun = generation
+        for name in [name for name in self.checkpoints if name[0] > held.step]:
+            del self.checkpoints[name]
 
     def note(self, held: Held, generation: int) -> None:
         self._ledger.append({"step": held.step, "generation": generation, "held": held})

@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
+from msgspec.structs import replace
+
 from headway.member.protocol.generation import Generation
 from headway.member.worker.follower import Follower
 from support.membership.checks import Checks
 from support.membership.connected_process import ConnectedProcess
+from support.membership.generations import enters_next
 from support.membership.network import Network
 from support.membership.training import (
     EXCHANGE,
@@ -143,7 +146,7 @@ class Worker(ConnectedProcess):
         if generation.number != self.follower.status.entered:
             return
         if self.follower.status.trouble:
-            self.follower.withdraw()
+            self._withdraw()
             self._say()
         self.group = group = self._groups(generation)
         self._join(FORM)
@@ -186,6 +189,10 @@ class Worker(ConnectedProcess):
                 self._complain(group)
                 self._say()
 
+    def _withdraw(self) -> None:
+        """What hung has completed after all."""
+        self.follower.status = replace(self.follower.status, trouble=0, peers=())
+
     def _complain(self, group: Group) -> None:
         peers = group.unreachable(self) if self.world.random.random() < 0.8 else ()
         self.follower.complain(peers)
@@ -204,7 +211,7 @@ class Worker(ConnectedProcess):
         if group is not self.group:
             return
         if self.follower.status.trouble:
-            self.follower.withdraw()
+            self._withdraw()
         self._collective_ends()
         self._say()
         if index == FORM:
@@ -226,7 +233,7 @@ class Worker(ConnectedProcess):
             self.held = self.held.learn(group.generation.number)
             self.follower.set_step_seconds(ceil(self._step_seconds))
             seen = [one.seen for one in given.values()]
-            if self.follower.can_enter_next(min(seen), max(seen)):
+            if enters_next(self.follower.status.entered, seen):
                 self._go_over()
             else:
                 self._step(index + 1)

@@ -123,14 +123,12 @@ OWN_IMAGE = (
   coordinator: {{image: "registry.example/headway-core@sha256:{"1" * 64}"}}
 """,
 )
-STANDBY = (CPU_CLAIM[0], CPU_CLAIM[1] + "  coordinator: {standby: true}\n")
 RUNS = {
     "cpu-claim": CPU_CLAIM,
     "gpu-bucket": GPU_BUCKET,
     "sharded-node": SHARDED_NODE,
     "fixed-accounts": FIXED_ACCOUNTS,
     "own-image": OWN_IMAGE,
-    "standby": STANDBY,
 }
 
 

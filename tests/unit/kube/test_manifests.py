@@ -15,8 +15,9 @@ from hypothesis import strategies as st
 
 from headway.cli.target_render import rendered
 from headway.errors import Exit
-from headway.kube.coordinator_set import coordinator_arguments
+from headway.kube.coordinator_set import membership_rules
 from headway.kube.manifests import manifests, owned_by, without_key
+from headway.member.coordinator.rules import RESTART_ALONE_SECONDS, Rules
 from headway.member.protocol.messages import MAX_WORKERS
 from headway.spec.load import load_run, load_target
 from headway.spec.resolve import Resolved
@@ -233,17 +234,6 @@ def test_requests_are_limits_and_every_mount_has_a_volume(
     assert sorted(mount["name"] for mount in container(made)["volumeMounts"]) == sorted(names)
 
 
-def test_snapshots_in_memory_are_limited_by_the_pods_memory(render: Render) -> None:
-    def shared(*overrides: str) -> Object:
-        volumes = pod(by_name(render(*overrides))[WORKERS])["volumes"]
-        (found,) = (one["emptyDir"] for one in volumes if one["name"] == "headway-shm")
-        made: Object = found
-        return made
-
-    assert shared() == {"medium": "Memory", "sizeLimit": "1Gi"}
-    assert shared("shard=all", "checkpoint.peers=10 steps") == {"medium": "Memory"}
-
-
 def test_only_the_coordinator_has_a_token(render: Render) -> None:
     objects = by_name(render())
     assert pod(objects[COORDINATOR])["automountServiceAccountToken"] is True
@@ -346,35 +336,32 @@ def test_how_many_workers_make_a_run(
     render: Render, nodes: str, asked: int | None, fewest: int, first: int
 ) -> None:
     run = (f"resources.nodes={nodes}", "resources.accelerators=cpu:2")
-    assert options_of(render(*run, nodes=asked)) == {
-        "--min": fewest,
-        "--max": MAX_WORKERS,
-        "--first": first,
-        "--domain-pods": 1,
-        "--node-pods": 1,
-    }
+    assert rules_of(render(*run, nodes=asked)) == Rules(
+        min_domains=fewest, max_domains=MAX_WORKERS, first_domains=first
+    )
 
 
 def test_how_many_make_one_that_is_sharded_over_nodes(render: Render) -> None:
     run = ("resources={accelerators: cpu:4, nodes: 2..8}", "shard=node")
-    assert options_of(render(*run, nodes=3)) == {
-        "--min": 2,
-        "--max": MAX_WORKERS // 4,
-        "--first": 2,
-        "--domain-pods": 4,
-        "--node-pods": 4,
-    }
+    assert rules_of(render(*run, nodes=3)) == Rules(
+        min_domains=2,
+        max_domains=MAX_WORKERS // 4,
+        first_domains=2,
+        domain_workers=4,
+        node_workers=4,
+    )
 
 
 def test_a_copy_on_more_nodes_than_the_fewest_is_waited_for(render: Render) -> None:
     run = ("resources={accelerators: cpu:4, nodes: 2..8}", "shard=4 nodes")
-    options = options_of(render(*run, nodes=8), "--restart")
-    assert (options["--min"], options["--first"], options["--domain-pods"]) == (1, 1, 16)
+    rules = rules_of(render(*run, nodes=8))
+    assert (rules.min_domains, rules.first_domains, rules.domain_workers) == (1, 1, 16)
+    assert rules.restarts
+    assert rules.alone_seconds == RESTART_ALONE_SECONDS
 
 
-def options_of(objects: list[Object], *flags: str) -> dict[str, int]:
-    words = [word for word in coordinator_arguments(resolved_of(objects)) if word not in flags]
-    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+def rules_of(objects: list[Object]) -> Rules:
+    return membership_rules(resolved_of(objects))
 
 
 def test_where_spot_machines_are_avoided(render: Render, folder: Path) -> None:
@@ -435,16 +422,14 @@ def test_pods_of_a_script_have_an_address_and_a_folder(folder: Path, render: Ren
     assert (mount["mountPath"], volume["emptyDir"]) == ("/headway/node", {})
 
 
-@pytest.mark.parametrize(("nodes", "seconds"), [("2..4", "90"), ("1", "15")])
+@pytest.mark.parametrize(("nodes", "seconds"), [("2..4", 90.0), ("1", 15.0)])
 def test_a_script_is_not_ended_by_a_coordinator_that_is_cut_off_for_a_moment(
-    folder: Path, render: Render, nodes: str, seconds: str
+    folder: Path, render: Render, nodes: str, seconds: float
 ) -> None:
     """It may have saved nothing for half an hour. Of one node nobody else can be heard."""
     (folder / "run.yaml").write_text(
         f"version: 1\nname: wiki\ncommand: [python, train.py]\nresources: {{nodes: {nodes}}}\n"
     )
     (folder / "train.py").write_text("pass")
-    words = coordinator_arguments(resolved_of(render()))
-    assert words[words.index("--alone") + 1] == seconds
-    assert words[words.index("--newcomers") + 1] == "20"
-    assert words[-1] == "--restart"
+    rules = rules_of(render())
+    assert (rules.alone_seconds, rules.newcomer_seconds, rules.restarts) == (seconds, 20.0, True)

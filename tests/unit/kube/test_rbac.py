@@ -115,25 +115,6 @@ def test_targets_with_and_without_a_queue_do_not_overwrite_each_others_role(
     assert [subject["name"] for subject in binding["subjects"]] == ["keeps"]
 
 
-def test_a_standby_needs_the_lease_and_no_other_right(
-    headway: Headway, render: Render, choose: Callable[..., None]
-) -> None:
-    lease = {("coordination.k8s.io", "leases", verb) for verb in ("get", "update")}
-    choose("{}")
-    (without,) = by_kind(render(), "Role")
-    with Path("targets.yaml").open("a") as targets:
-        targets.write("  coordinator: {standby: true}\n")
-    (own,) = by_kind(render(), "Role")
-    assert rights(own) - rights(without) == lease
-    (rule,) = [rule for rule in own["rules"] if rule["resources"] == ["leases"]]
-    assert rule["resourceNames"] == [one["metadata"]["name"] for one in by_kind(render(), "Lease")]
-    path = Path("targets.yaml")
-    path.write_text(path.read_text().replace(": {}", ": {coordinator: keeps}"))
-    roles = {one["metadata"]["name"]: rights(one) for one in by_kind(printed(headway), "Role")}
-    assert roles["headway-coordinator-standby"] == lease
-    assert roles["headway-coordinator"] == rights(without)
-
-
 def test_the_role_is_bound_to_the_coordinators_account_and_no_other(
     headway: Headway, choose: Callable[[str], None]
 ) -> None:

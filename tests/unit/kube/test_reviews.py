@@ -153,20 +153,6 @@ def test_rights_that_no_usual_role_has_get_a_role_of_their_own() -> None:
     )
 
 
-def test_a_standby_needs_leases() -> None:
-    """Not all clusters give them to whoever may edit a namespace."""
-    target = FIXED_ACCOUNTS.model_copy(
-        update={"coordinator": FIXED_ACCOUNTS.coordinator.model_copy(update={"standby": True})}
-    )
-    added = [one for one in user_rights(target) if one not in user_rights(FIXED_ACCOUNTS)]
-    assert added == [Right("create", "leases", "coordination.k8s.io")]
-    found = rights_finding(added, target, "lab", "jane")
-    assert found is not None
-    assert found.is_fatal
-    assert "create leases.coordination.k8s.io" in found.words
-    assert "--verb=create --resource=leases.coordination.k8s.io" in found.fix
-
-
 def test_the_command_takes_nothing_from_other_users() -> None:
     """Whoever has been given rights before keeps them, whatever they were."""
     names: set[str] = set()

@@ -17,12 +17,14 @@ import pytest
 from headway.errors import RunFailed
 from headway.launch.coordinator_process import RESTART_SECONDS, CoordinatorProcess
 from headway.member.coordinator.record import Entry, StoreRecord
+from headway.member.coordinator.rules import Rules
 from headway.member.protocol.generation import nobody
 from headway.member.protocol.keys import read_key
 from headway.member.worker.session import Session
 from headway.member.worker.session_view import View
 from headway.state.store import Store
 from support.clock import Patient
+from support.started_coordinator import ANY_PORT, coordinator_in
 from support.waiting import wait_for
 
 LONG = 20.0
@@ -35,11 +37,7 @@ def clock() -> Patient:
 
 @pytest.fixture
 def coordinator(tmp_path: Path, clock: Patient) -> CoordinatorProcess:
-    return make(tmp_path, clock)
-
-
-def make(folder: Path, clock: Patient, *options: str) -> CoordinatorProcess:
-    return CoordinatorProcess("it", str(folder / "members"), folder, options, clock)
+    return coordinator_in(tmp_path, clock)
 
 
 def processes() -> list[psutil.Process]:
@@ -60,13 +58,13 @@ def process() -> psutil.Process:
 @contextmanager
 def session(coordinator: CoordinatorProcess, name: str = "node-0.1/0") -> Iterator[Session]:
     key = read_key(coordinator.key)
-    with Session(coordinator.address, key, coordinator.run, name) as session:
+    with Session(coordinator.address, key, "it", name) as session:
         session.wait_for("a connection", lambda view: view.connected, LONG)
         yield session
 
 
 def test_workers_can_open_their_sessions(coordinator: CoordinatorProcess) -> None:
-    with coordinator.start("--after", "6").wait(), session(coordinator) as opened:
+    with coordinator.start(after=6).wait(), session(coordinator) as opened:
         assert coordinator.address.startswith("127.0.0.1:")
         assert stat.S_IMODE(coordinator.key.stat().st_mode) == 0o600
         assert opened.view.incarnation == 1
@@ -81,8 +79,8 @@ def test_its_state_is_read_without_a_proxy(
 ) -> None:
     """Pods are given one for what is outside, and it knows nothing of an address in the pod."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
-    coordinator = make(tmp_path, clock, "--http", "127.0.0.1:0")
-    with coordinator.start("--after", "6").wait():
+    coordinator = coordinator_in(tmp_path, clock, http=ANY_PORT)
+    with coordinator.start(after=6).wait():
         state = coordinator.state()
         assert state is not None
         assert state["generation"]["number"] == 6
@@ -92,7 +90,7 @@ def test_its_state_is_read_without_a_proxy(
 def test_a_killed_coordinator_is_back_at_its_address(
     coordinator: CoordinatorProcess, clock: Patient
 ) -> None:
-    with coordinator.start("--after", "6").wait(), session(coordinator) as opened:
+    with coordinator.start(after=6).wait(), session(coordinator) as opened:
         address = coordinator.address
         opened.be_ready()
         opened.wait_for("a place", lambda view: view.domain is not None, LONG)
@@ -108,58 +106,15 @@ def test_a_killed_coordinator_is_back_at_its_address(
 
         view = opened.wait_for("the next one", is_back, LONG)
         assert coordinator.address == address
-        assert view.generation.number == 7, "`--after` was for the first start only"
+        assert view.generation.number == 7, "`after` was for the first start only"
         clock.passed += RESTART_SECONDS
         assert coordinator.keep_alive() is None
-
-
-def test_one_that_is_prepared_touches_nothing_before_it_acts(
-    tmp_path: Path, clock: Patient
-) -> None:
-    """It is in the pod of a standby; one that dies there is prepared again."""
-    coordinator = make(tmp_path, clock)
-    with coordinator.prepare():
-        coordinator.dismiss("pod-b")
-        before = process()
-        before.kill()
-        wait_for("its end", lambda: not is_alive(before), LONG)
-        clock.passed += RESTART_SECONDS
-        assert wait_for("another start", coordinator.keep_alive, LONG) == "signal 9"
-        assert not (tmp_path / "members").exists()
-        coordinator.act(6).wait()
-        assert StoreRecord(Store(tmp_path / "members"), "it").read().incarnation == 1
-        with session(coordinator, "pod-a.1/0") as opened:
-            opened.be_ready()
-            view = opened.wait_for("a place", lambda view: view.domain is not None, LONG)
-            assert view.generation.number == 7
-
-
-def test_one_that_was_prepared_and_is_not_needed_ends(tmp_path: Path, clock: Patient) -> None:
-    with make(tmp_path, clock).prepare():
-        process()
-    assert processes() == []
-    assert not (tmp_path / "members").exists()
-
-
-def test_one_that_another_follows_is_killed_for_good(
-    coordinator: CoordinatorProcess, clock: Patient
-) -> None:
-    with coordinator.start("--after", "0").wait(), session(coordinator) as opened:
-        coordinator.kill()
-        opened.wait_for("its end", lambda view: not view.connected, LONG)
-        clock.passed += RESTART_SECONDS
-        assert coordinator.keep_alive() is None
-        assert processes() == []
-        coordinator.act(0)
-        assert processes() == []
-        with pytest.raises(RunFailed):
-            coordinator.wait()
 
 
 def test_when_all_members_have_ended_the_next_ones_begin_at_once(
     coordinator: CoordinatorProcess,
 ) -> None:
-    with coordinator.start("--after", "0").wait():
+    with coordinator.start(after=0).wait():
         with session(coordinator) as first:
             first.be_ready()
             first.wait_for("a place", lambda view: view.domain is not None, LONG)
@@ -176,9 +131,9 @@ def test_one_whose_place_was_given_to_another_is_not_let_in_again(
     tmp_path: Path, clock: Patient
 ) -> None:
     """It was only cut off; and the run may have been stopped meanwhile."""
-    coordinator = make(tmp_path, clock, "--max", "2", "--first", "2")
+    coordinator = coordinator_in(tmp_path, clock, Rules(max_domains=2, first_domains=2))
     with (
-        coordinator.start("--after", "0").wait(),
+        coordinator.start(after=0).wait(),
         session(coordinator, "pod-a.1/0") as stays,
         session(coordinator, "pod-b.1/0") as goes,
     ):
@@ -203,10 +158,14 @@ LAUNCHER = """
 import sys
 from pathlib import Path
 from headway.clock import SystemClock
-from headway.launch.coordinator_process import CoordinatorProcess
+from headway.launch.coordinator_process import CoordinatorProcess, new_key_file
+from headway.member.coordinator.rules import Rules
+from headway.member.coordinator.settings import CoordinatorSettings
 folder = Path(sys.argv[1])
-made = CoordinatorProcess("it", str(folder / "members"), folder, [], SystemClock())
-made.start("--after", "0").wait()
+key = new_key_file(folder)
+settings = CoordinatorSettings("it", str(folder / "members"), str(key), Rules())
+made = CoordinatorProcess(settings, folder, SystemClock())
+made.start(after=0).wait()
 print(made._process.pid, flush=True)
 sys.stdin.read()
 """
@@ -256,19 +215,10 @@ def test_a_coordinator_that_cannot_start_says_why(
 ) -> None:
     assert callable(spoil)
     why = spoil(tmp_path)
-    with coordinator.start("--after", "0"), pytest.raises(RunFailed) as failed:
+    with coordinator.start(after=0), pytest.raises(RunFailed) as failed:
         coordinator.wait()
     assert "the coordinator did not start: " in failed.value.message
     assert why in failed.value.message
     hint = f"chmod 600 {coordinator.key}" if spoil is writable_by_all else None
     assert failed.value.hint == hint
     assert processes() == []
-
-
-def test_unknown_options_are_reported(tmp_path: Path, clock: Patient) -> None:
-    with (
-        make(tmp_path, clock, "--maximum", "3").start() as wrong,
-        pytest.raises(RunFailed) as failed,
-    ):
-        wrong.wait()
-    assert "--maximum" in failed.value.message

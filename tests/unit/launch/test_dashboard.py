@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from headway.clock import SystemClock
-from headway.launch.coordinator_process import CoordinatorProcess
 from support.dashboard import GUIDE, METRIC, alert_queries, dashboard_queries, metrics_in, panels
 from support.scraped_run import samples_of, scrape, scraped_run
+from support.started_coordinator import ANY_PORT, coordinator_in
 
 
 @pytest.fixture(scope="module")
@@ -24,9 +24,7 @@ def known(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
 
 
 def coordinator_metrics(folder: Path) -> set[str]:
-    clock, members = SystemClock(), str(folder / "members")
-    coordinator = CoordinatorProcess("it", members, folder, ["--http", "127.0.0.1:0"], clock)
-    with coordinator.start().wait():
+    with coordinator_in(folder, SystemClock(), http=ANY_PORT).start().wait() as coordinator:
         text = coordinator.page("/metrics")[1].decode()
     return {sample.name for sample in samples_of(text)}
 
@@ -55,6 +53,13 @@ def test_every_panel_says_which_namespace_and_run_it_shows() -> None:
 def test_the_guide_lists_the_runs_metrics_and_no_others(known: set[str]) -> None:
     listed = {name for name in METRIC.findall(GUIDE.read_text()) if name.startswith("headway_run_")}
     assert listed == {name for name in known if name.startswith("headway_run_")}
+
+
+def test_the_coordinator_has_the_metrics_that_are_asked_for_and_no_others(known: set[str]) -> None:
+    queries = [*dashboard_queries().values(), *alert_queries().values()]
+    asked = {name for query in queries for name in metrics_in(query)}
+    own = {name for name in known if name.startswith("headway_coordinator_")}
+    assert own == {name for name in asked if name.startswith("headway_coordinator_")}
 
 
 def test_panels_do_not_overlap_and_each_has_its_number() -> None:

@@ -92,15 +92,6 @@ def test_a_run_that_crashes_a_step_later_each_time_and_never_saves_is_ended() ->
     assert counts(*range(140, 150), every=1) == [1] * 10
 
 
-def test_a_run_that_resumes_later_each_time_makes_progress_without_a_checkpoint() -> None:
-    """As from snapshots in the memory of its nodes."""
-    losses = Losses()
-    taken = [StepsTaken(10 * number, 10 * number + 7) for number in range(3 * MOST_ELSEWHERE)]
-    assert {losses.add_rewound(each, (1, 5), 0.0) for each in taken} == {1}
-    again = [losses.add_rewound(taken[-1], (1, 5), 0.0) for _ in range(2)]
-    assert again == [2, 3], "it is lost at the same step, and resumes no later"
-
-
 def test_what_is_said_of_losses() -> None:
     losses = Losses()
     for _ in range(3):
@@ -133,13 +124,6 @@ def test_generations_that_always_end_before_a_save_end_a_run() -> None:
         starts.add(True, (1, 5), 60.0 * number)
     assert starts.are_too_many(60.0 * number)
     assert str(starts) == f"{MOST_UNSAVED} times in a row without a new checkpoint"
-
-
-def test_generations_that_resume_later_each_time_never_end_a_run() -> None:
-    starts = FruitlessStarts()
-    for number in range(3 * MOST_UNSAVED):
-        starts.add(True, (1, 5), 60.0 * number, first=10 * number)
-        assert not starts.are_too_many(60.0 * number)
 
 
 def test_an_outage_is_waited_out_but_not_for_ever() -> None:

@@ -705,57 +705,20 @@ def test_a_keeper_that_cannot_read_the_record_yet_waits_for_the_api_server(
         return answer(method, path, *others)
 
     monkeypatch.setattr(run.kube, "answer", fail)
-    assert keeper._note_launch(job, None) is None
+    assert keeper._note_launch(job) is None
     assert num_failures == 5
     assert len(run.events("coordinator_lost")) == 1
 
 
-class StoreAway:
-    """A coordinator that acts while the run's store is away, and for how long."""
+def test_a_launch_is_not_noted_while_the_store_is_away(
+    run: KeptRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> Any:
+        raise OSError("503 slow down")
 
-    error: OSError = OSError("503 slow down")
-
-    def __init__(self, run: KeptRun, looks: int) -> None:
-        self.launcher, self.looks = run.directory.launcher, looks
-        self.read, self.launcher.read = self.launcher.read, self.fail  # type: ignore[method-assign]
-
-    def fail(self, *_: object) -> Any:
-        raise self.error
-
-    def keep_alive(self) -> str | None:
-        self.looks -= 1
-        if not self.looks:
-            self.launcher.read = self.read  # type: ignore[method-assign]
-        return None
-
-
-def test_one_that_takes_over_while_the_store_is_away_waits_for_it(run: KeptRun) -> None:
-    """Workers train, and need its coordinator."""
-    run.begin("node1")
-    keeper, job = run.new_keeper(), run.started_job()
-    away = StoreAway(run, looks=20)
-    assert keeper._note_launch(job, away) is None
-    assert away.looks == 0
-    assert [words for words in run.said if "503" in words] == [
-        "what the keeper before noted cannot be read yet: 503 slow down"
-    ]
-    keeper.is_stopping, away = True, StoreAway(run, looks=20)
-    assert keeper._note_launch(job, away) is None
-    assert away.looks == 20, "its pod is ending"
-
-
-def test_one_whose_rights_are_gone_does_not_wait_for_the_store(run: KeptRun) -> None:
-    run.begin("node1")
-    keeper, job, away = run.new_keeper(), run.started_job(), StoreAway(run, looks=20)
-    away.error = PermissionError("no such key")
-    with pytest.raises(PermissionError):
-        keeper._note_launch(job, away)
-
-
-def test_a_launch_is_not_noted_while_the_store_is_away(run: KeptRun) -> None:
-    StoreAway(run, looks=1)
+    monkeypatch.setattr(run.directory.launcher, "read", fail)
     with pytest.raises(OSError, match="503"):
-        run.keeper._note_launch(run.started_job(), None)
+        run.keeper._note_launch(run.started_job())
 
 
 def test_a_resumed_run_is_a_new_launch(run: KeptRun) -> None:

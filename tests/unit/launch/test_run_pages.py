@@ -14,7 +14,6 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from headway.clock import SystemClock
 from headway.http_server import Answer, HttpServer
-from headway.launch.coordinator_process import CoordinatorProcess
 from headway.launch.run_pages import (
     KEPT_SECONDS,
     MADE_SHARE,
@@ -32,6 +31,7 @@ from headway.state.run_directory import Journal, RunDirectory
 from headway.state.run_history import HistoryReader
 from support.clock import Patient
 from support.scraped_run import samples_of, scraped_run
+from support.started_coordinator import ANY_PORT, coordinator_in
 
 
 class AwayLog(RememberedLog):
@@ -48,9 +48,7 @@ def served(folder: Path, is_store_away: bool = False) -> Iterator[str]:
     directory = RunDirectory.create(folder / "it", clock)
     if is_store_away:
         directory.launcher = AwayLog(directory.launcher)
-    members = str(folder / "members")
-    coordinator = CoordinatorProcess("it", members, folder, ["--http", "127.0.0.1:0"], clock)
-    with coordinator.start("--after", "6").wait():
+    with coordinator_in(folder, clock, http=ANY_PORT).start(after=6).wait() as coordinator:
         pages = run_pages(coordinator, HistoryReader(directory), clock)
         with HttpServer(bound_to("127.0.0.1", 0), pages, clock) as server:
             yield f"http://127.0.0.1:{server.port}"
@@ -79,13 +77,13 @@ def test_metrics_are_those_of_the_coordinator_and_of_the_run(tmp_path: Path) -> 
         samples = samples_of(metrics_at(address))
     assert {sample.labels["run"] for sample in samples} == {"it"}
     names = {sample.name for sample in samples}
-    assert {"headway_coordinator_members", "headway_run_step"} <= names
+    assert {"headway_coordinator_sessions", "headway_run_step"} <= names
 
 
 def test_metrics_of_the_run_are_there_while_the_coordinator_restarts(tmp_path: Path) -> None:
     clock = SystemClock()
     directory = RunDirectory.create(tmp_path / "it", clock)
-    coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, [], clock)
+    coordinator = coordinator_in(tmp_path, clock)
     coordinator.http = "127.0.0.1:1"  # nobody listens there
     text = run_pages(coordinator, HistoryReader(directory), clock)["/metrics"]()[1].decode()
     assert "headway_run_step" in text
@@ -95,8 +93,7 @@ def test_metrics_of_the_run_are_there_while_the_coordinator_restarts(tmp_path: P
 def test_a_run_whose_workers_are_all_gone_has_no_members_and_no_speed(tmp_path: Path) -> None:
     clock = SystemClock()
     directory = scraped_run(tmp_path, clock, name="it")
-    options = ["--http", "127.0.0.1:0"]
-    coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, options, clock)
+    coordinator = coordinator_in(tmp_path, clock, http=ANY_PORT)
     with directory.held(), coordinator.start().wait():
         text = run_pages(coordinator, HistoryReader(directory), clock)["/metrics"]()[1].decode()
     found = {sample.name: sample.value for sample in samples_of(text)}
@@ -114,7 +111,7 @@ def test_workers_that_wait_for_others_do_not_train(is_paused: bool, expected: in
 def test_metrics_of_the_coordinator_are_there_while_the_store_is_away(tmp_path: Path) -> None:
     with served(tmp_path, is_store_away=True) as address:
         text = metrics_at(address)
-    assert "headway_coordinator_members" in text
+    assert "headway_coordinator_sessions" in text
     assert "headway_run_step" not in text
 
 
@@ -122,7 +119,7 @@ def test_a_page_is_made_once_for_all_who_ask_within_a_while(tmp_path: Path) -> N
     """Anyone in the cluster may ask, and as often as they like."""
     clock = Patient()
     directory = RunDirectory.create(tmp_path / "it", clock)
-    coordinator = CoordinatorProcess("it", str(tmp_path / "members"), tmp_path, [], clock)
+    coordinator = coordinator_in(tmp_path, clock)
     pages = run_pages(coordinator, HistoryReader(directory), clock)
     journal = Journal(directory.launcher, clock)
 

@@ -55,7 +55,7 @@ async def served(folder: Path) -> AsyncIterator[tuple[CoordinatorServer, socket.
     listening = socket.create_server(("127.0.0.1", 0))
     listening.setblocking(False)
     stop = asyncio.Event()
-    serving = asyncio.create_task(server.serve(listening, None, stop))
+    serving = asyncio.create_task(server.serve(listening, stop))
     async with asyncio.timeout(SECONDS):
         yield server, listening
         stop.set()

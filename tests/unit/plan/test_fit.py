@@ -194,16 +194,3 @@ def test_fewer_nodes_need_less_of_one_machine(tmp_path: Path) -> None:
     here = Fleet(None, 1, 8, host_bytes=20 * 2**30, is_one_host=True)
     changes = changes_that_fit(run, workload, here, Layout(1, recomputes=True))
     assert [change.flags for change in changes if "--nodes" in change.flags] == ["--nodes 4"]
-
-
-def test_a_run_that_fits_without_snapshots_in_memory_is_told(tmp_path: Path) -> None:
-    settings = ("batch.micro=1", "precision=bf16", "shard=all", "checkpoint.peers=10 steps")
-    run = read(tmp_path, "llama2-7b", *settings)
-    workload, there = planned(run), fleet("H100", nodes=2, host_bytes=128 * 2**30)
-    layout = chosen_layout(run, workload, there)
-    assert not fits(workload, there, layout)
-    first, *others = changes_that_fit(run, workload, there, layout)
-    assert first.flags == "--set checkpoint.peers=off"
-    assert any("--nodes 4" in one.flags for one in others), "four parts of a smaller part fit"
-    assert "lost node" in first.words
-    assert not first.is_new_run

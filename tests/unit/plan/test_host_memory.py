@@ -9,8 +9,7 @@ import pytest
 from headway.plan.accelerators import find_device
 from headway.plan.figure import Figure
 from headway.plan.fleet import Fleet
-from headway.plan.host_memory import SAVE_BUFFER_BYTES, SNAPSHOT_COPIES, HostMemory, host_memory
-from headway.train.snapshot_memory import COPIES
+from headway.plan.host_memory import HostMemory, host_memory
 
 GIB = 2**30
 PARAMETERS = 7_000_000_000
@@ -19,20 +18,13 @@ H100 = find_device("H100")
 STEP = Figure.within(3 * GIB, 0.1, "counted", "a step")
 
 
-def on_gpus(
-    workers: int = 8,
-    nodes: int = 1,
-    copy_nodes: int = 1,
-    keeps_snapshots: bool = False,
-    **more: Any,
-) -> HostMemory:
+def on_gpus(workers: int = 8, nodes: int = 1, copy_nodes: int = 1, **more: Any) -> HostMemory:
     return host_memory(
         Fleet(H100, workers, nodes, **more),
         parameters=PARAMETERS,
         copy_nodes=copy_nodes,
         part_bytes=GIB // 2,
         tensors=None,
-        keeps_snapshots=keeps_snapshots,
     )
 
 
@@ -65,27 +57,6 @@ def test_nodes_on_one_machine_hold_it_once() -> None:
     together = on_gpus(2, nodes=4, copy_nodes=2, is_one_host=True)
     assert together.need.value > STATE
     assert together.need.value - apart.need.value < STATE / 2 + 12 * GIB
-
-
-@pytest.mark.parametrize(
-    ("nodes", "one_host", "held"),
-    [(4, False, 4 * STATE / 4), (4, True, 4 * STATE), (1, False, 2 * STATE)],
-)
-def test_snapshots_are_two_of_the_own_part_and_two_of_a_neighbours(
-    nodes: int, one_host: bool, held: float
-) -> None:
-    def need(keeps_snapshots: bool) -> Figure:
-        return on_gpus(
-            nodes=nodes,
-            copy_nodes=nodes,
-            keeps_snapshots=keeps_snapshots,
-            is_one_host=one_host,
-        ).need
-
-    assert SNAPSHOT_COPIES == COPIES
-    buffers = 8 * (nodes if one_host else 1) * SAVE_BUFFER_BYTES
-    assert need(True).value - need(False).value == pytest.approx(held + buffers)
-    assert "of snapshots that nodes keep of each other" in need(True).reason
 
 
 @pytest.mark.parametrize(

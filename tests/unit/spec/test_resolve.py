@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from headway.errors import BadInput, Exit, SpecError
 from headway.spec.load import Loaded, load_run
@@ -20,7 +22,6 @@ from headway.spec.resolve import (
     run_directory,
     run_name,
 )
-from headway.spec.run_identity import is_operation
 
 COMPLETE = """\
 version: 1
@@ -85,6 +86,15 @@ def test_what_the_workers_read_is_what_was_resolved(folder: Path) -> None:
     )
     text = found.model_dump_json(by_alias=True, exclude_none=True)
     assert Resolved.model_validate_json(text) == found
+
+
+def test_a_stored_run_may_have_keys_that_this_version_does_not_know(folder: Path) -> None:
+    found = resolved()
+    content = json.loads(found.model_dump_json(by_alias=True, exclude_none=True))
+    content["other"] = content["run"]["other"] = content["run"]["checkpoint"]["other"] = 1
+    assert Resolved.stored(json.dumps(content)) == found
+    with pytest.raises(ValidationError, match="other"):
+        Resolved.model_validate_json(json.dumps(content))
 
 
 @pytest.mark.parametrize(
@@ -358,19 +368,6 @@ def test_copies_on_several_nodes_are_not_live_and_never_half(folder: Path) -> No
     for wrong in ("0 nodes", "some", "2"):
         with pytest.raises(SpecError, match="such as 2 nodes"):
             load(f"shard={wrong}")
-
-
-def test_snapshots_in_memory_are_of_models_that_are_divided_over_all_nodes(folder: Path) -> None:
-    assert resolved(nodes=2).run.peer_steps is None
-    found = resolved("shard=all", "checkpoint.peers=10 steps", nodes=2)
-    assert found.run.peer_steps == 10
-    text = found.model_dump_json(by_alias=True, exclude_none=True)
-    assert Resolved.model_validate_json(text) == found
-    assert is_operation("checkpoint.peers")
-    with pytest.raises(SpecError, match="peers is not supported with shard: node:"):
-        resolved("shard=node", "checkpoint.peers=10 steps", nodes=2)
-    with pytest.raises(SpecError, match="'10min' is not a number of steps"):
-        resolved("shard=all", "checkpoint.peers=10min", nodes=2)
 
 
 def test_a_script_has_no_sets_and_no_batch_and_always_a_coordinator(folder: Path) -> None:

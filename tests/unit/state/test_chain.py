@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from headway.clock import SystemClock
 from headway.errors import BadInput
 from headway.state.chain import (
-    MOST_BEGINNINGS,
-    Beginning,
     Chain,
     Disappeared,
     KeptCheckpoint,
@@ -22,8 +17,6 @@ from headway.state.chain import (
     TakenOver,
     decoded,
     encoded,
-    fenced,
-    with_beginning,
 )
 from headway.state.run_directory import RunDirectory
 from support.chains import TIME, begun, recorded
@@ -154,6 +147,16 @@ def test_any_one_flipped_bit_of_a_link_does_no_harm(directory: RunDirectory) -> 
         assert decoded(bytes(flipped)) == link
 
 
+class OtherLink(Link):
+    other: int = 1
+
+
+def test_a_link_may_have_keys_that_this_version_does_not_know(directory: RunDirectory) -> None:
+    link = begun(directory, 1, 0).last()
+    assert link is not None
+    assert decoded(encoded(OtherLink(**dict(link)))) == link
+
+
 def test_a_link_that_is_damaged_twice_is_named(directory: RunDirectory) -> None:
     begun(directory, 1, 0)
     directory.store.write("chain/0000/000002.json", b"{}\n{}\n")
@@ -180,62 +183,3 @@ def test_a_start_beside_a_deletion_says_that_the_run_is_gone(
     monkeypatch.setattr(other._files, "newest", lambda: newest)
     with pytest.raises(Disappeared, match="chain has disappeared"):
         other.start(TIME)
-
-
-def beginnings(*first_steps: int) -> list[Beginning]:
-    return [
-        Beginning(generation=number, first_step=step)
-        for number, step in enumerate(first_steps, start=1)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("first_steps", "generation", "step", "counts"),
-    [
-        ((0,), 1, 900, True),
-        ((0, 300), 1, 300, True),
-        ((0, 300), 1, 301, False),
-        ((0, 300), 1, 100, True),
-        ((0, 300), 2, 900, True),
-        ((0, 300, 400), 2, 400, True),
-        ((0, 300, 400), 2, 401, False),
-        # The third found the checkpoint at 300 damaged and began at 200: the first's 300 is of a
-        # past that was done again.
-        ((0, 300, 200), 1, 300, False),
-        ((0, 300, 200), 1, 200, True),
-        ((0, 300, 200), 3, 300, True),
-    ],
-)
-def test_a_state_counts_up_to_where_a_later_generation_began(
-    first_steps: tuple[int, ...], generation: int, step: int, counts: bool
-) -> None:
-    assert fenced((step, generation), beginnings(*first_steps)) == (not counts)
-
-
-@given(seed=st.integers(0, 10**6))
-def test_a_link_remembers_all_beginnings_that_matter(seed: int) -> None:
-    """What is left out of them would fence no state that the rest does not."""
-    chance = random.Random(seed)
-    step, every, remembered = 0, list[Beginning](), list[Beginning]()
-    for generation in range(1, 30):
-        step = max(0, step + chance.choice([5, 5, 0, -20]))
-        begun_now = Beginning(generation=generation, first_step=step)
-        every.append(begun_now)
-        remembered = [*with_beginning(remembered, begun_now)]
-    for _ in range(40):
-        state = (chance.randint(0, 80), chance.randint(0, 30))
-        assert fenced(state, remembered) == fenced(state, every)
-
-
-@given(seed=st.integers(0, 10**6))
-def test_what_a_link_forgets_makes_no_state_count(seed: int) -> None:
-    chance = random.Random(seed)
-    step, every, remembered = 0, list[Beginning](), list[Beginning]()
-    for generation in range(1, 4 * MOST_BEGINNINGS):
-        step = max(0, step + chance.choice([5, 5, 5, 5, 0, -20]))
-        every.append(Beginning(generation=generation, first_step=step))
-        remembered = [*with_beginning(remembered, every[-1])]
-    assert len(remembered) <= MOST_BEGINNINGS
-    for _ in range(100):
-        state = (chance.randint(0, 1000), chance.randint(0, 4 * MOST_BEGINNINGS))
-        assert fenced(state, remembered) >= fenced(state, every)

@@ -432,7 +432,6 @@ def starting(little: Little) -> Any:
         stop=SimpleNamespace(asked=False),
         saver=little.saver,
         built=SimpleNamespace(is_transformers=False),
-        snapshots=None,
         chain=little.chain,
     )
 

@@ -45,8 +45,6 @@ class Broadcast:
     ) -> None:
         """`drop` is called for a session that does not read what it is sent."""
         self.membership = membership
-        self.announce_seconds = 0.0
-        """Time that the newest generation took to be sent to all."""
         self._clock = clock
         self._drop = drop
         self._loop = asyncio.get_running_loop()
@@ -58,8 +56,6 @@ class Broadcast:
         self._due: deque[WorkerConnection] = deque()
         self._is_pumping = False
         self._pumped = 0.0
-        self._published: float | None = None
-        """When the newest generation was published; None once all have been sent it."""
         self._quiet: OrderedDict[WorkerConnection, None] = OrderedDict()
         """Open sessions, the longest without a message first."""
         self._stalled: dict[WorkerConnection, int] = {}
@@ -80,7 +76,6 @@ class Broadcast:
         while len(self._bases) > KEPT_BASES:
             self._bases.popitem(last=False)
         self._packed.clear()
-        self._published = self._clock.monotonic()
         members = frozenset(generation.workers())
         others = []
         for connection in sessions:
@@ -180,9 +175,6 @@ class Broadcast:
             if not connection.is_over:
                 self._catch_up(connection, now)
         self._pumped = self._clock.monotonic()
-        if not self._due and self._published is not None:
-            self.announce_seconds = self._pumped - self._published
-            self._published = None
 
     def _catch_up(self, connection: WorkerConnection, now: float) -> None:
         frames = [connection.seal(pack(answer)) for answer in connection.answers]

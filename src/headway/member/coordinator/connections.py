@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections.abc import Callable
 from typing import Protocol
 
@@ -21,8 +20,6 @@ from headway.member.protocol.wire import PackedMessage
 
 MAX_UNPROVEN = 2048
 """Connections without a proof at a time."""
-MAX_UNPROVEN_TLS = 256
-"""A TLS handshake takes some 50 kB."""
 MAX_UNPROVEN_OF_ADDRESS = 512
 """Connections without a proof from one address, behind which there may be many workers."""
 GRACE_SECONDS = 0.5
@@ -186,22 +183,15 @@ class Acceptor:
         listening: socket.socket,
         make: Callable[[str, float], WorkerConnection],
         clock: Clock,
-        tls: ssl.SSLContext | None,
     ) -> None:
         self._listening = listening
         self._make = make
         self._clock = clock
-        self._tls = tls
-        self._limit = MAX_UNPROVEN if tls is None else MAX_UNPROVEN_TLS
         self._unproven: dict[WorkerConnection, None] = {}
         """The oldest first."""
         self._by_address: dict[str, dict[WorkerConnection, None]] = {}
         self._loop = asyncio.get_running_loop()
         self._is_closed = False
-        self.num_accepted = 0
-        self.num_dropped = 0
-        """Connections dropped because there were too many, or because they proved nothing in
-        time."""
 
     @property
     def num_unproven(self) -> int:
@@ -241,7 +231,7 @@ class Acceptor:
     def _accept(self) -> None:
         now = self._clock.monotonic()
         for _ in range(ACCEPTS_IN_A_ROW):
-            if len(self._unproven) >= self._limit:
+            if len(self._unproven) >= MAX_UNPROVEN:
                 oldest = next(iter(self._unproven))
                 if now < oldest.since + GRACE_SECONDS:
                     self._pause(oldest.since + GRACE_SECONDS - now)
@@ -255,7 +245,6 @@ class Acceptor:
                 # No more files or memory: existing members have precedence.
                 self._pause(1.0)
                 return
-            self.num_accepted += 1
             self._admit(accepted, str(peer[0]), now)
 
     def _admit(self, accepted: socket.socket, address: str, now: float) -> None:
@@ -263,7 +252,6 @@ class Acceptor:
         if len(of_address) >= MAX_UNPROVEN_OF_ADDRESS:
             oldest = next(iter(of_address))
             if now < oldest.since + GRACE_SECONDS:
-                self.num_dropped += 1
                 accepted.close()
                 return
             self._drop(oldest)
@@ -281,20 +269,14 @@ class Acceptor:
 
     async def _connect(self, connection: WorkerConnection, accepted: socket.socket) -> None:
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: connection,
-                accepted,
-                ssl=self._tls,
-                ssl_handshake_timeout=None if self._tls is None else HANDSHAKE_SECONDS,
-            )
+            await self._loop.connect_accepted_socket(lambda: connection, accepted)
         except (OSError, asyncio.CancelledError):
-            # TLS failed, or the connection was dropped meanwhile.
+            # The connection was dropped meanwhile.
             self.forget(connection)
         finally:
             connection.task = None
 
     def _drop(self, connection: WorkerConnection) -> None:
-        self.num_dropped += 1
         self.forget(connection)
         connection.abort()
 

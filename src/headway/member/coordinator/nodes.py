@@ -12,8 +12,6 @@ from typing import NamedTuple
 
 from headway.member.protocol.identity import parse
 
-ACT = "act"
-"""Order on the coordinator's stdin: it may take the run."""
 GONE = "gone"
 """Order on the coordinator's stdin, followed by a node: its workers have been replaced."""
 

@@ -10,36 +10,31 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Struct, field
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from headway.http_server import JSON, TEXT, Answer, Page
 from headway.member.coordinator.history import GenerationFacts, Refusal, SessionEvent
 from headway.member.protocol.generation import Generation
+from headway.member.protocol.status import WorkerStatus
 
 if TYPE_CHECKING:
     from headway.member.coordinator.server import CoordinatorServer
 
 PAGE_SECONDS = 10.0
 """For the event loop to make a page."""
+COUNTED = ("beats", "opened", "requests", "defects")
 
 
-class WorkerView(Struct, frozen=True, omit_defaults=True):
+class WorkerView(Struct, frozen=True):
     is_member: bool
     session: int | None
     """Number of its session; None: it has none now."""
     silent_seconds: float | None
     """Time since it was last heard; None: not since this coordinator started."""
-    seen: int
-    entered: int
-    went: int
-    healed: int
-    ready: bool
-    leaving: bool = False
-    trouble: int = 0
-    peers: tuple[str, ...] = ()
-    waits: int = 0
+    status: WorkerStatus
+    """What it said then."""
 
 
 class StateView(Struct, frozen=True):
@@ -54,6 +49,11 @@ class StateView(Struct, frozen=True):
     waiting: list[str]
     """Workers that are ready, and not in it."""
     workers: dict[str, WorkerView] = field(name="pods")
+    unproven: int
+    """Connections that have not proven the key yet."""
+    counts: dict[str, int]
+    """Since this coordinator started: heartbeats (`beats`), sessions `opened`, `requests` to the
+    store for process groups, and `defects` that have closed a connection."""
 
 
 class HistoryView(Struct, frozen=True):
@@ -104,22 +104,14 @@ def state(server: CoordinatorServer) -> StateView:
     members = frozenset(membership.current.workers())
     workers = {}
     for name, worker in membership.workers.items():
-        status = worker.status
         is_known = worker.session is not None or worker.heard > server.began
         workers[name] = WorkerView(
             is_member=name in members,
             session=worker.session,
             silent_seconds=round(now - worker.heard, 3) if is_known else None,
-            seen=status.seen,
-            entered=status.entered,
-            went=status.went,
-            healed=status.healed,
-            ready=status.ready,
-            leaving=status.leaving,
-            trouble=status.trouble,
-            peers=status.peers,
-            waits=status.waits,
+            status=worker.status,
         )
+    acceptor = server.sessions.acceptor
     return StateView(
         run=server.run,
         incarnation=membership.incarnation,
@@ -127,8 +119,12 @@ def state(server: CoordinatorServer) -> StateView:
         generation=membership.current,
         went=membership.went,
         established=membership.established,
-        waiting=[name for name, worker in workers.items() if not worker.is_member and worker.ready],
+        waiting=[
+            name for name, worker in workers.items() if worker.status.ready and not worker.is_member
+        ],
         workers=workers,
+        unproven=acceptor.num_unproven if acceptor is not None else 0,
+        counts={name: server.counts[name] for name in COUNTED},
     )
 
 
@@ -142,88 +138,19 @@ def _json(view: Struct) -> bytes:
 
 
 class _Metrics(Collector):
-    """Made when they are asked for: what is counted thousands of times a second is a plain number
-    until then."""
+    """What the dashboard and the guide's alerts ask for."""
 
     def __init__(self, server: CoordinatorServer) -> None:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
-        server = self._server
-        membership, counts = server.membership, server.counts
-        info = GaugeMetricFamily("headway_coordinator_info", "Name of the run.", labels=["run"])
-        info.add_metric([server.run], 1)
-        yield info
-        num_members = sum(len(domain.workers) for domain in membership.current.domains)
-        acceptor = server.sessions.acceptor
+        server, current = self._server, self._server.membership.current
         for name, meaning, value in (
-            ("incarnation", "Incarnation of this coordinator.", membership.incarnation),
-            ("generation", "Newest published generation.", membership.current.number),
-            ("domains", "Failure domains in the generation.", len(membership.current.domains)),
-            ("members", "Workers in the generation.", num_members),
-            (
-                "paused",
-                "1 while there are fewer domains than the minimum.",
-                membership.current.paused,
-            ),
-            ("went", "1 when all members have entered the generation.", membership.went),
-            ("established", "1 when all members have the run's state.", membership.established),
+            ("generation", "Newest published generation.", current.number),
+            ("paused", "1 while there are fewer domains than the minimum.", current.paused),
             ("sessions", "Open sessions.", len(server.sessions)),
-            (
-                "unproven",
-                "Connections that have not proven the key yet.",
-                acceptor.num_unproven if acceptor else 0,
-            ),
-            (
-                "store_keys",
-                "Keys in the store for process groups.",
-                server.sessions.rendezvous.num_keys,
-            ),
-            (
-                "store_bytes",
-                "Bytes of keys and values in it.",
-                server.sessions.rendezvous.num_bytes,
-            ),
-            (
-                "write_seconds",
-                "Time from decision to record, newest generation.",
-                server.record.write_seconds,
-            ),
-            (
-                "announce_seconds",
-                "Time from record to the last session, newest generation.",
-                server.sessions.broadcast.announce_seconds,
-            ),
             ("lag_seconds", "Longest recent delay of the event loop.", server.lag_seconds),
-            ("uptime_seconds", "Time since the start.", server.clock.monotonic() - server.began),
         ):
-            yield self._of_run(GaugeMetricFamily, name, meaning, value)
-        for name, meaning, value in (
-            ("beats", "Heartbeats accepted.", counts["beats"]),
-            ("goodbyes", "Goodbyes accepted.", counts["goodbyes"]),
-            ("requests", "Requests to the store for process groups.", counts["requests"]),
-            ("opened", "Sessions opened.", counts["opened"]),
-            ("closed", "Sessions closed.", counts["closed"]),
-            ("refused", "Connections that violated the protocol.", counts["refused"]),
-            ("connections", "Connections accepted.", acceptor.num_accepted if acceptor else 0),
-            (
-                "dropped",
-                "Connections dropped: not proven in time, or too many.",
-                acceptor.num_dropped if acceptor else 0,
-            ),
-            ("generations", "Generations published.", counts["generations"]),
-            ("record_failures", "Failed calls to the record.", counts["record failures"]),
-            ("defects", "Connections closed by a defect of the coordinator.", counts["defects"]),
-        ):
-            yield self._of_run(CounterMetricFamily, name, meaning, value)
-
-    def _of_run(
-        self,
-        kind: type[GaugeMetricFamily | CounterMetricFamily],
-        name: str,
-        meaning: str,
-        value: float,
-    ) -> Metric:
-        made = kind(f"headway_coordinator_{name}", meaning, labels=["run"])
-        made.add_metric([self._server.run], float(value))
-        return made
+            made = GaugeMetricFamily(f"headway_coordinator_{name}", meaning, labels=["run"])
+            made.add_metric([server.run], float(value))
+            yield made

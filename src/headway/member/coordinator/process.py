@@ -7,111 +7,82 @@ import os
 import resource
 import signal
 import socket
-import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from headway.clock import SystemClock
-from headway.errors import BadInput, NotFound
-from headway.member.coordinator.nodes import ACT, GONE
+from headway.errors import BadInput
+from headway.member.coordinator.nodes import GONE
 from headway.member.coordinator.record import GenerationRecord
 from headway.member.coordinator.record_keeper import claim
-from headway.member.coordinator.rules import Rules
 from headway.member.coordinator.server import CoordinatorServer
-from headway.member.protocol.handshake import certificate_binding
+from headway.member.coordinator.settings import CoordinatorSettings
+from headway.member.protocol.keys import read_key
 from headway.member.protocol.sockets import bound_to, join_address, split_address
-
-Result = TypeVar("Result")
-
-
-@dataclass(frozen=True)
-class CoordinatorSettings:
-    run: str
-    key: bytes
-    record: GenerationRecord
-    rules: Rules
-    tls: tuple[Path, Path] | None
-    """Files of the certificate and of its key."""
-    after: int | None = None
-    """If given, the earlier members have ended, and generations continue behind this number."""
-    until_eof: bool = False
-    """Whether to stop when stdin ends."""
-    on_order: bool = False
-    """Whether to wait for the order to act before the run is touched."""
 
 
 class Orders:
-    """Lines on stdin, from the launcher: `gone NODE`, and `act` or `act NUMBER`, with the number as
-    `CoordinatorSettings.after`. When stdin ends, the coordinator stops."""
+    """Lines on stdin, from the launcher: `gone NODE`. When stdin ends, the coordinator stops."""
 
     def __init__(self, ended: Callable[[], None], source: int = 0) -> None:
-        self.after: int | None = None
-        self.acts = asyncio.Event()
         self._ended = ended
         self._source = source
         self._dismiss: Callable[[str], None] | None = None
-        self._gone: list[str] = []
-        """Of before there was anybody to tell."""
         self._rest = b""
 
     def obey(self, dismiss: Callable[[str], None]) -> None:
-        """Calls `dismiss` for each node, those from before included."""
+        """Calls `dismiss` for each order, those from before included."""
         self._dismiss = dismiss
-        for place in self._gone:
-            dismiss(place)
-        self._gone.clear()
+        self._act()
 
     def read(self) -> None:
         data = os.read(self._source, 4096)
         if not data:
             self._ended()
-        *lines, self._rest = (self._rest + data).split(b"\n")
-        for line in lines:
-            self._read_line(*line.decode().partition(" ")[::2])
+        self._rest += data
+        self._act()
 
-    def _read_line(self, order: str, words: str) -> None:
-        if order == ACT:
-            self.after = int(words) if words else None
-            self.acts.set()
-        elif order == GONE and words and self._dismiss is not None:
-            self._dismiss(words)
-        elif order == GONE and words:
-            self._gone.append(words)
+    def _act(self) -> None:
+        if self._dismiss is None:
+            return
+        *lines, self._rest = self._rest.split(b"\n")
+        for line in lines:
+            order, _, place = line.decode().partition(" ")
+            if order == GONE and place:
+                self._dismiss(place)
 
 
 async def run_coordinator(
     settings: CoordinatorSettings,
-    listening: socket.socket,
-    watching: socket.socket | None,
-    started: Callable[[int], None],
+    record: GenerationRecord,
+    started: Callable[[str, str | None], None],
     log: Callable[[str], None],
 ) -> None:
-    """Until SIGTERM or SIGINT. `started` gets the incarnation when sessions can be opened."""
+    """Until SIGTERM, SIGINT or the end of stdin. `started` gets the addresses of sessions and of
+    the pages when sessions can be opened."""
     _raise_file_limit()
-    tls, binding = (None, b"") if settings.tls is None else _tls(*settings.tls)
+    key = read_key(Path(settings.key))
+    listening = bound(settings.listen)
+    watching = None if settings.http is None else bound(settings.http)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
     orders = Orders(stop.set)
-    if settings.until_eof:
-        loop.add_reader(0, orders.read)
+    loop.add_reader(0, orders.read)
     clock = SystemClock()
-    record = settings.record
-    after = settings.after
-    if settings.on_order:
-        if not await _unless_stopped(orders.acts.wait(), stop):
-            return
-        after = orders.after
-    claimed = await _unless_stopped(claim(record, clock, log, after), stop)
-    if claimed is None:
+    claiming = loop.create_task(claim(record, clock, log, settings.after))
+    stopping = loop.create_task(stop.wait())
+    waits: list[asyncio.Future[Any]] = [claiming, stopping]
+    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if not claiming.done():
+        claiming.cancel()
         return
-    server = CoordinatorServer(
-        settings.run, settings.key, settings.rules, record, claimed, clock, log, binding
-    )
+    claimed = claiming.result()
+    server = CoordinatorServer(settings.run, key, settings.rules, record, claimed, clock, log)
     orders.obey(server.dismiss)
     with ExitStack() as stack:
         if watching is not None:
@@ -121,23 +92,8 @@ async def run_coordinator(
 
             stack.enter_context(HttpServer(watching, pages(server, loop), clock))
         listening.listen()
-        started(claimed.incarnation)
-        await server.serve(listening, tls, stop)
-
-
-async def _unless_stopped(
-    awaited: Coroutine[Any, Any, Result], stop: asyncio.Event
-) -> Result | None:
-    """Its result; None if it is to stop before."""
-    loop = asyncio.get_running_loop()
-    working, stopping = loop.create_task(awaited), loop.create_task(stop.wait())
-    waits: list[asyncio.Future[Any]] = [working, stopping]
-    await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    stopping.cancel()
-    if working.done():
-        return working.result()
-    working.cancel()
-    return None
+        started(address_of(listening), None if watching is None else address_of(watching))
+        await server.serve(listening, stop)
 
 
 def bound(address: str) -> socket.socket:
@@ -153,23 +109,6 @@ def bound(address: str) -> socket.socket:
 
 def address_of(made: socket.socket) -> str:
     return join_address(*made.getsockname()[:2])
-
-
-def _tls(certificate: Path, key: Path) -> tuple[ssl.SSLContext, bytes]:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    try:
-        context.load_cert_chain(certificate, key)
-        # The first one of the file is the one that clients see.
-        first, end, _ = certificate.read_text().partition("-----END CERTIFICATE-----")
-        shown = ssl.PEM_cert_to_DER_cert(first[first.index("-----BEGIN CERTIFICATE") :] + end)
-    except FileNotFoundError as error:
-        raise NotFound(f"{error.filename or certificate}: no such file") from None
-    except (OSError, ValueError) as error:
-        raise BadInput(
-            f"{certificate}, {key}: cannot load the certificate and its key: {error}"
-        ) from None
-    return context, certificate_binding(shown)
 
 
 def _raise_file_limit() -> None:

@@ -4,7 +4,6 @@ confirmed in between."""
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -78,25 +77,16 @@ async def in_thread(call: Callable[[], Result]) -> Result:
 
 class RecordKeeper:
     def __init__(
-        self,
-        record: GenerationRecord,
-        claimed: Entry,
-        clock: Clock,
-        log: Callable[[str], None],
-        counts: Counter[str],
+        self, record: GenerationRecord, claimed: Entry, log: Callable[[str], None]
     ) -> None:
-        self.write_seconds = 0.0
-        """Time of the newest generation from the decision to the record."""
         self._record = record
         self._entry = claimed
         self._incarnation = claimed.incarnation
-        self._clock = clock
         self._log = log
-        self._counts = counts
-        self._to_write: asyncio.Queue[tuple[Generation, float]] = asyncio.Queue()
+        self._to_write: asyncio.Queue[Generation] = asyncio.Queue()
 
     def write_soon(self, generation: Generation) -> None:
-        self._to_write.put_nowait((generation, self._clock.monotonic()))
+        self._to_write.put_nowait(generation)
 
     async def keep(
         self,
@@ -106,12 +96,11 @@ class RecordKeeper:
         """One call at a time, and none is abandoned: it could still write later."""
         while True:
             try:
-                generation, decided = await asyncio.wait_for(self._to_write.get(), CONFIRM_SECONDS)
+                generation = await asyncio.wait_for(self._to_write.get(), CONFIRM_SECONDS)
             except TimeoutError:
                 await self._confirm(step_down)
                 continue
             if await self._write(generation):
-                self.write_seconds = self._clock.monotonic() - decided
                 handle(GenerationWritten(generation.number))
             else:
                 handle(WriteRefused(generation.number))
@@ -129,7 +118,6 @@ class RecordKeeper:
                         f"generation {generation.number} waits: "
                         f"the membership record cannot be written, retrying: {error}"
                     )
-                self._counts["record failures"] += 1
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, LONGEST_RETRY_SECONDS)
                 continue
@@ -142,9 +130,6 @@ class RecordKeeper:
         try:
             newest = await in_thread(self._record.read)
         except OSError:
-            self._counts["record failures"] += 1  # logged when a change has to wait for it
-            return
+            return  # logged when a change has to wait for it
         if newest.incarnation > self._incarnation:
             step_down(f"coordinator {newest.incarnation} has replaced it")
-        elif newest.version < self._entry.version:
-            self._counts["record failures"] += 1

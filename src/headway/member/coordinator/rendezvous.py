@@ -127,14 +127,6 @@ class Rendezvous:
         self._order = count()
         self._num_waiting = 0
 
-    @property
-    def num_keys(self) -> int:
-        return sum(len(keys.values) for keys in self._generations.values())
-
-    @property
-    def num_bytes(self) -> int:
-        return sum(keys.num_bytes for keys in self._generations.values())
-
     def open(self, generation: int, workers: Collection[str]) -> None:
         """Opens the newest generation. Those older than the one before it are dropped."""
         self._generations[generation] = _Keys(workers)

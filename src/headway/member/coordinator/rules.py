@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from headway.member.protocol.messages import MAX_WORKERS
+
 FIRST_STEP_SECONDS = 900.0
 """Time for the first step of a process: compiling a large model takes minutes."""
 ALONE_SECONDS = 90.0
@@ -99,4 +101,6 @@ class Rules:
     again it reads what came in meanwhile."""
 
     def __post_init__(self) -> None:
+        assert self.min_domains <= self.max_domains
+        assert self.max_domains * self.domain_workers <= MAX_WORKERS
         assert self.domain_workers % self.node_workers == 0, "a domain is made of whole nodes"

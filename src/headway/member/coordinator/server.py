@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -50,9 +49,7 @@ class CoordinatorServer:
         claimed: Entry,
         clock: Clock,
         log: Callable[[str], None],
-        binding: bytes = b"",
     ) -> None:
-        """`binding` ties sessions to the TLS connections below them."""
         current = claimed.generation
         self.run = run
         self.clock = clock
@@ -60,9 +57,9 @@ class CoordinatorServer:
         self.membership = Membership(rules, claimed.incarnation, current, self.began)
         self.history = History(clock, current)
         self.counts: Counter[str] = Counter()
-        self.record = RecordKeeper(record, claimed, clock, log, self.counts)
+        self.record = RecordKeeper(record, claimed, log)
         self.sessions = Sessions(
-            run, key, binding, self.membership, clock, self.history, self.counts, self.handle
+            run, key, self.membership, clock, self.history, self.counts, self.handle
         )
         self.sessions.rendezvous.open(current.number, list(current.workers()))
         self.lag_seconds = 0.0
@@ -74,11 +71,9 @@ class CoordinatorServer:
         """Why another coordinator has to take over."""
         self._is_ending = False
 
-    async def serve(
-        self, listening: socket.socket, tls: ssl.SSLContext | None, stop: asyncio.Event
-    ) -> None:
+    async def serve(self, listening: socket.socket, stop: asyncio.Event) -> None:
         """Until `stop` is set. Raises RunFailed when another coordinator has to take over."""
-        self.sessions.listen(listening, tls)
+        self.sessions.listen(listening)
         self._loop.set_exception_handler(self._failed)
         stopping = self._loop.create_task(stop.wait())
         tasks = [
@@ -136,7 +131,6 @@ class CoordinatorServer:
                     self._step_down(reason)
 
     def _publish(self, generation: Generation) -> None:
-        self.counts["generations"] += 1
         self.history.published(generation)
         self.sessions.rendezvous.open(generation.number, list(generation.workers()))
         self.sessions.publish()

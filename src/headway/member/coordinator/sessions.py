@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import socket
-import ssl
 from collections import Counter
 from collections.abc import Callable
 
@@ -53,7 +52,6 @@ class Sessions:
         self,
         run: str,
         key: bytes,
-        binding: bytes,
         membership: Membership,
         clock: Clock,
         history: History,
@@ -68,7 +66,6 @@ class Sessions:
         self.acceptor: Acceptor | None = None
         self._run = run
         self._key = key
-        self._binding = binding
         self._incarnation = membership.incarnation
         self._history = history
         self._counts = counts
@@ -84,8 +81,8 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def listen(self, listening: socket.socket, tls: ssl.SSLContext | None) -> None:
-        self.acceptor = Acceptor(listening, self._connection, self.clock, tls)
+    def listen(self, listening: socket.socket) -> None:
+        self.acceptor = Acceptor(listening, self._connection, self.clock)
         self.acceptor.open()
 
     def tick(self, now: float) -> None:
@@ -140,7 +137,7 @@ class Sessions:
 
     def _connection(self, address: str, now: float) -> WorkerConnection:
         self._num_connections += 1
-        side = CoordinatorSide(self._key, self._run, self._incarnation, binding=self._binding)
+        side = CoordinatorSide(self._key, self._run, self._incarnation)
         return WorkerConnection(self, side, self._num_connections, address, now)
 
     def received(self, connection: WorkerConnection, messages: list[FromWorker]) -> None:
@@ -157,7 +154,6 @@ class Sessions:
             elif not connection.is_open:
                 self.wrong(connection, ProtocolError("the first message is not a Heartbeat"))
             elif isinstance(message, Goodbye):
-                self._counts["goodbyes"] += 1
                 self._handle(GoodbyeReceived(connection.worker, connection.number))
                 self.end(connection, "goodbye")
             else:
@@ -190,7 +186,6 @@ class Sessions:
         self._handle(SessionOpened(connection.worker, connection.number, status))
 
     def _refuse(self, connection: WorkerConnection, why: str) -> None:
-        self._counts["refused"] += 1
         self._history.refused(connection.address, why)
         self.end(connection, why)
 
@@ -217,7 +212,6 @@ class Sessions:
 
     def wrong(self, connection: WorkerConnection, error: ProtocolError) -> None:
         """Nothing more is read from it or sent to it."""
-        self._counts["refused"] += 1
         hint = f"; {error.hint}" if error.hint else ""
         self._history.refused(connection.address, f"{error.message}{hint}")
         self._leave(connection, f"was refused: {error.message}")
@@ -253,7 +247,6 @@ class Sessions:
             self.acceptor.forget(connection)
         if self._open.pop(connection.number, None) is None:
             return
-        self._counts["closed"] += 1
         self._history.note(connection.worker, f"session {connection.number} {why}")
         self.broadcast.remove(connection)
         for waiter in connection.waiting.values():

@@ -45,12 +45,6 @@ class Generation(Struct, frozen=True):
     """Domains that the next one waits for, if this one only ends another: those whose nodes were
     not lost, and with those that were. For the next coordinator: workers are not told."""
 
-    @property
-    def restores(self) -> bool:
-        """Whether nobody is known to hold the state: unless somebody does, it comes from the newest
-        checkpoint."""
-        return not any(domain.holds for domain in self.domains)
-
     def workers(self) -> Iterator[str]:
         for domain in self.domains:
             yield from domain.workers

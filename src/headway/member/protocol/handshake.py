@@ -46,7 +46,7 @@ _HELLO = struct.Struct(">B8sHH32s")
 _COORDINATOR_HELLO = struct.Struct(">B8sHH32sQ")
 _REFUSAL = struct.Struct(">B8sHHB")
 
-KEY_HINT = "give the worker and the coordinator the same key file, and TLS to both or neither"
+KEY_HINT = "give the worker and the coordinator the same key file"
 
 Incoming = TypeVar("Incoming")
 
@@ -65,7 +65,6 @@ class _ProvenStream(FramedStream[Incoming]):
     def __init__(
         self,
         key: bytes,
-        binding: bytes,
         versions: tuple[int, int],
         nonce: bytes | None,
         *,
@@ -80,7 +79,6 @@ class _ProvenStream(FramedStream[Incoming]):
         self.version = 0
         """Version agreed on; 0 until then."""
         self._key = key
-        self._binding = binding
         self._versions = versions
         self._nonce = nonce or secrets.token_bytes(NONCE_BYTES)
 
@@ -100,7 +98,8 @@ class _ProvenStream(FramedStream[Incoming]):
         """HKDF: the transcript under the run's key, expanded by label."""
         label = b"headway session %d" % self.version
         transcript = hashlib.sha256()
-        for part in (label, self._binding, worker_hello, coordinator_hello):
+        # The empty part is the place for a binding to an encrypted channel below; there is none.
+        for part in (label, b"", worker_hello, coordinator_hello):
             transcript.update(len(part).to_bytes(LENGTH_BYTES, "big") + part)
         secret = hmac.digest(self._key, transcript.digest(), "sha256")
         return lambda purpose: hmac.digest(secret, purpose + b"\x01", "sha256")
@@ -123,13 +122,11 @@ class CoordinatorSide(_ProvenStream[FromWorker]):
         run: str,
         incarnation: int,
         *,
-        binding: bytes = b"",
         versions: tuple[int, int] = (LOWEST_VERSION, HIGHEST_VERSION),
         nonce: bytes | None = None,
     ) -> None:
         super().__init__(
             key,
-            binding,
             versions,
             nonce,
             handshake=self._hello,
@@ -181,14 +178,12 @@ class WorkerSide(_ProvenStream[FromCoordinator]):
         worker: str,
         *,
         newest_incarnation: int = 0,
-        binding: bytes = b"",
         versions: tuple[int, int] = (LOWEST_VERSION, HIGHEST_VERSION),
         nonce: bytes | None = None,
     ) -> None:
         """`newest_incarnation` is the highest one met so far: an older coordinator is refused."""
         super().__init__(
             key,
-            binding,
             versions,
             nonce,
             handshake=self._answer,
@@ -241,13 +236,6 @@ class WorkerSide(_ProvenStream[FromCoordinator]):
         if code == WRONG_PROOF:
             return HandshakeRefused("the coordinator has a different key", KEY_HINT, code)
         return HandshakeRefused(f"the coordinator refused the connection (code {code})", code=code)
-
-
-def certificate_binding(certificate: bytes) -> bytes:
-    """Ties a session to the TLS connection below it: the server's certificate (DER) as each side
-    sees it. A man in the middle has another one. (TLS 1.3 has no `tls-unique`, and Python's ssl
-    does not export keying material.)"""
-    return b"tls-server-end-point:" + hashlib.sha256(certificate).digest()
 
 
 def _expect(payload: bytes, kind: int) -> None:

@@ -77,10 +77,6 @@ class FramedStream(Generic[Incoming]):
         """Whether both sides have proven the key, and nothing was wrong since."""
         return self._handshake is None and self.error is None
 
-    @property
-    def num_buffered_bytes(self) -> int:
-        return len(self._buffer)
-
     def receive(self, data: bytes) -> Received[Incoming]:
         """The messages in `data` and all that came before it, however it was split."""
         if self.error is not None:

@@ -1,5 +1,5 @@
-"""A connection to the coordinator, plain or TLS, and a sleep that other threads can end. Every wait
-has a deadline, and `Sleeper.wake` ends it."""
+"""A connection to the coordinator, and a sleep that other threads can end. Every wait has a
+deadline, and `Sleeper.wake` ends it."""
 
 from __future__ import annotations
 
@@ -7,16 +7,13 @@ import errno
 import os
 import select
 import socket
-import ssl
 import time
 import weakref
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from headway.errors import BadInput
-from headway.member.protocol.handshake import certificate_binding
 from headway.member.protocol.sockets import join_address, set_tcp_options, split_address
 
 READ_BYTES = 256 * 1024
@@ -27,18 +24,15 @@ milliseconds, and whoever was slow is tried again a moment later."""
 
 @dataclass(frozen=True)
 class CoordinatorAddress:
-    """Address of the coordinator, and how to speak TLS to it."""
-
     host: str
     port: int
-    tls: ssl.SSLContext | None
 
     def __str__(self) -> str:
         return join_address(self.host, self.port)
 
 
-def parse_address(address: str, authority: Path | None) -> CoordinatorAddress:
-    """From HOST:PORT or [ADDRESS]:PORT; with TLS if there is a file of authorities."""
+def parse_address(address: str) -> CoordinatorAddress:
+    """From HOST:PORT or [ADDRESS]:PORT."""
     host, port = split_address(address)
     if not host or not port:
         raise BadInput(f"{address}: the coordinator's address must be HOST:PORT")
@@ -46,15 +40,7 @@ def parse_address(address: str, authority: Path | None) -> CoordinatorAddress:
         host.encode("idna")
     except UnicodeError:
         raise BadInput(f"{address}: not a valid host name") from None
-    if authority is None:
-        return CoordinatorAddress(host, port, None)
-    try:
-        tls = ssl.create_default_context(cafile=authority)
-    except (OSError, ssl.SSLError) as error:
-        why = error.strerror or str(error)
-        raise BadInput(f"{authority}: cannot read certificates: {why}") from None
-    tls.minimum_version = ssl.TLSVersion.TLSv1_2
-    return CoordinatorAddress(host, port, tls)
+    return CoordinatorAddress(host, port)
 
 
 class Interrupted(Exception):
@@ -128,10 +114,9 @@ os.register_at_fork(after_in_child=_close_all_inherited)
 class Channel:
     """One connection. What is queued is sent as far as the other side reads it."""
 
-    def __init__(self, connected: socket.socket, binding: bytes) -> None:
+    def __init__(self, connected: socket.socket) -> None:
         self._socket = connected
         self._unsent = bytearray()
-        self.binding = binding
 
     @property
     def has_unsent(self) -> bool:
@@ -144,7 +129,7 @@ class Channel:
         while self._unsent:
             try:
                 del self._unsent[: self._socket.send(self._unsent)]
-            except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            except BlockingIOError:
                 return
 
     def sleep(self, sleeper: Sleeper, until: float) -> bool:
@@ -154,21 +139,16 @@ class Channel:
         """Bytes that have come in; none if none have. A connection that ended is an OSError."""
         try:
             data = self._socket.recv(READ_BYTES)
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+        except BlockingIOError:
             return b""
         if not data:
             raise ConnectionResetError(errno.ECONNRESET, "closed the connection")
         return data
 
-    @property
-    def has_more(self) -> bool:
-        """Whether TLS has read bytes already: no poll would report them."""
-        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
-
     def end_writing(self) -> None:
         """Ends our side of the connection. What was sent is still read by the other side, which a
         plain close would not ensure: with anything unread it resets the connection."""
-        socket.socket.shutdown(self._socket, socket.SHUT_WR)
+        self._socket.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         self._socket.close()
@@ -176,29 +156,22 @@ class Channel:
 
 def connect(place: CoordinatorAddress, attempt: int, sleeper: Sleeper, until: float) -> Channel:
     """A name may have several addresses: each attempt begins with the next, and takes the first
-    that answers. Of a standby nobody listens, and a machine that was lost says nothing. (Resolving
-    the name is the one thing that cannot be interrupted; it happens while there is no
-    connection.)"""
+    that answers: a machine that was lost says nothing. (Resolving the name is the one thing that
+    cannot be interrupted; it happens while there is no connection.)"""
     found = socket.getaddrinfo(place.host, place.port, type=socket.SOCK_STREAM)
     if len(found) == 1:
-        return _connect(place, found[0], sleeper, until, until)
+        return _connect(found[0], sleeper, until)
     for number in range(attempt, attempt + len(found)):
         connected_by = min(until, time.monotonic() + ONE_OF_SEVERAL_SECONDS)
         try:
-            return _connect(place, found[number % len(found)], sleeper, connected_by, until)
+            return _connect(found[number % len(found)], sleeper, connected_by)
         except OSError as error:
             failure = error
     raise failure
 
 
-def _connect(
-    place: CoordinatorAddress,
-    found: tuple[Any, ...],
-    sleeper: Sleeper,
-    connected_by: float,
-    until: float,
-) -> Channel:
-    """`found`: an answer of getaddrinfo. `until`: for TLS as well."""
+def _connect(found: tuple[Any, ...], sleeper: Sleeper, until: float) -> Channel:
+    """`found`: an answer of getaddrinfo."""
     family, kind, protocol, _, address = found
     sleeper.connection = connecting = socket.socket(family, kind, protocol)
     try:
@@ -206,38 +179,13 @@ def _connect(
         set_tcp_options(connecting)
         code = connecting.connect_ex(address)
         if code == errno.EINPROGRESS:
-            while not sleeper.sleep(connected_by, connecting, write=True):
-                _check_time(connected_by, "connect")
+            while not sleeper.sleep(until, connecting, write=True):
+                if time.monotonic() >= until:
+                    raise TimeoutError(errno.ETIMEDOUT, "timed out: could not connect")
             code = connecting.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code:
             raise OSError(code, os.strerror(code))
-        if place.tls is None:
-            return Channel(connecting, b"")
-        # The plain socket belongs to the new one, and is closed with it.
-        secured = place.tls.wrap_socket(
-            connecting, server_hostname=place.host, do_handshake_on_connect=False
-        )
-        sleeper.connection = connecting = secured
-        return Channel(secured, _shake_hands(secured, sleeper, until))
+        return Channel(connecting)
     except BaseException:
         connecting.close()
         raise
-
-
-def _shake_hands(connection: ssl.SSLSocket, sleeper: Sleeper, until: float) -> bytes:
-    while True:
-        try:
-            connection.do_handshake()
-        except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as wanted:
-            is_write = isinstance(wanted, ssl.SSLWantWriteError)
-            sleeper.sleep(until, connection, write=is_write)
-            _check_time(until, "complete the TLS handshake")
-        else:
-            certificate = connection.getpeercert(binary_form=True)
-            assert certificate is not None, "a server without a certificate is refused before"
-            return certificate_binding(certificate)
-
-
-def _check_time(until: float, what: str) -> None:
-    if time.monotonic() >= until:
-        raise TimeoutError(errno.ETIMEDOUT, f"timed out: could not {what}")

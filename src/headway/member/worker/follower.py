@@ -57,11 +57,6 @@ class Follower:
         hangs = self.status.trouble == working
         return self.newest.breaks(working) or (hangs and working < self.newest.number)
 
-    def can_enter_next(self, lowest_seen: int, highest_seen: int) -> bool:
-        """At the end of a step, from what its all-reduce says of all members: whether all know the
-        same newer generation. All members find the same, so they all enter it together."""
-        return lowest_seen == highest_seen > self.status.entered
-
     def enter(self) -> Generation:
         """Leaves all earlier generations, and waits for the others of the newest."""
         self.status = replace(self.status, entered=self.newest.number, trouble=0, peers=(), waits=0)
@@ -72,10 +67,6 @@ class Follower:
 
     def complain(self, peers: tuple[str, ...] = ()) -> None:
         self.status = replace(self.status, trouble=self.status.entered, peers=peers)
-
-    def withdraw(self) -> None:
-        """What hung has completed after all."""
-        self.status = replace(self.status, trouble=0, peers=())
 
     def start_waiting(self) -> None:
         """A collective takes long. Nothing is wrong yet, unless a peer is silent."""

@@ -14,7 +14,6 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Self
 
 from headway.member.protocol.generation import Generation
@@ -53,14 +52,12 @@ class Session:
         run: str,
         name: str,
         *,
-        authority: Path | None = None,
         timeouts: SessionTimeouts = TIMEOUTS,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`authority`: a file of certificates, one of which has signed the coordinator's; without
-        it there is no TLS. `log` is called when a coordinator and this worker refuse each other."""
+        """`log` is called when a coordinator and this worker refuse each other."""
         self.name = with_token(name)
-        parsed = parse_address(address, authority)
+        parsed = parse_address(address)
         WorkerSide(key, run, self.name)  # names that do not fit are refused here
         self._process = os.getpid()
         self._state = SessionState(self.name)
@@ -112,10 +109,6 @@ class Session:
     def complain(self, peers: tuple[str, ...] = ()) -> None:
         """The group could not be formed, or a collective failed or hangs."""
         self._report(lambda: self._follower.complain(peers))
-
-    def withdraw(self) -> None:
-        """What hung has completed after all."""
-        self._report(self._follower.withdraw)
 
     def start_waiting(self) -> None:
         """A collective takes long. That alone changes nothing: only a worker that is silent as well

@@ -115,7 +115,6 @@ class SessionThread:
                 self._run,
                 state.follower.name,
                 newest_incarnation=state.follower.incarnation,
-                binding=channel.binding,
             )
             _Conversation(state, channel, side, self._timeouts).hold()
         finally:
@@ -201,7 +200,7 @@ class _Conversation:
             raise TimeoutError(f"no answer within {self._timeouts.handshake_seconds:g} s")
 
     def _read(self) -> None:
-        while data := self._channel.receive():
+        if data := self._channel.receive():
             self._heard_at = time.monotonic()
             received = self._side.receive(data)
             self._channel.queue(received.reply)
@@ -209,8 +208,6 @@ class _Conversation:
                 self._hear(message)
             if received.error is not None:
                 raise received.error
-            if not self._channel.has_more:
-                return
 
     def _hear(self, message: FromCoordinator) -> None:
         state, follower = self._state, self._state.follower

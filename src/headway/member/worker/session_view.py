@@ -54,7 +54,7 @@ class SessionTimeouts:
 
     heartbeat_seconds: float = HEARTBEAT_SECONDS
     connect_seconds: float = 2.0
-    """Time for the connection and TLS. The machine behind an address may have vanished."""
+    """Time for the connection. The machine behind an address may have vanished."""
     handshake_seconds: float = HANDSHAKE_SECONDS
     """Time from the connection to the Welcome."""
     deaf_seconds: float = DEAF_SECONDS

@@ -10,6 +10,7 @@ from headway.member.coordinator.events import (
 from headway.member.coordinator.rules import Rules
 from headway.member.protocol.generation import nobody
 from support.membership.drive import RULES, Drive, started
+from support.membership.generations import restores
 
 ALONE = Rules(min_domains=1, max_domains=3)
 FIRST = Rules(min_domains=1, max_domains=100, first_domains=3)
@@ -23,7 +24,7 @@ def test_the_first_generation_begins_when_all_are_ready() -> None:
     drive.open("c")
     drive.wait(0.1)
     assert drive.workers == ["a", "b", "c"]
-    assert drive.current.restores, "nobody has the state yet: it comes from a checkpoint"
+    assert restores(drive.current), "nobody has the state yet: it comes from a checkpoint"
 
 
 def test_it_begins_with_the_minimum_after_a_while() -> None:
@@ -98,7 +99,7 @@ def test_generations_go_on_behind_those_of_an_earlier_start() -> None:
     drive.open("a", "b", "c")
     drive.wait(0.1)
     assert drive.current.number == 42
-    assert drive.current.restores, "whoever had the state has ended"
+    assert restores(drive.current), "whoever had the state has ended"
     drive.settle()
     drive.wait(5)
     assert drive.current.number == 42
@@ -124,7 +125,7 @@ def test_the_last_that_has_the_state_stays_until_others_have_it() -> None:
     drive.settle()
     drive.wait(0.1)
     assert drive.workers == ["b"]
-    assert not drive.current.restores
+    assert not restores(drive.current)
 
 
 def test_the_last_that_has_the_state_stays_also_when_another_is_lost() -> None:
@@ -135,7 +136,7 @@ def test_the_last_that_has_the_state_stays_also_when_another_is_lost() -> None:
     drive.close("b")
     drive.wait(0.3)
     assert drive.workers == ["a", "c"]
-    assert not drive.current.restores
+    assert not restores(drive.current)
 
 
 def test_when_all_leave_nobody_is_held_back_by_the_others() -> None:

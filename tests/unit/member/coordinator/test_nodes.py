@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.cli.coordinator import coordinator
-from headway.errors import BadInput
 from headway.member.coordinator.decide import Membership
 from headway.member.coordinator.nodes import Node, domains_of, whole_nodes
 from headway.member.coordinator.rules import Rules
 from headway.member.protocol.generation import Generation, nobody
 from headway.member.protocol.identity import parse
+from headway.member.protocol.messages import MAX_WORKERS
 from support.membership.drive import Drive, started
 
 NODES = Rules(min_domains=1, max_domains=2, domain_workers=2, node_workers=2)
@@ -183,16 +181,14 @@ def test_no_whole_node_is_left_out(
 # Rules that make no sense
 
 
-def test_a_domain_is_no_part_of_a_node() -> None:
-    with pytest.raises(AssertionError):
-        Rules(domain_workers=3, node_workers=2)
-
-
 @pytest.mark.parametrize(("domain_workers", "node_workers"), [(3, 2), (1, 2)])
-def test_the_command_says_so(domain_workers: int, node_workers: int) -> None:
-    with pytest.raises(
-        BadInput, match=f"{domain_workers} is not a multiple of --node-pods {node_workers}"
-    ):
-        coordinator(
-            "run", "record", Path("key"), domain_workers=domain_workers, node_workers=node_workers
-        )
+def test_a_domain_is_no_part_of_a_node(domain_workers: int, node_workers: int) -> None:
+    with pytest.raises(AssertionError, match="whole nodes"):
+        Rules(domain_workers=domain_workers, node_workers=node_workers)
+
+
+def test_there_is_room_for_all_domains() -> None:
+    with pytest.raises(AssertionError):
+        Rules(min_domains=2, max_domains=1)
+    with pytest.raises(AssertionError):
+        Rules(max_domains=MAX_WORKERS // 2, domain_workers=3)

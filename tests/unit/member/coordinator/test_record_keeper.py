@@ -15,6 +15,7 @@ from headway.member.coordinator.record import Entry, StoreRecord
 from headway.member.coordinator.record_keeper import claim
 from headway.member.protocol.generation import Domain, Generation, nobody
 from headway.state.store import Store
+from support.membership.generations import restores
 
 
 def record(folder: Path) -> StoreRecord:
@@ -64,7 +65,7 @@ def test_when_all_members_have_ended_nobody_is_waited_for(
     claimed = started(record(tmp_path), after)
     assert claimed.generation == nobody(claimed.incarnation, goes_on_behind)
     assert list(claimed.generation.workers()) == []
-    assert claimed.generation.restores
+    assert restores(claimed.generation)
     assert record(tmp_path).read() == claimed, "it is written before anything is said"
     again = started(record(tmp_path))
     assert again.incarnation == claimed.incarnation + 1

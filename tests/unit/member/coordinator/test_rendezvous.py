@@ -59,6 +59,12 @@ def asked() -> Asked:
     return Asked()
 
 
+def stored(asked: Asked) -> tuple[int, int]:
+    """Numbers of keys and of bytes, over all generations."""
+    kept = asked.rendezvous._generations.values()
+    return sum(len(keys.values) for keys in kept), sum(keys.num_bytes for keys in kept)
+
+
 def test_what_is_set_can_be_got_by_another(asked: Asked) -> None:
     assert asked.ask(StoreSet(1, 1, "k", b"v")) == StoreNumber(1, 1)
     assert asked.ask(StoreGet(2, 1, "k", 0.0), "b") == StoreValue(2, b"v")
@@ -138,7 +144,7 @@ def test_deleting(asked: Asked) -> None:
     assert asked.ask(StoreDelete(1, 1, "k")) == StoreNumber(1, 0)
     asked.ask(StoreSet(2, 1, "k", b"v"))
     assert asked.ask(StoreDelete(3, 1, "k")) == StoreNumber(3, 1)
-    assert asked.rendezvous.num_bytes == asked.rendezvous.num_keys == 0
+    assert stored(asked) == (0, 0)
 
 
 def test_generations_have_nothing_to_do_with_each_other(asked: Asked) -> None:
@@ -162,9 +168,9 @@ def test_keys_go_when_a_generation_two_newer_is_there(asked: Asked) -> None:
     asked.ask(StoreSet(1, 1, "k", b"v"))
     asked.start(StoreGet(2, 1, "other", 60.0))
     asked.rendezvous.open(2, WORKERS)
-    assert asked.rendezvous.num_keys == 1
+    assert stored(asked) == (1, 2)
     asked.rendezvous.open(3, WORKERS)
-    assert asked.rendezvous.num_keys == 0
+    assert stored(asked) == (0, 0)
     failed = asked.answers[-1]
     assert isinstance(failed, StoreFailed)
     assert (failed.request, failed.why) == (2, "generation")
@@ -220,8 +226,7 @@ def test_bytes_are_counted_right(steps: list[tuple[str, int, bytes]]) -> None:
         else:
             asked.ask(StoreSet(1, 1, key, value))
             there[key] = value
-    assert asked.rendezvous.num_keys == len(there)
-    assert asked.rendezvous.num_bytes == sum(len(k) + len(v) for k, v in there.items())
+    assert stored(asked) == (len(there), sum(len(k) + len(v) for k, v in there.items()))
 
 
 def test_all_members_get_all_values_when_the_last_is_set(asked: Asked) -> None:

@@ -19,7 +19,6 @@ from headway.member.protocol.handshake import (
     CoordinatorSide,
     HandshakeRefused,
     WorkerSide,
-    certificate_binding,
 )
 from headway.member.protocol.messages import (
     MAX_HANDSHAKE_BYTES,
@@ -197,19 +196,6 @@ def test_an_older_coordinator_is_not_followed() -> None:
     shake_hands(WorkerSide(KEY, RUN, WORKER, newest_incarnation=3), CoordinatorSide(KEY, RUN, 3))
 
 
-def test_both_must_see_the_same_tls_connection() -> None:
-    ours, theirs = certificate_binding(b"ours"), certificate_binding(b"of one in between")
-    shake_hands(
-        WorkerSide(KEY, RUN, WORKER, binding=ours), CoordinatorSide(KEY, RUN, 3, binding=ours)
-    )
-    for seen, used in ((theirs, ours), (b"", ours), (ours, b"")):
-        worker = WorkerSide(KEY, RUN, WORKER, binding=seen)
-        error = refused(
-            worker, CoordinatorSide(KEY, RUN, 3, binding=used).receive(worker.hello).reply
-        )
-        assert "TLS" in str(error)
-
-
 @pytest.mark.parametrize(
     "name", sorted({path.name for path in (CORPUS / "strangers").iterdir()} - {"hello"})
 )
@@ -248,10 +234,10 @@ def test_the_handshake_is_as_written_down(version: int) -> None:
 
     hello = b"\x01HEADWAY\0" + bytes([0, 1, 0, version]) + b"n" * 32
     hello += b"\x00\x06fuzzed" + b"\x00\x05pod-0"
-    coordinator = CoordinatorSide(KEY, "fuzzed", 3, binding=b"tls", nonce=b"m" * 32)
+    coordinator = CoordinatorSide(KEY, "fuzzed", 3, nonce=b"m" * 32)
     answer = coordinator.receive(field(hello)).reply
     own = b"\x02HEADWAY\0" + bytes.fromhex("00010002") + b"m" * 32 + bytes(7) + b"\x03"
-    parts = field(b"headway session %d" % version) + field(b"tls") + field(hello) + field(own)
+    parts = field(b"headway session %d" % version) + field(b"") + field(hello) + field(own)
     secret = mac(KEY, hashlib.sha256(parts).digest())
     assert answer == field(own + mac(secret, b"coordinator proof\x01"))
     assert coordinator.receive(field(b"\x03" + mac(secret, b"worker proof\x01"))).error is None
