@@ -55,7 +55,6 @@ SURFACE = {
     "status": ["RUN", "--on", "--json"],
     "logs": ["RUN", "--node", "--rank", "--all", "--follow", "-f", "--on"],
     "events": ["RUN", "--on", "--json"],
-    "exec": ["RUN", "COMMAND", "--node", "--on"],
     "list": ["--on", "--json"],
     "generate": [
         "RUN[@STEP]",

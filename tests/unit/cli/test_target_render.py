@@ -242,6 +242,19 @@ def test_a_run_in_a_queue_is_not_a_stopped_one(
     assert "headway-it" not in kube.named("jobs")
 
 
+def test_a_shell_in_a_pod_is_kubectls(headway: Headway, kube: FakeKube, folder: Path) -> None:
+    """The line works when it is pasted: with the context and the namespace that Headway itself
+    uses."""
+    kube.job("it", ready=1)
+    kube.coordinator("it")
+    line = "shell       kubectl exec -it -n ml --context lab job/headway-it -c worker -- sh"
+    assert headway("status", "--on", "lab").out.splitlines()[-1] == line
+    edit(folder / "targets.yaml", "context: lab, ", "")
+    assert headway("status", "--on", "lab").out.splitlines()[-1] == line, "the current context"
+    kube.job("it", ready=0)
+    assert "kubectl" not in headway("status", "--on", "lab").out
+
+
 @pytest.mark.parametrize("version", ["v1beta1", "v1beta2"])
 @pytest.mark.parametrize(("place", "words"), [(3, "behind 3 others"), (0, "the next one")])
 def test_the_position_in_the_queue(
