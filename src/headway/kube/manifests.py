@@ -15,8 +15,6 @@ from headway.kube.names import (
     HTTP_PORT,
     MANAGED_BY,
     SESSION_PORT,
-    WHEELS,
-    WHEELS_PORT,
     Object,
     labels,
     lease_object,
@@ -24,7 +22,6 @@ from headway.kube.names import (
     require_names,
 )
 from headway.kube.network_policy import network_policy
-from headway.kube.own_image import bootstrap_config_map, has_own_image
 from headway.kube.pod_overrides import require_restricted
 from headway.kube.pods import metadata, spec_config_map
 from headway.kube.rbac import LEASES, run_rights
@@ -47,7 +44,6 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
     return [
         worker_job(resolved, target),
         spec_config_map(resolved, target),
-        *([bootstrap_config_map(resolved, target)] if has_own_image(target) else []),
         record_config_map(run, target),
         *([lease(run, target)] if target.coordinator.standby else []),
         key_secret(run, target, key),
@@ -143,11 +139,6 @@ def service(run: str, target: Target) -> Object:
             "ports": [
                 {"name": "session", "port": SESSION_PORT, "protocol": "TCP"},
                 {"name": "http", "port": HTTP_PORT, "protocol": "TCP"},
-                *(
-                    [{"name": WHEELS, "port": WHEELS_PORT, "protocol": "TCP"}]
-                    if has_own_image(target)
-                    else []
-                ),
             ],
         },
     }

@@ -91,7 +91,7 @@ SURFACE = {
     "part": [],
     "keep": [],
     "serve": [],
-    "wheels": [],
+    "wheels": ["FOLDER"],
     "probe": ["TASK", "CONTENT"],
     "target check": ["TARGET", "--wait", "--json"],
     "target rbac": ["TARGET", "--output", "-o"],
