@@ -227,8 +227,6 @@ def _lines(
         lines.append(("goodput", goodput_text(found.goodput)))
     if found.spending is not None:
         lines.append(("spent", spending_text(found.spending)))
-    if found.spending_problem is not None:
-        lines.append(("warning", f"what it has cost is not known: {found.spending_problem}"))
     lines.append(("folder", found.folder))
     if found.is_script:
         from headway.state.run_directory import OUTPUT

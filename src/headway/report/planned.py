@@ -10,7 +10,7 @@ from headway.state.goodput import goodput
 from headway.state.interruptions import pauses
 from headway.state.rewinds import apply_rewinds
 from headway.state.run_directory import RunDirectory
-from headway.state.spent_money import read_spending
+from headway.state.spent_money import spending_of
 from headway.state.status import newest_event
 
 WARMUP_STEPS = 3
@@ -27,7 +27,7 @@ def kept_plan(directory: RunDirectory) -> PlanRecord | None:
 
 
 def measured_so_far(directory: RunDirectory) -> Measured:
-    """Reads the run's logs, and its account of money if it has one."""
+    """Reads the run's logs."""
     resolved = directory.read_spec()
     events, taken = directory.history(), directory.metrics.read()[0]
     steps = apply_rewinds(taken)
@@ -40,7 +40,7 @@ def measured_so_far(directory: RunDirectory) -> Measured:
     starting = sum(lost.get(cause, 0.0) for cause in STARTING)
     total = found.total_seconds if found is not None else 0.0
     peaks = [event["device_peak_bytes"] for event in events if "device_peak_bytes" in event]
-    spending = read_spending(directory.store)
+    spending = spending_of(events, None)
     return Measured(
         steps=len(steps),
         total_steps=started["total_steps"] if started else None,

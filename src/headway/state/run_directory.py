@@ -18,8 +18,6 @@
     logs/, tensorboard/ output of workers, files for TensorBoard
     output/             of a script: what it saves
     work/, scratch/     of a script, by node: its working folder, and files that outlive restarts
-    spent.json          on a target with prices: what the run has cost, pod by pod
-    spent-copy.json     the same again
     members/            members of the run, written by its coordinator
     code/, packages/    lists of the user's code and of its packages, one for each that was used
     output/             what a script saves, at the address that it knows as $HEADWAY_OUTPUT
