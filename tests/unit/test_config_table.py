@@ -7,9 +7,9 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from headway.plan.model_fields import field_problems, model_types, transformers_version
-from headway.train.config_table import describe_type
+from tools.config_table import describe_type
 
-REMAKE = "python -m headway.train.config_table"
+REMAKE = "python -m tools.config_table"
 
 
 def test_it_is_of_the_locked_version() -> None:
