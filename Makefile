@@ -49,14 +49,14 @@ format:          ## format the code and apply the linter's fixes
 	$(BIN)/ruff check --fix src tests bench docker tools
 
 generate:        ## write the reference pages and the JSON Schema from the code
-	$(BIN)/python -m headway.cli.reference
+	$(BIN)/python -m tools.reference
 
 check: install   ## formatting, lint, types, import contracts, generated pages up to date
 	$(BIN)/ruff format --check src tests bench docker tools
 	$(BIN)/ruff check src tests bench docker tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python -m headway.cli.reference --check
+	$(BIN)/python -m tools.reference --check
 
 test: install    ## what to run after `make install`: quick unit tests and the journey of a first hour; no root, no cluster, five minutes
 	$(TEST) -n 3 --dist loadfile tests/unit -m "not slow and not long"
@@ -136,7 +136,7 @@ prove-rehearsal: install ## headway prove from end to end, on the CPU if there i
 	$(BENCH).prove
 
 ran-on: install  ## write what headway prove found into the table of docs/status.md: FILE=prove.json
-	FILE=$${FILE:-prove.json} $(BIN)/python -m headway.cli.ran_on
+	FILE=$${FILE:-prove.json} $(BIN)/python -m tools.ran_on
 
 made-before: install ## record anew what tests/local/test_made_before.py reads; not after a release
 	$(BIN)/python -m tools.made_before

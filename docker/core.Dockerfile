@@ -1,7 +1,8 @@
 # `coordinator.image` of a target: Headway without torch, and the wheels by which it comes into workers' images that
-# have torch and no Headway. Pushed once per version. From the folder of the clone:
+# have torch and no Headway. Pushed once per version, for the architectures of all nodes. From the folder of the clone:
 #
-#   docker build -f docker/core.Dockerfile --build-arg BASE=python:3.12-slim@sha256:... -t headway-core .
+#   docker buildx build --platform linux/amd64,linux/arm64 -f docker/core.Dockerfile \
+#     --build-arg BASE=python:3.12-slim@sha256:... -t REGISTRY/headway-core --push .
 #
 # BASE, an image with Python 3.11 or later and pip, has no default: a tag can change under you.
 ARG BASE

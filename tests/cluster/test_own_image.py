@@ -1,5 +1,5 @@
 """Workers in an image with torch and numpy alone, as PyTorch's own: Headway and transformers come
-from the coordinator's pod. And a client of another version."""
+from the coordinator's image. And a client of another version."""
 
 from __future__ import annotations
 
@@ -67,13 +67,13 @@ def by_another_version(lab: Lab, tmp_path: Path, *arguments: str) -> str:
     return ended.stderr
 
 
-@pytest.mark.long("half a minute; what workers fetch is in unit tests")
+@pytest.mark.long("half a minute; what is brought is in unit tests")
 def test_a_run_in_an_image_with_torch_and_no_headway(lab: Lab, tmp_path: Path) -> None:
     lab.headway("run", "--on", "lab", "--nodes", "1")
     lab.wait_for_step(2)
     (worker,) = lab.pods()
     logs = f"/api/v1/namespaces/{lab.namespace}/pods/{worker['metadata']['name']}/log"
-    said = lab.cluster.api.text(logs, container="bootstrap")
+    said = lab.cluster.api.text(logs, container="worker")
     assert "\nbrought " in f"\n{said}", said
     assert not list((lab.shared / "torch-image").glob("lib/*/site-packages/transformers*"))
     refused = by_another_version(lab, tmp_path, "scale", "--nodes", "2")
@@ -91,8 +91,7 @@ def test_an_image_of_another_version_is_refused(lab: Lab, tmp_path: Path) -> Non
 @pytest.mark.long("two checks of a target, 20 s each")
 def test_a_check_of_the_target_says_what_the_image_lacks(lab: Lab) -> None:
     passed = json.loads(lab.headway("target", "check", "lab", "--json").stdout)
-    evidence = {line["name"]: line["evidence"] for line in passed["lines"]}
-    assert "7463" in evidence["worker to coordinator"]
+    assert not [line for line in passed["lines"] if line["outcome"] == "failed"]
     (packages,) = (lab.shared / "torch-image" / "lib").glob("*/site-packages")
     for link in packages.glob("numpy*"):
         link.unlink()

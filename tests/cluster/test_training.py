@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+
 import pytest
 
 from cluster_tool import faults
@@ -48,7 +51,7 @@ def test_the_whole_way(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     assert accounts == {("worker", "headway-worker"), ("coordinator", "headway-coordinator")}
 
 
-@pytest.mark.long("a minute; test_exec.py is typed with the same rights")
+@pytest.mark.long("a minute; test_launch_gate.py is typed with the same rights")
 def test_the_whole_way_with_accounts_of_its_own(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """By somebody who may do what the guide says and no more."""
     kubeconfig = users_kubeconfig(lab.cluster, lab.namespace, lab.folder)
@@ -77,6 +80,7 @@ def _go_the_whole_way(lab: Lab) -> set[tuple[str, str]]:
         for component in ("worker", "coordinator")
         for pod in lab.pods(component)
     }
+    assert pasted_shell(lab, "echo $JOB_COMPLETION_INDEX") in ("0", "1")
     lab.headway("events")
     (coordinator,) = lab.pods("coordinator")
     assert not connects(coordinator["status"]["podIP"], faults.PODS_PORT), "the proxy's way"
@@ -97,6 +101,17 @@ def _go_the_whole_way(lab: Lab) -> set[tuple[str, str]]:
     lab.headway("delete", "my-run", "--yes")
     wait_for("nothing to be left", lambda: lab.objects() == [], 60)
     return accounts
+
+
+def pasted_shell(lab: Lab, typed: str) -> str:
+    """What a command prints in the shell for which `headway status` has the line."""
+    shown = re.compile(r"^shell +(kubectl .*)$", re.MULTILINE)
+    wait_for("ready pods", lambda: shown.search(lab.headway("status").stdout), 30)
+    (line,) = shown.findall(lab.headway("status").stdout)
+    done = subprocess.run(
+        line, shell=True, input=typed, capture_output=True, text=True, check=True, timeout=60
+    )
+    return done.stdout.strip()
 
 
 @pytest.mark.trap(25)

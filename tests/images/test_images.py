@@ -94,9 +94,9 @@ def make_base(builder: Builder, folder: Path) -> None:
 def test_core(builder: Builder) -> None:
     image = builder.build("core", BASE)
     assert builder.started(image, "headway", "--version") == __version__
-    count = "import headway.kube.wheels as w; print(len(list(w.wheels_folder().glob('*.whl'))))"
-    assert int(builder.started(image, "python3", "-c", count)) == len(shipped()["wheels"])
-    pods = ("launch.keeper", "launch.claim_server", "launch.wheel_server", "cli.coordinator")
+    copied = builder.started(image, "headway", "wheels", "/tmp")
+    assert copied == f"copied {len(shipped()['wheels']) + 1} wheels"
+    pods = ("launch.keeper", "launch.claim_server", "cli.coordinator", "cli.wheels")
     imports = "; ".join(f"import headway.{module}" for module in pods)
     assert builder.started(image, "python3", "-c", imports) == ""
     torch = "import importlib.util as u; print(u.find_spec('torch'))"

@@ -21,7 +21,6 @@ from headway.http_server import TEXT, HttpServer, Pages, Resource
 from headway.kube.names import INSTANCE, QUEUE, STORAGE, SUSPECT
 from headway.launch.claim_server import ServedClaim
 from headway.member.protocol.sockets import bound_to
-from support.fake_exec import FakeExec
 from support.fake_pods import PODS, FakePods, WatchCut, patch_pod
 from support.fake_port_forward import END_SECONDS, FakePortForward
 from support.fake_reviews import FakeReviews
@@ -74,7 +73,6 @@ class FakeKube:
         self.printed: dict[str, dict[str, str]] = {}
         """By pod and container."""
         self.port_forward = FakePortForward()
-        self.exec = FakeExec()
         self.proxy_error: tuple[int, str] | None = None
         """Status and message instead of a pod's answer."""
         self.gateway_error = 0
@@ -312,13 +310,6 @@ class FakeKube:
             return self._status(404, f"{path} not found")
         return None
 
-    def refusal_to_exec(self, where: str) -> tuple[int, bytes] | None:
-        path = urlsplit(where).path
-        self.calls.append(f"EXEC {path}")
-        if any(path.startswith(prefix) for prefix in self.forbidden):
-            return self._status(403, f"{path} is forbidden: you may not get it")
-        return None
-
     def forward(self, connection: socket, key: str) -> None:
         assert self._served is not None, STORAGE
         self.port_forward.serve(connection, key, self._served.port)
@@ -399,9 +390,6 @@ def fake_kube(folder: Path, tls: SSLContext | None = None) -> Iterator[FakeKube]
             if "/portforward" in self.path:
                 self._forward()
                 return
-            if urlsplit(self.path).path.endswith("/exec"):
-                self._exec()
-                return
             self._answer(*kube.answer(self.command, self.path, content, self.headers))
 
         def _forward(self) -> None:
@@ -410,15 +398,6 @@ def fake_kube(folder: Path, tls: SSLContext | None = None) -> Iterator[FakeKube]
                 self._answer(*refusal)
                 return
             kube.forward(self.connection, self.headers["Sec-WebSocket-Key"])
-            self._cut()
-
-        def _exec(self) -> None:
-            refusal = kube.refusal_to_exec(self.path)
-            if refusal is not None:
-                self._answer(*refusal)
-                return
-            query = parse_qs(urlsplit(self.path).query)
-            kube.exec.serve(self.connection, self.headers["Sec-WebSocket-Key"], query)
             self._cut()
 
         def _answer(self, code: int, answer: bytes) -> None:
@@ -464,7 +443,6 @@ def fake_kube(folder: Path, tls: SSLContext | None = None) -> Iterator[FakeKube]
     finally:
         kube.is_away = True
         kube.port_forward.is_over.set()
-        kube.exec.is_over.set()
         kube.pods.end_watches(is_cut=True)
         server.shutdown()
         server.server_close()

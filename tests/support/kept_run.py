@@ -292,8 +292,6 @@ class KeptRun:
             self.keeper.look(self.coordinator)
             self.keeper.pods.calls.wait()
             self.keeper.job.settle()
-            if self.keeper.job.money is not None:
-                self.keeper.job.money.settle()
             self.clock.passed += keeper_module.LOOK_SECONDS
             if not self.is_kept or self.clock.passed > end:
                 return

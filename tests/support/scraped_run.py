@@ -12,7 +12,7 @@ from headway.clock import Clock, SystemClock, stamp
 from headway.launch.run_metrics import RunMetrics
 from headway.state.run_directory import Journal, RunDirectory
 from headway.state.run_history import HistoryReader
-from headway.state.spent_money import FILE, Account, NodeRate, PodTime
+from headway.state.spent_money import BILLED
 from support.chains import saved_at
 
 
@@ -33,10 +33,8 @@ def scraped_run(folder: Path, clock: Clock | None = None, *, name: str = "wiki")
         launcher.note("lost", node=1, local_rank=local_rank, how="no longer answers (it-1-a)")
     launcher.note("replaced", node=1, pod="it-1-b", seconds=18.0)
     launcher.note("coordinator_lost", how="signal 9")
-    account, now = Account(keeper=1), clock.now()
-    pod = PodTime("it-0-a", now - 3600, None)
-    account.look([pod], lambda name: NodeRate("cpu:2", "on_demand", 0.4), "launch", now)
-    directory.store.write(FILE, account.text(None).encode())
+    rate = {"node": "cpu:2", "capacity": "on_demand", "usd_per_hour": 0.4}
+    launcher.note(BILLED, budget_usd=None, rates=[{**rate, "nodes": 1, "seconds": 3600.0}])
     return directory
 
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import pty
 import re
 import select
-import struct
 import sys
-import termios
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -21,24 +18,12 @@ TOKEN = re.compile(r"\x1b\[(\??[\d;]*)([A-Za-z])|(\r)|(\n)|([^\x1b\r\n]+)", re.D
 class Screen:
     """A terminal of its own as stderr, which knows what `LiveArea` uses."""
 
-    def __init__(self, columns: int) -> None:
+    def __init__(self) -> None:
         self._master, slave = pty.openpty()
         self.stderr = os.fdopen(slave, "w", encoding="utf-8")
         self.rows = [""]
         self.row = self.column = 0
-        self.resize(columns)
         self.colours = 0
-
-    def resize(self, columns: int) -> None:
-        """Rows that are too long are broken, as most terminals do. The cursor is behind the
-        last."""
-        self.rows = [
-            row[first : first + columns]
-            for row in self.rows
-            for first in range(0, len(row) or 1, columns)
-        ]
-        self.row, self.column = len(self.rows) - 1, len(self.rows[-1])
-        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
 
     def hang_up(self) -> None:
         os.close(self._master)
@@ -52,7 +37,7 @@ class Screen:
             if letter == "A":
                 self.row -= int(code)
             elif letter == "K":
-                self.rows[self.row] = self.rows[self.row][: self.column]
+                self.rows[self.row] = "" if code == "2" else self.rows[self.row][: self.column]
             elif letter == "J":
                 self.rows[self.row] = self.rows[self.row][: self.column]
                 del self.rows[self.row + 1 :]
@@ -74,9 +59,10 @@ class Screen:
 @contextmanager
 def screen(columns: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[Screen]:
     """stderr is a terminal of so many columns."""
-    made = Screen(columns)
+    made = Screen()
     monkeypatch.setattr(sys, "stderr", made.stderr)
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.delenv("NO_COLOR", raising=False)
     try:
         yield made

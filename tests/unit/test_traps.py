@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.reference import NOTE
-from headway.cli.trap_page import (
+from tools.reference import NOTE
+from tools.trap_page import (
     PAGE,
     TABLE,
     Trap,

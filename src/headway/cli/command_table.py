@@ -191,13 +191,6 @@ COMMANDS = [
     ),
     CommandEntry(
         CLUSTERS,
-        "exec",
-        "Run a command in the pod of a node: nvidia-smi, py-spy, a shell.",
-        "exec:exec_",
-        ("headway exec my-run -- nvidia-smi", "headway exec my-run --node 2 --on lab -- bash"),
-    ),
-    CommandEntry(
-        CLUSTERS,
         "prove",
         "Check here or on a target that Headway trains, resumes and exports as promised.",
         "prove:prove",

@@ -104,6 +104,4 @@ def spending_text(found: Spending) -> str:
     rate = f", at {dollars(found.usd_per_hour)} an hour now" if found.usd_per_hour else ""
     is_unsure = any(one.capacity == "unknown" for one in found.rates)
     most = " (at most: machines whose label cannot be read count as on demand)" * is_unsure
-    since = found.counted_since
-    lacks = f"; what it had cost before {since[:16]}Z is not known and not in it" if since else ""
-    return f"{dollars(found.usd)}{budget}{rate}{most}{lacks}"
+    return f"{dollars(found.usd)}{budget}{rate}{most}"

@@ -135,14 +135,16 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
         lines += [("warning", NO_COORDINATOR), ("hint", f"headway resume {run.name} --on {run.on}")]
     if not is_active:
         lines += _budget(events, run.on)
+    has_pods = is_active and on_cluster is not None and on_cluster.ready
+    shell = [("shell", run.shell_command)] if has_pods else []
     if found is None:
         state = "unknown" if is_lacking or cluster.unreachable is not None else "starting"
         if on_cluster is not None and on_cluster.state != "active":
             state = "stopped" if on_cluster.state == "suspended" else on_cluster.state
-        _print([("run", run.name), ("state", state), *lines])
+        _print([("run", run.name), ("state", state), *lines, *shell])
         return
     shown = _lines(run.name, events, found, newest_launch(events), [])
-    _print([*shown[:2], *lines, *shown[2:]])
+    _print([*shown[:2], *lines, *shown[2:], *shell])
 
 
 def _state_of(found: RunStatus, on_cluster: ClusterRunStatus) -> State:
@@ -225,8 +227,6 @@ def _lines(
         lines.append(("goodput", goodput_text(found.goodput)))
     if found.spending is not None:
         lines.append(("spent", spending_text(found.spending)))
-    if found.spending_problem is not None:
-        lines.append(("warning", f"what it has cost is not known: {found.spending_problem}"))
     lines.append(("folder", found.folder))
     if found.is_script:
         from headway.state.run_directory import OUTPUT

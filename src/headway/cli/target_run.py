@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +50,17 @@ class TargetRun:
         from headway.launch.cluster_run import ClusterRun
 
         return ClusterRun(self.kube, self.name, self.on, SystemClock())
+
+    @property
+    def shell_command(self) -> str:
+        """Command for a shell in a worker's pod, which kubectl chooses."""
+        from headway.kube.kubeconfig import used_context
+        from headway.kube.names import run_object
+
+        context = used_context(self.target.kube.context)
+        where = ["-n", self.kube.namespace, *(["--context", context] if context else [])]
+        pod = [f"job/{run_object(self.name)}", "-c", "worker"]
+        return shlex.join(["kubectl", "exec", "-it", *where, *pod, "--", "sh"])
 
     @property
     def storage(self) -> str:

@@ -1,15 +1,12 @@
-"""What is drawn in a terminal: colour, and lines at its bottom that are redrawn.
-
-By hand rather than with rich: docs/decisions.md says why under "The terminal by hand".
-"""
+"""What is drawn in a terminal: colour, and lines at its bottom that are redrawn."""
 
 from __future__ import annotations
 
 import os
 import select
 import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from threading import RLock, Thread
 from typing import Literal, TextIO
 
@@ -25,8 +22,6 @@ CODES: dict[Style, str] = {
     "yellow": "33",
     "cyan": "36",
 }
-NO_WRAP, WRAP = "\x1b[?7l", "\x1b[?7h"
-ERASE_LINE, ERASE_BELOW = "\x1b[K", "\x1b[J"
 LABELS: tuple[tuple[str, Style], ...] = (
     ("error:", "red"),
     ("warning:", "yellow"),
@@ -34,7 +29,6 @@ LABELS: tuple[tuple[str, Style], ...] = (
     ("note:", "cyan"),
 )
 """How a message begins, and the colour of that word."""
-DEFAULT_COLUMNS = 80
 
 
 def can_redraw(stream: TextIO) -> bool:
@@ -63,12 +57,19 @@ class LiveArea:
     process and its children write to stderr is printed above them."""
 
     def __init__(self) -> None:
-        self._terminal = sys.stderr.fileno()
+        from rich.console import Console
+        from rich.live import Live
+
         self._is_coloured = has_colour(sys.stderr)
-        self._drawn: list[str] = []
-        """Plain text of the lines that are on the screen."""
-        self._last: Sequence[Line] = ()
-        self._width = self.width
+        self._console = Console(stderr=True, color_system="auto" if self._is_coloured else None)
+        # stderr is captured below rich: what children write goes past `sys.stderr`.
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
         # The reader of stderr draws as well; a signal handler may, in the middle of a draw.
         self._lock = RLock()
         self._capture: _StderrCapture | None = None
@@ -77,76 +78,51 @@ class LiveArea:
     def width(self) -> int:
         """Columns for a line: one less than there are, since terminals disagree about the cursor
         behind the last one."""
-        return self._columns - 1
-
-    @property
-    def _columns(self) -> int:
-        try:
-            return os.get_terminal_size(self._terminal).columns or DEFAULT_COLUMNS
-        except OSError:
-            return DEFAULT_COLUMNS
+        return self._console.width - 1
 
     def hold(self) -> None:
         """From now on, whatever is written to stderr is printed above the area."""
-        self._terminal = os.dup(self._terminal)
+        terminal, stderr = os.dup(sys.stderr.fileno()), sys.stderr
+        self._console.file = os.fdopen(terminal, "w", encoding=stderr.encoding, errors="replace")
         self._capture = _StderrCapture(self)
 
     def draw(self, lines: Sequence[Line]) -> None:
-        with self._lock:
-            width = self.width
-            cut = [_cut(line, width) for line in lines]
-            plain = ["".join(text for text, _ in line) for line in cut]
-            if (plain, width) == (self._drawn, self._width):
-                return
-            # Rows that the terminal has broken stay marked as one line until they are erased.
-            erase = ERASE_BELOW if width != self._width else ""
-            self._write(self._home() + erase + self._area(cut))
-            self._drawn, self._last, self._width = plain, lines, width
+        from rich.text import Text
+
+        texts = [Text.assemble(*line) for line in lines]
+        with self._drawing():
+            self._live.start()
+            self._console.show_cursor()  # a process that is killed would leave it hidden
+            area = Text("\n", no_wrap=True, overflow="crop").join(texts)
+            self._live.update(area, refresh=True)
 
     def above(self, text: str) -> None:
         """Prints lines that stay, above the area."""
-        with self._lock:
-            text = labelled(text, self._is_coloured)
-            cut = [_cut(line, self.width) for line in self._last]
-            self._write(f"{self._home()}{ERASE_BELOW}{text}\n{self._area(cut)}")
+        from rich.text import Text
 
-    def erase(self) -> None:
-        with self._lock:
-            if self._drawn:
-                self._write(self._home() + ERASE_BELOW)
-            self._drawn, self._last = [], ()
+        with self._drawing():
+            stays = Text.from_ansi(labelled(text, self._is_coloured))
+            self._console.print(stays, soft_wrap=True)
 
     def close(self) -> None:
         """Removes the area; stderr is as before."""
-        self.erase()
+        with self._drawing():
+            self._live.stop()
         if self._capture is not None:
             self._capture.end()
             self._capture = None
-            os.close(self._terminal)
-            self._terminal = sys.stderr.fileno()
+            terminal, self._console.file = self._console.file, sys.stderr
+            with suppress(OSError):
+                terminal.close()
 
-    def _home(self) -> str:
-        """Moves to the area's first column and row. A terminal that was made narrower since has
-        broken its lines into several."""
-        columns = self._columns
-        rows = sum(max(1, -(-len(text) // columns)) for text in self._drawn)
-        return "\r" + (f"\x1b[{rows - 1}A" if rows > 1 else "")
-
-    def _area(self, lines: Sequence[Line]) -> str:
-        """The cursor stays behind the last line: there is no empty one below."""
-        if not lines:
-            return ""
-        drawn = f"{ERASE_LINE}\n".join(
-            "".join(painted(text, style, self._is_coloured) for text, style in line)
-            for line in lines
-        )
-        return f"{NO_WRAP}{drawn}{ERASE_BELOW}{WRAP}"
-
-    def _write(self, text: str) -> None:
-        data = text.encode(sys.stderr.encoding or "utf-8", errors="replace")
-        with suppress(OSError):  # a terminal that was closed does not end training
-            while data:
-                data = data[os.write(self._terminal, data) :]
+    @contextmanager
+    def _drawing(self) -> Iterator[None]:
+        """A terminal that was closed does not end training: nothing more is drawn."""
+        with self._lock:
+            try:
+                yield
+            except OSError:
+                self._console.quiet = True
 
 
 class _StderrCapture:
@@ -188,15 +164,4 @@ class _StderrCapture:
             self._print(self._rest)
 
     def _print(self, data: bytes) -> None:
-        self._area.above(data.decode(errors="replace"))
-
-
-def _cut(line: Line, width: int) -> list[Piece]:
-    """As much of it as fits."""
-    pieces: list[Piece] = []
-    left = width
-    for text, style in line:
-        if text[:left]:
-            pieces.append((text[:left], style))
-            left -= len(text[:left])
-    return pieces
+        self._area.above(data.decode(errors="replace").replace("\r\n", "\n").rstrip("\r"))

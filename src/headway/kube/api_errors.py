@@ -59,17 +59,16 @@ class StaleVersion(ClusterUnreachable):
 
 
 @contextmanager
-def in_words(what: str, may: str = "this permission") -> Iterator[None]:
-    """Calls whose errors become errors of ours. `may`: the right that they need, where the API
-    server's own words do not say all of it."""
+def in_words(what: str) -> Iterator[None]:
+    """Turn the errors of calls into errors of ours."""
     try:
         yield
     except ApiError as error:
-        raise _refusal(what, error.status, may) from None
+        raise _refusal(what, error.status) from None
     except httpx2.HTTPStatusError as error:
         code = error.response.status_code
         status = Status(code=code, message=error.response.reason_phrase)
-        raise _refusal(what, status, may) from None
+        raise _refusal(what, status) from None
     except (ConfigError, FileNotFoundError, PermissionError) as error:
         # The file of a token.
         raise BadInput(
@@ -107,7 +106,7 @@ def _unreachable(what: str, error: NoWayToPod) -> HeadwayError:
     return PodUnreachable(words)
 
 
-def _refusal(what: str, status: Status, may: str) -> HeadwayError:
+def _refusal(what: str, status: Status) -> HeadwayError:
     message = status.message or status.reason or "no reason given"
     if status.code == 404:
         return NotFound(f"{what}: {message}")
@@ -121,7 +120,9 @@ def _refusal(what: str, status: Status, may: str) -> HeadwayError:
             "log in again, and check with: kubectl get pods",
         )
     if status.code == 403 and NOT_BY_RIGHTS.search(message) is None:
-        return Forbidden(f"{what}: {message}", f"ask the administrator of the namespace for {may}")
+        return Forbidden(
+            f"{what}: {message}", "ask the administrator of the namespace for this permission"
+        )
     if status.code is not None and (status.code >= 500 or status.code == 429):
         error = ClusterUnreachable(f"{what}: the API server answers {status.code}: {message}")
         if status.details is not None:

@@ -1,27 +1,23 @@
-"""Brings Headway into a worker's pod whose image has none. An init container runs this file:
+"""Brings Headway into a worker's pod whose image has none. The worker's container runs this file:
 
-    python3 bootstrap.py fetch wheels.json FOLDER ADDRESS
+    python3 FOLDER/bootstrap.py COMMAND
 
-and the worker's container then `python3 bootstrap.py start FOLDER COMMAND`.
+An init container of the coordinator's image has copied it there, with the wheels that ship with the
+release, each named by its SHA-256, and `wheels.json`, which says what Headway requires and which
+wheel is which (`kube/wheels.py`). What the image lacks is unpacked below FOLDER; what it has at a
+version that is required is kept. Then the process becomes `headway COMMAND`.
 
-It needs the standard library only, and starts on Python 3.7, to say that it is too old. The run's
-ConfigMap has this file and `wheels.json`: what Headway requires, which wheels ship with the
-release, and their SHA-256, by which they are asked for at ADDRESS, in the coordinator's pod. So
-nobody on the way is trusted. What the image has at a version that is required is kept: in an image
-that has this version of Headway, nothing is fetched.
+It needs the standard library only, and starts on Python 3.7, to say that it is too old.
 
-Exit codes: 0, all is there. 2, the image lacks something, and all of it is said: the run fails. 7,
-nothing came in time, or nothing right, or it cannot be unpacked here: another pod may do better.
+Exit codes: 2, the image lacks something, and all of it is said: the run fails. 7, the files cannot
+be read or unpacked here: another pod may do better.
 """
 
 from __future__ import annotations
 
-import hashlib
-import http.client
 import json
 import os
 import platform
-import random
 import re
 import signal
 import sys
@@ -38,29 +34,13 @@ if TYPE_CHECKING:  # Python 3.7 could not evaluate these
     Wheel = dict[str, Any]
     Version = tuple[int, ...]
 
-GIVE_UP_SECONDS = 600.0
-CONNECT_SECONDS = 5.0
-"""To one address: a name may still have that of a machine that was lost."""
-TRANSFER_SECONDS = 60.0
-"""For one read or write; the server gives a connection as long."""
-FIRST_PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 0.25, 5.0
-MOST_WRONG = 3
-"""Files that do not have the content they are named for, until that is no longer chance."""
-PART_BYTES = 2**16
-BAD_INPUT, NOTHING_CAME = 2, 7
+LIST, UNPACKED = "wheels.json", "unpacked"
+BAD_INPUT, CANNOT_UNPACK = 2, 7
 MACHINES = ("x86_64", "aarch64")
 
 
-class Lacking(Exception):
-    """Something that will not come."""
-
-
-class Broken(Exception):
-    """What may work at the next attempt, or in another pod."""
-
-
-class WrongContent(Broken):
-    pass
+class CannotUnpack(Exception):
+    """A fault of this machine, such as a full disk."""
 
 
 class Image(NamedTuple):
@@ -77,6 +57,13 @@ class Image(NamedTuple):
 
 
 # What is needed
+
+
+def required(plan: Plan, spec: str) -> Plan:
+    """Return the plan for a run. Which stores its spec uses decides what is needed to reach them."""
+    to_bring = dict(plan["requires"], **(plan["s3"] if "s3://" in spec else {}))
+    in_image = dict(plan["image"], **(plan["gcs"] if "gs://" in spec else {}))
+    return dict(plan, requires=to_bring, image=in_image)
 
 
 def release(version: str) -> Version:
@@ -188,114 +175,15 @@ def problems(plan: Plan, image: Image) -> list[str]:
     if found:
         return found
     lacking = [name for name in to_bring(plan, image) if wheel_of(name, plan, image) is None]
-    return [f"no wheel of {name} ships for {image.libc}" for name in lacking]
-
-
-# Fetching it
-
-
-class Server:
-    """One connection for all files, for as long as it lasts."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._host, self._port = host.strip("[]"), int(port)
-        self._connection: http.client.HTTPConnection | None = None
-
-    def get(self, wheel: Wheel, path: str) -> None:
-        try:
-            self._get(wheel["sha256"], wheel["size"], path)
-        except (OSError, http.client.HTTPException) as error:
-            self.close()
-            raise Broken(f"{type(error).__name__}: {error}") from None
-        except (Broken, Lacking):
-            self.close()
-            raise
-
-    def _get(self, sha256: str, size: int, path: str) -> None:
-        if self._connection is None:
-            made = http.client.HTTPConnection(self._host, self._port, timeout=CONNECT_SECONDS)
-            made.connect()
-            made.sock.settimeout(TRANSFER_SECONDS)
-            self._connection = made
-        self._connection.request("GET", f"/{sha256}")
-        answer = self._connection.getresponse()
-        if answer.status == 404:
-            raise Lacking
-        if answer.status != 200:
-            raise Broken(f"HTTP {answer.status}")
-        digest, received = hashlib.sha256(), 0
-        with open(path, "wb") as file:
-            while received <= size:
-                part = answer.read(PART_BYTES)
-                if not part:
-                    break
-                received += len(part)
-                digest.update(part)
-                file.write(part)
-        if received != size:
-            raise Broken(f"{received} of {size} bytes came")
-        if digest.hexdigest() != sha256:
-            raise WrongContent(f"content other than {sha256}")
-
-    def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-        self._connection = None
-
-
-def fetch(wheels: list[Wheel], address: str, folder: str, clock: Any = time) -> None:
-    """Unpacked into the folder once all are whole: until then, others may wait for our place.
-    Raises Lacking or Broken."""
-    server, said, num_wrong = Server(address), "", 0
-    for wheel in wheels:
-        deadline, pause = clock.monotonic() + GIVE_UP_SECONDS, FIRST_PAUSE_SECONDS
-        while True:
-            try:
-                server.get(wheel, os.path.join(folder, wheel["sha256"]))
-                break
-            except Lacking:
-                raise Lacking(_not_served(wheel)) from None
-            except Broken as broken:
-                words = f"{wheel['name']} from {address}: {broken}"
-                num_wrong += isinstance(broken, WrongContent)
-                if num_wrong >= MOST_WRONG:
-                    raise Broken(words) from None
-                if clock.monotonic() + pause > deadline:
-                    raise Broken(f"waited {GIVE_UP_SECONDS:.0f} s for {words}") from None
-                if words != said:
-                    said = words
-                    say(f"waiting for {words}")
-                # Spread out: thousands may wait for a place.
-                clock.sleep(pause * random.uniform(0.5, 1.5))
-                pause = min(2 * pause, LONGEST_PAUSE_SECONDS)
-    server.close()
-    for wheel in wheels:
-        unpack(wheel, folder)
-
-
-def _not_served(wheel: Wheel) -> str:
-    what = f"{wheel['name']} {wheel['version']}"
-    if wheel["name"] == "headway":
-        return f"the coordinator's image has other files of {what} than the client has"
-    return f"the coordinator's image does not have {what}"
-
-
-def unpack(wheel: Wheel, folder: str) -> None:
-    """Without commands and headers, which pip would put elsewhere. Raises Broken: its content is
-    right, so it is this machine."""
-    path = os.path.join(folder, wheel["sha256"])
-    try:
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if ".data/" not in name]
-            archive.extractall(folder, names)
-        os.remove(path)
-    except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        words = f"{wheel['name']} cannot be unpacked in {folder}"
-        raise Broken(f"{words}: {type(error).__name__}: {error}") from None
+    return [f"the coordinator's image has no wheel of {name} for {image.libc}" for name in lacking]
 
 
 # The program
+
+
+def read_plan(folder: str) -> Plan:
+    with open(os.path.join(folder, LIST)) as listed, open(os.environ["HEADWAY_SPEC"]) as spec:
+        return required(json.load(listed), spec.read())
 
 
 def this_image() -> Image:
@@ -321,50 +209,60 @@ def say(words: str) -> None:
     print(words, flush=True)
 
 
-def fetched(listed: str, folder: str, address: str) -> int:
-    # As the first process of a pod it has no default handler.
-    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
-    with open(listed) as file:
-        plan = json.load(file)
-    image, version = this_image(), plan["version"]
+def unpack(wheels: list[Wheel], folder: str) -> None:
+    """Without commands and headers, which pip would put elsewhere."""
+    for wheel in wheels:
+        try:
+            with zipfile.ZipFile(os.path.join(folder, wheel["sha256"])) as archive:
+                names = [name for name in archive.namelist() if ".data/" not in name]
+                archive.extractall(os.path.join(folder, UNPACKED), names)
+        except (OSError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            words = f"{wheel['name']} cannot be unpacked in {folder}"
+            raise CannotUnpack(f"{words}: {type(error).__name__}: {error}") from None
+
+
+def bring(folder: str) -> int:
+    """Return 0 if all is there."""
+    plan, image = read_plan(folder), this_image()
     lacking = problems(plan, image)
     if lacking:
-        return refuse(version, lacking)
-    wheels = [wheel_of(name, plan, image) for name in to_bring(plan, image)]
+        say(f"error: Headway {plan['version']} cannot run in this image: {'; '.join(lacking)}")
+        say("hint: headway image build --push REGISTRY/NAME --on TARGET builds one that has it")
+        return BAD_INPUT
+    found = [wheel_of(name, plan, image) for name in to_bring(plan, image)]
+    wheels, began = [wheel for wheel in found if wheel is not None], time.monotonic()
     if not wheels:
-        say(f"the image has Headway {version}")
+        say(f"the image has Headway {plan['version']}")
         return 0
-    found, began = [wheel for wheel in wheels if wheel is not None], time.monotonic()
-    try:
-        fetch(found, address, folder)
-    except Lacking as error:
-        return refuse(version, [str(error)])
-    except Broken as error:
-        say(f"error: {error}")
-        return NOTHING_CAME
-    size, took = sum(wheel["size"] for wheel in found), time.monotonic() - began
-    say(f"brought {len(found)} packages, {size / 1e6:.1f} MB, in {took:.1f} s")
-    replaced = instead(found, image)
+    unpack(wheels, folder)
+    size, took = sum(wheel["size"] for wheel in wheels), time.monotonic() - began
+    say(f"brought {len(wheels)} packages, {size / 1e6:.1f} MB, in {took:.1f} s")
+    replaced = instead(wheels, image)
     if replaced:
         say(f"instead of the image's: {', '.join(replaced)}")
     return 0
 
 
-def start(folder: str, *command: str) -> None:
+def start(folder: str, command: list[str]) -> None:
     """Becomes `headway COMMAND`. By a path before that of the image, which keeps its own; without
     the working folder (-P), whose files may have the names of packages."""
-    paths = [folder, os.environ.get("PYTHONPATH", "")]
+    paths = [os.path.join(folder, UNPACKED), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.execv(sys.executable, [sys.executable, "-P", "-m", "headway.cli.main", *command])
 
 
-def refuse(version: str, lacking: list[str]) -> int:
-    say(f"error: Headway {version} cannot run in this image: {'; '.join(lacking)}")
-    say("hint: headway image build --push REGISTRY/NAME --on TARGET builds one that has it")
-    return BAD_INPUT
+def main(folder: str, command: list[str]) -> int:
+    # As the first process of a pod it has no default handler.
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(128 + signal.SIGTERM))
+    try:
+        code = bring(folder)
+    except (CannotUnpack, OSError, ValueError) as error:  # ValueError: damaged JSON
+        say(f"error: {error}")
+        return CANNOT_UNPACK
+    if code == 0:
+        start(folder, command)
+    return code
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "start":
-        start(*sys.argv[2:])
-    sys.exit(fetched(*sys.argv[2:]))
+    sys.exit(main(os.path.dirname(os.path.abspath(__file__)), sys.argv[1:]))

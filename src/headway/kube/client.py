@@ -5,12 +5,11 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar, cast
 
-import httpcore2
 import httpx2
 from lightkube import ApiError, Client
 from lightkube.codecs import from_dict
@@ -24,8 +23,7 @@ from lightkube.resources.core_v1 import ConfigMap, Event, Pod
 from lightkube.types import CascadeType, PatchType
 
 from headway.errors import BadInput
-from headway.kube.api_errors import ClusterUnreachable, in_words
-from headway.kube.channels import UpgradeRefused
+from headway.kube.api_errors import in_words
 from headway.kube.connection import (
     CALL_SECONDS,
     in_cluster_client,
@@ -42,7 +40,6 @@ from headway.kube.names import (
     Component,
     Object,
 )
-from headway.kube.pod_exec import PodCommand, open_exec
 from headway.kube.pod_http import (
     PodHttp,
     PodRequest,
@@ -310,24 +307,6 @@ class KubeClient:
             for line in response.iter_lines():
                 time, _, text = line.partition(" ")
                 yield time, text
-
-    def exec_in_pod(
-        self, pod: str, container: Component, command: Sequence[str], has_terminal: bool
-    ) -> PodCommand:
-        """Starts it; its `exit_code` relays until it has ended."""
-        with in_words(f"pod {pod}", may="pods/exec: get and create"):
-            try:
-                return open_exec(self._http, self.namespace, pod, container, command, has_terminal)
-            except UpgradeRefused as refused:
-                _require_success(refused.response)
-                words = f"it answers HTTP {refused.response.status_code} instead of a WebSocket"
-            except httpcore2.ProtocolError as error:
-                words = str(error)
-            raise ClusterUnreachable(
-                f"pod {pod}: the API server, or a gateway in front of it, does not pass "
-                f"WebSockets: {words}",
-                f"kubectl exec -n {self.namespace} {pod} -c {container} -- {' '.join(command)}",
-            )
 
     # To a pod's own port
 

@@ -17,7 +17,6 @@ from headway.kube.names import (
     labels,
 )
 from headway.kube.node_prices import node_prices
-from headway.kube.own_image import add_wheels, has_own_image
 from headway.kube.pod_overrides import with_overrides
 from headway.kube.pods import (
     affinity,
@@ -45,8 +44,6 @@ take as long, and what it has not saved is lost to it."""
 def coordinator_set(resolved: Resolved, target: Target) -> Object:
     run = resolved.name
     pod = with_overrides(_template(resolved, target), target, "coordinator")
-    if has_own_image(target):
-        add_wheels(pod)
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",

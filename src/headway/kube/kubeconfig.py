@@ -44,6 +44,14 @@ def has_user_config() -> bool:
     return bool(os.environ.get("KUBECONFIG")) or Path(DEFAULT).expanduser().is_file()
 
 
+def used_context(named: str | None) -> str | None:
+    """Return the context that calls go to: the named one, else the user's current one. None in a
+    pod that uses its own token."""
+    if named is not None or not has_user_config():
+        return named
+    return user_config().current_context
+
+
 def user_config() -> UserConfig:
     """Of several files, the first that has an entry wins, and those that are missing are passed
     over."""

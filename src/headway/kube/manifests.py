@@ -13,15 +13,12 @@ from headway.kube.coordinator_set import coordinator_set
 from headway.kube.names import (
     HTTP_PORT,
     SESSION_PORT,
-    WHEELS,
-    WHEELS_PORT,
     Object,
     labels,
     record_object,
     require_names,
 )
 from headway.kube.network_policy import network_policy
-from headway.kube.own_image import bootstrap_config_map, has_own_image
 from headway.kube.pod_overrides import require_restricted
 from headway.kube.pods import metadata, spec_config_map
 from headway.kube.rbac import run_rights
@@ -44,7 +41,6 @@ def manifests(resolved: Resolved, target: Target, key: str) -> list[Object]:
     return [
         worker_job(resolved, target),
         spec_config_map(resolved, target),
-        *([bootstrap_config_map(resolved, target)] if has_own_image(target) else []),
         record_config_map(run, target),
         key_secret(run, target, key),
         service(run, target),
@@ -114,11 +110,6 @@ def service(run: str, target: Target) -> Object:
             "ports": [
                 {"name": "session", "port": SESSION_PORT, "protocol": "TCP"},
                 {"name": "http", "port": HTTP_PORT, "protocol": "TCP"},
-                *(
-                    [{"name": WHEELS, "port": WHEELS_PORT, "protocol": "TCP"}]
-                    if has_own_image(target)
-                    else []
-                ),
             ],
         },
     }

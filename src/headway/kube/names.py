@@ -26,10 +26,8 @@ SESSION_PORT = 7460
 HTTP_PORT = 7461
 """Read-only port of the coordinator, for the API server's proxy."""
 
-WHEELS_PORT = 7463
-"""Port of the coordinator's pod for files that workers' images lack; not the keeper's, 7462."""
-BOOTSTRAP, WHEELS = "bootstrap", "wheels"
-"""Containers that bring Headway into a worker's pod, and that serve its files."""
+WHEELS = "wheels"
+"""Container that copies Headway's wheels into a worker's pod whose image may lack it."""
 
 FINALIZER = "batch.kubernetes.io/job-tracking"
 """Finalizer, set by Kubernetes, of a pod that its Job has not counted yet."""
@@ -76,7 +74,6 @@ NODE_FOLDER = "/headway/node"
 """Folder of a script's pod: its working folder and its scratch folder."""
 KEY_FOLDER, KEY = "/headway/key", "/headway/key/key"
 SPEC_FOLDER, SPEC = "/headway/spec", "/headway/spec/spec.json"
-BOOTSTRAP_FOLDER = "/headway/bootstrap"
 PACKAGES = "/headway/packages"
 """Folder for packages that the image lacks."""
 HOME = "/tmp"
@@ -117,11 +114,6 @@ def spec_object(run: str, digest: str) -> str:
     return f"headway-{run}-spec-{digest}"
 
 
-def bootstrap_object(run: str, digest: str) -> str:
-    """As `spec_object`."""
-    return f"headway-{run}-bootstrap-{digest}"
-
-
 def labels(run: str, component: Component | None = None) -> dict[str, str]:
     """Labels of an object. All are needed to select it, since others label by instance too."""
     of_run = {MANAGED_BY: "headway", INSTANCE: run}
@@ -145,10 +137,6 @@ def selector(run: str, component: Component | None = None) -> str:
 
 def coordinator_address(run: str, namespace: str) -> str:
     return f"{run_object(run)}.{namespace}.svc:{SESSION_PORT}"
-
-
-def wheels_address(run: str, namespace: str) -> str:
-    return f"{run_object(run)}.{namespace}.svc:{WHEELS_PORT}"
 
 
 def require_names(run: str, nodes: int) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from headway.kube.images import target_images
-from headway.kube.names import HTTP_PORT, SESSION_PORT, WHEELS_PORT, Object, labels
+from headway.kube.names import HTTP_PORT, SESSION_PORT, Object, labels
 from headway.kube.pods import metadata
 from headway.spec.target_file import Target
 
@@ -24,8 +23,7 @@ def network_policy(run: str, target: Target) -> Object:
     }
     if target.pod.host_network:
         # Workers then have the address of their machine, and no label. They still need the key.
-        ports = [SESSION_PORT, *([WHEELS_PORT] if target_images(target).brings_headway else [])]
-        spec["ingress"].append({"ports": [_port("TCP", port) for port in ports]})
+        spec["ingress"].append({"ports": [_port("TCP", SESSION_PORT)]})
     if target.egress:
         spec["policyTypes"] = ["Ingress", "Egress"]
         spec["egress"] = [

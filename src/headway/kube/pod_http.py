@@ -11,8 +11,7 @@ import httpcore2
 import httpx2
 from lightkube.models.meta_v1 import Status
 
-from headway.kube.channels import UpgradeRefused
-from headway.kube.port_forward import ForwardFailed, PortForward
+from headway.kube.port_forward import ForwardFailed, ForwardRefused, PortForward
 
 UPGRADE_SECONDS = 10.0
 """For a connection by port-forward. The API server itself waits 30 s for a kubelet."""
@@ -144,7 +143,7 @@ class PodHttp:
                 content=request.content,
                 extensions={"timeout": timeouts, "trace": lambda event, _: events.add(event)},
             )
-        except UpgradeRefused as refused:
+        except ForwardRefused as refused:
             return _passed_on(refused.response)
         except ForwardFailed as error:
             if "connection refused" not in str(error).lower():

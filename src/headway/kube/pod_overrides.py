@@ -8,7 +8,7 @@ from posixpath import normpath
 from typing import Any
 
 from headway.errors import BadInput
-from headway.kube.names import BOOTSTRAP, USER_VARIABLES, WHEELS, Component, Object
+from headway.kube.names import USER_VARIABLES, WHEELS, Component, Object
 from headway.spec.pod_config import ARCHITECTURE, ComponentConfig, PodConfig, PrepareConfig
 from headway.spec.target_file import Target
 
@@ -138,7 +138,7 @@ def _add_placement(spec: Object, own: ComponentConfig, section: str) -> None:
 
 
 def _add_containers(spec: Object, own: ComponentConfig, section: str) -> None:
-    there = {BOOTSTRAP, WHEELS, *(container["name"] for container in spec["containers"])}
+    there = {WHEELS, *(container["name"] for container in spec["containers"])}
     for key, containers in (("init_containers", own.init_containers), ("sidecars", own.sidecars)):
         for index, container in enumerate(containers):
             if container["name"] in there:

@@ -21,7 +21,7 @@ from lightkube.resources.batch_v1 import Job
 from lightkube.resources.core_v1 import Event, Pod
 
 from headway.errors import Exit, without_hint
-from headway.kube.names import ACCELERATORS, BOOTSTRAP, COMPONENTS, GATE, QUEUE
+from headway.kube.names import ACCELERATORS, COMPONENTS, GATE, QUEUE, WHEELS
 from headway.kube.pods import SPEC_VOLUME
 from headway.kube.worker_job import OWN_ERRORS
 from headway.kube.wrong_architecture import architecture_hint, wrong_architecture
@@ -179,8 +179,6 @@ def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> tuple[str, bool] | None:
             return words
     if any(map(_waits_for_machine, _containers(status))):
         return _of_machine(status, events), False
-    if any(map(_is_fetching, status.initContainerStatuses or ())):
-        return "fetching Headway from the coordinator", False
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             said = condition.message or condition.reason or "not scheduled yet"
@@ -201,10 +199,6 @@ def _of_machine(status: PodStatus, events: Sequence[Event]) -> str:
 def _waits_for_machine(container: ContainerStatus) -> bool:
     waits = container.state.waiting if container.state is not None else None
     return waits is not None and waits.reason == "ContainerCreating"
-
-
-def _is_fetching(container: ContainerStatus) -> bool:
-    return container.name == BOOTSTRAP and _is_running(container)
 
 
 def _is_running(container: ContainerStatus) -> bool:
@@ -411,12 +405,12 @@ def _end_of(pod: Pod) -> ContainerStateTerminated | None:
 
 
 def _ended_container(pod: Pod) -> tuple[str, ContainerStateTerminated] | None:
-    """Name and end of our container, or of the one that should have brought Headway for it: the
-    cluster may have injected others."""
+    """Name and end of our container, or of the one that should have copied its wheels: the cluster
+    may have injected others."""
     for container in _containers(pod.status) if pod.status is not None else ():
         ended = container.state.terminated if container.state is not None else None
-        if ended is None or container.name not in (*COMPONENTS, BOOTSTRAP):
+        if ended is None or container.name not in (*COMPONENTS, WHEELS):
             continue
-        if container.name != BOOTSTRAP or ended.exitCode != 0:
+        if container.name != WHEELS or ended.exitCode != 0:
             return container.name, ended
     return None

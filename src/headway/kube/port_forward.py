@@ -1,9 +1,9 @@
 """Connections to ports of pods, through the API server and the kubelet of the pod's machine: the
 API server need not reach pod addresses.
 
-Each connection is a WebSocket with the subprotocol v4.channel.k8s.io: channel 0 is the connection,
-channel 1 the kubelet's error. The first two bytes of each channel repeat the port. Neither side can
-close its direction alone.
+Each connection is a WebSocket with the subprotocol v4.channel.k8s.io. A message is the number of a
+channel, then bytes: channel 0 is the connection, channel 1 the kubelet's error. The first two bytes
+of each channel repeat the port. Neither side can close its direction alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import httpcore2
 import httpx2
-from wsproto.utilities import LocalProtocolError
-
-from headway.kube.channels import ChannelMessages, opened_channels
+from wsproto.connection import Connection, ConnectionType
+from wsproto.events import BytesMessage, CloseConnection, Ping, TextMessage
+from wsproto.utilities import LocalProtocolError, generate_accept_token, generate_nonce
 
 SUBPROTOCOL = "v4.channel.k8s.io"
 DATA, ERROR = 0, 1
@@ -26,6 +26,14 @@ PORT_BYTES = 2
 FRAME_BYTES = READ_BYTES = 2**16
 PEEK_SECONDS = 0.001
 """For what has arrived already: 0 would make an error of an incomplete TLS record."""
+
+
+class ForwardRefused(httpcore2.ConnectError):
+    """The API server answered the request for a connection with something else."""
+
+    def __init__(self, response: httpx2.Response) -> None:
+        super().__init__(f"HTTP {response.status_code}")
+        self.response = response
 
 
 class ForwardFailed(httpcore2.ReadError):
@@ -49,10 +57,32 @@ class PortForward(httpcore2.NetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.NetworkStream:
         path = f"api/v1/namespaces/{self._namespace}/pods/{host}/portforward"
-        stream, opened = opened_channels(
-            self._http, path, {"ports": str(port)}, SUBPROTOCOL, timeout
-        )
-        return ForwardedStream(stream, opened)
+        nonce = generate_nonce()
+        headers = {
+            "Connection": "Upgrade",
+            "Upgrade": "websocket",
+            "Sec-WebSocket-Version": "13",
+            "Sec-WebSocket-Key": nonce.decode(),
+            "Sec-WebSocket-Protocol": SUBPROTOCOL,
+        }
+        ports = {"ports": str(port)}
+        with ExitStack() as opened:
+            response = opened.enter_context(
+                self._http.stream("GET", path, params=ports, headers=headers, timeout=timeout)
+            )
+            if response.status_code != 101:
+                response.read()
+                raise ForwardRefused(response)
+            if not _is_accepted(response, nonce):
+                raise httpcore2.RemoteProtocolError(f"the answer is not {SUBPROTOCOL}")
+            return ForwardedStream(response.extensions["network_stream"], opened.pop_all())
+
+
+def _is_accepted(response: httpx2.Response, nonce: bytes) -> bool:
+    return (
+        response.headers.get("Sec-WebSocket-Accept") == generate_accept_token(nonce).decode()
+        and response.headers.get("Sec-WebSocket-Protocol") == SUBPROTOCOL
+    )
 
 
 class ForwardedStream(httpcore2.NetworkStream):
@@ -123,28 +153,46 @@ class ChannelFrames:
         """Received on the connection, and not yet taken from here."""
         self.error = ""
         """The kubelet's."""
-        self._messages = ChannelMessages()
+        self.is_over = False
+        """Nothing more will come."""
+        self._websocket = Connection(ConnectionType.CLIENT)
+        self._channel: int | None = None
+        """Channel of the message that is being received."""
         self._channels = {DATA: self.data, ERROR: bytearray()}
         self._port_bytes_left = {DATA: PORT_BYTES, ERROR: PORT_BYTES}
-
-    @property
-    def is_over(self) -> bool:
-        """Nothing more will come."""
-        return self._messages.is_over
 
     def sent(self, content: bytes) -> Iterator[bytes]:
         """What to write for it. Raises LocalProtocolError if the other side has closed."""
         for at in range(0, len(content), FRAME_BYTES):
-            yield self._messages.sent(DATA, content[at : at + FRAME_BYTES])
+            piece = content[at : at + FRAME_BYTES]
+            yield self._websocket.send(BytesMessage(bytes([DATA]) + piece))
 
     def receive(self, received: bytes) -> bytes:
         """Returns what to write in reply; nothing received is the end."""
-        for channel, content, is_whole in self._messages.receive(received):
-            if channel not in self._channels:
-                continue
-            dropped = min(self._port_bytes_left[channel], len(content))
-            self._port_bytes_left[channel] -= dropped
-            self._channels[channel] += content[dropped:]
-            if is_whole and channel == ERROR:
+        if not received:
+            self.is_over = True
+            return b""
+        replies = b""
+        self._websocket.receive_data(received)
+        for event in self._websocket.events():
+            match event:
+                case BytesMessage():
+                    self._take(bytes(event.data), event.message_finished)
+                case Ping():
+                    replies += self._websocket.send(event.response())
+                case CloseConnection() | TextMessage():
+                    self.is_over = True
+                    break
+        return replies
+
+    def _take(self, content: bytes, is_whole: bool) -> None:
+        if self._channel is None and content:
+            self._channel, content = content[0], content[1:]
+        if self._channel in self._channels:
+            dropped = min(self._port_bytes_left[self._channel], len(content))
+            self._port_bytes_left[self._channel] -= dropped
+            self._channels[self._channel] += content[dropped:]
+        if is_whole:
+            if self._channel == ERROR:
                 self.error = self._channels[ERROR].decode(errors="replace").strip()
-        return self._messages.taken_replies()
+            self._channel = None

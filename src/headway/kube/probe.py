@@ -104,9 +104,7 @@ def lacking() -> list[str]:
         import bootstrap  # type: ignore[import-not-found]
     finally:
         sys.path.remove(folder)
-    with open(os.path.join(folder, "wheels.json")) as file:
-        plan = json.load(file)
-    found: list[str] = bootstrap.problems(plan, bootstrap.this_image())
+    found: list[str] = bootstrap.problems(bootstrap.read_plan(folder), bootstrap.this_image())
     return found
 
 

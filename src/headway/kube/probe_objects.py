@@ -13,10 +13,9 @@ from pathlib import Path
 
 from headway.kube.manifests import manifests
 from headway.kube.names import (
-    BOOTSTRAP,
-    BOOTSTRAP_FOLDER,
     COMPONENT,
     HTTP_PORT,
+    PACKAGES,
     PRIORITY,
     QUEUE,
     STORAGE,
@@ -145,9 +144,7 @@ def _make_probe(spec: Object, resolved: Resolved, target: Target, config_map: st
     )
     spec["volumes"].append({"name": PROBE_VOLUME, "configMap": {"name": config_map}})
     if has_own_image(target):
-        # Not fetched: it would wait for a name to resolve, which is to be found out.
-        worker["env"].append(variable("HEADWAY_PROBE_BOOTSTRAP", BOOTSTRAP_FOLDER))
-        spec["initContainers"] = [one for one in spec["initContainers"] if one["name"] != BOOTSTRAP]
+        worker["env"].append(variable("HEADWAY_PROBE_BOOTSTRAP", PACKAGES))
     spec.pop("schedulingGates", None)  # a run's coordinator lifts it
     spec["terminationGracePeriodSeconds"] = GRACE_SECONDS
 

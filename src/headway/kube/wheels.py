@@ -1,8 +1,5 @@
-"""What the pods of a run need to bring Headway into an image that has none: the list of wheels that
-ship with this version, Headway's own files as one more, and the program that fetches them.
-
-The client makes the list, which says by SHA-256 what workers run; the coordinator's pod serves the
-files. So both must have the same files of Headway.
+"""What a worker's pod gets to bring Headway into an image that has none: the wheels that ship with
+this version, Headway's own files as one more, the list of both, and the program that unpacks them.
 """
 
 from __future__ import annotations
@@ -10,6 +7,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import shutil
 import sys
 from functools import cache
 from pathlib import Path
@@ -18,9 +16,9 @@ from zipfile import ZIP_STORED, ZipFile, ZipInfo
 
 import headway
 from headway import __version__
+from headway.kube.bootstrap import LIST
 
 PROGRAM = "bootstrap.py"
-LIST = "wheels.json"
 IMAGES = "images.json"
 OWN = "headway"
 OLDEST = (1980, 1, 1, 0, 0, 0)
@@ -34,7 +32,7 @@ def wheels_folder() -> Path:
 
 def shipped() -> dict[str, Any]:
     """What `make lock` wrote down: packages, their requirements, and wheels."""
-    found: dict[str, Any] = json.loads(_beside(LIST))
+    found: dict[str, Any] = json.loads(Path(__file__).with_name(LIST).read_text())
     return found
 
 
@@ -69,21 +67,29 @@ def own_digest() -> str:
     return hashlib.sha256(own_files()).hexdigest()[:12]
 
 
-def bootstrap_files(spec: str) -> dict[str, str]:
-    """By name; `spec` is the text of the resolved run: which stores it uses decides what is needed
-    to reach them."""
-    plan = shipped()
-    extras = {name: plan.pop(name) for name in ("s3", "gcs")}
-    if "s3://" in spec:
-        plan["requires"] |= extras["s3"]
-    if "gs://" in spec:
-        plan["image"] |= extras["gcs"]
-    content = own_files()
+def wheel_plan() -> dict[str, Any]:
+    """What shipped, with this version and its own files as the first wheel."""
+    plan, content = shipped(), own_files()
     own = {"name": OWN, "version": __version__, "tag": "py3-none-any", "size": len(content)}
     own["sha256"] = hashlib.sha256(content).hexdigest()
-    plan |= {"version": __version__, "wheels": [own, *plan["wheels"]]}
-    return {PROGRAM: _beside(PROGRAM), LIST: json.dumps(plan, indent=1) + "\n"}
+    return plan | {"version": __version__, "wheels": [own, *plan["wheels"]]}
 
 
-def _beside(name: str) -> str:
-    return Path(__file__).with_name(name).read_text()
+def copy_wheels(there: Path, into: Path) -> int:
+    """Write the program, its list, and the wheels that are `there`, each under its SHA-256. What
+    is not listed, or not whole, is left out. Return the number of wheels."""
+    plan = wheel_plan()
+    own, *listed = plan["wheels"]
+    files = {_digest(path): path for path in there.glob("*.whl")}
+    plan["wheels"] = [own, *(wheel for wheel in listed if wheel["sha256"] in files)]
+    for wheel in plan["wheels"][1:]:
+        shutil.copyfile(files[wheel["sha256"]], into / wheel["sha256"])
+    (into / own["sha256"]).write_bytes(own_files())
+    (into / LIST).write_text(json.dumps(plan))
+    shutil.copyfile(Path(__file__).with_name(PROGRAM), into / PROGRAM)
+    return len(plan["wheels"])
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from headway.errors import Exit
 from headway.kube.names import (
     ACCELERATORS,
-    BOOTSTRAP,
     CONTROLLER_UIDS,
     ELASTIC,
     FETCHED,
@@ -19,11 +18,12 @@ from headway.kube.names import (
     NODE_FOLDER,
     SHARED_MEMORY,
     SPEC,
+    WHEELS,
     Object,
     coordinator_address,
     labels,
 )
-from headway.kube.own_image import add_bootstrap, has_own_image
+from headway.kube.own_image import add_wheels, has_own_image
 from headway.kube.pod_overrides import TargetMismatch, with_overrides
 from headway.kube.pods import (
     affinity,
@@ -63,7 +63,7 @@ OWN_ERRORS = {
         Exit.CHECK_FAILED,
         Exit.STILL_RUNNING,
     ),
-    BOOTSTRAP: (Exit.BAD_INPUT,),
+    WHEELS: (Exit.BAD_INPUT,),
 }
 """By container, exit codes of a pod that would fail the same way again. In the order that
 Kubernetes requires."""
@@ -82,7 +82,7 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
         made["annotations"][ELASTIC] = "true"
     if kinds := later_choices(resolved, target):
         made["annotations"][ACCELERATORS] = kinds[0].name
-    containers = ["worker", *([BOOTSTRAP] if has_own_image(target) else [])]
+    containers = ["worker", *([WHEELS] if has_own_image(target) else [])]
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -111,7 +111,7 @@ def worker_job(resolved: Resolved, target: Target) -> Object:
 def _pod(resolved: Resolved, target: Target) -> Object:
     made = with_overrides(_template(resolved, target), target, "worker")
     if has_own_image(target):
-        add_bootstrap(made, resolved, target)
+        add_wheels(made, target)
     return made
 
 

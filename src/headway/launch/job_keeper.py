@@ -60,7 +60,7 @@ START_LOOK_SECONDS = 0.5
 JOB_SECONDS = 2.0
 """Interval between looks at the Job: whether it has ended, and how many nodes it should have."""
 BUDGET_SECONDS = 30.0
-"""Interval between looks at the budget: they read the run's files."""
+"""Interval between reads of the run's history, as long as a budget or the money needs one."""
 RESUME_SECONDS = 10.0
 """How long after this pod its workers are started, at most, when a run is resumed."""
 UNRECORDED_SECONDS = 1200.0
@@ -97,8 +97,6 @@ class JobKeeper:
         self.money = (
             MoneyKeeper(kube, rates, budget.usd, notes, clock) if rates is not None else None
         )
-        if self.money is not None:
-            pods.watch.on_deleted = self.money.note_deleted
         self._scarcity = (
             ScarcityTracker(scarcity, fewest_nodes(notes.resolved), [one.name for one in kinds])
             if scarcity is not None
@@ -229,12 +227,18 @@ class JobKeeper:
         is_hopeless = self._pods.is_hopeless
         is_running = facts is not None and not facts.is_suspended and not is_hopeless
         pods = self._pods.watch.pods()
+        history = self._newer_history(is_running)
+        if self.money is not None and history is not None and not self.money.is_open:
+            self.money.open(history)
+        has_hours = self._tracker.budget_seconds is not None and is_running
         return RunFacts(
             job=facts,
             pods=pods,
             has_markers=self._pods.has_markers,
             is_hopeless=is_hopeless,
-            spent_seconds=self._spent_seconds() if is_running else None,
+            spent_seconds=spent_seconds(history, self._clock.now())
+            if has_hours and history is not None
+            else None,
             spent_usd=self._spent_usd(facts, pods),
             money_problem=None if self.money is None else self.money.problem,
         )
@@ -242,8 +246,7 @@ class JobKeeper:
     def _spent_usd(self, job: JobFacts | None, pods: Sequence[PodFacts] | None) -> float | None:
         if self.money is None or job is None:
             return None
-        # Before the first launch is noted, the pods may be those of an earlier one.
-        spending = self.money.look(pods, job.accelerators, self._tracker.launch)
+        spending = self.money.look(pods, job.accelerators)
         return None if spending is None else spending.usd
 
     def _of_scarcity(self, facts: RunFacts) -> list[ScarcityDecision]:
@@ -251,13 +254,13 @@ class JobKeeper:
             return []
         return self._scarcity.look(facts.job, facts.pods, self._clock.now())
 
-    def _spent_seconds(self) -> float | None:
-        """Time used so far; None: there is no budget, or it was not read since the last look. The
-        run's files are read in a thread: their store may be away or slow, and pods are billed."""
+    def _newer_history(self, is_running: bool) -> RunHistory | None:
+        """None: nobody needs it, or it was not read since the last look. It is read in a thread:
+        its store may be away or slow, and pods are billed."""
         now = self._clock.monotonic()
-        if self._tracker.budget_seconds is None:
-            return None
-        if self._reading is None and now - self._looked_at_budget >= BUDGET_SECONDS:
+        needs_hours = self._tracker.budget_seconds is not None and is_running
+        is_needed = needs_hours or (self.money is not None and not self.money.is_open)
+        if is_needed and self._reading is None and now - self._looked_at_budget >= BUDGET_SECONDS:
             self._looked_at_budget = now
             self._reading = self._store.submit(self.history.read)
         if self._reading is None or not self._reading.done():
@@ -266,12 +269,14 @@ class JobKeeper:
         try:
             history = reading.result()
         except (HeadwayError, OSError) as error:
+            if self.money is not None:
+                self.money.failure = error
             if str(error) != self._unreadable:
                 self._unreadable = str(error)
-                self._notes.say(f"the hours that the run has used cannot be read: {error}")
+                self._notes.say(f"what the run has used cannot be read: {error}")
             return None
         self._unreadable = ""
-        return spent_seconds(history, self._clock.now())
+        return history
 
     def settle(self) -> None:
         """Wait for the store, as tests do."""
@@ -314,8 +319,8 @@ class JobKeeper:
                     with notes.saying_what_fails():  # the store may be away
                         notes.failed(node, last_words, why)
             case EndKeeper():
-                notes.flush()
                 self.finish()
+                notes.flush()
                 if self._is_over():
                     self._scale_coordinator(0)
                     if not self._is_over():  # resumed meanwhile, and its call came before ours
@@ -324,7 +329,7 @@ class JobKeeper:
     def finish(self) -> None:
         """Records what is only known here."""
         if self.money is not None:
-            self.money.save()
+            self.money.note()
 
     def _scale_coordinator(self, replicas: int) -> None:
         with suppress(NotFound):  # deleted with the run, and so will be this pod

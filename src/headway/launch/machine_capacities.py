@@ -1,5 +1,5 @@
-"""Which machines of a run are spot machines, by their label. One list of the spot machines answers
-for all of them; where only `get` is allowed, they are asked for one by one, a few at a look."""
+"""Which machines of a run are spot machines, by their label. One list of all spot machines answers
+for all of them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from math import inf
 from urllib.parse import urlencode
 
 from headway.clock import Clock
-from headway.errors import HeadwayError
 from headway.kube.api_errors import ClusterUnreachable, Forbidden
 from headway.kube.client import KubeClient
 from headway.state.spent_money import Capacity
@@ -19,9 +18,7 @@ NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,a
 LIST_SECONDS = 10.0
 """Least time between two lists: machines that come one by one share one."""
 PAUSE_SECONDS, LONGEST_PAUSE_SECONDS = 2.0, 300.0
-"""After a call that failed; twice as long after each further one."""
-MOST_GETS = 20
-"""Machines at a look, where each needs a call of its own."""
+"""After a list that failed; twice as long after each further one."""
 
 
 class MachineCapacities:
@@ -37,7 +34,6 @@ class MachineCapacities:
         self._clock = clock
         self._say = say
         self._known: dict[str, Capacity] = {}
-        self._may_list = self._may_get = True
         self._next = -inf
         """When the API server may be asked again."""
         self._pause = PAUSE_SECONDS
@@ -46,42 +42,27 @@ class MachineCapacities:
         """`unknown` also if it was not possible to ask yet."""
         return self._known.get(machine, "unknown")
 
-    def look(self, there: Iterable[str], gone: Iterable[str]) -> None:
-        """Asks about machines that it has not asked about. `there`: those that pods are on.
-        `gone`: those of pods that have ended, which may not exist any more."""
-        there = [one for one in dict.fromkeys(there) if one not in self._known]
-        gone = [one for one in dict.fromkeys(gone) if one not in self._known]
-        now = self._clock.monotonic()
-        if not (there or gone) or now < self._next or not self._may_get:
+    def look(self, machines: Iterable[str]) -> None:
+        """Ask about those that it has not asked about."""
+        new, now = {*machines} - self._known.keys(), self._clock.monotonic()
+        if not new or now < self._next:
             return
         try:
-            if self._may_list:
-                self._list(there, gone)
-                self._next = now + LIST_SECONDS
-            else:
-                for machine in [*there, *gone][:MOST_GETS]:
-                    self._known[machine] = self._read(machine)
-            self._pause = PAUSE_SECONDS
+            spot = self._spot_machines()
         except ClusterUnreachable as error:
             self._next = now + max(self._pause, error.retry_after_seconds)
             self._pause = min(LONGEST_PAUSE_SECONDS, 2 * self._pause)
         except Forbidden:
-            if self._may_list:
-                self._may_list = False  # at the next look, one by one
-                return
-            self._may_get = False
+            self._next = inf
             self._say(
                 "labels of machines cannot be read: those that may be spot machines count as on "
                 "demand. To count them by what they are, the coordinator needs the right to list "
                 "nodes"
             )
-
-    def _list(self, there: Iterable[str], gone: Iterable[str]) -> None:
-        spot = self._spot_machines()
-        for machine in there:
-            self._known[machine] = "spot" if machine in spot else "on_demand"
-        for machine in gone:
-            self._known[machine] = "spot" if machine in spot else "unknown"
+        else:
+            for machine in new:
+                self._known[machine] = "spot" if machine in spot else "on_demand"
+            self._next, self._pause = now + LIST_SECONDS, PAUSE_SECONDS
 
     def _spot_machines(self) -> set[str]:
         """By name."""
@@ -93,14 +74,3 @@ class MachineCapacities:
             if not (more := answer["metadata"].get("continue")):
                 return found
             asked["continue"] = more
-
-    def _read(self, machine: str) -> Capacity:
-        try:
-            node = self._kube.call("GET", f"api/v1/nodes/{machine}")
-        except (ClusterUnreachable, Forbidden):
-            raise
-        except HeadwayError:  # such a node is gone
-            return "unknown"
-        key, value = self._label
-        is_spot = (node["metadata"].get("labels") or {}).get(key) == value
-        return "spot" if is_spot else "on_demand"

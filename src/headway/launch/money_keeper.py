@@ -1,15 +1,10 @@
-"""Counts what a run costs, from its pods, and keeps it in the run directory. The store is read and
-written in a thread: the keeper never waits for it."""
+"""Counts what a run costs, from its pods, and notes it in the journal."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
-from math import inf
+from collections.abc import Sequence
 
-from headway.clock import Clock, stamp
+from headway.clock import Clock
 from headway.errors import HeadwayError
 from headway.kube.client import KubeClient
 from headway.kube.node_prices import NodePrices
@@ -18,25 +13,11 @@ from headway.launch.keeper_notes import KeeperNotes
 from headway.launch.machine_capacities import MachineCapacities
 from headway.launch.pod_decisions import PodFacts
 from headway.spec.price_config import PriceConfig
-from headway.state.spent_money import (
-    FILE,
-    Account,
-    Capacity,
-    LaterRecord,
-    NodeRate,
-    OpenedAccount,
-    PodTime,
-    Spending,
-    continued_account,
-    save_account,
-)
+from headway.state.run_history import RunHistory
+from headway.state.spent_money import BILLED, Bill, Capacity, NodeRate, Spending
 
-SAVE_SECONDS = 30.0
-"""Interval at which the sum is saved, and attempts to read it are repeated."""
 UNREADABLE_SECONDS = 600.0
-"""For which a run with a budget goes on while its record cannot be read, or does not answer."""
-SETTLE_SECONDS = 30.0
-"""Longest wait for the store when the keeper ends: a read of it may hang for ever."""
+"""For which a run with a budget goes on while what it has cost cannot be read."""
 
 
 class MoneyKeeper:
@@ -51,7 +32,6 @@ class MoneyKeeper:
         self._rates = rates
         self._budget_usd = budget_usd
         self._notes = notes
-        self._store = notes.directory.store
         self._clock = clock
         has_spot_price = any(price.spot is not None for price in rates.kinds.values())
         self._machines = (
@@ -59,140 +39,59 @@ class MoneyKeeper:
             if rates.spot_label is not None and has_spot_price
             else None
         )
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="money")
-        self._opening: Future[OpenedAccount] | None = None
-        self._saving: Future[bool] | None = None
-        self._account: Account | None = None
-        self._tried = -inf
-        self._failure: Exception | None = None
-        """Of the newest attempt to read the record."""
-        self._opened_at: float | None = None
-        """Time of the first attempt to read the record."""
-        self._is_superseded = False
-        self._deleted: deque[PodFacts] = deque()
-        """Since the last look."""
+        self._bill: Bill | None = None
+        self._is_noted = False
+        """Whether this keeper has noted a bill."""
+        self._first_look: float | None = None
+        self.failure: Exception | None = None
+        """Error of the latest attempt to read the journal."""
 
-    def note_deleted(self, pod: PodFacts) -> None:
-        """From any thread. A pod may end and be gone between two looks; how long it lived is in
-        the last that the API server says of it."""
-        if pod.ended_at is not None:
-            self._deleted.append(pod)
+    @property
+    def is_open(self) -> bool:
+        """Whether it is known what the run had cost before this keeper."""
+        return self._bill is not None
 
-    def look(
-        self, pods: Sequence[PodFacts] | None, kind: str | None, launch: str | None
-    ) -> Spending | None:
+    def open(self, history: RunHistory) -> None:
+        self._bill = Bill.noted(history.events)
+
+    def look(self, pods: Sequence[PodFacts] | None, kind: str | None) -> Spending | None:
         """What the run has cost; None: not known yet. `kind` of node that it has, if it may have
         one of several."""
-        self._read_and_save()
-        if self._account is None or pods is None or self._is_superseded:
+        if self._first_look is None:
+            self._first_look = self._clock.monotonic()
+        if self._bill is None or pods is None:
             return None
-        by_name = {pod.name: pod for pod in pods}
-        for _ in range(len(self._deleted)):
-            pod = self._deleted.popleft()
-            by_name[pod.name] = pod  # as it was at last
-        self._look_at_machines(by_name.values())
-        self._account.look(
-            [
-                PodTime(pod.name, pod.placed_at, pod.ended_at, pod.has_ended)
-                for pod in by_name.values()
-                if pod.placed_at is not None
-            ],
-            lambda name: self._rate(by_name[name], kind),
-            launch,
-            self._clock.now(),
-        )
-        return self._account.spending(self._budget_usd)
+        there = [
+            (pod, pod.placed_at)
+            for pod in pods
+            if pod.placed_at is not None and not pod.has_ended
+        ]
+        if self._machines is not None:
+            maybe_spot = [pod.machine for pod, _ in there if self._may_be_spot(pod)]
+            self._machines.look(machine for machine in maybe_spot if machine is not None)
+        nodes = [(self._rate(pod, kind), since) for pod, since in there]
+        if self._bill.count(nodes, self._clock.now()) or not self._is_noted:
+            self.note()
+        return self._bill.spending(self._budget_usd)
 
-    def settle(self) -> None:
-        """Waits for the store, within bounds."""
-        for pending in (self._opening, self._saving):
-            if pending is not None:
-                with suppress(TimeoutError):
-                    pending.exception(SETTLE_SECONDS)
-        self._collect()
-
-    def save(self) -> None:
-        """Now, since the keeper is about to end. If the store is away, the next keeper counts on
-        from what was saved before."""
-        self.settle()
-        if self._account is None or self._is_superseded or self._saving is not None:
-            return
-        keeper, text = self._account.keeper, self._account.text(self._budget_usd)
-        self._saving = self._thread.submit(save_account, self._store, keeper, text)
-        self.settle()
-
-    def _read_and_save(self) -> None:
-        self._collect()
-        now = self._clock.monotonic()
-        is_busy = self._opening is not None or self._saving is not None
-        if is_busy or self._is_superseded or now - self._tried < SAVE_SECONDS:
-            return
-        self._tried = now
-        if self._account is None:
-            self._opened_at = now if self._opened_at is None else self._opened_at
-            now = self._clock.now()
-            self._opening = self._thread.submit(
-                continued_account, self._store, self._budget_usd, now
-            )
-            return
-        text = self._account.text(self._budget_usd)
-        keeper = self._account.keeper
-        self._saving = self._thread.submit(save_account, self._store, keeper, text)
-
-    def _collect(self) -> None:
-        """What the thread has done."""
-        try:
-            if self._opening is not None and self._opening.done():
-                opening, self._opening = self._opening, None
-                opened = opening.result()
-                self._account, self._failure = opened.account, None
-                self._tried = -inf  # to be saved at once, with the number of this keeper
-                if opened.mended is not None:
-                    self._notes.note("spent_mended", reason=opened.mended)
-                    self._notes.say(opened.mended)
-            if self._saving is not None and self._saving.done():
-                saving, self._saving = self._saving, None
-                self._is_superseded = not saving.result()
-        except (HeadwayError, OSError, ValueError) as error:
-            self._failure = error
-            self._notes.say(f"what the run costs is not recorded: {error}")
+    def note(self) -> None:
+        """What is known, for whoever reads the journal."""
+        if self._bill is not None:
+            self._is_noted = True
+            self._notes.note(BILLED, budget_usd=self._budget_usd, rates=self._bill.facts())
 
     @property
     def problem(self) -> MoneyProblem | None:
         """Why the budget cannot be kept, if it cannot."""
-        if self._budget_usd is None:
+        if self._budget_usd is None or self.is_open or self._first_look is None:
             return None
-        if self._account is None:
-            failure = self._failure
-            if not self._is_unread_for_long and not isinstance(failure, LaterRecord):
-                return None
-            words = "the storage does not answer" if failure is None else str(failure)
-            where = self._store.location(FILE)
-            if isinstance(failure, HeadwayError):
-                return MoneyProblem(failure.message, failure.hint or f"make {where} readable")
-            return MoneyProblem(f"{where} cannot be read: {words}", f"make {where} readable")
-        unknown = self._account.unknown
-        if unknown is None or unknown.budget_usd != self._budget_usd:
+        if self._clock.monotonic() - self._first_look < UNREADABLE_SECONDS:
             return None
+        words = "the storage does not answer" if self.failure is None else str(self.failure)
+        hint = self.failure.hint if isinstance(self.failure, HeadwayError) else None
         return MoneyProblem(
-            f"what the run had cost before {stamp(unknown.since)} is not known: "
-            f"{self._store.location(FILE)} was damaged or gone, and so was its copy",
-            "see what your cloud billed, set budget.usd to what the run may cost from now on, to "
-            f"another number than {self._budget_usd:g}",
-        )
-
-    @property
-    def _is_unread_for_long(self) -> bool:
-        waited = self._clock.monotonic() - (self._opened_at or 0.0)
-        return self._opened_at is not None and waited >= UNREADABLE_SECONDS
-
-    def _look_at_machines(self, pods: Iterable[PodFacts]) -> None:
-        if self._machines is None:
-            return
-        asked = [(pod.machine, pod.has_ended) for pod in pods if self._may_be_spot(pod)]
-        self._machines.look(
-            [machine for machine, has_ended in asked if machine is not None and not has_ended],
-            [machine for machine, has_ended in asked if machine is not None and has_ended],
+            f"what the run has cost cannot be read: {words}",
+            hint or f"make {self._notes.directory.location} readable",
         )
 
     def _rate(self, pod: PodFacts, kind: str | None) -> NodeRate:

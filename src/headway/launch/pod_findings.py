@@ -306,7 +306,7 @@ def coordinator(seen: TargetEvidence) -> CheckLine:
             COORDINATOR, no_coordinator(seen) if seen.start.workers else no_workers(seen)
         )
     if problems := [*_blocked(pairs)]:
-        ports = f"TCP ports {SESSION_PORT} to {SESSION_PORT + 3}"
+        ports = f"TCP ports {SESSION_PORT} and {HTTP_PORT}"
         return failed(COORDINATOR, "; ".join(problems), _network_fix(seen, ports))
     slowest = max(one.milliseconds or 0.0 for answers in pairs.values() for one in answers)
     listed = ", ".join(str(one.port) for one in next(iter(pairs.values())))

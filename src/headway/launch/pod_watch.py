@@ -46,9 +46,6 @@ class PodWatch:
         self._say = say
         self._pods: dict[str, PodFacts] | None = None
         self._lock = Lock()
-        self.on_deleted: Callable[[PodFacts], None] = lambda pod: None
-        """Called in a thread with the last that is known of each pod that is deleted: it may have
-        ended since the last look."""
         self._stop = Event()
 
     def start(self) -> None:
@@ -103,7 +100,6 @@ class PodWatch:
         with self._lock:
             assert self._pods is not None
             if what == "DELETED":
-                self.on_deleted(facts)
                 self._pods.pop(facts.name, None)
             elif what in ("ADDED", "MODIFIED"):
                 self._pods[facts.name] = facts

@@ -10,14 +10,7 @@ from typing import Any
 
 from headway.clock import Clock
 from headway.errors import HeadwayError
-from headway.kube.names import (
-    HTTP_PORT,
-    SESSION_PORT,
-    STORAGE,
-    WHEELS_PORT,
-    run_object,
-)
-from headway.kube.own_image import has_own_image
+from headway.kube.names import HTTP_PORT, SESSION_PORT, STORAGE, run_object
 from headway.kube.probe_objects import claim_folder
 from headway.kube.probe_protocol import (
     CreateAnswer,
@@ -176,8 +169,8 @@ class Questions:
         name = self.answers.names.get(worker.title)
         is_found = name is not None and name.error is None and bool(name.addresses)
         host = self._service if is_found else self._start.coordinator.address
-        session, *others = coordinator_ports(self._target)
-        self._connect(worker, "coordinator", host, [session, *others], silent=others)
+        # The session greets.
+        self._connect(worker, "coordinator", host, [SESSION_PORT, HTTP_PORT], silent=[HTTP_PORT])
 
     def _connect(
         self, one: StartedProbe, to: str, host: str, ports: list[int], silent: Sequence[int] = ()
@@ -283,8 +276,3 @@ def coordinators_rights(run: str, target: Target) -> list[tuple[Right, str | Non
         for verb in rule["verbs"]
         for name in rule.get("resourceNames", [None])
     ]
-
-
-def coordinator_ports(target: Target) -> list[int]:
-    """Those of its pod that others connect to; the first greets."""
-    return [SESSION_PORT, HTTP_PORT, *([WHEELS_PORT] if has_own_image(target) else [])]

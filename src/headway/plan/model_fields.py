@@ -1,4 +1,4 @@
-"""Fields of every model type's config, from the table that train/config_table.py makes."""
+"""Fields of every model type's config, from the table that tools/config_table.py makes."""
 
 from __future__ import annotations
 

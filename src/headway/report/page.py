@@ -134,7 +134,7 @@ def _chart_place(chart: dict[str, Any]) -> str:
 def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
     names = ["run", "state", "last step", "loss", "held-out", "hours", "goodput", "ledger"]
     rows = [[*_summary_cells(run, ledger)] for run, ledger in zip(runs, ledgers, strict=True)]
-    if any(run.status.spending or run.status.spending_problem for run in runs):
+    if any(run.status.spending for run in runs):
         names.insert(-1, "spent")
         for row, run in zip(rows, runs, strict=True):
             row.insert(-1, _spent(run))
@@ -144,10 +144,9 @@ def _summary(runs: Sequence[RunData], ledgers: Sequence[Verdict | None]) -> str:
 def _spent(run: RunData) -> str:
     spending = run.status.spending
     if spending is None:
-        return "" if run.status.spending_problem is None else "not known"
+        return ""
     budget = f" of {dollars(spending.budget_usd)}" if spending.budget_usd is not None else ""
-    since = f" since {spending.counted_since[:10]}" if spending.counted_since else ""
-    return f"{dollars(spending.usd)}{budget}{since}"
+    return f"{dollars(spending.usd)}{budget}"
 
 
 def _summary_cells(run: RunData, ledger: Verdict | None) -> Sequence[str]:
@@ -251,13 +250,12 @@ def _details(run: RunData, is_one_of_several: bool) -> list[str]:
                 escape(rate.node),
                 CAPACITIES[rate.capacity],
                 f"{rate.usd_per_hour:,.2f}",
-                f"{rate.nodes:,}",
                 f"{rate.hours:,.2f}",
                 f"{rate.usd:,.2f}",
             )
             for rate in run.status.spending.rates
         )
-        columns = ("node", "machine", "dollars an hour", "pods", "hours of all pods", "dollars")
+        columns = ("node", "machine", "dollars an hour", "hours of all nodes", "dollars")
         parts += [
             f"<h2>{name}{'M' if not name else 'm'}oney, by the target's prices</h2>",
             _table(columns, costs),

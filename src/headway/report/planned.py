@@ -10,7 +10,7 @@ from headway.state.goodput import goodput
 from headway.state.interruptions import pauses
 from headway.state.rewinds import Record, apply_rewinds
 from headway.state.run_directory import RunDirectory
-from headway.state.spent_money import read_spending
+from headway.state.spent_money import spending_of
 from headway.state.status import newest_event
 from headway.state.time_left import WARMUP_STEPS, seconds_left
 
@@ -24,7 +24,7 @@ def kept_plan(directory: RunDirectory) -> PlanRecord | None:
 
 
 def measured_so_far(directory: RunDirectory) -> Measured:
-    """Reads the run's logs, and its account of money if it has one."""
+    """Reads the run's logs."""
     resolved = directory.read_spec()
     events, taken = directory.history(), directory.metrics.read()[0]
     steps = apply_rewinds(taken)
@@ -33,7 +33,7 @@ def measured_so_far(directory: RunDirectory) -> Measured:
     settled = recent[WARMUP_STEPS:] or recent
     found = goodput(events, taken)
     peaks = [event["device_peak_bytes"] for event in events if "device_peak_bytes" in event]
-    spending = read_spending(directory.store)
+    spending = spending_of(events, None)
     return Measured(
         steps=len(steps),
         total_steps=started["total_steps"] if started else None,

@@ -186,8 +186,8 @@ class CoordinatorConfig(ComponentConfig):
 
     image: str | None = Field(default=None, pattern=IMAGE_PATTERN)
     """Image of these pods, by digest, with Headway and its wheels, without torch. Given, `image` of
-    the workers can be any with Python 3.11 to 3.14 and torch: an init container brings Headway,
-    unless it is there. Left out: `image`, which has Headway."""
+    the workers can be any with Python 3.11 to 3.14 and torch: an init container of this image
+    brings Headway, unless it is there. Left out: `image`, which has Headway."""
     resources: dict[str, AmountField] = {"cpu": "500m", "memory": "512Mi"}
     """Resources of the coordinator's pod, as request and as limit. A script with more than 150,000
     heartbeats needs more memory: 3Gi for a million."""

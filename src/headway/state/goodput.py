@@ -19,7 +19,7 @@ CAUSES = (
     *("skipped", "changes", "preparation", "data", "evaluation", "saving"),
 )
 
-NO_SIGNS = ("tries_again", "coordinator_lost", "scaled")
+NO_SIGNS = ("tries_again", "coordinator_lost", "scaled", "billed")
 """What the launcher notes also while the run has no pods, because it gave them back or its queue
 has suspended it: no signs that it goes on."""
 

@@ -23,6 +23,7 @@ TAIL = len(MARK) + DIGITS + len(END)
 
 KEYS_OF_EVENTS = {
     "below_minimum": "nodes minimum",
+    "billed": "budget_usd rates",
     "changed": "generation workers reason seconds discarded step",
     "coordinator_lost": "how",
     "device_failed": "node local_rank device_number reason",
@@ -69,6 +70,7 @@ TYPES: dict[str, type | tuple[type, ...]] = {
     "names": list,
     "node": int,
     "nodes": int,
+    "rates": list,
     "reason": str,
     "rewind": int,
     "set": str,

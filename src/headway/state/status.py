@@ -13,7 +13,7 @@ from headway.state.record_log import RememberedLog
 from headway.state.rewinds import Record
 from headway.state.run_directory import RunDirectory
 from headway.state.run_history import STEP_KEYS, HistoryReader, RunHistory
-from headway.state.spent_money import Spending, spending_or_problem
+from headway.state.spent_money import Spending, spending_of
 from headway.state.time_left import seconds_left
 
 State = Literal["starting", "running", "finished", "stopped", "failed", "lost", "waiting"]
@@ -23,6 +23,7 @@ uploaded every minute."""
 SCRIPT_LIFE_SECONDS = 600.0 + SIGN_OF_LIFE_SECONDS
 """The same of a script, whose first worker notes every ten minutes that it is alive."""
 SHOWN_CHANGES = 8
+UNDER_WAY: tuple[State, ...] = ("starting", "running", "waiting")
 ENDS: dict[str, State] = {"finished": "finished", "stopped": "stopped", "failed": "failed"}
 
 
@@ -79,8 +80,6 @@ class RunStatus:
     one."""
     spending: Spending | None = None
     """What it has cost; None: it runs on no target, or that has no prices."""
-    spending_problem: str | None = None
-    """Why it is not known what it has cost, where that was counted."""
     interruptions: int = 0
     """Losses that it has recovered from."""
     damaged_lines: int = 0
@@ -126,7 +125,6 @@ def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunSt
         left = seconds_left(steps, events)
     saved, checkpoint = newest_event(events, "saved"), newest_saved(directory)
     failed = newest_event(events, "failed") if state == "failed" else None
-    spending, spending_problem = spending_or_problem(directory.store)
     return RunStatus(
         name=directory.name,
         folder=directory.location,
@@ -151,8 +149,7 @@ def status_of(directory: RunDirectory, history: RunHistory, now: float) -> RunSt
         grad_norm=last.get("grad_norm") if last else None,
         compiled=newest_event(events, "compiled"),
         is_script=_is_script(events),
-        spending=spending,
-        spending_problem=spending_problem,
+        spending=spending_of(events, now if state in UNDER_WAY else None),
         interruptions=history.interrupted.number,
         damaged_lines=history.damaged,
     )

@@ -8,11 +8,11 @@ import pytest
 
 from headway.cli.device_check import least_size_of, require_named_devices
 from headway.cli.preflight import parameters_of
-from headway.cli.reference import SHOWN, meant_for
 from headway.plan.device_refusals import NODE_DEVICES, STATE_SHARE
 from headway.plan.memory_need import least_bytes_of_worker
 from headway.spec.load import load_run, preset_names
 from headway.spec.resolve import Hardware, resolve
+from tools.reference import SHOWN, meant_for
 
 ON_GPUS = [name for name in preset_names() if name != "tiny"]
 

@@ -51,7 +51,6 @@ SURFACE = {
     "status": ["RUN", "--on", "--json"],
     "logs": ["RUN", "--node", "--rank", "--all", "--follow", "-f", "--on"],
     "events": ["RUN", "--on", "--json"],
-    "exec": ["RUN", "COMMAND", "--node", "--on"],
     "list": ["--on", "--json"],
     "generate": [
         "RUN[@STEP]",
@@ -88,7 +87,7 @@ SURFACE = {
     "part": [],
     "keep": [],
     "serve": [],
-    "wheels": [],
+    "wheels": ["FOLDER"],
     "probe": ["TASK", "CONTENT"],
     "target check": ["TARGET", "--wait", "--json"],
     "target rbac": ["TARGET", "--output", "-o"],

@@ -107,14 +107,25 @@ def test_a_redraw_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None
         assert terminal.shown() == ["stays"]
 
 
-def test_lines_are_cut_to_the_width_of_the_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_are_cut_to_the_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And messages that stay are not: whoever copies them needs all of it."""
     with screen(80, monkeypatch) as terminal:
         line = MovingLine()
         line.show("x" * 100)
-        assert terminal.shown() == ["x" * 79]
-        terminal.resize(20)
-        line.show("y" * 100)
-        assert terminal.shown() == ["y" * 19], "nothing is left of the rows that were broken"
+        line.above("y" * 100)
+        assert terminal.shown() == ["y" * 100, "x" * 80]
+
+
+def test_a_bar_that_redraws_itself_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as that of a download from the hub."""
+    with screen(80, monkeypatch) as terminal:
+        area = LiveArea()
+        area.hold()
+        print("10 %\r50 %\r\x1b[32m100 %\x1b[0m", file=sys.stderr, flush=True)
+        print("done\r\n", end="", file=sys.stderr, flush=True)
+        area.close()
+        assert terminal.shown() == ["100 %", "done"]
+        assert terminal.colours > 0
 
 
 def test_a_closed_terminal_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,8 +133,9 @@ def test_a_closed_terminal_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None
         area = LiveArea()
         area.draw([[("the bar", "")]])
         terminal.hang_up()
-        area.draw([[("another", "")]])
-        area.above("an event")
+        for _ in range(2):
+            area.draw([[("another", "")]])
+            area.above("an event")
         area.close()
 
 

@@ -8,11 +8,8 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Mapping
 from pathlib import Path
-from threading import Thread
 from typing import Any
 from zipfile import ZipFile
 
@@ -21,18 +18,17 @@ import pytest
 from headway import __version__
 from headway.kube import bootstrap
 from headway.kube.bootstrap import (
-    Broken,
+    CannotUnpack,
     Image,
-    Lacking,
-    fetch,
     instead,
     problems,
+    required,
     satisfies,
     to_bring,
+    unpack,
     wheel_of,
 )
-from headway.kube.wheels import bootstrap_files, own_files, shipped
-from support.clock import Patient
+from headway.kube.wheels import copy_wheels, own_files, shipped, wheel_plan
 
 PROGRAM = Path(bootstrap.__file__)
 STOCK = {"torch": "2.14.0", "numpy": "2.3.0"}
@@ -52,8 +48,7 @@ def image(
 
 
 def plan(spec: str = "") -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(bootstrap_files(spec)["wheels.json"])
-    return found
+    return required(wheel_plan(), spec)
 
 
 @pytest.mark.parametrize(
@@ -149,7 +144,7 @@ def test_all_that_is_lacking_is_said_at_once() -> None:
 
 def test_glibc_may_be_too_old_for_a_wheel() -> None:
     (first, *_) = problems(plan(), image(libc="glibc 2.5"))
-    assert first == "no wheel of msgspec ships for glibc 2.5"
+    assert first == "the coordinator's image has no wheel of msgspec for glibc 2.5"
 
 
 def test_it_starts_on_python_3_7_with_the_standard_library_alone() -> None:
@@ -167,172 +162,91 @@ def test_it_starts_on_python_3_7_with_the_standard_library_alone() -> None:
     assert imported <= sys.stdlib_module_names
 
 
-# Fetching
+# Copying and unpacking
 
 
-def a_wheel(name: str = "small") -> tuple[dict[str, Any], bytes]:
+def put_wheel(folder: Path, name: str, content: bytes | None = None) -> dict[str, Any]:
+    """Into a pod's folder, as an init container does. Returns what the list says of it."""
     made = io.BytesIO()
     with ZipFile(made, "w") as archive:
         archive.writestr(f"{name}/__init__.py", f"NAME = {name!r}\n")
         archive.writestr(f"{name}-1.data/scripts/{name}", "#!python\n")
-    content = made.getvalue()
+    content = made.getvalue() if content is None else content
     sha256 = hashlib.sha256(content).hexdigest()
+    (folder / sha256).write_bytes(content)
     facts = {"name": name, "version": "1", "tag": "py3-none-any", "size": len(content)}
-    return {**facts, "sha256": sha256}, content
+    return {**facts, "sha256": sha256}
 
 
-Answer = tuple[int, bytes, int]
-"""Status, content, and the length that is claimed."""
+def test_wheels_are_unpacked_without_commands(tmp_path: Path) -> None:
+    unpack([put_wheel(tmp_path, "one"), put_wheel(tmp_path, "two")], str(tmp_path))
+    unpacked = tmp_path / "unpacked"
+    assert sorted(path.name for path in unpacked.iterdir()) == ["one", "two"]
+    assert (unpacked / "one" / "__init__.py").read_text() == "NAME = 'one'\n"
 
 
-@contextmanager
-def served(answer: Callable[[str, int], Answer]) -> Iterator[str]:
-    """The address of a server; `answer` gets the path and the number of the request."""
-    count = 0
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self) -> None:
-            nonlocal count
-            count += 1
-            status, content, length = answer(self.path, count)
-            self.send_response(status)
-            self.send_header("Content-Length", str(length))
-            self.end_headers()
-            self.wfile.write(content)
-            self.close_connection = len(content) != length
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        Thread(target=server.serve_forever, daemon=True).start()
-        yield f"127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_files_are_unpacked_without_commands(tmp_path: Path) -> None:
-    wheels = [a_wheel("one"), a_wheel("two")]
-    contents = {f"/{facts['sha256']}": content for facts, content in wheels}
-    with served(lambda path, _: (200, contents[path], len(contents[path]))) as address:
-        fetch([facts for facts, _ in wheels], address, str(tmp_path), Patient())
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
-
-
-def test_a_transfer_that_is_cut_or_refused_is_tried_again(tmp_path: Path) -> None:
-    facts, content = a_wheel()
-    answers: dict[int, Answer] = {
-        1: (503, b"", 0),
-        2: (200, content[:50], len(content)),
-        3: (200, content[:50], 50),
-    }
-    whole = (200, content, len(content))
-    with served(lambda _, number: answers.get(number, whole)) as address:
-        fetch([facts], address, str(tmp_path), Patient())
-    assert (tmp_path / "small" / "__init__.py").read_text() == "NAME = 'small'\n"
-
-
-def test_another_content_is_never_unpacked(tmp_path: Path) -> None:
-    facts, content = a_wheel()
-    other = bytes(len(content))
-    with (
-        served(lambda *_: (200, other, len(other))) as address,
-        pytest.raises(Broken, match=f"small from {address}: content other than"),
-    ):
-        fetch([facts], address, str(tmp_path), Patient())
-    assert not (tmp_path / "small").exists()
-
-
-def test_nothing_is_unpacked_before_all_have_come_and_the_place_is_free(tmp_path: Path) -> None:
-    """The server has few places, and gives a connection a minute."""
-    wheels = [a_wheel("one"), a_wheel("two")]
-    contents = {f"/{facts['sha256']}": content for facts, content in wheels}
-    there: list[list[str]] = []
-
-    def answer(path: str, _: int) -> Answer:
-        there.append([one.name for one in tmp_path.iterdir() if one.is_dir()])
-        return 200, contents[path], len(contents[path])
-
-    with served(answer) as address:
-        fetch([facts for facts, _ in wheels], address, str(tmp_path), Patient())
-    assert there == [[], []]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
-
-
-def test_each_file_that_came_gives_the_next_one_as_long(tmp_path: Path) -> None:
-    wheels = [a_wheel(name) for name in ("one", "two", "three")]
-    contents = {f"/{facts['sha256']}": content for facts, content in wheels}
-    asked: dict[str, int] = {}
-
-    def answer(path: str, _: int) -> Answer:
-        asked[path] = asked.get(path, 0) + 1
-        if asked[path] < 70:  # five minutes
-            return 503, b"", 0
-        return 200, contents[path], len(contents[path])
-
-    clock = Patient()
-    with served(answer) as address:
-        fetch([facts for facts, _ in wheels], address, str(tmp_path), clock)
-    assert clock.passed > 700
-
-
-@pytest.mark.parametrize("fault", ["no zip", "no room"])
+@pytest.mark.parametrize("fault", ["no zip", "no room", "gone"])
 def test_what_cannot_be_unpacked_here_may_be_elsewhere(tmp_path: Path, fault: str) -> None:
-    facts, content = a_wheel()
-    if fault == "no zip":
-        content = bytes(len(content))
-        facts["sha256"] = hashlib.sha256(content).hexdigest()
-    else:
-        (tmp_path / "small").write_text("a file where a folder should be")
-    with (
-        served(lambda *_: (200, content, len(content))) as address,
-        pytest.raises(Broken, match="small cannot be unpacked in "),
-    ):
-        fetch([facts], address, str(tmp_path), Patient())
+    wheel = put_wheel(tmp_path, "small", bytes(100) if fault == "no zip" else None)
+    if fault == "no room":
+        (tmp_path / "unpacked").write_text("a file where a folder should be")
+    if fault == "gone":
+        (tmp_path / wheel["sha256"]).unlink()
+    with pytest.raises(CannotUnpack, match="small cannot be unpacked in "):
+        unpack([wheel], str(tmp_path))
 
 
-def test_a_coordinator_with_other_files_is_named(tmp_path: Path) -> None:
-    facts, _ = a_wheel("headway")
-    with (
-        served(lambda *_: (404, b"", 0)) as address,
-        pytest.raises(Lacking, match="other files of headway 1 than the client has"),
-    ):
-        fetch([facts], address, str(tmp_path), Patient())
-
-
-def test_nobody_is_waited_for_forever(tmp_path: Path) -> None:
-    facts, _ = a_wheel()
-    clock = Patient()
-    with (
-        served(lambda *_: (503, b"", 0)) as address,
-        pytest.raises(Broken, match=f"waited 600 s for small from {address}: HTTP 503"),
-    ):
-        fetch([facts], address, str(tmp_path), clock)
-    assert 500 < clock.passed < 700
+def test_what_is_listed_and_whole_is_copied(tmp_path: Path) -> None:
+    there, into = tmp_path / "there", tmp_path / "into"
+    there.mkdir()
+    into.mkdir()
+    (there / "typer-0-py3-none-any.whl").write_bytes(b"cut off")
+    assert copy_wheels(there, into) == 1
+    copied = json.loads((into / "wheels.json").read_text())
+    assert [wheel["name"] for wheel in copied["wheels"]] == ["headway"]
+    own = copied["wheels"][0]["sha256"]
+    assert {path.name for path in into.iterdir()} == {"bootstrap.py", "wheels.json", own}
+    assert (into / own).read_bytes() == own_files()
+    (first, *_) = problems(copied, image())
+    assert first == f"the coordinator's image has no wheel of httpcore2 for {GLIBC}"
 
 
 # The program
 
 
-def run_program(folder: Path, content: Mapping[str, Any], address: str) -> tuple[int, str]:
-    (folder / "wheels.json").write_text(json.dumps(content))
-    (folder / "packages").mkdir()
-    python: str = sys._base_executable  # type: ignore[attr-defined]
-    # Isolated from this machine's packages: an image with Python alone.
+PYTHON_ALONE: tuple[str, ...] = (sys._base_executable, "-S")  # type: ignore[attr-defined]
+"""Without this machine's packages."""
+ALONE: dict[str, Any] = {"version": "9.9.9", "image": {}, "requires": {}}
+"""Headway's own files are brought, and nothing else."""
+
+
+def pods_folder(tmp_path: Path, **content: Any) -> Path:
+    """With the program, Headway's own files, and this as the list."""
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    (tmp_path / "none").mkdir()
+    copy_wheels(tmp_path / "none", folder)
+    (folder / "wheels.json").write_text(json.dumps({**plan(), **content}))
+    return folder
+
+
+def run_program(folder: Path, *python: str) -> tuple[int, str]:
+    spec = folder.parent / "spec.json"
+    spec.write_text("{}")
     ended = subprocess.run(
-        [python, "-S", PROGRAM, "fetch", folder / "wheels.json", folder / "packages", address],
+        [*(python or PYTHON_ALONE), folder / "bootstrap.py", "--version"],
         capture_output=True,
         text=True,
         timeout=60,
-        env={},
+        cwd=folder.parent,
+        env={"HEADWAY_SPEC": str(spec), "PYTHONPATH": "/elsewhere"},
     )
     assert not ended.stderr
     return ended.returncode, ended.stdout
 
 
 def test_an_image_without_torch_ends_with_2_and_one_message(tmp_path: Path) -> None:
-    code, said = run_program(tmp_path, plan(), "127.0.0.1:1")
+    code, said = run_program(pods_folder(tmp_path))
     assert code == 2
     assert said.splitlines()[0] == (
         f"error: Headway {__version__} cannot run in this image: it has no torch, and torch>=2.14 "
@@ -341,13 +255,13 @@ def test_an_image_without_torch_ends_with_2_and_one_message(tmp_path: Path) -> N
 
 
 def test_a_machine_with_a_fault_ends_with_7_and_is_said(tmp_path: Path) -> None:
-    own, content = plan()["wheels"][0], bytes(1000)
-    own = {**own, "size": 1000, "sha256": hashlib.sha256(content).hexdigest()}
-    alone = {**plan(), "image": {}, "requires": {}, "wheels": [own]}
-    with served(lambda *_: (200, content, len(content))) as address:
-        code, said = run_program(tmp_path, alone, address)
+    folder = pods_folder(tmp_path, **ALONE)
+    (folder / plan()["wheels"][0]["sha256"]).write_bytes(bytes(1000))
+    code, said = run_program(folder)
     assert code == 7
     assert said.startswith("error: headway cannot be unpacked in "), said
+    (folder / "wheels.json").write_text("{")
+    assert run_program(folder)[0] == 7
 
 
 def test_what_comes_instead_of_the_images_own_is_said() -> None:
@@ -360,46 +274,30 @@ def test_what_comes_instead_of_the_images_own_is_said() -> None:
     ]
 
 
-def test_files_in_the_images_working_folder_are_no_packages(tmp_path: Path) -> None:
-    """Such as /app/typer.py of the user's."""
+def test_headway_is_brought_and_starts(tmp_path: Path) -> None:
+    """The packages it needs are those of this machine. Files in the image's working folder are no
+    packages: such as /app/typer.py of the user's."""
     (tmp_path / "typer.py").write_text("raise SystemExit('of the working folder')\n")
-    started = subprocess.run(
-        [sys.executable, PROGRAM, "start", tmp_path / "packages", "--version"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        cwd=tmp_path,
-        env={"PYTHONPATH": str(PROGRAM.parents[2])},
-    )
-    assert (started.stdout.strip(), started.stderr) == (__version__, "")
-
-
-def test_headway_itself_is_brought_and_starts(tmp_path: Path) -> None:
-    """Headway's files alone: the packages it needs are those of this machine."""
-    own, content = plan()["wheels"][0], own_files()
-    alone = {**plan(), "image": {}, "requires": {}, "wheels": [own]}
-    with served(lambda *_: (200, content, len(content))) as address:
-        code, said = run_program(tmp_path, alone, address)
-    assert code == 0, said
-    assert said.startswith(f"brought 1 packages, {len(content) / 1e6:.1f} MB")
-    folder = str(tmp_path / "packages")
-    started = subprocess.run(
-        [sys.executable, PROGRAM, "start", folder, "--version"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        env={"PYTHONPATH": "/elsewhere"},
-    )
-    assert started.stdout.strip() == __version__
-    where = "import headway, sys; print(headway.__file__, '/elsewhere' in sys.path)"
+    folder = pods_folder(tmp_path, **ALONE)
+    code, said = run_program(folder, sys.executable)
+    brought, version = said.splitlines()
+    assert (code, version) == (0, __version__)
+    assert brought.startswith(f"brought 1 packages, {len(own_files()) / 1e6:.1f} MB")
     ran = subprocess.run(
-        [sys.executable, "-c", where],
+        [sys.executable, "-c", "import headway; print(headway.__file__)"],
         capture_output=True,
         text=True,
         timeout=60,
-        env={"PYTHONPATH": f"{folder}:/elsewhere"},
+        env={"PYTHONPATH": str(folder / "unpacked")},
     )
-    assert ran.stdout.split() == [f"{folder}/headway/__init__.py", "True"]
+    assert ran.stdout.strip() == str(folder / "unpacked" / "headway" / "__init__.py")
+
+
+def test_an_image_with_this_headway_keeps_it(tmp_path: Path) -> None:
+    folder = pods_folder(tmp_path)
+    code, said = run_program(folder, sys.executable)
+    assert (code, said.splitlines()) == (0, [f"the image has Headway {__version__}", __version__])
+    assert not (folder / "unpacked").exists()
 
 
 def test_the_archive_of_headway_is_the_same_each_time() -> None:

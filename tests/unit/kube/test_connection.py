@@ -15,6 +15,7 @@ from headway.errors import BadInput
 from headway.kube.api_errors import ClusterUnreachable
 from headway.kube.client import KubeClient
 from headway.kube.connection import kubeconfig_client
+from headway.kube.kubeconfig import used_context
 from support.fake_kube import fake_kube
 
 NAME = "kubernetes.internal"
@@ -107,6 +108,12 @@ def test_several_files_are_merged_as_kubectl_does(
         listed = [tmp_path / "one" / "config", tmp_path / "missing", tmp_path / "kubeconfig"]
         monkeypatch.setenv("KUBECONFIG", ":".join(map(str, ["", *listed])))
         assert KubeClient.from_kubeconfig(None, "ml").job("headway-it") is not None
+
+
+def test_a_pod_with_its_own_token_has_no_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KUBECONFIG")
+    monkeypatch.setenv("HOME", "/nowhere")
+    assert used_context(None) is None
 
 
 def test_none_of_several_files_exists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -139,13 +139,7 @@ def test_golden(name: str, folder: Path, render: Callable[[], list[dict[str, Any
     (folder / "targets.yaml").write_text(targets)
     (folder / "src").mkdir()
     (folder / "src" / "mine.py").write_text("x = 1\n")
-    objects = render()
-    for one in objects:
-        if "bootstrap.py" in one.get("data", {}):
-            # They change with every file of Headway.
-            one["data"] = dict.fromkeys(one["data"], "(not shown here)")
-    made = re.sub(r"-bootstrap-[0-9a-f]{12}", "-bootstrap-0123456789ab", as_yaml(objects))
-    require_golden(made, GOLDEN / f"{name}.yaml")
+    require_golden(as_yaml(render()), GOLDEN / f"{name}.yaml")
 
 
 def test_what_an_administrator_applies_once(folder: Path, headway: Headway) -> None:

@@ -12,7 +12,7 @@ import yaml
 
 GOLDEN = sorted((Path(__file__).parent / "golden").glob("*.yaml"))
 ROOT = Path(__file__).parents[3]
-PORTS = {53, 7460, 7461, 7462, 7463}
+PORTS = {53, 7460, 7461, 7462}
 """Name resolution, and Headway's own."""
 FROM_OUTSIDE = {"Ingress", "Gateway", "HTTPRoute", "Route"}
 OTHER_MACHINES = re.compile(r"\b(ssh|sshd|hostfile)\b", re.IGNORECASE)

@@ -27,7 +27,6 @@ Render = Callable[..., list[Object]]
 
 KEY = "0123456789abcdef" * 4
 WORKERS, COORDINATOR = ("Job", "headway-wiki"), ("ReplicaSet", "headway-wiki-coordinator")
-TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 
 def by_name(objects: list[Object]) -> dict[tuple[str, str], Object]:
@@ -192,7 +191,7 @@ def test_only_what_an_image_lacks_fails_the_job_before_headway_is_there(
     rules = by_name(render())[WORKERS]["spec"]["podFailurePolicy"]["rules"]
     codes = [one["onExitCodes"] for one in rules if one["action"] == "FailJob"]
     found = {one["containerName"]: one["values"] for one in codes}
-    assert found == {"worker": [1, 2, 3, 4, 5], "bootstrap": [2]}
+    assert found == {"worker": [1, 2, 3, 4, 5], "wheels": [2]}
 
 
 @pytest.mark.parametrize("job", [WORKERS, COORDINATOR])
@@ -242,15 +241,32 @@ def test_only_the_coordinator_has_a_token(render: Render) -> None:
     assert objects["ServiceAccount", "headway-wiki"]["automountServiceAccountToken"] is False
 
 
-def test_what_serves_files_to_anybody_has_no_token(render: Render, folder: Path) -> None:
-    """Kubernetes mounts it where nothing is mounted."""
+def test_what_copies_wheels_has_nothing_of_the_run(render: Render, folder: Path) -> None:
+    """It has the target's variables and mounts, as its image has in the coordinator's pod."""
+    with (folder / "targets.yaml").open("a") as target:
+        target.write(
+            "    volumes: [{name: drivers, emptyDir: {}}]\n"
+            "    mounts: [{name: drivers, mountPath: /drivers}]\n"
+            "    env: {LD_LIBRARY_PATH: /drivers}\n"
+            "  secret: mine\n"
+        )
     give_own_image(folder)
-    made = pod(by_name(render())[COORDINATOR])
-    (serving,) = made["initContainers"]
-    (hidden,) = [one for one in serving["volumeMounts"] if one["mountPath"] == TOKEN]
-    assert {"name": hidden["name"], "emptyDir": {}} in made["volumes"]
-    (coordinator,) = made["containers"]
-    assert TOKEN not in [one["mountPath"] for one in coordinator["volumeMounts"]]
+    made = pod(by_name(render("secrets=[HF_TOKEN]"))[WORKERS])
+    (copying,) = made["initContainers"]
+    (worker,) = made["containers"]
+    (coordinator,) = pod(by_name(render())[COORDINATOR])["containers"]
+    assert copying["image"] == coordinator["image"] != worker["image"]
+    mounted = [one["name"] for one in copying["volumeMounts"]]
+    assert mounted == ["headway-home", "drivers", "headway-packages"]
+    variables = {one["name"] for one in copying["env"]}
+    assert {"HOME", "HEADWAY_VERSION", "LD_LIBRARY_PATH"} <= variables
+    assert not {"HEADWAY_KEY", "HF_TOKEN"} & variables
+    assert "envFrom" not in copying
+    assert copying["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "capabilities": {"drop": ["ALL"]},
+        "readOnlyRootFilesystem": True,
+    }
 
 
 def test_the_role_allows_this_and_no_more(render: Render) -> None:

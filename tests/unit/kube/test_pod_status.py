@@ -212,27 +212,19 @@ def test_an_init_container_that_failed() -> None:
     )
 
 
-def test_what_brings_headway_is_waited_for_by_name() -> None:
-    fetching = container("x") | {"name": "bootstrap", "state": {"running": {}}}
-    ours = container("PodInitializing")
-    status = pending(initContainerStatuses=[fetching], containerStatuses=[ours])
-    (reason,) = wait_reasons(job(), [pod(status)], [])
-    assert reason.words == "fetching Headway from the coordinator"
-
-
-def test_an_image_that_lacks_something_ends_the_run_with_what_it_says() -> None:
-    said = {"exitCode": 2, "message": "error: it has no torch"}
-    refused = container("x") | {"name": "bootstrap", "state": {"terminated": said}}
+def test_a_core_of_another_version_ends_the_run_with_what_it_says() -> None:
+    said = {"exitCode": 2, "message": "error: this image has Headway 9.9.9"}
+    refused = container("x") | {"name": "wheels", "state": {"terminated": said}}
     ours = container("PodInitializing")
     status = {"initContainerStatuses": [refused], "containerStatuses": [ours]}
     ended = pod({"phase": "Failed", **status})
-    assert (exit_code(ended), termination_message(ended)) == (2, "error: it has no torch")
+    assert (exit_code(ended), termination_message(ended)) == (2, said["message"])
 
 
-def test_how_the_worker_ended_counts_after_headway_was_brought() -> None:
-    brought = container("x") | {"name": "bootstrap", "state": {"terminated": {"exitCode": 0}}}
+def test_how_the_worker_ended_counts_after_wheels_were_copied() -> None:
+    copied = container("x") | {"name": "wheels", "state": {"terminated": {"exitCode": 0}}}
     ours = container("x") | {"state": {"terminated": {"exitCode": 7}}}
-    status = {"initContainerStatuses": [brought], "containerStatuses": [ours]}
+    status = {"initContainerStatuses": [copied], "containerStatuses": [ours]}
     assert exit_code(pod({"phase": "Failed", **status})) == 7
 
 
@@ -240,9 +232,9 @@ def test_how_the_worker_ended_counts_after_headway_was_brought() -> None:
     ("name", "words", "says"),
     [
         (
-            "bootstrap",
-            "waiting for numpy\nerror: waited 600 s for numpy from it.ml.svc:7463: HTTP 503\n",
-            "ended with exit code 7: waited 600 s for numpy from it.ml.svc:7463: HTTP 503",
+            "wheels",
+            "error: [Errno 28] No space left on device\n",
+            "ended with exit code 7: [Errno 28] No space left on device",
         ),
         (
             "worker",
@@ -256,7 +248,7 @@ def test_a_pod_that_gave_up_by_itself_says_why(name: str, words: str, says: str)
     """It is replaced, and its log goes with it."""
     terminated = {"exitCode": 7, "message": words}
     one = container("x") | {"name": name, "state": {"terminated": terminated}}
-    place = "initContainerStatuses" if name == "bootstrap" else "containerStatuses"
+    place = "initContainerStatuses" if name == "wheels" else "containerStatuses"
     assert describe_pod_exit(pod({"phase": "Failed", place: [one]})) == says
 
 

@@ -89,13 +89,12 @@ def test_the_machines_network_gives_each_worker_its_machine() -> None:
     assert worker["ports"] == [{"name": "probe", "containerPort": 7461, "protocol": "TCP"}]
 
 
-def test_nothing_is_fetched_before_a_probe_starts() -> None:
+def test_a_probe_finds_what_would_bring_headway() -> None:
     (job, *_), _ = made(**TARGETS["own image"])
     spec = job["spec"]["template"]["spec"]
-    assert spec["initContainers"] == []
-    assert {"name": "HEADWAY_PROBE_BOOTSTRAP", "value": "/headway/bootstrap"} in spec["containers"][
-        0
-    ]["env"]
+    assert [one["name"] for one in spec["initContainers"]] == ["wheels"]
+    (probe,) = spec["containers"]
+    assert {"name": "HEADWAY_PROBE_BOOTSTRAP", "value": "/headway/packages"} in probe["env"]
 
 
 def test_which_machines_fit() -> None:

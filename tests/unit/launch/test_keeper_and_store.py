@@ -33,7 +33,7 @@ def test_an_outage_of_the_store_ends_no_keeper_and_is_said_once(run: KeptRun) ->
     run.look(3 * BUDGET_SECONDS)
     assert run.is_released(second)
     assert [words for words in run.said if "503" in words] == [
-        "the hours that the run has used cannot be read: 503 slow down"
+        "what the run has used cannot be read: 503 slow down"
     ]
     history.read = read
     run.train(1)

@@ -179,8 +179,8 @@ def test_the_words_of_the_pod_that_ended_the_run_are_kept() -> None:
     assert (replaced.is_to_blame, replaced.last_words) == (False, None)
 
 
-def test_a_pod_that_headway_could_not_be_brought_to_is_replaced() -> None:
+def test_a_pod_whose_wheels_could_not_be_copied_is_replaced() -> None:
     """As the Job does it: a Python that crashed is a fault of the machine."""
-    assert pod_facts(ended(2, "error: no torch", "bootstrap")).is_to_blame
-    crashed = pod_facts(ended(1, "OSError", "bootstrap"))
+    assert pod_facts(ended(2, "error: another version", "wheels")).is_to_blame
+    crashed = pod_facts(ended(1, "OSError", "wheels"))
     assert (crashed.is_to_blame, crashed.has_failed) == (False, True)

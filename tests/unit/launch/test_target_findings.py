@@ -496,7 +496,7 @@ def test_the_coordinators_port_is_blocked() -> None:
     assert (
         found.evidence == "worker 0 does not reach coordinator on port 7460: no answer within 3 s"
     )
-    assert "TCP ports 7460 to 7463" in str(found.fix)
+    assert "TCP ports 7460 and 7461" in str(found.fix)
 
 
 @pytest.mark.parametrize(

@@ -7,13 +7,13 @@ import random
 import re
 from pathlib import Path
 
+from headway.clock import stamp
 from headway.plan.figure import Figure
 from headway.plan.outcome import PLAN, PlanRecord
 from headway.report.page import page
 from headway.report.run_data import MOST_SAMPLED, ledger_verdict, run_data
 from headway.report.series import MOST_POINTS, thinned
 from headway.state.interruptions import pauses
-from headway.state.spent_money import Account, NodeRate, PodTime
 from support.in_process import Headway
 from support.interrupted_run import START, InterruptedRun, ten_interruptions
 
@@ -75,14 +75,13 @@ def test_what_a_run_has_cost(tmp_path: Path) -> None:
     run.launch()
     run.train(10)
     assert "spent" not in page([run_data(run.directory, START)], [None])
-    account = Account(keeper=1)
-    pods = [PodTime(f"it-{number}-s", START, START + 1800, True) for number in range(3)]
-    account.look(pods, lambda name: NodeRate("H100:8", "spot", 12.0), "launch", START + 1800)
-    run.directory.store.write("spent.json", account.text(20.0).encode())
+    rate = {"node": "H100:8", "capacity": "spot", "usd_per_hour": 12.0, "nodes": 0}
+    facts = {"generation": 1, "budget_usd": 20.0, "rates": [{**rate, "seconds": 5400.0}]}
+    run.directory.launcher.append({"time": stamp(START + 1800), "event": "billed", **facts})
     text = page([run_data(run.directory, START)], [None])
     assert '<th class="number">spent</th>' in text
     assert "$18.00 of $20.00" in text
-    cells = ("H100:8", "spot", "12.00", "3", "1.50", "18.00")
+    cells = ("H100:8", "spot", "12.00", "1.50", "18.00")
     assert "Money, by the target's prices" in text
     assert all(f">{cell}</td>" in text for cell in cells)
 

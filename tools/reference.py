@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
 from headway.cli.preset_needs import SHOWN, preset_parameters
-from headway.cli.trap_page import PAGE, WrongTraps, trap_page
 from headway.errors import Exit
 from headway.plan.device_refusals import NODE_DEVICES, fewest_devices
 from headway.plan.memory_need import COPY_BYTES, STATE_BYTES, state_bytes
@@ -25,8 +24,9 @@ from headway.spec.load import load_run, preset_names, preset_text
 from headway.spec.run_file import RunFile
 from headway.spec.section import Section
 from headway.spec.target_file import Target, TargetFile
+from tools.trap_page import PAGE, WrongTraps, trap_page
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[1]
 DOCS = "docs/reference"
 SCHEMAS = "src/headway/spec/schema"
 """Within the package: `headway init` writes one beside the run file."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from headway.cli.ran_on import HEADER, STATUS, row, with_row
 from headway.errors import BadInput
 from headway.prove.report import CheckResult, ProofReport
+from tools.ran_on import HEADER, STATUS, row, with_row
 
 PASSED = CheckResult(name="one worker learns", outcome="passed", figure="loss falls", seconds=12)
 FAILED = CheckResult(name="export", outcome="failed", figure="no disk", seconds=3)

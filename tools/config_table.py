@@ -1,6 +1,6 @@
 """Makes plan/model_fields.json: the fields of every model type that transformers can train here.
 
-    python -m headway.train.config_table
+    python -m tools.config_table
 
 `check` names misspelt fields with it in a second, without torch. It is of the transformers that is
 locked in requirements/; a test compares the two.

@@ -10,9 +10,9 @@ import transformers
 from transformers.models.auto import modeling_auto
 
 from headway.plan.model_fields import TABLE, field_problems, model_types, transformers_version
-from headway.train.config_table import describe_type, table_text
+from tools.config_table import describe_type, table_text
 
-REMAKE = "python -m headway.train.config_table"
+REMAKE = "python -m tools.config_table"
 
 
 def test_it_is_of_the_locked_version() -> None:

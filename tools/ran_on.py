@@ -10,7 +10,7 @@ from pathlib import Path
 from headway.errors import BadInput, HeadwayError
 from headway.prove.report import ProofReport, read_report
 
-STATUS = Path(__file__).parents[3] / "docs" / "status.md"
+STATUS = Path(__file__).parents[1] / "docs" / "status.md"
 HEADER = "| ran on | versions | headway prove | date |"
 
 
