@@ -209,7 +209,7 @@ COMMANDS = [
     CommandEntry(INTERNAL, "keep", "", "keep:keep"),
     CommandEntry(INTERNAL, "serve", "", "serve:serve"),
     CommandEntry(INTERNAL, "wheels", "", "wheels:wheels"),
-    CommandEntry(INTERNAL, "probe", "", "probe:probe"),
+    CommandEntry(INTERNAL, "facts", "", "facts:facts"),
 ]
 
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headway.cli.output import hint, say, warn
-from headway.cli.target.storage import launched_specs, together
+from headway.cli.output import hint, say, short_bytes, warn
 from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
@@ -16,7 +15,12 @@ from headway.kube.api_errors import RequestRefused
 from headway.kube.names import COMPILED_SECRET
 from headway.launch.data_run import DataRun, prepared_folders
 from headway.launch.storage_prune import folders_of, last_use, last_used_by, removed_folders
-from headway.launch.storage_use import StoredFolder, stored_folders, stored_specs
+from headway.launch.storage_use import (
+    StoredFolder,
+    launched_specs,
+    stored_folders,
+    stored_specs,
+)
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 
@@ -105,6 +109,11 @@ def uploads_of(runs: Sequence[TargetRun]) -> Uploads:
         found = stored_folders(storage, launched)
         compiled = [one for one in found if one.kind == COMPILED]
     return Uploads(runs, folders, compiled, prepared, frozenset(filter(None, users)))
+
+
+def together(folders: Sequence[StoredFolder]) -> str:
+    size = short_bytes(sum(each.num_bytes for each in folders))
+    return f"{len(folders)} folder{'s' if len(folders) > 1 else ''}, {size}"
 
 
 def _spec(run: TargetRun) -> str:

@@ -10,11 +10,10 @@ import typer
 
 from headway.cli.delete import delete_on, deletion_on
 from headway.cli.output import compiled_text, hint, say
-from headway.cli.target_launch import launched, raise_failure
+from headway.cli.target_launch import launched, wait_for_end
 from headway.cli.target_render import target_plan
 from headway.cli.target_run import TargetRun, bucket_of, end_claim_pods
 from headway.errors import BadInput, NotFound, RunFailed
-from headway.launch.cluster_run import LOOK_SECONDS
 from headway.launch.compile_cache import NUM_STEPS
 from headway.launch.training_wait import status_when_training
 from headway.spec.load import load_run, load_target
@@ -66,7 +65,8 @@ def warm_on(
 def wait_and_delete(run: TargetRun) -> None:
     try:
         status_when_training(run.cluster, say)
-        _wait_for_end(run)
+        # Its pods end when what they have compiled is on the storage.
+        wait_for_end(run, run.cluster.clock.monotonic() + END_SECONDS)
     except KeyboardInterrupt:
         say(f"no longer waiting; run {run.name} continues on {run.on}")
         hint(f"when it has finished: headway delete {run.name} --on {run.on}")
@@ -120,21 +120,3 @@ def shortening(resolved: Resolved) -> list[str]:
         *([] if resolved.shard_nodes is None else [f"shard={resolved.shard}"]),
         "track=[]",
     ]
-
-
-def _wait_for_end(run: TargetRun) -> None:
-    """Its pods end when what they have compiled is on the storage."""
-    clock = run.cluster.clock
-    deadline = clock.monotonic() + END_SECONDS
-    while True:
-        status = run.cluster.patiently(
-            lambda: run.cluster.job_status(run.cluster.require_job()), say
-        )
-        if status.state == "finished":
-            return
-        if status.state in ("failed", "suspended"):
-            raise_failure(run)
-            raise RunFailed(f"run {run.name} has ended on {run.on}: {status.why or status.state}")
-        if clock.monotonic() > deadline:
-            raise RunFailed(f"run {run.name} has not ended on {run.on} for {END_SECONDS:.0f} s")
-        clock.sleep(LOOK_SECONDS)

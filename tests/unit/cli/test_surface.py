@@ -93,7 +93,7 @@ SURFACE = {
     "keep": [],
     "serve": [],
     "wheels": [],
-    "probe": ["TASK", "CONTENT"],
+    "facts": [],
     "target check": ["TARGET", "--wait", "--json"],
     "target rbac": ["TARGET", "--output", "-o"],
     "target cleanup": ["TARGET", "--yes"],

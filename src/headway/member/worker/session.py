@@ -58,7 +58,8 @@ class Session:
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
         """`authority`: a file of certificates, one of which has signed the coordinator's; without
-        it there is no TLS. `log` is called when a coordinator and this worker refuse each other."""
+        it there is no TLS. `log` is called when a coordinator and this worker refuse each other,
+        or when there is none for long."""
         self.name = with_token(name)
         parsed = parse_address(address, authority)
         WorkerSide(key, run, self.name)  # names that do not fit are refused here
