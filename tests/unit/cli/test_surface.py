@@ -72,7 +72,7 @@ SURFACE = {
     "report": ["RUN", "--into", "--on"],
     "compare": ["RUN", "--on", "--json"],
     "tensorboard": ["RUN", "--port", "--on"],
-    "prove": ["--into", "--devices", "--on", "--nodes"],
+    "prove": ["--into", "--devices"],
     "target": [],
     "target add": [
         "NAME",
