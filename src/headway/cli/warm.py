@@ -73,7 +73,7 @@ def wait_and_delete(run: TargetRun) -> None:
         raise typer.Exit(130) from None
     except RunFailed as error:
         left = _left(run)
-        raise RunFailed(error.message, error.hint or left) from None
+        raise RunFailed(error.message, f"{error.hint}; {left}" if error.hint else left) from None
     counted = newest_event(run.directory().history(), "compiled")
     deletion_on(run).delete()
     end_claim_pods()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -202,7 +203,7 @@ def _waiting(
     others_ready: int = 0,
 ) -> list[WaitReason]:
     return [
-        WaitReason(f"{component}: {each.words}", each.pods, each.is_hopeless)
+        replace(each, words=f"{component}: {each.words}")
         for each in pod_waits(run.kube, owner, pods, others_ready)
     ]
 
