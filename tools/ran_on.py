@@ -44,9 +44,6 @@ def row(report: ProofReport) -> str:
 
 
 def _where(report: ProofReport) -> str:
-    if report.nodes is not None:
-        devices = "no GPU" if report.is_rehearsal else f"{report.num_devices} x {report.device}"
-        return f"{report.nodes} nodes of Kubernetes: {devices}"
     if report.is_rehearsal:
         cores = report.machine.get("cores", "?")
         return f"{cores} cores of {report.device}, no GPU: {report.num_devices} workers"

@@ -17,29 +17,21 @@ import pytest
 import yaml
 
 from cluster_tool import faults, network
-from cluster_tool.gpu_runtime import RUNTIME
 from headway.errors import Exit
 from headway.kube.check_lines import (
-    CLOCKS,
     CONDITIONAL,
-    COORDINATOR,
     COORDINATOR_RIGHTS,
-    DEVICES,
-    IMAGE,
     LOGIN,
-    MACHINES,
-    NAMES,
     NAMES_IN_ORDER,
     POLICY,
     QUOTA,
     REGION,
+    RUN,
     STORAGE,
-    WORKERS,
     YOUR_RIGHTS,
 )
 from headway.kube.device_labels import PRODUCT
-from headway.kube.node_fit import REGION as REGION_LABEL
-from headway.kube.probe import CLOCK_OFFSET
+from headway.launch.check_findings import REGION_LABEL
 from support.careless_s3 import careless
 from support.guide_rights import RBAC, editors_kubeconfig, users_kubeconfig
 from support.lab import Lab
@@ -49,13 +41,15 @@ from support.waiting import wait_for
 
 pytestmark = [
     pytest.mark.cluster,
-    pytest.mark.timeout(400),
-    pytest.mark.long("each starts pods for some seconds; unit tests have the lines"),
+    pytest.mark.timeout(500),
+    pytest.mark.long("each trains for some seconds; unit tests have the lines"),
 ]
 DEVICE = "nvidia.com/gpu"
 OTHER_REGION = "eu-central-1"
-WITHIN_SECONDS = 60.0
+WITHIN_SECONDS = 120.0
 GONE_SECONDS = 60.0
+STUCK = ("--wait", "75s")
+"""For a run whose pods start and never meet."""
 
 
 def checked(lab: Lab, *options: str, expect: int | None = 0) -> dict[str, dict[str, Any]]:
@@ -77,31 +71,41 @@ def require_passed(lab: Lab) -> dict[str, dict[str, Any]]:
 
 def require_nothing_left(lab: Lab) -> None:
     wait_for("nothing to be left", lambda: not lab.objects(), GONE_SECONDS)
-    wait_for("an empty claim", lambda: not [*lab.shared.glob(".headway-check/*")], GONE_SECONDS)
+    assert _files(lab.shared) == []
 
 
-def test_all_passed_within_a_minute_and_nothing_left(lab: Lab) -> None:
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_file()]
+
+
+def test_all_passed_within_two_minutes_and_nothing_left(lab: Lab) -> None:
     watch = Stopwatch()
     lines = checked(lab)
     seconds = watch.seconds
     assert {line["outcome"] for line in lines.values()} <= {"passed", "warned"}, lines
-    assert lines["worker to worker"]["evidence"].startswith("3 ports each way; Gbit/s")
+    assert "took 20 steps on cpu" in lines[RUN]["evidence"]
     assert seconds < WITHIN_SECONDS
     require_nothing_left(lab)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_nothing_is_left_of_a_check_that_is_ended(lab: Lab, number: signal.Signals) -> None:
-    started = lab.typed("target", "check", "lab", "--wait", "1s")
+    """What a killed one has stored stays: headway delete --uploaded removes it."""
+    started = lab.typed("target", "check", "lab")
     wait_for("a pod", lambda: lab.pods(), 60)
     started.process.send_signal(number)
     if number == signal.SIGKILL:
-        job = lab.cluster.api.items(f"/apis/batch/v1/namespaces/{lab.namespace}/jobs")[0]
-        assert job["spec"]["activeDeadlineSeconds"] <= 200
+        jobs = f"/apis/batch/v1/namespaces/{lab.namespace}/jobs"
+        (timer,) = [
+            job for job in lab.cluster.api.items(jobs) if job["metadata"]["name"].endswith("-timer")
+        ]
+        assert timer["spec"]["activeDeadlineSeconds"] <= 400
         # Its deadline, sooner than in minutes.
-        path = f"/apis/batch/v1/namespaces/{lab.namespace}/jobs/{job['metadata']['name']}"
+        path = f"{jobs}/{timer['metadata']['name']}"
         lab.cluster.api.patch(path, {"spec": {"activeDeadlineSeconds": 1}})
     wait_for("nothing to be left", lambda: not lab.objects(), 180)
+    if number == signal.SIGINT:
+        wait_for("an empty claim", lambda: not _files(lab.shared), GONE_SECONDS)
 
 
 # Faults, in the order of what users meet most
@@ -189,14 +193,15 @@ def test_quota(lab: Lab) -> None:
 
 
 def test_ports_between_workers_in_one_direction(lab: Lab) -> None:
+    """That of the first machine: the other's address is higher, so it is the one that connects."""
     first, *_, last = lab.cluster.nodes
     faults.cordon(last, lab.cluster.api)
     faults.cut_ports(first, faults.EPHEMERAL_PORTS)
-    lines = checked(lab, expect=Exit.CHECK_FAILED)
-    fix = found(lines, WORKERS, "failed", "no answer within 3 s")
-    assert lines[WORKERS]["evidence"].count("does not reach") == 1
-    assert "in both directions" in fix
-    assert lines[COORDINATOR]["outcome"] == "passed"
+    lines = checked(lab, *STUCK, expect=Exit.CHECK_FAILED)
+    assert "in both directions" in found(lines, RUN, "failed")
+    words = lines[RUN]["evidence"]
+    assert "did not form" in words or "only 1 of 2 workers train" in words
+    assert lines[STORAGE]["outcome"] == "passed"
     faults.mend_ports(first)
     require_passed(lab)
 
@@ -204,10 +209,10 @@ def test_ports_between_workers_in_one_direction(lab: Lab) -> None:
 def test_the_coordinators_port(lab: Lab) -> None:
     for node in lab.cluster.nodes:
         faults.cut_ports(node, faults.SESSION_PORTS)
-    lines = checked(lab, expect=Exit.CHECK_FAILED)
-    fix = found(lines, COORDINATOR, "failed", "coordinator on port 7460: no answer within 3 s")
+    lines = checked(lab, *STUCK, expect=Exit.CHECK_FAILED)
+    fix = found(lines, RUN, "failed", "says: coordinator at headway-check-", ":7460: ")
     assert "TCP ports 7460" in fix
-    assert lines[WORKERS]["outcome"] in ("passed", "warned")
+    assert lines[COORDINATOR_RIGHTS]["outcome"] == "passed"
     for node in lab.cluster.nodes:
         faults.mend_ports(node)
     require_passed(lab)
@@ -217,7 +222,7 @@ def test_a_claim_that_is_roots(lab: Lab) -> None:
     os.chown(lab.shared, 0, 0)
     lab.shared.chmod(0o755)
     lines = checked(lab, expect=Exit.CHECK_FAILED)
-    fix = found(lines, STORAGE, "failed", "worker 0 cannot make a folder: Permission denied")
+    fix = found(lines, RUN, "failed", "Permission denied")
     user = re.search(r"chown (\d+):(\d+)", fix)
     assert user is not None
     os.chown(lab.shared, int(user[1]), int(user[2]))
@@ -233,30 +238,25 @@ def test_a_claim_that_is_read_only(lab: Lab) -> None:
     finally:
         for node in lab.cluster.nodes:
             faults.make_writable(node, lab.shared)
-    fix = found(lines, STORAGE, "failed", "Read-only file system")
+    fix = found(lines, RUN, "failed", "Read-only file system")
     assert "read-only" in fix
     require_passed(lab)
 
 
-def test_names_that_do_not_resolve_and_names_that_are_slow(lab: Lab) -> None:
+def test_names_that_do_not_resolve(lab: Lab) -> None:
     faults.stop_dns(lab.cluster.dns)
-    lines = checked(lab, expect=Exit.CHECK_FAILED)
-    found(lines, NAMES, "failed", "cannot resolve the coordinator's name", network.HOST)
-    assert lines[COORDINATOR]["outcome"] == "passed"  # by its address
+    lines = checked(lab, *STUCK, expect=Exit.CHECK_FAILED)
+    fix = found(lines, RUN, "failed", "says: coordinator at headway-check-", "name resolution")
+    assert "port 53" in fix
     faults.start_dns(lab.cluster.dns)
     require_passed(lab)
-    faults.slow_dns(lab.cluster.dns, 2.0)
-    lines = checked(lab)
-    found(lines, NAMES, "warned", " ms, by ")
-    faults.quick_dns(lab.cluster.dns)
-    assert require_passed(lab)[NAMES]["outcome"] == "passed"
 
 
 def test_an_image_that_is_not_there(lab: Lab) -> None:
     image = str(lab.cluster.image)
     lab.change_target(image=f"{image.partition('@')[0]}@sha256:{'0' * 64}")
     lines = checked(lab, expect=Exit.CHECK_FAILED)
-    fix = found(lines, IMAGE, "failed", "the image cannot be pulled")
+    fix = found(lines, RUN, "failed", "the image cannot be pulled")
     assert "image_pull_secrets" in fix
     lab.change_target(image=image)
     require_passed(lab)
@@ -278,14 +278,10 @@ def test_policy(lab: Lab) -> None:
 
 @pytest.fixture
 def labelled(lab: Lab) -> Iterator[Lab]:
-    """Whose machines are labelled as those with GPUs are; none has one. Their runtime for GPUs is
-    known to the cluster."""
-    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    """Whose machines are labelled as those with GPUs are; none has one."""
     for node in lab.cluster.nodes:
         faults.label(node, lab.cluster.api, {PRODUCT: "NVIDIA-H100-80GB-HBM3"})
-    lab.cluster.api.create(classes, {"metadata": {"name": RUNTIME}, "handler": RUNTIME})
     yield lab
-    lab.cluster.api.delete(f"{classes}/{RUNTIME}")
     for node in lab.cluster.nodes:
         faults.label(node, lab.cluster.api, {PRODUCT: None})
         faults.offer(node, lab.cluster.api, {DEVICE: None})
@@ -293,53 +289,59 @@ def labelled(lab: Lab) -> Iterator[Lab]:
 
 def test_devices_that_nothing_offers_or_that_are_not_there(labelled: Lab) -> None:
     labelled.change_target(resources={"accelerators": "H100:8"})
-    lines = checked(labelled, "--wait", "10s", expect=Exit.CHECK_FAILED)
-    fix = found(lines, MACHINES, "failed", f"none offers {DEVICE}")
+    lines = checked(labelled, "--wait", "40s", expect=Exit.CHECK_FAILED)
+    fix = found(lines, RUN, "failed", f"not enough {DEVICE}")
     assert "device plugin" in fix
     require_nothing_left(labelled)
     for node in labelled.cluster.nodes:
         faults.offer(node, labelled.cluster.api, {DEVICE: "8"})
     lines = checked(labelled, expect=Exit.CHECK_FAILED)
-    fix = found(lines, DEVICES, "failed", f"asked for 8 {DEVICE} and sees 0 in /dev")
-    assert lines[MACHINES]["outcome"] == "passed"
-    key = yaml.safe_load("pod: " + fix.partition("pod: ")[2].partition(" in the target")[0])
-    assert key == {"pod": {"runtime_class": RUNTIME}}
-    labelled.change_target(**key)
-    lines = require_passed(labelled)
-    assert lines[DEVICES]["evidence"] == f"each worker sees the 8 {DEVICE} that it asked for"
+    fix = found(lines, RUN, "failed", "H100:8 requested, but torch sees no GPU")
+    assert "pod: {runtime_class: nvidia}" in fix
+    require_nothing_left(labelled)
 
 
-def test_a_bucket_and_its_region(lab: Lab, bucket: Path, tmp_path: Path) -> None:
+def use_bucket(
+    lab: Lab, name: str, values: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The pods get its keys from a Secret, the user's commands from here."""
+    for variable, value in values.items():
+        monkeypatch.setenv(variable, value)
+    lab.make_secret(name, values)
+    lab.change_target(storage={"url": "s3://bucket/team", "secret": name})
+
+
+def test_a_bucket_and_its_region(
+    lab: Lab, bucket: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for node in lab.cluster.nodes:
         faults.label(node, lab.cluster.api, {REGION_LABEL: OTHER_REGION})
     words = f"the bucket is in us-east-1, the machines are in {OTHER_REGION}"
     try:
         fix = found(checked(lab), REGION, "warned", words)
         assert fix.startswith(f"a bucket in {OTHER_REGION}, or machines in us-east-1")
-        assert [*bucket.rglob("*")] == []
+        assert _files(bucket) == []
         with s3_server(tmp_path / "there", network.HOST, region=OTHER_REGION) as port:
-            lab.make_secret("there", credentials(port, network.HOST, region=OTHER_REGION))
-            lab.change_target(storage={"url": "s3://bucket/team", "secret": "there"})
+            values = credentials(port, network.HOST, region=OTHER_REGION)
+            use_bucket(lab, "there", values, monkeypatch)
             lines = checked(lab)
     finally:
         for node in lab.cluster.nodes:
             faults.label(node, lab.cluster.api, {REGION_LABEL: None})
     assert {line["outcome"] for line in lines.values()} <= {"passed", "warned"}, lines
     assert lines[REGION]["outcome"] == "passed"
-    # With the workers' own keys, in their own image.
-    assert "by coordinator and worker 0 and worker 1" in lines[STORAGE]["evidence"]
 
 
-def test_a_bucket_without_conditional_writes(lab: Lab, tmp_path: Path) -> None:
+def test_a_bucket_without_conditional_writes(
+    lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with s3_server(tmp_path / "s3", network.HOST) as port, careless(network.HOST, port) as worse:
-        lab.make_secret("careless", credentials(worse, network.HOST))
-        lab.make_secret("careful", credentials(port, network.HOST))
-        lab.change_target(storage={"url": "s3://bucket/team", "secret": "careless"})
+        use_bucket(lab, "careless", credentials(worse, network.HOST), monkeypatch)
         lines = checked(lab, expect=Exit.CHECK_FAILED)
         fix = found(lines, CONDITIONAL, "failed", "was created twice")
         assert "If-None-Match" in fix
         assert lines[STORAGE]["outcome"] == "passed"
-        lab.change_target(storage={"url": "s3://bucket/team", "secret": "careful"})
+        use_bucket(lab, "careful", credentials(port, network.HOST), monkeypatch)
         assert require_passed(lab)[CONDITIONAL]["outcome"] == "passed"
 
 
@@ -348,16 +350,8 @@ def test_a_bucket_with_wrong_keys(lab: Lab, bucket: Path) -> None:
     right = lab.cluster.api.get(path)["data"]
     wrong = {"AWS_SECRET_ACCESS_KEY": right["AWS_ACCESS_KEY_ID"]}
     lab.cluster.api.patch(path, {"data": wrong})
-    lines = checked(lab, expect=Exit.CHECK_FAILED)
-    assert "Secret bucket" in found(lines, STORAGE, "failed", "coordinator cannot write")
+    lines = checked(lab, *STUCK, expect=Exit.CHECK_FAILED)
+    assert "Secret bucket" in found(lines, STORAGE, "failed", "coordinator's pod cannot use")
+    assert lines[RUN]["outcome"] == "failed"
     lab.cluster.api.patch(path, {"data": right})
-    require_passed(lab)
-
-
-def test_clocks(lab: Lab) -> None:
-    environment = lab.target()["pod"]["env"]
-    lab.change_target(pod={"env": {**environment, CLOCK_OFFSET: "90"}})
-    lines = checked(lab, expect=Exit.CHECK_FAILED)
-    assert "chrony" in found(lines, CLOCKS, "failed", " s behind the others")
-    lab.change_target(pod={"env": environment})
     require_passed(lab)

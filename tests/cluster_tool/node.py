@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from cluster_tool import cgroups, gpu_runtime, images, network
+from cluster_tool import cgroups, images, network
 from cluster_tool.binaries import binary
 from cluster_tool.commands import run, try_to
 from cluster_tool.images import Image
@@ -182,7 +182,6 @@ class Node:
         folder = self._folder
         (folder / "cni").mkdir(exist_ok=True)
         (folder / "cni" / "pods.conflist").write_text(json.dumps(self._pod_network()))
-        gpu_runtime.write(folder / "gpu-runtime")
         (folder / "containerd.toml").write_text(self._containerd_settings())
         (folder / "kubelet.yaml").write_text(yaml.safe_dump(self._kubelet_settings()))
 
@@ -217,10 +216,6 @@ state = "/run/containerd"
     conf_dir = "{self._folder}/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
-  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{gpu_runtime.RUNTIME}]
-    runtime_type = "io.containerd.runc.v2"
-    [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.{gpu_runtime.RUNTIME}.options]
-      BinaryName = "{self._folder}/gpu-runtime"
 """
 
     def _kubelet_settings(self) -> dict[str, object]:

@@ -42,13 +42,6 @@ def test_a_known_machine_gets_its_row_again_also_if_it_fails_now() -> None:
     assert with_row(again, report(PASSED, num_devices=2)).count("NVIDIA L4") == 2
 
 
-def test_nodes_of_a_target_have_a_row_of_their_own() -> None:
-    two = report(PASSED).model_copy(update={"nodes": 2})
-    assert row(two).startswith("| 2 nodes of Kubernetes: 4 x NVIDIA L4 | Headway 0.1.0")
-    after = with_row(with_row(BEFORE, report(PASSED)), two)
-    assert after.count("4 x NVIDIA L4 |") == 2
-
-
 def test_a_page_without_the_table_is_refused() -> None:
     with pytest.raises(BadInput, match="no table"):
         with_row("# Status\n", report(PASSED))

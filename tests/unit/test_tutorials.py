@@ -13,8 +13,7 @@ import yaml
 
 from headway.cli.target.add import _lines_of
 from headway.kube.cluster_facts import cluster_facts
-from headway.kube.target_choice import target_choice
-from headway.kube.undecided import Wishes
+from headway.kube.target_choice import Wishes, target_lines
 from headway.spec.target_text import target_block
 from support.in_process import Headway
 from support.tutorial import Tutorial, tutorials, without_settings
@@ -97,12 +96,11 @@ def added(tutorial: Tutorial, words: list[str]) -> tuple[str, str]:
     known = json.loads((CLUSTERS / f"{cloud}.json").read_text())
     if "--machine" not in typed:
         known["nodes"] = json.loads(T4S.read_text())["nodes"]
-        known["pods"] = {"items": []}
     wishes = Wishes(words[3], "cloud", "ml", typed=typed, **{k[2:]: v for k, v in typed.items()})
-    choice = target_choice(cluster_facts(known), wishes, {})
+    lines = target_lines(cluster_facts(known), wishes, {})
     for setting in (value for flag, value in pairwise(words) if flag == "--set"):
-        choice.lines += _lines_of(setting)
-    return words[3], target_block(words[3], choice.lines, "of the tutorial")
+        lines += _lines_of(setting)
+    return words[3], target_block(words[3], lines, "of the tutorial")
 
 
 @each

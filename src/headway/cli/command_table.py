@@ -192,9 +192,9 @@ COMMANDS = [
     CommandEntry(
         CLUSTERS,
         "prove",
-        "Check here or on a target that Headway trains, resumes and exports as promised.",
+        "Check on this machine that Headway trains, resumes and exports as promised.",
         "prove:prove",
-        ("headway prove", "headway prove --on lab --nodes 2"),
+        ("headway prove", "headway prove --devices 2 --into two-gpus"),
     ),
     CommandEntry(INTERNAL, "coordinator", "", "coordinator:coordinator"),
     CommandEntry(INTERNAL, "node", "", "node:node"),
@@ -202,7 +202,7 @@ COMMANDS = [
     CommandEntry(INTERNAL, "keep", "", "keep:keep"),
     CommandEntry(INTERNAL, "serve", "", "serve:serve"),
     CommandEntry(INTERNAL, "wheels", "", "wheels:wheels"),
-    CommandEntry(INTERNAL, "probe", "", "probe:probe"),
+    CommandEntry(INTERNAL, "facts", "", "facts:facts"),
 ]
 
 

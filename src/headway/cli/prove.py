@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from headway.spec.resolve import Hardware
 
 LIMIT_SECONDS = 900.0
-FEWEST_NODES = 2
+REPORT = "prove.json"
 
 
 def prove(
@@ -31,30 +31,16 @@ def prove(
         int | None,
         typer.Option(help="Number of GPUs to use. Default: all; without a GPU, 4 workers.", min=1),
     ] = None,
-    on: Annotated[
-        str | None,
-        typer.Option(
-            "--on", metavar="TARGET", help="Target with several nodes. Default: this machine."
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            help=f"With --on: number of nodes. Default: {FEWEST_NODES}.", min=FEWEST_NODES
-        ),
-    ] = None,
 ) -> None:
-    """Check here or on a target that Headway trains, resumes and exports as promised.
+    """Check on this machine that Headway trains, resumes and exports as promised.
 
     Takes at most 15 minutes, on all of this machine's GPUs; without a GPU it is a rehearsal on the
     CPU. Trains a tiny model on 1, 2 and 4 workers, replicated and sharded, and compares the losses;
     kills a worker; restores on another number of workers; exports; measures tokens/s of three
-    presets beside a bare loop, DDP and FSDP2, and speed and memory of a run beside its plan. Writes
-    prove.html and prove.json.
+    presets beside a bare loop, DDP and FSDP2, and speed and memory of a run beside its plan. Prints
+    a row for each, and writes all of them into prove.json.
 
-    With --on, launches such runs on a target, on 1 and on N nodes: equal losses, replicated and
-    sharded over all nodes; a deleted pod; restored on one node; exported; tokens/s of up to three
-    presets, without other loops beside them. It deletes the runs that it made."""
+    On a cluster: headway target check."""
     from headway.cli.preflight import require_train_extra
     from headway.clock import SystemClock
     from headway.errors import BadInput
@@ -62,24 +48,15 @@ def prove(
     from headway.prove.devices import devices_for
 
     require_train_extra("headway prove")
-    if on is None and nodes is not None:
-        raise BadInput("--nodes needs --on", "on this machine: headway prove --devices N")
-    if on is not None and devices is not None:
-        raise BadInput("--devices is for this machine: with --on, the target names them")
     if into.is_dir() and any(into.iterdir()):
         raise BadInput(f"{into} already exists and is not empty", "headway prove --into NEW")
     with writes_folder(into, "--into"):
-        if on is not None:
-            from headway.cli.prove_target import prove_on
-
-            report = prove_on(on, nodes or FEWEST_NODES, into, SystemClock(), LIMIT_SECONDS)
-        else:
-            hardware = this_machine()
-            report = _prove_here(into, hardware, devices_for(hardware, devices), SystemClock())
+        hardware = this_machine()
+        report = _proof(into, hardware, devices_for(hardware, devices), SystemClock())
         conclude(report, into)
 
 
-def _prove_here(into: Path, hardware: Hardware, devices: Devices, clock: Clock) -> ProofReport:
+def _proof(into: Path, hardware: Hardware, devices: Devices, clock: Clock) -> ProofReport:
     from headway.prove.checks import Checks
     from headway.prove.machine import device_name, machine_facts
     from headway.prove.program import Program
@@ -96,7 +73,7 @@ def _prove_here(into: Path, hardware: Hardware, devices: Devices, clock: Clock) 
     checks, results = Checks(program, devices, hardware), []
     for result in checks.results():
         results.append(result)
-        say(result.line)
+        print(result.row, flush=True)
     return ProofReport(
         headway=__version__,
         started=started,
@@ -107,20 +84,14 @@ def _prove_here(into: Path, hardware: Hardware, devices: Devices, clock: Clock) 
         tolerance=devices.tolerance,
         machine=machine,
         checks=results,
-        speed=checks.speed,
-        planned=checks.planned,
     )
 
 
 def conclude(report: ProofReport, folder: Path) -> None:
-    """Writes both files, and raises if a check failed."""
+    """Write the report, and raise if a check failed."""
     from headway.errors import CheckFailed
-    from headway.prove.page import page
 
-    files = {"prove.html": page(report), "prove.json": report.model_dump_json(indent=2) + "\n"}
-    for name, content in files.items():
-        (folder / name).write_text(content, "utf-8")
-        print(folder / name)
-    say(report.verdict)
+    (folder / REPORT).write_text(report.model_dump_json(indent=2) + "\n", "utf-8")
+    say(f"{report.verdict}; all of it: {folder / REPORT}")
     if not report.passed:
         raise CheckFailed("not all checks passed", f"what the commands printed: {folder / 'logs'}")

@@ -29,6 +29,7 @@ from headway.errors import BadInput, HeadwayError, NotFound, RunFailed, StillRun
 from headway.kube.api_errors import Conflict, RequestRefused
 from headway.kube.storage_layout import TRAIN, Key, LocalFolder, model_files
 from headway.kube.wheels import own_digest
+from headway.launch.cluster_run import LOOK_SECONDS
 from headway.launch.job_status import is_launching
 from headway.launch.packages import ARCHIVE, python_on
 from headway.launch.storage_prune import note_used
@@ -324,6 +325,21 @@ def wait_until_training(run: TargetRun, is_new: bool = True) -> None:
     else:
         say(f"run {run.name} is training on {run.on}: step {status['step']}")
     hint("headway status", "headway logs -f", "headway stop")
+
+
+def wait_for_end(run: TargetRun, until: float) -> None:
+    """Until its pods have ended well. Raises RunFailed if they have not, or at `until`."""
+    cluster = run.cluster
+    while True:
+        status = cluster.patiently(lambda: cluster.job_status(cluster.require_job()), say)
+        if status.state == "finished":
+            return
+        if status.state in ("failed", "suspended"):
+            raise_failure(run)
+            raise RunFailed(f"run {run.name} has ended on {run.on}: {status.why or status.state}")
+        if cluster.clock.monotonic() > until:
+            raise RunFailed(f"run {run.name} trains on {run.on}, and has not ended in time")
+        cluster.clock.sleep(LOOK_SECONDS)
 
 
 def _is_suspended(run: TargetRun) -> bool:

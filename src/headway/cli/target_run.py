@@ -33,6 +33,8 @@ class TargetRun:
     """Folder of the run file, where targets are looked up."""
     bucket: str | None = None
     """Parent of its directory, if the run file itself names one."""
+    claim_seconds: float | None = None
+    """Time limit for the pod that serves the target's claim to start; None: that of an upload."""
 
     @cached_property
     def kube(self) -> KubeClient:
@@ -77,7 +79,7 @@ class TargetRun:
             )
         if storage.url is not None:
             return storage.url.rstrip("/")
-        serve_claims(self.folder)
+        serve_claims(self.folder, self.claim_seconds)
         return f"claim://{self.on}"
 
     @property
@@ -175,11 +177,11 @@ def note_started_on(folder: Path, name: str, on: str | None, bucket: str | None 
     note.write_text("".join(f"{line}\n" for line in (on, bucket) if line is not None))
 
 
-def serve_claims(folder: Path) -> None:
+def serve_claims(folder: Path, start_seconds: float | None = None) -> None:
     """Lets `claim://TARGET/...` be opened like a bucket: a pod serves it as long as it is used."""
     from headway.kube.claim_files import register
 
-    register(lambda name: _claim_pod(name, folder))
+    register(lambda name: _claim_pod(name, folder, start_seconds))
 
 
 _claim_pods: dict[tuple[str, Path], ClaimPod] = {}
@@ -188,10 +190,10 @@ _starting = Lock()
 """Several threads may upload to the same target."""
 
 
-def _claim_pod(name: str, folder: Path) -> ClaimPod:
+def _claim_pod(name: str, folder: Path, start_seconds: float | None) -> ClaimPod:
     from headway.clock import SystemClock
     from headway.kube.client import KubeClient
-    from headway.launch.claim_pod import ClaimPod
+    from headway.launch.claim_pod import START_SECONDS, ClaimPod
     from headway.spec.load import load_target
 
     with _starting:
@@ -199,7 +201,9 @@ def _claim_pod(name: str, folder: Path) -> ClaimPod:
             target = load_target(name, folder).target
             where = target.kube
             kube = KubeClient.from_kubeconfig(where.context, where.namespace, say)
-            _claim_pods[name, folder] = ClaimPod(kube, target, SystemClock(), say).start()
+            seconds = START_SECONDS if start_seconds is None else start_seconds
+            pod = ClaimPod(kube, target, SystemClock(), say, seconds)
+            _claim_pods[name, folder] = pod.start()
         return _claim_pods[name, folder]
 
 

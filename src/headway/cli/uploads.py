@@ -6,14 +6,13 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from headway.cli.output import hint, say, warn
-from headway.cli.target.storage import launched_specs, together
+from headway.cli.output import hint, say, short_bytes, warn
 from headway.cli.target_run import TargetRun
 from headway.clock import SystemClock
 from headway.errors import HeadwayError
 from headway.launch.data_run import DataRun, prepared_folders
 from headway.launch.storage_prune import folders_of, last_use, last_used_by, removed_folders
-from headway.launch.storage_use import StoredFolder
+from headway.launch.storage_use import StoredFolder, launched_specs
 from headway.state.run_directory import RunDirectory
 from headway.state.store import Store
 
@@ -84,6 +83,11 @@ def uploads_of(runs: Sequence[TargetRun]) -> Uploads:
     prepared = {name: at for name, at in prepared.items() if at in {one.name for one in folders}}
     users = {last_use(storage, one)[1] for one in folders if not {*one.runs} & {*names}}
     return Uploads(runs, folders, prepared, frozenset(filter(None, users)))
+
+
+def together(folders: Sequence[StoredFolder]) -> str:
+    size = short_bytes(sum(each.num_bytes for each in folders))
+    return f"{len(folders)} folder{'s' if len(folders) > 1 else ''}, {size}"
 
 
 def _spec(run: TargetRun) -> str:

@@ -8,22 +8,14 @@ from typing import Any, Literal
 
 Outcome = Literal["passed", "warned", "failed", "not checked"]
 
-LOGIN, YOUR_RIGHTS, COORDINATOR_RIGHTS = "login", "your rights", "coordinator's rights"
-QUOTA, POLICY, IMAGE, MACHINES, DEVICES = (
-    "quota",
-    "policy and queue",
-    "image",
-    "machines",
-    "devices",
-)
-FABRIC, REACH, NAMES = "fabric", "pods from here", "name resolution"
-WORKERS, COORDINATOR = "worker to worker", "worker to coordinator"
-STORAGE, CONDITIONAL, REGION, CLOCKS = "storage", "conditional writes", "region", "clocks"
-NAMES_IN_ORDER = (
-    *(LOGIN, YOUR_RIGHTS, COORDINATOR_RIGHTS, QUOTA, POLICY, IMAGE, MACHINES, DEVICES, FABRIC),
-    *(REACH, NAMES, WORKERS, COORDINATOR, STORAGE, CONDITIONAL, REGION, CLOCKS),
-)
-"""Of all lines, as they are shown: what others depend on first."""
+LOGIN, YOUR_RIGHTS, QUOTA, POLICY = "login", "your rights", "quota", "policy and queue"
+NAMED = "what pods name"
+COORDINATOR_RIGHTS, STORAGE, CONDITIONAL = "coordinator's rights", "storage", "conditional writes"
+REGION, FABRIC, RUN = "region", "fabric", "run of two nodes"
+ASKED = (LOGIN, YOUR_RIGHTS, QUOTA, POLICY, NAMED)
+"""Lines that the API server alone answers."""
+NAMES_IN_ORDER = (*ASKED, COORDINATOR_RIGHTS, STORAGE, CONDITIONAL, REGION, FABRIC, RUN)
+"""Names of all lines, as they are shown: what others depend on first."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +44,10 @@ def failed(name: str, evidence: str, fix: str | None) -> CheckLine:
 
 def not_checked(name: str, why: str, fix: str | None = None) -> CheckLine:
     return CheckLine(name, "not checked", why, fix)
+
+
+def unchecked(names: Sequence[str], why: str) -> list[CheckLine]:
+    return [not_checked(name, why) for name in names]
 
 
 def has_failed(lines: Sequence[CheckLine]) -> bool:

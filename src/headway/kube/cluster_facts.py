@@ -1,31 +1,18 @@
-"""What the API server's answers say about a cluster and a namespace. Pure.
+"""What the API server's answers say about a cluster and a namespace, for a new target. Pure.
 
 Each answer may be missing: users often may see their own namespace only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from headway.kube.names import COMPONENT, MANAGED_BY, Object
-from headway.kube.node_facts import (
-    CpuRoom,
-    MachineGroup,
-    cpu_room_of,
-    has_label,
-    labels_of,
-    machine_groups,
-    pool_machines,
-    quantity,
-    requests_by_node,
-    takes_pods,
-    unsupported_on,
-    without_plugin_on,
-)
-from headway.kube.reviews import user_name, version_finding
-from headway.spec.pod_config import ARCHITECTURE
+from headway.kube.device_labels import AWS_PREFIXES, BOARDS, GKE, PRODUCT
+from headway.kube.names import Object
+from headway.kube.reviews import amount
+from headway.plan.machines import Machine, find_machine, machine_on_premises
+from headway.spec.quantities import Accelerators
 
 Answers = Mapping[str, Object | None]
 """By what was asked for (`cluster_look.ASKED`); None: it may not be seen, or is not there."""
@@ -37,209 +24,182 @@ SPOT_LABELS = (
     ("cloud.google.com/gke-spot", "true"),
     ("kubernetes.azure.com/scalesetpriority", "spot"),
 )
-SHARED_PROVISIONERS = (
-    "efs.csi.aws.com",
-    "fsx.csi.aws.com",
-    "filestore.csi.storage.gke.io",
-    "file.csi.azure.com",
-    "nfs.csi.k8s.io",
-    "cephfs.csi.ceph.com",
-    "cluster.local/nfs-subdir-external-provisioner",
-    "beegfs.csi.netapp.com",
-    "weka",
-    "csi.vastdata.com",
-)
-"""Ends or parts of provisioners whose volumes many machines can write to. Others may as well: a
-class does not say so itself."""
+INSTANCE_TYPE = "node.kubernetes.io/instance-type"
+GPU = "nvidia.com/gpu"
+SYSTEM = "kubernetes.io/os"
+UNKNOWN_KIND = "gpu"
+LEAST = ("cpu", "memory")
+PASSING_TAINTS = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/", "ToBeDeleted")
+"""Beginnings of taints that say how a machine is at the moment, not what it is for."""
 
 
 @dataclass(frozen=True)
-class Claim:
+class MachineGroup:
+    """Machines of one type with accelerators."""
+
     name: str
-    modes: tuple[str, ...]
-    storage_class: str
-    size: str
-    is_bound: bool
+    """Of the table of machines, else the label of its type, else what its nodes have."""
+    accelerators: Accelerators
+    """Of each; the kind is `gpu` if nothing says which."""
+    type_label: str
+    """Value of the label of its type; empty: it has none."""
+    is_labelled: bool
+    """Whether all of them have a label of the accelerator that pods are placed by."""
+    nodes: Sequence[Object]
 
     @property
-    def is_shared(self) -> bool:
-        return SHARED_MODE in self.modes
+    def machine(self) -> Machine | None:
+        """As it is in the table."""
+        return find_machine(self.name)
 
+    @property
+    def least(self) -> tuple[float, float]:
+        """The fewest cores and bytes that pods can have of one."""
+        return least_of(self.nodes)
 
-@dataclass(frozen=True)
-class SeenImage:
-    reference: str
-    """As the pod names it."""
-    by_digest: str | None
-    """As the machine pulled it."""
-    component: str
-    """Of Headway that ran it: `worker`, `coordinator`; empty: a pod of somebody else's."""
+    @property
+    def taints(self) -> list[tuple[str, str, str]]:
+        """Key, value and effect of those that all of them have."""
+        return sorted(set.intersection(*map(_taints, self.nodes)))
+
+    def offers(self, resource: str) -> bool:
+        return all(_number(node, resource) for node in self.nodes)
 
 
 @dataclass(frozen=True)
 class ClusterFacts:
-    version: str | None
-    too_old: str | None
-    """Why it is, if runs do not work with that version."""
-    user: str | None
-    rights: Mapping[str, bool]
+    version: str
     level: str | None
     """Pod security level that the namespace enforces; None: none, or it may not be seen."""
-    num_nodes: int | None
-    """None: nodes may not be seen."""
-    machines: tuple[MachineGroup, ...]
+    are_nodes_seen: bool
+    machines: Sequence[MachineGroup]
     """With accelerators, the most of them first."""
-    unsupported: tuple[str, ...]
-    """Accelerators that Headway does not run on."""
-    without_plugin: tuple[str, ...]
-    """Types of machines with a label of a GPU and no device for pods."""
-    pool_machines: tuple[str, ...]
-    """Machines with accelerators that Karpenter can make."""
-    cpu_room: CpuRoom | None
-    limits: Mapping[str, tuple[float, str]]
-    """The most cpu and memory that a pod may have by limit range or quota, and which of them."""
-    claims: tuple[Claim, ...]
-    shared_classes: tuple[str, ...]
-    """Storage classes whose volumes many machines can write to."""
-    num_classes: int | None
-    queues: tuple[str, ...]
+    plain: Sequence[Object]
+    """Nodes without accelerators that take any pod."""
+    claims: Sequence[Object]
+    """Those that are bound, and that many machines can write to."""
+    queues: Sequence[str]
     """Kueue's LocalQueues that are active."""
     spot: tuple[str, str] | None
-    architectures: frozenset[str]
-    images: tuple[SeenImage, ...]
-    accounts: frozenset[str]
-    pull_secrets: tuple[str, ...]
-    """Of the namespace's default account."""
-
-    def group(self, name: str) -> MachineGroup | None:
-        return next((one for one in self.machines if one.name == name), None)
 
 
 def cluster_facts(answers: Answers) -> ClusterFacts:
-    nodes = [node for node in _items(answers, "nodes") if takes_pods(node)]
-    pods = _items(answers, "pods") if answers.get("pods") is not None else None
-    used = requests_by_node(pods) if pods is not None else None
+    nodes = [node for node in _items(answers, "nodes") if _takes_pods(node)]
+    namespace = answers.get("namespace") or {}
     groups = sorted(
-        machine_groups(nodes, used),
-        key=lambda one: (-one.num_nodes * one.accelerators.count, one.name),
+        machine_groups([node for node in nodes if _number(node, GPU)]),
+        key=lambda one: (-len(one.nodes) * one.accelerators.count, one.name),
     )
-    too_old = version_finding(answers.get("version") or {})
     return ClusterFacts(
-        version=(answers.get("version") or {}).get("gitVersion"),
-        too_old=too_old.words if too_old is not None else None,
-        user=user_name(answers.get("user") or {}),
-        rights=dict(answers.get("rights") or {}),
-        level=(_at(answers.get("namespace"), "metadata", "labels") or {}).get(ENFORCED),
-        num_nodes=len(_items(answers, "nodes")) if answers.get("nodes") is not None else None,
-        machines=tuple(groups),
-        unsupported=tuple(sorted(unsupported_on(nodes))),
-        without_plugin=tuple(sorted(without_plugin_on(nodes))),
-        pool_machines=tuple(pool_machines(_items(answers, "node_pools"))),
-        cpu_room=cpu_room_of(nodes, used),
-        limits=_limits(answers),
-        claims=tuple(_claims(_items(answers, "claims"))),
-        shared_classes=tuple(_shared_classes(_items(answers, "classes"))),
-        num_classes=len(_items(answers, "classes")) if answers.get("classes") is not None else None,
-        queues=tuple(_queues(_items(answers, "queues"))),
-        spot=next((one for one in SPOT_LABELS if any(has_label(n, one) for n in nodes)), None),
-        architectures=frozenset(
-            filter(None, (labels_of(node).get(ARCHITECTURE) for node in nodes))
+        version=(answers.get("version") or {}).get("gitVersion", ""),
+        level=(namespace.get("metadata", {}).get("labels") or {}).get(ENFORCED),
+        are_nodes_seen=answers.get("nodes") is not None,
+        machines=groups,
+        plain=[node for node in nodes if not _number(node, GPU) and not _taints(node)],
+        claims=[one for one in _items(answers, "claims") if _is_shared(one)],
+        queues=[name_of(one) for one in _items(answers, "queues") if _is_active(one)],
+        spot=next(
+            (one for one in SPOT_LABELS if any(_labels(n).get(one[0]) == one[1] for n in nodes)),
+            None,
         ),
-        images=tuple(_images(answers)),
-        accounts=frozenset(one["metadata"]["name"] for one in _items(answers, "accounts")),
-        pull_secrets=tuple(_pull_secrets(_items(answers, "accounts"))),
     )
+
+
+def name_of(one: Object) -> str:
+    return str(one["metadata"]["name"])
+
+
+def least_of(nodes: Iterable[Object]) -> tuple[float, float]:
+    """The fewest cores and bytes that pods can have of one of these nodes."""
+    has = [node.get("status", {}).get("allocatable") or {} for node in nodes]
+    cores, memory = ([float(amount(one.get(each, "0"))) for one in has] for each in LEAST)
+    return min(cores), min(memory)
 
 
 def _items(answers: Answers, name: str) -> list[Object]:
     return list((answers.get(name) or {}).get("items") or ())
 
 
-def _at(found: Object | None, *path: str) -> Any:
-    value: Any = found
-    for part in path:
-        value = value.get(part) if isinstance(value, dict) else None
-    return value
+def _is_shared(claim: Object) -> bool:
+    modes, phase = claim["spec"].get("accessModes") or (), claim.get("status", {}).get("phase")
+    return SHARED_MODE in modes and phase == "Bound"
 
 
-def _images(answers: Answers) -> Iterator[SeenImage]:
-    """Of the namespace's own pods, and of what Headway made them from; Headway's first."""
-    found: dict[tuple[str, str], SeenImage] = {}
-    names = ("jobs", "replica_sets", "own_pods")
-    for one in [one for name in names for one in _items(answers, name)]:
-        labels = one["metadata"].get("labels") or {}
-        component = labels.get(COMPONENT, "") if labels.get(MANAGED_BY) == "headway" else ""
-        pod = one["spec"].get("template", one)
-        ids = {
-            status["name"]: status.get("imageID") or ""
-            for status in one.get("status", {}).get("containerStatuses") or ()
-        }
-        for container in pod.get("spec", {}).get("containers") or ():
-            reference = container["image"]
-            pulled = ids.get(container["name"], "").removeprefix("docker-pullable://")
-            by_digest = next((name for name in (reference, pulled) if "@sha256:" in name), None)
-            known = found.get((reference, component))
-            if known is None or (known.by_digest is None and by_digest is not None):
-                found[reference, component] = SeenImage(reference, by_digest, component)
-    yield from sorted(found.values(), key=lambda image: (image.component == "", image.reference))
+def _is_active(queue: Object) -> bool:
+    conditions = (queue.get("status") or {}).get("conditions") or ()
+    return all(one["status"] == "True" for one in conditions if one["type"] == "Active")
 
 
-# The namespace
+# Nodes
 
 
-def _limits(answers: Answers) -> dict[str, tuple[float, str]]:
-    found: dict[str, tuple[float, str]] = {}
-
-    def note(resource: str, most: float, whose: str) -> None:
-        if resource not in found or most < found[resource][0]:
-            found[resource] = (most, whose)
-
-    for one in _items(answers, "limit_ranges"):
-        for limit in one["spec"].get("limits") or ():
-            for resource, text in (limit.get("max") or {}).items():
-                if limit["type"] in ("Container", "Pod") and resource in ("cpu", "memory"):
-                    note(resource, quantity(text), f"limit range {_name(one)}")
-    for one in _items(answers, "quotas"):
-        status = one.get("status") or {}
-        for key, text in (status.get("hard") or {}).items():
-            resource = key.removeprefix("requests.").removeprefix("limits.")
-            if resource in ("cpu", "memory"):
-                left = quantity(text) - quantity((status.get("used") or {}).get(key))
-                note(resource, left, f"quota {_name(one)}")
-    return found
+def machine_groups(nodes: Sequence[Object]) -> Iterator[MachineGroup]:
+    """`nodes` have accelerators: 1, 2, 4, 8 or 16. A machine that offers fewer than others of its
+    type, such as 7, has lost some, and is left out."""
+    by_type: dict[tuple[str, str, int], list[Object]] = {}
+    for node in nodes:
+        whole = 1 << (_number(node, GPU) - 1).bit_length()
+        key = _labels(node).get(INSTANCE_TYPE, ""), _device_of(node) or UNKNOWN_KIND, whole
+        by_type.setdefault(key, []).append(node)
+    for (type_label, kind, _), members in by_type.items():
+        number = max(_number(node, GPU) for node in members)
+        healthy = [node for node in members if _number(node, GPU) == number]
+        on_premises = machine_on_premises(kind, number)
+        name = type_label or f"{kind}:{number}"
+        if find_machine(type_label) is None and on_premises is not None:
+            name = on_premises.name
+        is_labelled = all(_labelled_device(node) is not None for node in healthy)
+        yield MachineGroup(name, Accelerators(kind, number), type_label, is_labelled, healthy)
 
 
-def _name(one: Object) -> str:
-    return str(one["metadata"]["name"])
+def _labels(node: Object) -> Mapping[str, str]:
+    return node["metadata"].get("labels") or {}
 
 
-def _claims(items: Iterable[Object]) -> Iterator[Claim]:
-    for one in items:
-        spec, status = one["spec"], one.get("status") or {}
-        yield Claim(
-            name=_name(one),
-            modes=tuple(spec.get("accessModes") or ()),
-            storage_class=spec.get("storageClassName") or "",
-            size=(status.get("capacity") or {}).get("storage", ""),
-            is_bound=status.get("phase") == "Bound",
-        )
+def _takes_pods(node: Object) -> bool:
+    conditions = node.get("status", {}).get("conditions") or ()
+    is_ready = any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    is_linux = _labels(node).get(SYSTEM, "linux") == "linux"
+    return is_ready and is_linux and not node.get("spec", {}).get("unschedulable")
 
 
-def _shared_classes(items: Iterable[Object]) -> Iterator[str]:
-    for one in items:
-        if any(part in one["provisioner"] for part in SHARED_PROVISIONERS):
-            yield _name(one)
+def _taints(node: Object) -> set[tuple[str, str, str]]:
+    return {
+        (one["key"], one.get("value") or "", one["effect"])
+        for one in node.get("spec", {}).get("taints") or ()
+        if one["effect"] != "PreferNoSchedule" and not one["key"].startswith(PASSING_TAINTS)
+    }
 
 
-def _queues(items: Iterable[Object]) -> Iterator[str]:
-    for one in items:
-        conditions = (one.get("status") or {}).get("conditions") or ()
-        if all(c["status"] == "True" for c in conditions if c["type"] == "Active"):
-            yield _name(one)
+def _number(node: Object, resource: str) -> int:
+    return int(amount((node.get("status", {}).get("allocatable") or {}).get(resource, "0")))
 
 
-def _pull_secrets(accounts: Iterable[Object]) -> Iterator[str]:
-    for one in accounts:
-        if _name(one) == "default":
-            for secret in one.get("imagePullSecrets") or ():
-                yield secret["name"]
+def _device_of(node: Object) -> str | None:
+    """By its labels, else by the machine's type. Of one that is partitioned or shared (another
+    product than that of a whole board) nothing is known."""
+    found = _labelled_device(node)
+    if found is not None or PRODUCT in _labels(node):
+        return found
+    machine = find_machine(_labels(node).get(INSTANCE_TYPE, ""))
+    return machine.device if machine is not None else None
+
+
+def _labelled_device(node: Object) -> str | None:
+    """By the labels of GPU feature discovery and of the clouds."""
+    labels = _labels(node)
+    product = labels.get(PRODUCT)
+    for name, board in BOARDS.items():
+        if product in board.products:
+            return name
+        if product is not None:
+            continue
+        if labels.get(GKE) in board.gke:
+            return name
+        for prefix in AWS_PREFIXES:
+            memory = labels.get(f"{prefix}/instance-gpu-memory")
+            is_memory = board.aws_memory_mib is None or memory == str(board.aws_memory_mib)
+            is_name = labels.get(f"{prefix}/instance-gpu-name") == board.aws_name
+            if board.aws_name is not None and is_name and is_memory:
+                return name
+    return None

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import Literal
 
 from lightkube.models.batch_v1 import JobCondition
 from lightkube.models.core_v1 import (
@@ -24,18 +25,28 @@ from headway.errors import Exit, without_hint
 from headway.kube.names import ACCELERATORS, COMPONENTS, GATE, QUEUE, WHEELS
 from headway.kube.pods import SPEC_VOLUME
 from headway.kube.worker_job import OWN_ERRORS
-from headway.kube.wrong_architecture import architecture_hint, wrong_architecture
+from headway.kube.wrong_architecture import ARCHITECTURE_FIX, wrong_architecture
 
-HOPELESS = {
-    "ErrImagePull": "the image cannot be pulled",
-    "ImagePullBackOff": "the image cannot be pulled",
-    "InvalidImageName": "the image name is invalid",
-    "ErrImageNeverPull": "the image is not on the node, and imagePullPolicy is Never",
-    "CreateContainerConfigError": "the container cannot be created",
-    "CreateContainerError": "the container cannot be created",
+WaitKind = Literal["image", "architecture", "container", "capacity", "preparing", "other"]
+"""Kinds of reasons that a fix depends on, or a further look. `preparing`: the machine pulls the
+image or mounts volumes."""
+HOPELESS: Mapping[str, tuple[WaitKind, str]] = {
+    "ErrImagePull": ("image", "the image cannot be pulled"),
+    "ImagePullBackOff": ("image", "the image cannot be pulled"),
+    "InvalidImageName": ("image", "the image name is invalid"),
+    "ErrImageNeverPull": ("image", "the image is not on the node, and imagePullPolicy is Never"),
+    "CreateContainerConfigError": ("container", "the container cannot be created"),
+    "CreateContainerError": ("container", "the container cannot be created"),
 }
 """Reasons of a waiting container that do not go away by themselves, however often Kubernetes
 retries."""
+HINTS: Mapping[WaitKind, str] = {
+    "architecture": ARCHITECTURE_FIX,
+    "image": "docker buildx imagetools inspect IMAGE says whether it is there; if it is, and its "
+    "registry needs a login: pod: {image_pull_secrets: [NAME]} in the target",
+    "capacity": "kubectl describe nodes says what is free; a device that no machine offers needs "
+    "its device plugin, which an administrator installs; else smaller pod.resources",
+}
 HOPELESS_RESTARTS = 3
 VOLUMES_READY = "PodReadyToStartContainers"
 """Condition of a pod whose volumes are mounted, and that has an address."""
@@ -76,14 +87,15 @@ class WaitReason:
     """Number of pods that wait for this reason."""
     is_hopeless: bool = False
     """Whether it will not change by itself."""
+    kind: WaitKind = "other"
 
     @property
     def hint(self) -> str | None:
         """What to do about it, where the words do not say so."""
-        if secret := NO_SECRET.search(self.words):
+        if self.kind == "container" and (secret := NO_SECRET.search(self.words)):
             make = f"kubectl create secret generic {secret[1]} --from-literal=KEY=VALUE"
             return f"{make}, or name another one in the target"
-        return architecture_hint(self.words)
+        return HINTS.get(self.kind)
 
 
 def pod_name(pod: Pod) -> str:
@@ -105,7 +117,7 @@ def wait_reasons(
     reasons = Counter(
         reason for pod in pods if (reason := _of_pod(pod, known.get(pod_name(pod), ()))) is not None
     )
-    found += [WaitReason(words, count, hopeless) for (words, hopeless), count in reasons.items()]
+    found += [replace(reason, pods=count) for reason, count in reasons.items()]
     return sorted(found, key=lambda one: (not one.is_hopeless, -one.pods))
 
 
@@ -152,48 +164,48 @@ def why_not_started(pod: Pod) -> str | None:
     if any(map(_is_running, (*before, *ours))):
         return None
     reason = _of_pod(pod)
-    return " ".join(reason[0].split())[:MOST_CHARACTERS] if reason is not None else None
+    return " ".join(reason.words.split())[:MOST_CHARACTERS] if reason is not None else None
 
 
 def is_prepared(pod: Pod) -> bool:
     """Whether its machine pulls the image or mounts volumes. If that fails, only events say so."""
     reason = _of_pod(pod)
-    return reason is not None and reason[0] in PREPARING.values()
+    return reason is not None and reason.kind == "preparing"
 
 
-def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> tuple[str, bool] | None:
-    """The reason, and whether it is hopeless; None if the pod runs or has ended. `events`: its
-    own."""
+def _of_pod(pod: Pod, events: Sequence[Event] = ()) -> WaitReason | None:
+    """Why this pod waits; None if it runs or has ended. `events`: its own."""
     status = pod.status
     if status is None or status.phase not in ("Pending", "Running"):
         return None
     assert pod.spec is not None
     if (wrong := wrong_architecture(pod)) is not None:
-        return wrong, True
+        return WaitReason(wrong, 1, is_hopeless=True, kind="architecture")
     if status.phase == "Running":
         return next(filter(None, map(_crashing, _containers(status))), None)
     if any(gate.name == GATE for gate in pod.spec.schedulingGates or ()):
-        return "waiting for the coordinator to place it", False
+        return WaitReason("waiting for the coordinator to place it", 1)
     for container in _containers(status):
-        if words := _of_container(container):
-            return words
+        if reason := _of_container(container):
+            return reason
     if any(map(_waits_for_machine, _containers(status))):
-        return _of_machine(status, events), False
+        return _of_machine(status, events)
     for condition in status.conditions or ():
         if condition.type == "PodScheduled" and condition.status == "False":
             said = condition.message or condition.reason or "not scheduled yet"
-            return _unplaced(said, pod.spec), False
-    is_placed = pod.spec.nodeName is not None or _is_placed(status)
-    return (_of_machine(status, events) if is_placed else "not scheduled yet"), False
+            return _unplaced(said, pod.spec)
+    if pod.spec.nodeName is not None or _is_placed(status):
+        return _of_machine(status, events)
+    return WaitReason("not scheduled yet", 1)
 
 
-def _of_machine(status: PodStatus, events: Sequence[Event]) -> str:
+def _of_machine(status: PodStatus, events: Sequence[Event]) -> WaitReason:
     """What the machine does before it starts a container, or why it cannot."""
     ready = {one.type: one.status for one in status.conditions or ()}.get(VOLUMES_READY)
     failed = [event for event in events if event.reason in START_FAILURES and event.message]
     if failed and ready != "True":  # else it has succeeded since
-        return f"its machine cannot start it: {failed[-1].message}"
-    return PREPARING[ready if ready in PREPARING else None]
+        return WaitReason(f"its machine cannot start it: {failed[-1].message}", 1)
+    return WaitReason(PREPARING[ready if ready in PREPARING else None], 1, kind="preparing")
 
 
 def _waits_for_machine(container: ContainerStatus) -> bool:
@@ -205,7 +217,7 @@ def _is_running(container: ContainerStatus) -> bool:
     return container.state is not None and container.state.running is not None
 
 
-def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
+def _crashing(container: ContainerStatus) -> WaitReason | None:
     """A container that Kubernetes keeps restarting."""
     waits = container.state.waiting if container.state is not None else None
     if waits is None or waits.reason != "CrashLoopBackOff":
@@ -213,7 +225,8 @@ def _crashing(container: ContainerStatus) -> tuple[str, bool] | None:
     ended = container.lastState.terminated if container.lastState is not None else None
     code = f"exit code {ended.exitCode}" if ended is not None else "no reason given"
     words = f": {ended.message.strip()}" if ended is not None and ended.message else ""
-    return f"it keeps crashing ({code}){words}", container.restartCount >= HOPELESS_RESTARTS
+    is_hopeless = container.restartCount >= HOPELESS_RESTARTS
+    return WaitReason(f"it keeps crashing ({code}){words}", 1, is_hopeless)
 
 
 def _containers(status: PodStatus) -> list[ContainerStatus]:
@@ -226,23 +239,25 @@ def _is_placed(status: PodStatus) -> bool:
     return any(one.type == "PodScheduled" and one.status == "True" for one in conditions)
 
 
-def _of_container(container: ContainerStatus) -> tuple[str, bool] | None:
+def _of_container(container: ContainerStatus) -> WaitReason | None:
     waits = container.state.waiting if container.state is not None else None
     if waits is None or waits.reason in (None, "PodInitializing", "ContainerCreating"):
         return None
     if waits.reason in HOPELESS:
-        return f"{HOPELESS[waits.reason]}: {waits.message or container.image}", True
-    return f"{waits.reason}: {waits.message or ''}".rstrip(": "), False
+        kind, words = HOPELESS[waits.reason]
+        return WaitReason(f"{words}: {waits.message or container.image}", 1, True, kind)
+    return WaitReason(f"{waits.reason}: {waits.message or ''}".rstrip(": "), 1)
 
 
-def _unplaced(message: str, spec: PodSpec) -> str:
+def _unplaced(message: str, spec: PodSpec) -> WaitReason:
     """The scheduler counts nodes by what each lacks."""
     lacks = [what for _, what in LACKS.findall(message)]
     if lacks:
-        return f"no capacity: not enough {', '.join(sorted(set(lacks)))} ({message})"
+        words = f"no capacity: not enough {', '.join(sorted(set(lacks)))} ({message})"
+        return WaitReason(words, 1, kind="capacity")
     labels = _needed_labels(spec) if NO_LABEL in message else ""
     needed = f" (needed: {labels})" if labels else ""
-    return f"no node fits: {message}{needed}"
+    return WaitReason(f"no node fits: {message}{needed}", 1)
 
 
 def _needed_labels(spec: PodSpec) -> str:
@@ -285,7 +300,7 @@ def creation_time(pod: Pod) -> str:
 def termination_message(pod: Pod) -> str | None:
     """Content of its termination log, or what is behind it."""
     if (wrong := wrong_architecture(pod)) is not None:
-        return f"{wrong}\nhint: {architecture_hint(wrong)}"
+        return f"{wrong}\nhint: {ARCHITECTURE_FIX}"
     ended = _end_of(pod)
     return ended.message or None if ended is not None else None
 

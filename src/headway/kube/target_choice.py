@@ -1,54 +1,116 @@
 """What a new target says, from what was seen of its cluster and what the user asked for. Pure.
 
 Nothing is guessed that would cost a run: what cannot be decided is an error with the whole command
-for each candidate.
+for each candidate. What the cluster is not asked for is a line that is commented out.
 """
 
 from __future__ import annotations
 
-import re
+import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from headway.errors import BadInput
-from headway.kube.cluster_facts import ClusterFacts
+from headway.kube.cluster_facts import INSTANCE_TYPE, ClusterFacts, MachineGroup, least_of, name_of
 from headway.kube.images import stock_images
-from headway.kube.machine_choice import choose_machine
-from headway.kube.rbac import SHARED_ROLE
-from headway.kube.undecided import Choice, Undecided, Wishes, listed
-from headway.spec.pod_config import IMAGE_PATTERN
+from headway.plan.machines import CPU, POD_SHARE, Machine, find_machine, machine_names
 from headway.spec.target_file import Target
+from headway.spec.target_text import TargetLine
 
-WORKER_ACCOUNT = "headway-worker"
+FLAGS = ("--context", "--namespace", "--image", "--storage", "--machine", "--queue")
 ADDRESS = "ADDRESS@sha256:DIGEST"
-
-
-def target_choice(facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Target]) -> Choice:
-    """`others`: targets of the same context. Raises with a command for each candidate."""
-    choice = Choice()
-    if wishes.context is not None:
-        choice.add(("kube", "context"), wishes.context, "of your kubeconfig")
-    is_given = "--namespace" in wishes.typed
-    choice.add(
-        ("kube", "namespace"), wishes.namespace, "--namespace" if is_given else "of the context"
+UNSEEN_AMOUNTS: Mapping[str, Any] = {"cpu": 1, "memory": "2Gi"}
+"""What a worker gets where nothing says what machines have: it fits nearly anywhere."""
+CPU_SHARE = 0.5
+"""What a worker gets of a machine without accelerators: a second one and the coordinator need some,
+and what is free is not asked."""
+TEMPLATE: Sequence[TargetLine] = tuple(
+    TargetLine(path, value, comment, is_set=False)
+    for path, value, comment in (
+        (("pod", "env"), {"NCCL_DEBUG": "INFO"}, "variables of all pods"),
+        (("pod", "shared_memory"), "16Gi", "/dev/shm, 1Gi by default: for NCCL and data loaders"),
+        (("pod", "tolerations"), [{"key": "KEY", "operator": "Exists"}], "taints of machines"),
+        (("pod", "node_selector"), {"LABEL": "VALUE"}, "which machines"),
+        (("pod", "architecture"), "amd64", "if machines are of several"),
+        (("pod", "image_pull_secrets"), ["name"], "of a registry that needs a login"),
+        (
+            ("service_account",),
+            {"coordinator": "headway-coordinator"},
+            "if you may not create Roles; once, by an administrator: headway target rbac",
+        ),
+        (("secret",), "name", "a Secret with variables of runs, such as HF_TOKEN"),
+        (("prices",), {"H100": 2.1}, "dollars an hour for a device"),
+        (("coordinator",), {"tolerations": []}, "its own placement, image and resources"),
     )
-    found = [
-        _image(facts, wishes, others, choice),
-        _storage(facts, wishes, choice),
-        choose_machine(facts, wishes, choice),
-        _queue(facts, wishes, choice),
-    ]
-    if undecided := [one for one in found if one is not None]:
+)
+"""Keys of a target that many need and no cluster is asked for. `docs/reference/targets-file.md` has
+all keys."""
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The flags of `headway target add`."""
+
+    name: str
+    context: str | None
+    """Of the kubeconfig, given or the current one; None: in a pod."""
+    namespace: str
+    image: str | None = None
+    storage: str | None = None
+    machine: str | None = None
+    queue: str | None = None
+    typed: Mapping[str, str] = field(default_factory=dict)
+    """The flags as they were typed, for commands to paste..."""
+    settings: tuple[str, ...] = ()
+    """... and those of --set."""
+
+    def command(self, more: Mapping[str, str]) -> str:
+        """As it was typed, with these flags in place of the same."""
+        both = {**self.typed, **more}
+        flags = {flag: both[flag] for flag in FLAGS if flag in both}
+        words = [word for flag, value in flags.items() for word in (flag, value)]
+        settings = [word for one in self.settings for word in ("--set", one)]
+        return shlex.join(["headway", "target", "add", self.name, *words, *settings])
+
+
+class Undecided(Exception):
+    """What the user has to decide. `flag`: that decides it, with each value that would do."""
+
+    def __init__(self, problem: str, flag: str, values: Sequence[str]) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.candidates = [(flag, value) for value in values]
+
+
+def target_lines(
+    facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Target]
+) -> list[TargetLine]:
+    """`others`: targets of the same context. Raises BadInput with a command for each candidate."""
+    found: list[TargetLine] = []
+    undecided: list[Undecided] = []
+    parts: Sequence[Callable[[], list[TargetLine]]] = (
+        lambda: _place(wishes),
+        lambda: _image(wishes, others),
+        lambda: _storage(facts, wishes),
+        lambda: _machine(facts, wishes),
+        lambda: _queue(facts, wishes),
+        lambda: _spot(facts),
+        lambda: _security(facts),
+    )
+    for part in parts:
+        try:
+            found += part()
+        except Undecided as one:
+            undecided.append(one)
+    if undecided:
         raise _error(undecided, wishes)
-    if facts.too_old is not None:
-        choice.notes.append(facts.too_old)
-    _spot(facts, choice)
-    _accounts(facts, wishes, choice)
-    _security(facts, choice)
-    if facts.pull_secrets:
-        comment = "of the namespace's default account"
-        choice.add(("pod", "image_pull_secrets"), list(facts.pull_secrets), comment)
-    return choice
+    return [*found, *(one for one in TEMPLATE if not _is_given(one.path, found))]
+
+
+def _is_given(path: tuple[str, ...], lines: Sequence[TargetLine]) -> bool:
+    return any(line.path[: len(path)] == path for line in lines)
 
 
 def _error(undecided: Sequence[Undecided], wishes: Wishes) -> BadInput:
@@ -59,191 +121,201 @@ def _error(undecided: Sequence[Undecided], wishes: Wishes) -> BadInput:
     for one in undecided:
         rest = dict(other.candidates[0] for other in undecided if other is not one)
         commands = [wishes.command({**rest, **dict([flag])}) for flag in one.candidates]
-        hints = [command for command in commands if command not in said] + list(one.more)
+        parts.append("\nhint: ".join([one.problem, *(c for c in commands if c not in said)]))
         said |= {*commands}
-        parts.append("\nhint: ".join([one.problem, *hints]))
     message, _, hints_and_more = "\nerror: ".join(parts).partition("\nhint: ")
     return BadInput(message, hints_and_more)
 
 
-# Image
+def _place(wishes: Wishes) -> list[TargetLine]:
+    whose = "--namespace" if "--namespace" in wishes.typed else "of the context"
+    lines = [TargetLine(("kube", "namespace"), wishes.namespace, whose)]
+    if wishes.context is not None:
+        lines = [TargetLine(("kube", "context"), wishes.context, "of your kubeconfig"), *lines]
+    return lines
 
 
-def _image(
-    facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Target], choice: Choice
-) -> Undecided | None:
+def _image(wishes: Wishes, others: Mapping[str, Target]) -> list[TargetLine]:
     if wishes.image is not None:
-        return _given_image(facts, wishes.image, choice)
-    stock = stock_images()
-    ran = {one.by_digest for one in facts.images if one.component == "worker" and one.by_digest}
-    if stock.core:
-        ran.discard(stock.pytorch)  # a target names it by naming no image
-    of_coordinators = {
-        one.by_digest for one in facts.images if one.component == "coordinator" and one.by_digest
-    }
-    found: dict[str, tuple[str | None, str]] = {}
-    for image in sorted(ran):
-        other = min(of_coordinators, default=None) if image not in of_coordinators else None
-        found[image] = (other, "of Headway's pods in the namespace")
-    if not found:
-        for name, target in others.items():
-            if target.image is not None:
-                found.setdefault(target.image, (target.coordinator.image, f"as target {name} has"))
-    if len(found) == 1:
-        [(image, (coordinator, comment))] = found.items()
-        choice.add(("image",), image, comment)
-        if coordinator is not None:
-            choice.add(("coordinator", "image"), coordinator, comment)
-        return None
-    if found:
-        return Undecided(
-            f"{len(found)} images were used here, and one has to be chosen",
-            tuple(("--image", image) for image in found),
-        )
-    if stock.core:
-        return None
-    seen = [one.by_digest for one in facts.images if one.by_digest is not None]
-    return Undecided(
-        "no image is known: nothing of Headway has run in the namespace",
-        (("--image", ADDRESS),),
-        (
-            "headway image build --push REGISTRY/NAME builds one; or one with torch, and --set "
-            "coordinator.image=...: docs/guides/first-cluster-run.md#the-image",
-            *(f"pods of the namespace run {image}" for image in seen[:3]),
-        ),
+        return [TargetLine(("image",), wishes.image, "--image")]
+    known = {target.image: name for name, target in others.items() if target.image is not None}
+    if len(known) == 1:
+        [(image, name)] = known.items()
+        lines = [TargetLine(("image",), image, f"as target {name} has")]
+        if (coordinator := others[name].coordinator.image) is not None:
+            comment = f"as target {name} has"
+            lines.append(TargetLine(("coordinator", "image"), coordinator, comment))
+        return lines
+    if known:
+        problem = f"targets of this context have {len(known)} images"
+        raise Undecided(problem, "--image", list(known))
+    if stock_images().core:
+        comment = "left out: PyTorch's own"
+        return [TargetLine(("image",), ADDRESS, comment, is_set=False)]
+    raise Undecided(
+        "no image is known; headway image build --push REGISTRY/NAME builds one "
+        "(docs/guides/first-cluster-run.md#the-image)",
+        "--image",
+        [ADDRESS],
     )
 
 
-def _given_image(facts: ClusterFacts, image: str, choice: Choice) -> Undecided | None:
-    if re.search(IMAGE_PATTERN, image):
-        choice.add(("image",), image, "--image")
-        return None
-    pulled = next(
-        (one.by_digest for one in facts.images if one.reference == image and one.by_digest), None
-    )
-    if pulled is not None:
-        choice.add(("image",), pulled, f"{image}, as a pod of the namespace has it")
-        return None
-    address = image.split("@")[0]
-    return Undecided(
-        f"--image {image} has no digest, and a tag can change during a run",
-        (("--image", f"{_without_tag(address)}@sha256:DIGEST"),),
-        (f"its digest: docker buildx imagetools inspect {image}, or crane digest {image}",),
-    )
-
-
-def _without_tag(address: str) -> str:
-    folder, slash, name = address.rpartition("/")
-    return f"{folder}{slash}{name.partition(':')[0]}"
-
-
-# Storage
-
-
-def _storage(facts: ClusterFacts, wishes: Wishes, choice: Choice) -> Undecided | None:
+def _storage(facts: ClusterFacts, wishes: Wishes) -> list[TargetLine]:
     given = wishes.storage
     if given is not None and "://" in given:
-        choice.add(
-            ("storage", "url"),
-            given,
-            "--storage; pods reach it as themselves, or by storage.secret",
-        )
-        return None
-    claims = {claim.name: claim for claim in facts.claims}
+        comment = "--storage; pods reach it as themselves, or by storage.secret"
+        return [TargetLine(("storage", "url"), given, comment)]
     if given is not None:
-        name = given.removeprefix("claim:")
-        claim = claims.get(name)
-        if claim is None and claims:
-            known = tuple(("--storage", f"claim:{one}") for one in claims)
-            return Undecided(f"the namespace has no claim {name}", known)
-        choice.add(("storage", "claim"), name, "--storage")
-        if claim is not None and not claim.is_shared:
-            modes = " and ".join(claim.modes)
-            choice.notes.append(f"claim {name} is {modes}: pods on a second machine would wait")
-        return None
-    shared = [claim for claim in facts.claims if claim.is_shared and claim.is_bound]
-    if len(shared) == 1:
-        comment = f"the one claim with ReadWriteMany{_of_class(shared[0].storage_class)}"
-        choice.add(("storage", "claim"), shared[0].name, comment)
-        return None
-    if shared:
-        return Undecided(
-            "several claims can be written by many machines: "
-            + listed(claim.name for claim in shared),
-            tuple(("--storage", f"claim:{claim.name}") for claim in shared),
+        return [TargetLine(("storage", "claim"), given.removeprefix("claim:"), "--storage")]
+    names = [name_of(claim) for claim in facts.claims]
+    if len(names) == 1:
+        comment = "the one claim with ReadWriteMany"
+        return [TargetLine(("storage", "claim"), names[0], comment)]
+    if names:
+        raise Undecided(
+            f"several claims can be written by many machines: {', '.join(names)}",
+            "--storage",
+            [f"claim:{name}" for name in names],
         )
-    return _no_claim(facts, wishes)
-
-
-def _no_claim(facts: ClusterFacts, wishes: Wishes) -> Undecided:
-    hints: tuple[str, ...] = ()
-    if facts.shared_classes:
-        made = (
-            "{apiVersion: v1, kind: PersistentVolumeClaim, metadata: {name: headway}, spec: "
-            "{accessModes: [ReadWriteMany], resources: {requests: {storage: 1Ti}}, "
-            f"storageClassName: {facts.shared_classes[0]}}}}}"
-        )
-        namespace = shlex.quote(wishes.namespace)
-        hints = (
-            f"or make a claim of class {facts.shared_classes[0]}, and leave --storage out: "
-            f"echo '{made}' | kubectl apply -n {namespace} -f -",
-        )
-    return Undecided(
+    raise Undecided(
         "no claim of the namespace is bound and can be written by many machines (ReadWriteMany)",
-        (("--storage", f"{'gs' if '-gke' in (facts.version or '') else 's3'}://BUCKET/PREFIX"),),
-        hints,
+        "--storage",
+        [f"{'gs' if '-gke' in facts.version else 's3'}://BUCKET/PREFIX"],
     )
 
 
-def _of_class(name: str) -> str:
-    return f", class {name}" if name else ""
-
-
-# The rest
-
-
-def _queue(facts: ClusterFacts, wishes: Wishes, choice: Choice) -> Undecided | None:
+def _queue(facts: ClusterFacts, wishes: Wishes) -> list[TargetLine]:
     if wishes.queue is not None:
-        if facts.queues and wishes.queue not in facts.queues:
-            known = tuple(("--queue", name) for name in facts.queues)
-            return Undecided(f"the namespace has no active queue {wishes.queue}", known)
-        choice.add(("queue",), wishes.queue, "--queue")
-    elif len(facts.queues) == 1:
-        choice.add(("queue",), facts.queues[0], "the one LocalQueue of the namespace (Kueue)")
-    elif facts.queues:
-        return Undecided(
-            f"the namespace has {len(facts.queues)} queues: {listed(facts.queues)}",
-            tuple(("--queue", name) for name in facts.queues),
+        return [TargetLine(("queue",), wishes.queue, "--queue")]
+    if len(facts.queues) > 1:
+        raise Undecided(
+            f"the namespace has {len(facts.queues)} queues: {', '.join(facts.queues)}",
+            "--queue",
+            facts.queues,
         )
-    return None
+    if facts.queues:
+        comment = "the one LocalQueue of the namespace (Kueue)"
+        return [TargetLine(("queue",), facts.queues[0], comment)]
+    return [TargetLine(("queue",), "name", "of Kueue; none is active here", is_set=False)]
 
 
-def _spot(facts: ClusterFacts, choice: Choice) -> None:
+def _spot(facts: ClusterFacts) -> list[TargetLine]:
     if facts.spot is not None:
-        choice.add(("spot_label",), dict([facts.spot]), "some machines have it")
+        return [TargetLine(("spot_label",), dict([facts.spot]), "some machines have it")]
+    unseen = "no machine has one" if facts.are_nodes_seen else "nodes may not be seen"
+    label = {"karpenter.sh/capacity-type": "spot"}
+    return [TargetLine(("spot_label",), label, f"of spot machines; {unseen}", is_set=False)]
 
 
-def _accounts(facts: ClusterFacts, wishes: Wishes, choice: Choice) -> None:
-    """Without the right to make Roles, runs need an account that an administrator makes. One that
-    is there is used in any case: it may be known to a cloud, for the bucket."""
-    needed = ("create roles", "create rolebindings", "create serviceaccounts")
-    is_there = SHARED_ROLE in facts.accounts
-    if not is_there and all(facts.rights.get(right, True) for right in needed):
-        return
-    comment = "made by an administrator" if is_there else "you may not create Roles; not there yet"
-    choice.add(("service_account", "coordinator"), SHARED_ROLE, comment)
-    if WORKER_ACCOUNT in facts.accounts:
-        choice.add(("service_account", "name"), WORKER_ACCOUNT, "made by an administrator")
-    if not is_there:
-        choice.notes.append(
-            f"once, by an administrator: headway target rbac {wishes.name} | kubectl apply -f -"
-        )
-
-
-def _security(facts: ClusterFacts, choice: Choice) -> None:
-    if choice.has("security"):
-        return
+def _security(facts: ClusterFacts) -> list[TargetLine]:
     comment = "what the namespace enforces" if facts.level == "restricted" else "fits anywhere"
     if facts.level not in (None, "restricted"):
         comment = f"the namespace enforces {facts.level}, which takes it as well"
-    choice.add(("security",), "restricted", comment)
+    return [TargetLine(("security",), "restricted", comment)]
+
+
+# Machines
+
+
+def _machine(facts: ClusterFacts, wishes: Wishes) -> list[TargetLine]:
+    wanted, names = wishes.machine, [group.name for group in facts.machines]
+    if wanted is None and len(names) > 1:
+        problem = f"machines of {len(names)} types have accelerators: {', '.join(names)}"
+        raise Undecided(problem, "--machine", [*names, CPU])
+    name = wanted or (names[0] if names else CPU)
+    group = next((one for one in facts.machines if one.name == name), None)
+    if group is not None:
+        return _of_group(group)
+    if (machine := find_machine(name)) is not None:
+        return _of_table(machine)
+    if name != CPU:
+        known = ", ".join(machine_names())
+        problem = f"--machine {name}: neither seen here nor known to Headway, which knows {known}"
+        raise Undecided(problem, "--machine", [*names, CPU])
+    return _of_cpu(facts, is_given=wanted is not None)
+
+
+def _of_cpu(facts: ClusterFacts, is_given: bool) -> list[TargetLine]:
+    lines = []
+    if is_given:
+        lines = [TargetLine(("machine",), CPU, "--machine")]
+    elif facts.are_nodes_seen:
+        lines = [TargetLine(("machine",), CPU, "no machine has an accelerator now; or --machine")]
+    if not facts.plain:
+        comment = "nothing says what machines have: --set pod.resources.{}=..."
+        return lines + [
+            TargetLine(("pod", "resources", name), amount, comment.format(name))
+            for name, amount in UNSEEN_AMOUNTS.items()
+        ]
+    return lines + _amounts(*least_of(facts.plain), CPU_SHARE, "half of the smallest machine")
+
+
+def _of_group(group: MachineGroup) -> list[TargetLine]:
+    machine, number = group.machine, len(group.nodes)
+    comment = f"{number} machine{'s' if number > 1 else ''}; Headway has never run on one"
+    lines = [] if machine is None else [_machine_line(machine, comment)]
+    which = "; no label says which kind" if group.accelerators.kind == "gpu" else ""
+    what = f"what a machine has{which}"
+    lines.append(TargetLine(("resources", "accelerators"), str(group.accelerators), what))
+    if not group.is_labelled and group.type_label:
+        labels = [{INSTANCE_TYPE: group.type_label}]
+        comment = "its nodes have no label of the accelerator that Headway knows"
+        lines.append(TargetLine(("accelerators", group.accelerators.kind), labels, comment))
+    lines += _amounts(*group.least, POD_SHARE, "95 % of what its nodes have")
+    if machine is not None:
+        lines += _fabric(machine, all(group.offers(name) for name in machine.fabric))
+    if tolerations := [_toleration(*taint) for taint in group.taints]:
+        comment = "taints that all of them have"
+        lines.append(TargetLine(("pod", "tolerations"), tolerations, comment))
+    return lines
+
+
+def _of_table(machine: Machine) -> list[TargetLine]:
+    of_worker, whose = UNSEEN_AMOUNTS, f"each site's {machine.name} is another: --set ..."
+    if amounts := machine.pod_amounts():
+        of_worker = {"cpu": int(amounts["cpu"]), "memory": amounts["memory"]}
+        whose = f"95 % of what {machine.name} has"
+    return [
+        _machine_line(machine, "--machine; Headway has never run on one"),
+        TargetLine(("resources", "accelerators"), str(machine.accelerators), "what a machine has"),
+        *(TargetLine(("pod", "resources", name), of_worker[name], whose) for name in of_worker),
+        *_fabric(machine, are_offered=True),
+    ]
+
+
+def _machine_line(machine: Machine, comment: str) -> TargetLine:
+    if machine.not_filled:
+        comment = f"{comment}. {machine.not_filled} is not filled in: NCCL uses TCP"
+    return TargetLine(("machine",), machine.name, comment)
+
+
+def _fabric(machine: Machine, are_offered: bool) -> list[TargetLine]:
+    """Network devices and NCCL's variables. On premises their resource has another name at every
+    site, and needs a right to lock memory."""
+    is_set = bool(machine.fabric) and are_offered
+    fabric = machine.fabric or ({"rdma/NAME": machine.num_devices} if machine.variables else {})
+    unset = "its nodes offer none (no device plugin?)"
+    if machine.place == "premises":
+        unset = "RDMA; with security: baseline, for the capability IPC_LOCK"
+    comment = "network devices" if is_set else unset
+    why = "NCCL fails without the fabric, instead of using TCP silently"
+    return [
+        *(TargetLine(("pod", "resources", n), v, comment, is_set) for n, v in fabric.items()),
+        *(TargetLine(("pod", "env", n), v, why, is_set) for n, v in machine.variables.items()),
+    ]
+
+
+def _amounts(cores: float, memory: float, share: float, whose: str) -> list[TargetLine]:
+    """Whole cores and GiB, if there is one at all."""
+    cpu = math.floor(cores * share) or f"{math.floor(cores * share * 1000)}m"
+    gib = math.floor(memory * share / 2**30)
+    amount = f"{gib}Gi" if gib else f"{math.floor(memory * share / 2**20)}Mi"
+    return [
+        TargetLine(("pod", "resources", "cpu"), cpu, whose),
+        TargetLine(("pod", "resources", "memory"), amount, whose),
+    ]
+
+
+def _toleration(key: str, value: str, effect: str) -> dict[str, str]:
+    named = {"operator": "Equal", "value": value} if value else {"operator": "Exists"}
+    return {"key": key, **named, "effect": effect}

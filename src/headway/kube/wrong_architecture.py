@@ -20,7 +20,7 @@ ALL_IT_SAYS = re.compile(rf'(standard_init_linux\.go:\d+: )?exec .*{NOT_EXECUTED
 may have the words, too: of a file that a script tried to run."""
 NOT_STARTED = ("StartError", "ContainerCannotRun")
 """Reasons of an end before the program ran, whose message is the container runtime's."""
-FIX = (
+ARCHITECTURE_FIX = (
     "use an image for the architecture of that machine (docker buildx build --platform linux/amd64 "
     "or linux/arm64); or, if the cluster has machines of both, say which one the image is for: "
     "pod: {architecture: amd64}, or arm64, in the target, and the same below coordinator"
@@ -47,11 +47,6 @@ WORDS = {
     NOT_IN_IMAGE: "image {image} has nothing for the processor architecture of {where} "
     f"({NOT_IN_IMAGE})",
 }
-
-
-def architecture_hint(words: str) -> str | None:
-    """What to do about it, if these are the words of `wrong_architecture`."""
-    return FIX if any(f"({sign})" in words for sign in WORDS) else None
 
 
 def _sign(container: ContainerStatus) -> str | None:

@@ -12,7 +12,7 @@ from lightkube.resources.core_v1 import Pod
 
 from headway.clock import Clock
 from headway.errors import Exit, HeadwayError, NotFound, RunFailed, without_hint
-from headway.kube.api_errors import ClusterUnreachable, Conflict
+from headway.kube.api_errors import ClusterUnreachable, Conflict, Forbidden, RequestRefused
 from headway.kube.claim_files import ClaimFileExists
 from headway.kube.claim_job import storage_objects
 from headway.kube.client import KubeClient
@@ -35,11 +35,18 @@ LOOK_SECONDS, LOOK_SHARE = 0.3, 0.05
 
 class ClaimPod:
     def __init__(
-        self, kube: KubeClient, target: Target, clock: Clock, say: Callable[[str], None]
+        self,
+        kube: KubeClient,
+        target: Target,
+        clock: Clock,
+        say: Callable[[str], None],
+        start_seconds: float = START_SECONDS,
     ) -> None:
         self._kube = kube
         assert target.storage is not None
         self._claim = target.storage.claim
+        self._user, self._group = target.pod.user, target.pod.group
+        self._start_seconds = start_seconds
         self._clock = clock
         self._say = say
         self._session = uuid4().hex[:8]
@@ -68,6 +75,14 @@ class ClaimPod:
             )
         except Conflict as error:
             raise ClaimFileExists(error.message) from None
+        except Forbidden as error:
+            # An answer of the pod, not of the API server: its user may not use this file.
+            raise RequestRefused(
+                error.message,
+                f"pods write as user {self._user}, group {self._group}: chown "
+                f"{self._user}:{self._group} the folder on the file server; or pod: {{user: N, "
+                "group: N} in the target",
+            ) from None
 
     def _wait(self) -> None:
         began, said = self._clock.monotonic(), ""
@@ -93,11 +108,11 @@ class ClaimPod:
                 self.end()
                 raise self._cannot_start(words, reasons[0].hint)
             waited = self._clock.monotonic() - began
-            if waited > START_SECONDS:
+            if waited > self._start_seconds:
                 self.end()
                 raise RunFailed(
                     f"the pod that serves claim {self._claim} did not start within "
-                    f"{START_SECONDS / 60:.0f} min: {words}",
+                    f"{self._start_seconds / 60:g} min: {words}",
                     f"kubectl get events -n {self._kube.namespace}",
                 )
             self._clock.sleep(max(LOOK_SECONDS, LOOK_SHARE * waited))

@@ -180,7 +180,8 @@ class DataRun:
             is_hopeless = pods.num_ready == 0 and any(one.is_hopeless for one in pods.reasons)
             if hopeless.seconds(is_hopeless, now, now) > HOPELESS_SECONDS:
                 self.end()
-                raise RunFailed(f"the preparation cannot start: {pods.reasons[0].words}")
+                reason = pods.reasons[0]
+                raise RunFailed(f"the preparation cannot start: {reason.words}", reason.hint)
             waits = pods.num_ready == 0 and bool(pods.reasons)
             if not_started.seconds(waits, now, now) > NOT_STARTED_SECONDS and not is_advised:
                 is_advised = True

@@ -1,12 +1,13 @@
 """Whether a target can take a run, asked before anything is prepared or uploaded for it: a dozen
 short calls, four at a time. What may not be asked, or is not answered, is passed over: the launch
-itself will tell."""
+itself will tell. `headway target check` asks the same, and as many calls as it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
+from headway.kube.check_lines import LOGIN, NAMED, POLICY, QUOTA, YOUR_RIGHTS
 from headway.kube.client import KubeClient
 from headway.kube.names import Object
 from headway.kube.pod_needs import (
@@ -57,7 +58,7 @@ FOR_RIGHTS = 2
 
 class LaunchGate:
     """Asks once. `nodes`: without so many, the run does not start. `before`: objects that prepare
-    its data."""
+    its data. `most_calls`: rights that no list shows are asked for as far as calls are left."""
 
     def __init__(
         self,
@@ -67,6 +68,7 @@ class LaunchGate:
         objects: Sequence[Object],
         nodes: int,
         before: Sequence[Object] = (),
+        most_calls: int = MOST_CALLS,
     ) -> None:
         self._kube = kube
         self._target = target
@@ -74,10 +76,18 @@ class LaunchGate:
         self._objects = objects
         self._nodes = nodes
         self._before = before
-        self._calls_left = MOST_CALLS
+        self._calls_left = most_calls
+        self.user: str | None = None
+        """Name by which the API server knows the caller, once it was asked."""
+        self.failures: list[str] = []
+        """Reasons why calls were not answered."""
 
     def findings(self, is_new: bool) -> list[Finding]:
-        """`is_new`: the run has no objects yet, which would count against a quota already."""
+        return [one for found in self.by_line(is_new).values() for one in found]
+
+    def by_line(self, is_new: bool) -> dict[str, list[Finding]]:
+        """Findings by the line of `headway target check` that shows them. `is_new`: the run has no
+        objects yet, which would count against a quota already."""
         namespace = self._kube.namespace
         named = named_objects([*self._objects, *self._before], self._target)
         worker, coordinator = (pod_of(self._objects, one) for one in (WORKERS, COORDINATOR))
@@ -90,22 +100,25 @@ class LaunchGate:
             dry_run(namespace, self._objects, COORDINATOR),
         ]
         for_queue = 1 if self._target.queue is not None else 0
-        room = MOST_CALLS - len(calls) - for_queue - FOR_RIGHTS
+        room = self._calls_left - len(calls) - for_queue - FOR_RIGHTS
         calls += [("GET", one.path_in(namespace), None) for one in named[:room]]
         answers = self._ask(calls)
         me, rules, version, quotas, *of_pods = answers[:6]
         after = answers[6:]
         if all(answer.is_missing for answer in of_pods):
-            return [namespace_finding(namespace)]
-        queue = self._queue()
-        found: list[Finding | None] = [version_finding(version.content or {})]
-        found += [self._rights(rules.content, user_name(me.content or {}))]
-        found += self._policy(of_pods)
-        found += [queue]
-        for one, answer in zip(named, after, strict=False):
-            found += [found_name(one, answer, self._target, self._on)]
-        found += self._quotas(quotas.content, worker["spec"], coordinator["spec"], is_new)
-        return [one for one in found if one is not None]
+            return {LOGIN: [namespace_finding(namespace)]}
+        self.user, queue = user_name(me.content or {}), self._queue()
+        found: dict[str, list[Finding | None]] = {
+            LOGIN: [version_finding(version.content or {})],
+            YOUR_RIGHTS: [self._rights(rules.content, self.user)],
+            POLICY: [*self._policy(of_pods), queue],
+            NAMED: [
+                found_name(one, answer, self._target, self._on)
+                for one, answer in zip(named, after, strict=False)
+            ],
+            QUOTA: [*self._quotas(quotas.content, worker["spec"], coordinator["spec"], is_new)],
+        }
+        return {line: [one for one in ones if one is not None] for line, ones in found.items()}
 
     def _rights(self, rules: Object | None, user: str | None) -> Finding | None:
         """Those that the list of rights does not show are missing, or, if the list is incomplete,
@@ -170,4 +183,6 @@ class LaunchGate:
     def _ask(self, calls: Sequence[Call]) -> list[Answer]:
         self._calls_left -= len(calls)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            return list(threads.map(lambda call: asked(self._kube, call), calls))
+            answers = list(threads.map(lambda call: asked(self._kube, call), calls))
+        self.failures += [answer.failure for answer in answers if answer.failure is not None]
+        return answers

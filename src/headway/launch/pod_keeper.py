@@ -11,7 +11,7 @@ from headway.clock import Clock
 from headway.kube.client import KubeClient
 from headway.kube.coordinator_set import alone_seconds, fewest_nodes
 from headway.kube.names import SUSPECT, labels
-from headway.kube.wrong_architecture import architecture_hint
+from headway.kube.wrong_architecture import ARCHITECTURE_FIX
 from headway.launch.below_minimum import BelowMinimum
 from headway.launch.failure_domains import step_seen
 from headway.launch.forgotten_markers import ForgottenMarkers
@@ -167,9 +167,9 @@ class PodKeeper:
             now = self._clock.monotonic()
             if why := self._counted(call, call.how, outcome.step, now):
                 say(f"node {call.index}: {why}: the run stops")
-                hint = architecture_hint(why)
+                words = f"{why}\nhint: {ARCHITECTURE_FIX}" if call.never_runs else None
                 with suppress(OSError):  # the store is away; the run stops nevertheless
-                    self._notes.failed(call.index, hint and f"{why}\nhint: {hint}", why)
+                    self._notes.failed(call.index, words, why)
 
     def _counted(self, call: ReleasePod, how: str, step: int | None, now: float) -> str | None:
         """Why the run should stop."""

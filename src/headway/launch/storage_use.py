@@ -9,7 +9,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import get_args
 
+from headway.errors import NotFound
+from headway.kube.client import KubeClient
+from headway.kube.pod_status import spec_config_map_name
 from headway.kube.storage_layout import PREPARED_THERE, Kind
+from headway.launch.data_run import prepared_folders
+from headway.launch.job_status import jobs_of_runs
 from headway.launch.upload import whole_mark
 from headway.state.set_files import MANIFEST, MIXTURE
 from headway.state.store import Store
@@ -55,6 +60,27 @@ def _stored_specs(storage: Store) -> dict[str, str]:
         for name in runs.names_one_below("spec.json"):
             with suppress(FileNotFoundError):  # it is being deleted
                 found[name.split("/")[0]] = runs.read(name).decode(errors="replace")
+    return found
+
+
+def launched_specs(kube: KubeClient, target: str) -> dict[str, str]:
+    """Resolved runs by name: one that waits in a queue has nothing in the storage yet. Raises if
+    one cannot be read: what it names would be listed as unused."""
+    # What is being prepared now is used by whoever waits for it.
+    found = {
+        name: f"sets/{folder}" for name, folder in prepared_folders(kube) if folder is not None
+    }
+    for run, job in jobs_of_runs(kube):
+        name = spec_config_map_name(job)
+        config_map = kube.config_map(name) if name is not None else None
+        if config_map is None or not config_map.data:
+            raise NotFound(
+                f"what run {run} uses is not known: ConfigMap {name or 'of its Job'} is not in "
+                f"namespace {kube.namespace}",
+                "if it is being launched or deleted, list again in a few seconds; else what is "
+                f"wrong with it: headway status {run} --on {target}",
+            )
+        found[run] = config_map.data["spec.json"]
     return found
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
 from typing import Any
 
 from lightkube.resources.apps_v1 import ReplicaSet
@@ -12,7 +14,13 @@ from lightkube.resources.core_v1 import Pod
 from headway.errors import Exit, HeadwayError, RunFailed, without_hint
 from headway.kube.gave_back import gave_back
 from headway.kube.kueue import num_ahead
-from headway.kube.names import HTTP_PORT, Component, coordinator_object, labels
+from headway.kube.names import (
+    HTTP_PORT,
+    SESSION_PORT,
+    Component,
+    coordinator_object,
+    labels,
+)
 from headway.kube.pod_status import (
     WaitReason,
     end_condition,
@@ -39,10 +47,16 @@ class PagesUnreachable(HeadwayError):
     exit_code = Exit.STILL_RUNNING
 
 
-def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[str, Any]:
+class NotYetTraining(RunFailed):
+    """The time for the wait is over. Nothing is known that would keep the run from training."""
+
+
+def status_when_training(
+    run: ClusterRun, say: Callable[[str], None], until: float = inf
+) -> dict[str, Any]:
     """Its status once a step is committed, or a script has run for a while, or it has finished or
-    was stopped. Raises RunFailed if something blocks it that will not go away by itself, and
-    PagesUnreachable if it cannot be watched."""
+    was stopped. Raises RunFailed if something blocks it that will not go away by itself,
+    PagesUnreachable if it cannot be watched, and NotYetTraining at `until`."""
     hopeless, silent, script = Lasting(), Lasting(), Lasting()
     said = ""
     while True:
@@ -66,7 +80,18 @@ def status_when_training(run: ClusterRun, say: Callable[[str], None]) -> dict[st
         is_silent = run.unreachable is not None and _has_ready_coordinator(run)
         if silent.seconds(is_silent, began, now) >= SILENT_SECONDS:
             raise _pages_unreachable(run, job)
+        if now > until:
+            raise NotYetTraining(words, reasons[0].hint if reasons else network_hint(run))
         run.clock.sleep(LOOK_SECONDS)
+
+
+def network_hint(run: ClusterRun) -> str:
+    """A fix for pods that are all up, and do not meet."""
+    return (
+        f"kubectl get networkpolicies -n {run.kube.namespace}; and open port 53 for names, TCP "
+        f"ports {SESSION_PORT} and {HTTP_PORT} of the coordinator, and all TCP ports between "
+        "workers on different machines, in both directions: security group, firewall"
+    )
 
 
 def _has_ready_coordinator(run: ClusterRun) -> bool:
@@ -158,7 +183,7 @@ def _waiting(
     others_ready: int = 0,
 ) -> list[WaitReason]:
     return [
-        WaitReason(f"{component}: {each.words}", each.pods, each.is_hopeless)
+        replace(each, words=f"{component}: {each.words}")
         for each in pod_waits(run.kube, owner, pods, others_ready)
     ]
 

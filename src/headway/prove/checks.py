@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +22,8 @@ from headway.prove.judge import (
     require_whole_ledger,
 )
 from headway.prove.program import POLL_SECONDS, Command, Program
-from headway.prove.report import Baseline, CheckResult, PlannedResult, SpeedResult
-from headway.prove.speed import SpeedTrials
+from headway.prove.report import CheckResult
+from headway.prove.speed import Baseline, SpeedTrials
 from headway.spec.resolve import Hardware
 from headway.state.checkpoints import steps_saved
 from headway.state.rewinds import step_after
@@ -54,10 +54,6 @@ class Checks:
     def __init__(self, program: Program, devices: Devices, hardware: Hardware) -> None:
         self.program = program
         self.devices = devices
-        self.speed: list[SpeedResult] = []
-        """Comparisons of speed, as far as they got."""
-        self.planned: list[PlannedResult] = []
-        """Figures of a plan, and what came of them."""
         self._trials = SpeedTrials(program, devices, hardware, self._directory(ALONE))
         self._alone: list[Step] | None = None
 
@@ -78,11 +74,12 @@ class Checks:
             for title in ("equal losses on several workers", "restored on other workers"):
                 yield CheckResult(name=title, outcome="not run", figure="needs 2 devices")
         yield self._result("export: the same loss in transformers", self._exported)
-        yield self._result("speed beside a bare loop", lambda: self._measured(1, ["bare"]))
+        yield from self._rows("speed beside a bare loop", lambda: self._trials.measure(1, ["bare"]))
         workers, title = self._trials.most_workers, "speed beside DDP and FSDP2"
-        yield self._result("a run beside its plan", lambda: self._planned(workers))
+        yield from self._rows("a run beside its plan", lambda: self._trials.beside_plan(workers))
         if workers > 1:
-            yield self._result(title, lambda: self._measured(workers, ["ddp", "fsdp2"]))
+            both: list[Baseline] = ["ddp", "fsdp2"]
+            yield from self._rows(title, lambda: self._trials.measure(workers, both))
         else:
             yield CheckResult(name=title, outcome="not run", figure="needs 2 devices")
 
@@ -96,6 +93,20 @@ class Checks:
         return CheckResult.model_validate(
             {"name": name, "outcome": outcome, "figure": figure, "seconds": seconds}
         )
+
+    def _rows(
+        self, name: str, measured: Callable[[], Iterable[CheckResult]]
+    ) -> Iterator[CheckResult]:
+        """The rows as they come, and one that has failed if the rest does."""
+        clock = self.program.clock
+        began = clock.monotonic()
+        try:
+            for row in measured():
+                yield row.model_copy(update={"seconds": round(clock.monotonic() - began, 1)})
+                began = clock.monotonic()
+        except ProofFailed as failed:
+            seconds = round(clock.monotonic() - began, 1)
+            yield CheckResult(name=name, outcome="failed", figure=str(failed), seconds=seconds)
 
     def _equal(self, workers: int, sharded: bool) -> CheckResult:
         how = "sharded" if sharded else "replicated"
@@ -163,18 +174,6 @@ class Checks:
         found = self.program.module("headway.train.export_check", "export", location, HELD_OUT)
         expected = self._directory(ALONE).evaluations.read()[0][-1]["loss"]
         return require_same_loss(found["loss"], expected, self.devices.tolerance)
-
-    def _measured(self, workers: int, baselines: Sequence[Baseline]) -> str:
-        """There is no limit on the figures: they are the machine's, too."""
-        before = len(self.speed)
-        for result in self._trials.measure(workers, baselines):
-            self.speed.append(result)
-        return "; ".join(one.line for one in self.speed[before:])
-
-    def _planned(self, workers: int) -> str:
-        """There is no limit on these figures either."""
-        self.planned = self._trials.beside_plan(workers)
-        return f"{self.planned[0].preset}: {'; '.join(one.line for one in self.planned)}"
 
     def _write(self, name: str) -> None:
         steps = self.devices.num_steps

@@ -4,23 +4,36 @@ run of one of them beside its plan."""
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from headway.clock import SystemClock
 from headway.launch.local_run import LOOPBACK
+from headway.memory_limits import byte_size
 from headway.plan.accelerators import find_device
 from headway.prove.devices import Devices
 from headway.prove.judge import ProofFailed
 from headway.prove.program import Program
-from headway.prove.report import PLANNED_FIGURES, Baseline, PlannedResult, SpeedResult
+from headway.prove.report import CheckResult
 from headway.spec.load import load_run
 from headway.spec.resolve import Hardware, resolve
 from headway.state.run_directory import RunDirectory
 from headway.worker_environment import DEFAULTS
 
+Baseline = Literal["bare", "ddp", "fsdp2"]
+BASELINES: Mapping[Baseline, str] = {"bare": "a bare loop", "ddp": "DDP", "fsdp2": "FSDP2"}
+PLANNED_FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
+    "step_seconds": ("seconds a step", "{:.3f}".format),
+    "tokens_per_second": ("tokens/s", "{:,.0f}".format),
+    "memory_bytes": ("memory of a device", byte_size),
+}
+"""How each figure of `headway plan --json` is called and written."""
+RANGE = ("value", "low", "high")
+"""Numbers of a figure in a plan."""
+MEASURED = ("tokens_per_second", "other_tokens_per_second", "ratio", "mfu", "other_mfu", "rounds")
+"""Numbers of a comparison that its row has."""
 GPU_SECONDS, CPU_SECONDS = 12.0, 6.0
 """Of measuring each preset beside each other loop."""
 NEVER = 1_000_000
@@ -105,9 +118,6 @@ ON_CPU = (
     SpeedCase("gpt2-small", 256, 4, config=tuple(_GPT2.items())),
     SpeedCase("qwen3-0.6b", 256, 4, config=tuple(_QWEN3.items())),
 )
-ON_TARGET_GPU = ON_GPU[:3]
-"""At its end a run saves: of the larger presets, that takes longer than the measurement."""
-ON_TARGET_CPU = ON_CPU
 
 
 def cases_for(device_name: str | None, is_cpu: bool) -> list[SpeedCase]:
@@ -146,8 +156,9 @@ class SpeedTrials:
         most = self.devices.num_devices
         return min(most, self.hardware.cores) if self.devices.is_cpu else most
 
-    def measure(self, workers: int, baselines: Sequence[Baseline]) -> Iterator[SpeedResult]:
-        """Each as it is measured; raises if a later one fails."""
+    def measure(self, workers: int, baselines: Sequence[Baseline]) -> Iterator[CheckResult]:
+        """A row for each comparison, as it is measured. There is no limit on the figures: they are
+        the machine's, too."""
         cases = cases_for(self.hardware.device_name, self.devices.is_cpu)
         jobs = [self._job(case, workers, one) for case in cases for one in baselines]
         path = self.program.folder / f"speed-{workers}.json"
@@ -156,11 +167,9 @@ class SpeedTrials:
         for line in self.program.ranks(
             "headway.train.baselines", workers, str(path), environment=environment
         ):
-            yield SpeedResult.model_validate(
-                {name: line[name] for name in SpeedResult.model_fields if name in line}
-            )
+            yield speed_row(line)
 
-    def beside_plan(self, workers: int) -> list[PlannedResult]:
+    def beside_plan(self, workers: int) -> list[CheckResult]:
         """Run one preset as users do, and return its plan beside what the run measured. No plan
         knows the speed of a CPU."""
         case = (ON_CPU if self.devices.is_cpu else ON_GPU)[1]
@@ -170,7 +179,7 @@ class SpeedTrials:
         environment = self.devices.environment(workers)
         self.program.headway("run", *words, environment=environment)
         outcome = self.program.headway("plan", PLANNED, "--json", environment=environment)
-        return planned_results(json.loads(outcome)["rows"], case.title, workers, self._precision)
+        return planned_rows(json.loads(outcome)["rows"], case.title)
 
     def _job(self, case: SpeedCase, workers: int, against: Baseline) -> dict[str, Any]:
         name = f"speed-{case.preset.replace('.', '-')}-{against}"
@@ -214,25 +223,46 @@ class SpeedTrials:
         return fastest_precision(self.hardware.device_name, self.devices.is_cpu)
 
 
-def planned_results(
-    rows: Mapping[str, Any], preset: str, workers: int, precision: str
-) -> list[PlannedResult]:
+def speed_row(found: Mapping[str, Any]) -> CheckResult:
+    """`found`: of `headway.train.baselines`."""
+    speed, other = found["tokens_per_second"], found["other_tokens_per_second"]
+    low, high = found["quartiles"]
+    mfu = "" if found["mfu"] is None else f", MFU {found['mfu']:.1%}"
+    return CheckResult(
+        name=f"speed beside {BASELINES[found['against']]}: {found['preset']}",
+        outcome="passed",
+        figure=f"{speed:,.0f} tokens/s, {found['against']} {other:,.0f}, ratio "
+        f"{found['ratio']:.3f} ({low:.3f} to {high:.3f}){mfu}",
+        numbers={
+            **{name: found[name] for name in MEASURED if found[name] is not None},
+            "lower_quartile": low,
+            "upper_quartile": high,
+        },
+    )
+
+
+def planned_rows(rows: Mapping[str, Any], preset: str) -> list[CheckResult]:
     """`rows`: of `headway plan RUN --json`. A figure that was neither planned nor measured has no
     row there."""
-    found = []
-    for figure in PLANNED_FIGURES:
-        row = rows.get(figure) or {"planned": None, "measured": None}
-        planned = row["planned"] or {}
-        found.append(
-            PlannedResult(
-                preset=preset,
-                workers=workers,
-                precision=precision,
-                figure=figure,
-                planned=planned.get("value"),
-                low=planned.get("low"),
-                high=planned.get("high"),
-                measured=row["measured"],
-            )
-        )
-    return found
+    return [
+        _planned_row(rows.get(figure) or {"planned": None, "measured": None}, figure, preset)
+        for figure in PLANNED_FIGURES
+    ]
+
+
+def _planned_row(row: Mapping[str, Any], figure: str, preset: str) -> CheckResult:
+    name, written = PLANNED_FIGURES[figure]
+    measured, numbers = row["measured"], {}
+    words = "not measured" if measured is None else written(measured)
+    if row["planned"]:
+        planned = [row["planned"][one] for one in RANGE]
+        numbers = {f"planned_{one}": value for one, value in zip(RANGE, planned, strict=True)}
+        value, low, high = map(written, planned)
+        words += f", planned {value} ({low} to {high})"
+    else:
+        words += ", not planned"
+    if measured is not None:
+        numbers["measured"] = measured
+    return CheckResult(
+        name=f"{name} beside its plan: {preset}", outcome="passed", figure=words, numbers=numbers
+    )

@@ -35,6 +35,8 @@ class TargetLine:
     """`("pod", "resources", "cpu")`."""
     value: Any
     comment: str
+    is_set: bool = True
+    """False: the line is commented out, for the user to fill in."""
 
 
 def target_block(name: str, lines: Iterable[TargetLine], heading: str) -> str:
@@ -49,6 +51,7 @@ def target_block(name: str, lines: Iterable[TargetLine], heading: str) -> str:
                 below = section[part] = {
                     key: TargetLine((*below.path, key), value, below.comment)
                     for key, value in _sections(below.value).items()
+                    if below.is_set
                 }
             section = below
         section[line.path[-1]] = line
@@ -59,9 +62,16 @@ def _sections(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
+def _is_set(below: Any) -> bool:
+    """Whether anything of a key, or below it, is not commented out."""
+    if isinstance(below, TargetLine):
+        return below.is_set
+    return any(map(_is_set, below.values()))
+
+
 def _rendered(tree: dict[str, Any], depth: int) -> Iterator[str]:
-    indent = "  " * depth
     for key, below in tree.items():
+        indent = "  " * depth + ("" if _is_set(below) else "# ")
         if not isinstance(below, TargetLine):
             yield f"{indent}{_flow(key)}:"
             yield from _rendered(below, depth + 1)
@@ -74,7 +84,7 @@ def _rendered(tree: dict[str, Any], depth: int) -> Iterator[str]:
         elif len(text) + 4 + len(below.comment) <= WIDEST:
             yield f"{text}  # {below.comment}"
         else:
-            yield f"{indent}# {below.comment}"
+            yield f"{'  ' * depth}# {below.comment}"
             yield text
 
 

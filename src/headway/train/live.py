@@ -27,6 +27,7 @@ from headway.train.domain_group import DomainGroup, DomainLost, wanted_generatio
 from headway.train.restart_place import PLACE_SECONDS
 from headway.train.session_store import Group, GroupFailed, SessionStore, form_group
 from headway.train.stop_request import StopRequest
+from headway.train.worker_log import log_line
 from headway.train.world import MAX_HANGS, RankPlacement, World
 
 WATCH_SECONDS = 0.1
@@ -119,6 +120,7 @@ class LiveWorlds:
                 self._failed_groups = 0
             except GroupFailed as failed:
                 self._failed_groups += 1
+                log_line(failed.message)
                 self._complain(failed.workers)
             except GenerationOver:
                 pass

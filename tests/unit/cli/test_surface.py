@@ -67,7 +67,7 @@ SURFACE = {
     "report": ["RUN", "--into", "--on"],
     "compare": ["RUN", "--on", "--json"],
     "tensorboard": ["RUN", "--port", "--on"],
-    "prove": ["--into", "--devices", "--on", "--nodes"],
+    "prove": ["--into", "--devices"],
     "target": [],
     "target add": [
         "NAME",
@@ -88,7 +88,7 @@ SURFACE = {
     "keep": [],
     "serve": [],
     "wheels": ["FOLDER"],
-    "probe": ["TASK", "CONTENT"],
+    "facts": [],
     "target check": ["TARGET", "--wait", "--json"],
     "target rbac": ["TARGET", "--output", "-o"],
     "target cleanup": ["TARGET", "--yes"],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -196,6 +197,28 @@ def test_a_secret_that_is_not_there_is_told_with_how_to_make_it() -> None:
     assert (reason.hint or "").startswith("kubectl create secret generic mine --from-literal=")
 
 
+@pytest.mark.parametrize(
+    ("status", "fix"),
+    [
+        (pending(containerStatuses=[container("ErrImagePull")]), "image_pull_secrets: [NAME]"),
+        (
+            pending(
+                conditions=[{"type": "PodScheduled", "status": "False", "message": UNSCHEDULABLE}]
+            ),
+            "device plugin",
+        ),
+        (pending(), None),
+    ],
+)
+def test_what_to_do_follows_from_the_kind_of_a_reason(
+    status: dict[str, Any], fix: str | None
+) -> None:
+    """Not from its words, of which others hold the same."""
+    (reason,) = wait_reasons(job(), [pod(status)], [])
+    assert (reason.hint is None) if fix is None else (fix in str(reason.hint))
+    assert replace(reason, words="else", kind="other").hint is None
+
+
 def test_an_init_container_whose_image_is_not_there() -> None:
     first = container("ImagePullBackOff", "not found") | {"name": "warm-up"}
     ours = container("PodInitializing")
@@ -304,8 +327,8 @@ def test_the_same_reason_is_counted_and_the_hopeless_come_first() -> None:
     broken = pending(containerStatuses=[container("InvalidImageName", "no")])
     reasons = wait_reasons(job(3), [pod(placed), pod(placed), pod(broken)], [])
     assert reasons == [
-        WaitReason("the image name is invalid: no", 1, is_hopeless=True),
-        WaitReason("pulling the image or mounting volumes", 2),
+        WaitReason("the image name is invalid: no", 1, is_hopeless=True, kind="image"),
+        WaitReason("pulling the image or mounting volumes", 2, kind="preparing"),
     ]
 
 

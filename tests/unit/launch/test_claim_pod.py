@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from headway.errors import Exit, RunFailed
+from headway.http_server import Answer, HttpRequest
+from headway.kube.api_errors import RequestRefused
 from headway.kube.claim_job import storage_objects
 from headway.kube.client import KubeClient
 from headway.launch.claim_pod import ANSWER_SECONDS, START_SECONDS, ClaimPod
@@ -75,6 +77,28 @@ def test_but_not_forever(kube: FakeKube) -> None:
     )
     assert START_SECONDS < clock.passed < 1.1 * START_SECONDS
     assert kube.named("jobs") == []
+
+
+def test_who_is_in_a_hurry_waits_less(kube: FakeKube) -> None:
+    kube.storage_pod = pending("ContainerCreating")
+    clock = Patient()
+    client = KubeClient.from_kubeconfig(None, "ml")
+    with pytest.raises(RunFailed, match=r"did not start within 0\.5 min: "):
+        ClaimPod(client, TARGET, clock, [].append, start_seconds=30.0).start()
+    assert 30.0 < clock.passed < 35.0
+
+
+def test_files_of_another_user_are_told_with_the_users_of_pods(kube: FakeKube) -> None:
+    pod = started(Patient(), [])
+
+    def refused(_: HttpRequest) -> Answer:
+        raise PermissionError("[Errno 13] Permission denied: '/headway/storage/runs'")
+
+    kube.serve_pages({}, {"files": refused})
+    with pytest.raises(RequestRefused, match="Permission denied") as caught:
+        pod.ask("/files/runs/it/run.json", "PUT", b"{}", {})
+    assert "chown 1000:1000" in str(caught.value.hint)
+    pod.end()
 
 
 def test_what_is_hopeless_is_not_waited_for(kube: FakeKube) -> None:

@@ -17,6 +17,7 @@ from headway.launch.cluster_run import ClusterRun
 from headway.launch.training_wait import (
     SCRIPT_SECONDS,
     SILENT_SECONDS,
+    NotYetTraining,
     PagesUnreachable,
     status_when_training,
 )
@@ -138,6 +139,20 @@ def test_one_that_does_not_listen_yet_is_starting(kube: FakeKube) -> None:
     clock, said = Patient(meanwhile), list[str]()
     assert watched(kube, clock, said)["step"] == 7
     assert said == ["2 of 2 pods are ready; the coordinator is starting"]
+
+
+def test_the_wait_for_training_may_have_an_end(kube: FakeKube) -> None:
+    """All pods are up: what they wait for is each other."""
+    status = {"status": {"step": 0, "state": "starting"}, "events": [], "loss": None}
+    kube.serve_pages({"/status": lambda: (JSON, json.dumps(status).encode())})
+    clock = Patient()
+    run = ClusterRun(KubeClient.from_kubeconfig(None, "ml"), "it", "lab", clock)
+    with pytest.raises(NotYetTraining) as caught:
+        status_when_training(run, [].append, until=60.0)
+    assert caught.value.message == "2 of 2 pods are ready; workers are starting"
+    assert "TCP ports 7460 to 7463" in str(caught.value.hint)
+    assert "in both directions" in str(caught.value.hint)
+    assert 60.0 < clock.passed < 65.0
 
 
 def test_a_coordinator_that_was_replaced_is_found(kube: FakeKube) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from headway.prove.judge import (
     ProofFailed,
+    pause_at_change,
     require_equal,
     require_learning,
     require_lost,
@@ -75,6 +78,18 @@ def test_a_run_that_only_seems_to_have_resumed(history: list[dict]) -> None:
 def test_a_killed_worker_that_the_run_knows_nothing_of() -> None:
     with pytest.raises(ProofFailed, match="no record of a lost worker"):
         require_lost([FIRST])
+
+
+def line(step: int, generation: int, second: int) -> dict[str, Any]:
+    time = f"2026-11-17T02:00:{second:02d}.000Z"
+    return {"step": step, "loss": 5.0, "generation": generation, "time": time}
+
+
+def test_the_pause_is_between_the_last_step_before_and_the_first_after() -> None:
+    lines = [line(1, 1, 0), line(2, 1, 1), {"rewind": 1, "generation": 3}, line(2, 3, 11)]
+    assert pause_at_change([*lines, line(3, 3, 13), line(4, 4, 17)]) == 10.0
+    with pytest.raises(ProofFailed, match="no step was recorded after it"):
+        pause_at_change(lines[:2])
 
 
 def test_an_export_with_another_loss() -> None:

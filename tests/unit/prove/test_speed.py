@@ -6,24 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.prove import conclude
 from headway.clock import SystemClock
 from headway.prove.judge import ProofFailed
 from headway.prove.program import Program
-from headway.prove.report import ProofReport, SpeedResult
-from headway.prove.speed import cases_for, fastest_precision, planned_results
+from headway.prove.speed import cases_for, fastest_precision, planned_rows, speed_row
 
-SPEED = SpeedResult(
-    preset="gpt2-small",
-    against="fsdp2",
-    workers=8,
-    ratio=0.987,
-    quartiles=(0.98, 0.991),
-    rounds=30,
-    tokens_per_second=1234567.8,
-    other_tokens_per_second=1250828.6,
-    mfu=0.412,
-)
+SPEED = {
+    "preset": "gpt2-small",
+    "against": "fsdp2",
+    "workers": 8,
+    "ratio": 0.987,
+    "quartiles": [0.98, 0.991],
+    "rounds": 30,
+    "tokens_per_second": 1234567.8,
+    "other_tokens_per_second": 1250828.6,
+    "mfu": 0.412,
+    "other_mfu": None,
+}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,10 @@ def test_what_was_measured_before_a_failure_is_kept(tmp_path: Path) -> None:
 
 GIB = 2**30
 ROWS = {
-    "step_seconds": {"planned": {"value": 0.4, "low": 0.3, "high": 0.55}, "measured": 0.5},
+    "step_seconds": {
+        "planned": {"value": 0.4, "low": 0.3, "high": 0.55, "basis": "measured"},
+        "measured": 0.5,
+    },
     "tokens_per_second": {"planned": None, "measured": 16384.0},
     "goodput": {"planned": {"value": 0.6, "low": 0.5, "high": 0.7}, "measured": 0.6},
     "memory_bytes": {
@@ -74,19 +76,30 @@ ROWS = {
 }
 
 
-def test_each_planned_figure_is_shown_beside_what_was_measured() -> None:
-    found = planned_results(ROWS, "gpt2-small", 1, "fp16")
-    assert [one.line for one in found] == [
-        "seconds a step 0.500, planned 0.400 (0.300 to 0.550)",
-        "tokens/s 16,384, not planned",
-        "memory of a device not measured, planned 6.0 GiB (5.0 GiB to 7.0 GiB)",
+def test_each_planned_figure_is_a_row_beside_what_was_measured() -> None:
+    found = planned_rows(ROWS, "gpt2-small")
+    assert [(one.name, one.figure) for one in found] == [
+        ("seconds a step beside its plan: gpt2-small", "0.500, planned 0.400 (0.300 to 0.550)"),
+        ("tokens/s beside its plan: gpt2-small", "16,384, not planned"),
+        (
+            "memory of a device beside its plan: gpt2-small",
+            "not measured, planned 6.0 GiB (5.0 GiB to 7.0 GiB)",
+        ),
     ]
+    seconds, speed, memory = (one.numbers for one in found)
+    assert seconds == {
+        "planned_value": 0.4,
+        "planned_low": 0.3,
+        "planned_high": 0.55,
+        "measured": 0.5,
+    }
+    assert speed == {"measured": 16384.0}
+    assert "measured" not in memory
 
 
 def test_a_device_that_no_plan_knows_has_what_was_measured() -> None:
-    found = planned_results({"tokens_per_second": ROWS["tokens_per_second"]}, "gpt2-small", 1, "")
-    assert [one.measured for one in found] == [None, 16384.0, None]
-    assert {one.planned for one in found} == {None}
+    found = planned_rows({"tokens_per_second": ROWS["tokens_per_second"]}, "gpt2-small")
+    assert [one.numbers for one in found] == [{}, {"measured": 16384.0}, {}]
 
 
 def test_a_t4_is_measured_in_fp16() -> None:
@@ -95,21 +108,12 @@ def test_a_t4_is_measured_in_fp16() -> None:
     assert fastest_precision(None, is_cpu=True) == "fp32"
 
 
-def test_the_page_shows_speeds_with_the_share_of_the_peak(tmp_path: Path) -> None:
-    report = ProofReport(
-        headway="0.1.0",
-        started="2026-11-16T22:00:00.000Z",
-        seconds=200.0,
-        device="NVIDIA H100 80GB HBM3",
-        num_devices=8,
-        is_rehearsal=False,
-        tolerance=1e-3,
-        machine={},
-        checks=[],
-        speed=[SPEED],
-        planned=planned_results(ROWS, "gpt2-small", 1, "fp16"),
+def test_a_comparison_is_a_row_with_the_share_of_the_peak() -> None:
+    row = speed_row(SPEED)
+    assert row.name == "speed beside FSDP2: gpt2-small"
+    assert row.figure == (
+        "1,234,568 tokens/s, fsdp2 1,250,829, ratio 0.987 (0.980 to 0.991), MFU 41.2%"
     )
-    conclude(report, tmp_path)
-    page = (tmp_path / "prove.html").read_text()
-    for figure in ("FSDP2", "1,234,568", "1,250,829", "41.2%", "0.987 (0.980 to 0.991)", "7.0 GiB"):
-        assert figure in page
+    assert row.numbers["other_tokens_per_second"] == 1250828.6
+    assert (row.numbers["lower_quartile"], row.numbers["upper_quartile"]) == (0.98, 0.991)
+    assert "other_mfu" not in row.numbers

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from headway.cli.output import hint, say, warn
+from headway.cli.output import hint, say
 from headway.errors import BadInput
 
 if TYPE_CHECKING:
-    from headway.kube.undecided import Choice, Wishes
     from headway.spec.target_file import Target
+    from headway.spec.target_text import TargetLine
 
 
 def add(
@@ -28,7 +28,9 @@ def add(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="Image of the workers, by digest. Default: that of earlier runs there."),
+        typer.Option(
+            help="Image of the workers, by digest. Default: that of a target of this context."
+        ),
     ] = None,
     storage: Annotated[
         str | None,
@@ -56,15 +58,13 @@ def add(
 ) -> None:
     """Look at a cluster, and write a target for it into ~/.config/headway/targets.yaml.
 
-    Reads only, and asks nothing that it can find out: version, your rights, accelerators, storage,
-    queues, spot machines, pod security. Each line of the target says where its value is from. What
-    cannot be decided ends with exit code 2 and a command for each choice."""
-    from headway.cli.target.seen import seen_rows, shown
+    Reads only: claims, labels of spot machines and of accelerators, queues, pod security. Each line
+    of the target says where its value is from; what the cluster is not asked for is commented out.
+    What cannot be decided ends with exit code 2 and a command for each choice."""
     from headway.clock import SystemClock
     from headway.kube.client import KubeClient
     from headway.kube.cluster_facts import cluster_facts
-    from headway.kube.target_choice import target_choice
-    from headway.kube.undecided import Wishes
+    from headway.kube.target_choice import Wishes, target_lines
     from headway.launch.cluster_look import cluster_answers
     from headway.spec.load import TARGET_FILE, config_folder, load_targets
     from headway.spec.target_text import append_target, target_block, with_target
@@ -85,23 +85,19 @@ def add(
     wishes = Wishes(name, *where, image, storage, machine, queue, flags, tuple(set_ or ()))
     kube = KubeClient.from_kubeconfig(wishes.context, wishes.namespace, say)
     facts = cluster_facts(cluster_answers(kube, SystemClock()))
-    if not dry_run:
-        for line in shown(seen_rows(facts, wishes)):
-            say(line)
-        say()
-    choice = target_choice(facts, wishes, _of_context(targets, wishes.context))
+    lines = target_lines(facts, wishes, _of_context(targets, wishes.context))
     for one in set_ or ():
-        choice.lines += _lines_of(one)
-    block = target_block(name, choice.lines, "written by headway target add; edit as you like")
+        lines += _lines_of(one)
+    block = target_block(name, lines, "written by headway target add; edit as you like")
     if dry_run:
         with_target("", name, block, file)
         print(block, end="")
-    else:
-        append_target(file, name, block)
-        print(block, end="")
-        say()
-        say(f"added target {name} to {file}")
-    _finish(choice, wishes, dry_run)
+        return
+    append_target(file, name, block)
+    print(block, end="")
+    say()
+    say(f"added target {name} to {file}")
+    hint(f"headway target check {name}", f"headway run --on {name}")
 
 
 def _require_new(name: str, targets: Mapping[str, Target]) -> None:
@@ -139,7 +135,7 @@ def _of_context(targets: Mapping[str, Target], context: str | None) -> dict[str,
     return {name: one for name, one in targets.items() if one.kube.context in (context, None)}
 
 
-def _lines_of(setting: str) -> list[Any]:
+def _lines_of(setting: str) -> list[TargetLine]:
     """Of `--set a.b=c`, whose value is YAML; a section becomes a line for each key."""
     from headway.spec.located_yaml import read_yaml
     from headway.spec.target_text import TargetLine
@@ -159,10 +155,3 @@ def _lines_of(setting: str) -> list[Any]:
 
     expand(path, read_yaml(value, f"--set {key}", key.strip()).value)
     return lines
-
-
-def _finish(choice: Choice, wishes: Wishes, is_dry: bool) -> None:
-    for note in choice.notes:
-        warn(note)
-    if not is_dry:
-        hint(f"headway target check {wishes.name}", f"headway run --on {wishes.name}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +12,6 @@ from headway.cli.options import JsonOption, TargetArgument
 from headway.cli.output import print_json, print_table, say, short_bytes
 
 if TYPE_CHECKING:
-    from headway.kube.client import KubeClient
     from headway.launch.storage_use import StoredFolder
 
 COLUMNS = ("KIND", "DIGEST", "FILES", "SIZE", "RUNS")
@@ -27,7 +25,7 @@ def storage(
     """List what was uploaded to the storage of a target (sets, code, packages and models), and the
     runs that name it."""
     from headway.cli.target_run import TargetRun, end_claim_pods
-    from headway.launch.storage_use import stored_folders
+    from headway.launch.storage_use import launched_specs, stored_folders
     from headway.spec.load import load_target
     from headway.state.store import Store
 
@@ -54,8 +52,10 @@ def prune(
     """Remove sets, code, packages and models that no run names and no launch has used for 7 days.
     Runs and their checkpoints are never touched."""
     from headway.cli.target_run import TargetRun, end_claim_pods
+    from headway.cli.uploads import together
     from headway.clock import SystemClock
     from headway.launch.storage_prune import removed_folders, unused_folders
+    from headway.launch.storage_use import launched_specs
     from headway.spec.load import load_target
     from headway.state.store import Store
 
@@ -83,11 +83,6 @@ def prune(
         end_claim_pods()
 
 
-def together(folders: Sequence[StoredFolder]) -> str:
-    size = short_bytes(sum(each.num_bytes for each in folders))
-    return f"{len(folders)} folder{'s' if len(folders) > 1 else ''}, {size}"
-
-
 def _row(folder: StoredFolder) -> tuple[str, ...]:
     return (
         folder.kind,
@@ -96,29 +91,3 @@ def _row(folder: StoredFolder) -> tuple[str, ...]:
         short_bytes(folder.num_bytes),
         ", ".join(folder.runs) or ("-" if folder.is_whole else INCOMPLETE),
     )
-
-
-def launched_specs(kube: KubeClient, target: str) -> dict[str, str]:
-    """Resolved runs by name: one that waits in a queue has nothing in the storage yet. Raises if
-    one cannot be read: what it names would be listed as unused."""
-    from headway.errors import NotFound
-    from headway.kube.pod_status import spec_config_map_name
-    from headway.launch.data_run import prepared_folders
-    from headway.launch.job_status import jobs_of_runs
-
-    # What is being prepared now is used by whoever waits for it.
-    found = {
-        name: f"sets/{folder}" for name, folder in prepared_folders(kube) if folder is not None
-    }
-    for run, job in jobs_of_runs(kube):
-        name = spec_config_map_name(job)
-        config_map = kube.config_map(name) if name is not None else None
-        if config_map is None or not config_map.data:
-            raise NotFound(
-                f"what run {run} uses is not known: ConfigMap {name or 'of its Job'} is not in "
-                f"namespace {kube.namespace}",
-                "if it is being launched or deleted, list again in a few seconds; else what is "
-                f"wrong with it: headway status {run} --on {target}",
-            )
-        found[run] = config_map.data["spec.json"]
-    return found

@@ -55,7 +55,8 @@ class Session:
         timeouts: SessionTimeouts = TIMEOUTS,
         log: Callable[[str], None] = lambda line: None,
     ) -> None:
-        """`log` is called when a coordinator and this worker refuse each other."""
+        """`log` is called when a coordinator and this worker refuse each other, or when there is
+        none for long."""
         self.name = with_token(name)
         parsed = parse_address(address)
         WorkerSide(key, run, self.name)  # names that do not fit are refused here

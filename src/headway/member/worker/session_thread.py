@@ -48,7 +48,9 @@ class SessionThread:
         self._key, self._run = key, run
         self._timeouts = timeouts
         self._log = log
-        self._logged = ""
+        self._logged: set[str] = set()
+        """Reasons that were logged since there was a connection."""
+        self._disconnected_at = time.monotonic()
         self._random = random.Random()  # the shared one belongs to training, which repeats itself
 
     def run(self) -> None:
@@ -99,9 +101,15 @@ class SessionThread:
             state.error = SessionError(f"coordinator at {self._address}: {why}", hint)
             state.requests_disconnected()
             state.show()
-        if isinstance(error, HandshakeRefused) and why != self._logged:
+        now = time.monotonic()
+        if was_connected:
+            self._disconnected_at = now
+            self._logged.clear()
+        waited = now - self._disconnected_at
+        is_late = waited >= self._timeouts.said_seconds and state.goodbye is None
+        if (is_late or isinstance(error, HandshakeRefused)) and why not in self._logged:
             # It retries, and training waits meanwhile: nobody else says why.
-            self._logged = why
+            self._logged.add(why)
             self._log(str(state.error))
         return was_connected
 

@@ -60,6 +60,9 @@ class SessionTimeouts:
     deaf_seconds: float = DEAF_SECONDS
     first_back_off_seconds: float = 0.05
     longest_back_off_seconds: float = 1.0
+    said_seconds: float = 10.0
+    """Time without a coordinator after which the log says why. One that is replaced is back
+    sooner."""
 
 
 TIMEOUTS = SessionTimeouts()

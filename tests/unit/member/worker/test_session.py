@@ -95,6 +95,22 @@ def test_is_welcomed_and_sends_heartbeats() -> None:
         assert {worker for _, worker, _ in coordinator.heartbeats} == {session.name}
 
 
+def test_a_coordinator_that_is_not_there_for_long_is_logged() -> None:
+    """Else a worker would wait in silence, for a name that does not resolve or a blocked port."""
+    address, lines = f"127.0.0.1:{free_port()}", list[str]()
+
+    def opened(said_seconds: float) -> Session:
+        timeouts = SessionTimeouts(said_seconds=said_seconds)
+        return Session(address, KEY, RUN, "pod-0", timeouts=timeouts, log=lines.append)
+
+    with opened(NEVER) as session:
+        wait_for("a try", lambda: session.view.error is not None, LONG)
+        assert lines == []
+    with opened(0.2):
+        wait_for("a line", lambda: lines, LONG)
+    assert lines == [f"coordinator at {address}: Connection refused"]
+
+
 def pairs(entries: list) -> list:
     return list(pairwise(entries))
 
