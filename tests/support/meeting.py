@@ -12,7 +12,7 @@ from threading import Timer
 from headway.member.coordinator.rendezvous import Rendezvous
 from headway.member.protocol.generation import Domain, Generation
 from headway.member.protocol.handshake import CoordinatorSide
-from headway.member.protocol.messages import FromWorker, Go, Goodbye, Heartbeat
+from headway.member.protocol.messages import FromWorker, Go, Goodbye, Heartbeat, StoreSet
 from headway.member.protocol.status import WorkerStatus
 from support.small_coordinator import SmallCoordinator
 
@@ -20,6 +20,8 @@ from support.small_coordinator import SmallCoordinator
 class Meeting(SmallCoordinator):
     def __init__(self) -> None:
         self.rendezvous = Rendezvous()
+        self.num_set = 0
+        """Keys that workers have set."""
         self.statuses: dict[str, WorkerStatus] = {}
         """The newest of each worker."""
         self.is_holding = False
@@ -77,6 +79,7 @@ class Meeting(SmallCoordinator):
             self.statuses[side.worker] = message.status
             self._let_go()
         elif not isinstance(message, Goodbye):
+            self.num_set += isinstance(message, StoreSet)
             waiter = self.rendezvous.handle(
                 message,
                 side.worker,

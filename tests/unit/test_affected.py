@@ -32,8 +32,8 @@ def test_a_module_selects_its_tests_and_says_by_which_imports(graph: ImportGraph
 
 def test_a_command_is_reached_by_its_name(graph: ImportGraph) -> None:
     """The command line imports a command when it is called, by its name in a table."""
-    found = unit_tests("src/headway/cli/delete.py", graph)
-    assert "tests/unit/cli/test_just_finished.py" in found
+    found = unit_tests("src/headway/cli/resume.py", graph)
+    assert "tests/unit/cli/test_missing_coordinator.py" in found
     assert "tests/unit/cli/test_plan.py" not in found
 
 

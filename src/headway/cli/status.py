@@ -135,16 +135,20 @@ def _show_on_target(run: TargetRun, json_: bool) -> None:
         lines += [("warning", NO_COORDINATOR), ("hint", f"headway resume {run.name} --on {run.on}")]
     if not is_active:
         lines += _budget(events, run.on)
-    has_pods = is_active and on_cluster is not None and on_cluster.ready
-    shell = [("shell", run.shell_command)] if has_pods else []
     if found is None:
         state = "unknown" if is_lacking or cluster.unreachable is not None else "starting"
         if on_cluster is not None and on_cluster.state != "active":
             state = "stopped" if on_cluster.state == "suspended" else on_cluster.state
-        _print([("run", run.name), ("state", state), *lines, *shell])
+        _print([("run", run.name), ("state", state), *lines, *_shell(run, on_cluster)])
         return
     shown = _lines(run.name, events, found, newest_launch(events), [])
-    _print([*shown[:2], *lines, *shown[2:], *shell])
+    _print([*shown[:2], *lines, *shown[2:], *_shell(run, on_cluster)])
+
+
+def _shell(run: TargetRun, on_cluster: ClusterRunStatus | None) -> list[tuple[str, str]]:
+    """The line with the command for a shell in a worker's pod, if there is one."""
+    has_pods = on_cluster is not None and on_cluster.is_under_way and on_cluster.ready
+    return [("shell", run.shell_command)] if has_pods else []
 
 
 def _state_of(found: RunStatus, on_cluster: ClusterRunStatus) -> State:

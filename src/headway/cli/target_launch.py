@@ -335,7 +335,7 @@ def wait_for_end(run: TargetRun, until: float) -> None:
         if status.state == "finished":
             return
         if status.state in ("failed", "suspended"):
-            raise_failure(run)
+            _raise_failure(run)
             raise RunFailed(f"run {run.name} has ended on {run.on}: {status.why or status.state}")
         if cluster.clock.monotonic() > until:
             raise RunFailed(f"run {run.name} trains on {run.on}, and has not ended in time")

@@ -60,7 +60,7 @@ class Image(NamedTuple):
 
 
 def required(plan: Plan, spec: str) -> Plan:
-    """Return the plan for a run. Which stores its spec uses decides what is needed to reach them."""
+    """Return the plan for a run: which stores its spec uses decides what reaches them."""
     to_bring = dict(plan["requires"], **(plan["s3"] if "s3://" in spec else {}))
     in_image = dict(plan["image"], **(plan["gcs"] if "gs://" in spec else {}))
     return dict(plan, requires=to_bring, image=in_image)

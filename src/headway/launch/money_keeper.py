@@ -62,9 +62,7 @@ class MoneyKeeper:
         if self._bill is None or pods is None:
             return None
         there = [
-            (pod, pod.placed_at)
-            for pod in pods
-            if pod.placed_at is not None and not pod.has_ended
+            (pod, pod.placed_at) for pod in pods if pod.placed_at is not None and not pod.has_ended
         ]
         if self._machines is not None:
             maybe_spot = [pod.machine for pod, _ in there if self._may_be_spot(pod)]

@@ -16,6 +16,7 @@ from zipfile import ZipFile
 import pytest
 
 from headway import __version__
+from headway.errors import Exit
 from headway.kube import bootstrap
 from headway.kube.bootstrap import (
     CannotUnpack,
@@ -29,6 +30,7 @@ from headway.kube.bootstrap import (
     wheel_of,
 )
 from headway.kube.wheels import copy_wheels, own_files, shipped, wheel_plan
+from support.in_process import Headway
 
 PROGRAM = Path(bootstrap.__file__)
 STOCK = {"torch": "2.14.0", "numpy": "2.3.0"}
@@ -211,6 +213,31 @@ def test_what_is_listed_and_whole_is_copied(tmp_path: Path) -> None:
     assert first == f"the coordinator's image has no wheel of httpcore2 for {GLIBC}"
 
 
+@pytest.mark.parametrize(
+    ("variables", "code", "words"),
+    [
+        ({}, Exit.PEER_LOST, "error: [Errno 2] No such file or directory"),
+        (
+            {"HEADWAY_VERSION": "9.9.9"},
+            Exit.BAD_INPUT,
+            f"this image has Headway {__version__}, and",
+        ),
+    ],
+)
+def test_only_another_version_would_fail_in_the_next_pod_too(
+    headway: Headway,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    variables: dict[str, str],
+    code: Exit,
+    words: str,
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    said = headway("wheels", str(tmp_path / "gone"))
+    assert (said.exit_code, words in said.err) == (code, True)
+
+
 # The program
 
 
@@ -280,8 +307,9 @@ def test_headway_is_brought_and_starts(tmp_path: Path) -> None:
     (tmp_path / "typer.py").write_text("raise SystemExit('of the working folder')\n")
     folder = pods_folder(tmp_path, **ALONE)
     code, said = run_program(folder, sys.executable)
-    brought, version = said.splitlines()
+    brought, replaced, version = said.splitlines()
     assert (code, version) == (0, __version__)
+    assert replaced == f"instead of the image's: headway {__version__} -> {__version__}"
     assert brought.startswith(f"brought 1 packages, {len(own_files()) / 1e6:.1f} MB")
     ran = subprocess.run(
         [sys.executable, "-c", "import headway; print(headway.__file__)"],

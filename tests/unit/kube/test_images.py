@@ -65,9 +65,7 @@ def test_the_pods_of_a_target_without_an_image(own_core: Path, render: Any) -> N
     ]
     workers, coordinator = sorted(pods, key=lambda pod: pod["containers"][0]["name"], reverse=True)
     assert workers["containers"][0]["image"] == STOCK.pytorch
-    assert [(one["name"], one["image"]) for one in workers["initContainers"]] == [
-        ("wheels", CORE)
-    ]
+    assert [(one["name"], one["image"]) for one in workers["initContainers"]] == [("wheels", CORE)]
     assert coordinator["containers"][0]["image"] == CORE
 
 

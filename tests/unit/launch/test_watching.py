@@ -150,7 +150,7 @@ def test_the_wait_for_training_may_have_an_end(kube: FakeKube) -> None:
     with pytest.raises(NotYetTraining) as caught:
         status_when_training(run, [].append, until=60.0)
     assert caught.value.message == "2 of 2 pods are ready; workers are starting"
-    assert "TCP ports 7460 to 7463" in str(caught.value.hint)
+    assert "TCP ports 7460 and 7461" in str(caught.value.hint)
     assert "in both directions" in str(caught.value.hint)
     assert 60.0 < clock.passed < 65.0
 

@@ -44,7 +44,7 @@ def test_what_lacks_all_that_readers_need_is_left_out(line: bytes, log: str) -> 
 @pytest.mark.parametrize("event", KEYS_OF_EVENTS)
 def test_an_event_of_another_writer_needs_all_its_keys(event: str) -> None:
     values = {"names": [], "losses": {}, "how": "x", "device": "cpu", "reason": "r", "seconds": 1}
-    values |= {"checkpoint": "c", "launcher": "torchrun"}
+    values |= {"checkpoint": "c", "launcher": "torchrun", "rates": []}
     keys = KEYS_OF_EVENTS[event].split()
     whole = {"time": stamp(NOW), "event": event, **{key: values.get(key, 1) for key in keys}}
     assert decoded(json.dumps(whole).encode(), "events") == whole

@@ -491,7 +491,7 @@ def test_a_newer_generation_while_the_group_forms(crew: Crew) -> None:
     found = [crew.start(member.next) for member in (one, two)]
     wait_for("the news", lambda: silent.status.seen == 1, LONG)
     silent.session.enter()
-    wait_for("them to form it", lambda: crew.meeting.rendezvous.num_keys == 2, LONG)
+    wait_for("them to form it", lambda: crew.meeting.num_set == 2, LONG)
     watch = Stopwatch()
     crew.meeting.gather([one.name], [two.name])
     assert [future.result(LONG).generation for future in found] == [2, 2]
