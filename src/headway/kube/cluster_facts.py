@@ -54,12 +54,12 @@ class MachineGroup:
 
     @property
     def least(self) -> tuple[float, float]:
-        """The fewest cores and bytes that pods can have of one."""
+        """Fewest cores and bytes that pods can have of one node."""
         return least_of(self.nodes)
 
     @property
     def taints(self) -> list[tuple[str, str, str]]:
-        """Key, value and effect of those that all of them have."""
+        """Taints that all of the nodes have: key, value and effect."""
         return sorted(set.intersection(*map(_taints, self.nodes)))
 
     def offers(self, resource: str) -> bool:
@@ -110,7 +110,7 @@ def name_of(one: Object) -> str:
 
 
 def least_of(nodes: Iterable[Object]) -> tuple[float, float]:
-    """The fewest cores and bytes that pods can have of one of these nodes."""
+    """Return the fewest cores and bytes that pods can have of one of these nodes."""
     has = [node.get("status", {}).get("allocatable") or {} for node in nodes]
     cores, memory = ([float(amount(one.get(each, "0"))) for one in has] for each in LEAST)
     return min(cores), min(memory)

@@ -87,7 +87,8 @@ class Undecided(Exception):
 def target_lines(
     facts: ClusterFacts, wishes: Wishes, others: Mapping[str, Target]
 ) -> list[TargetLine]:
-    """`others`: targets of the same context. Raises BadInput with a command for each candidate."""
+    """Return the lines of a new target. `others` are targets of the same context. Raises BadInput
+    with a command for each candidate."""
     found: list[TargetLine] = []
     undecided: list[Undecided] = []
     parts: Sequence[Callable[[], list[TargetLine]]] = (
@@ -114,8 +115,8 @@ def _is_given(path: tuple[str, ...], lines: Sequence[TargetLine]) -> bool:
 
 
 def _error(undecided: Sequence[Undecided], wishes: Wishes) -> BadInput:
-    """All at once, each with its commands. A command is whole: of what else is open it has the
-    first candidate."""
+    """Return all that is undecided as one error, each with its commands. A command is whole: of
+    what else is open it has the first candidate."""
     said: set[str] = set()
     parts = []
     for one in undecided:
@@ -290,8 +291,8 @@ def _machine_line(machine: Machine, comment: str) -> TargetLine:
 
 
 def _fabric(machine: Machine, are_offered: bool) -> list[TargetLine]:
-    """Network devices and NCCL's variables. On premises their resource has another name at every
-    site, and needs a right to lock memory."""
+    """Return network devices and NCCL's variables. On premises their resource has another name at
+    every site, and needs a right to lock memory."""
     is_set = bool(machine.fabric) and are_offered
     fabric = machine.fabric or ({"rdma/NAME": machine.num_devices} if machine.variables else {})
     unset = "its nodes offer none (no device plugin?)"
@@ -306,7 +307,7 @@ def _fabric(machine: Machine, are_offered: bool) -> list[TargetLine]:
 
 
 def _amounts(cores: float, memory: float, share: float, whose: str) -> list[TargetLine]:
-    """Whole cores and GiB, if there is one at all."""
+    """Return a share in whole cores and GiB, if there is one at all."""
     cpu = math.floor(cores * share) or f"{math.floor(cores * share * 1000)}m"
     gib = math.floor(memory * share / 2**30)
     amount = f"{gib}Gi" if gib else f"{math.floor(memory * share / 2**20)}Mi"

@@ -37,7 +37,8 @@ MOVED_DOLLARS = 0.02
 def asked_lines(
     found: Mapping[str, Sequence[Finding]], failures: Sequence[str], target: Target, who: str
 ) -> list[CheckLine]:
-    """What the API server has answered by itself. `who`: its version, and whom it knows."""
+    """Return the lines that the API server alone answers. `who`: its version, and its name for the
+    user."""
     queue = f"; queue {target.queue} is there" if target.queue is not None else ""
     right = {
         LOGIN: who,
@@ -67,8 +68,8 @@ def fact_lines(
     target: Target,
     on: str,
 ) -> list[CheckLine]:
-    """What the coordinator's pod has found. `rights`: that it has asked for; `machines`: of the
-    run's pods, as far as they may be seen; `on`: name of the target."""
+    """Return what the coordinator's pod has found. It has asked for `rights`. `machines` are those
+    of the run's pods, as far as they may be seen; `on` is the name of the target."""
     if facts is None:
         names = (COORDINATOR_RIGHTS, STORAGE, CONDITIONAL, REGION)
         return unchecked(names, "the coordinator's pod did not start")
@@ -113,7 +114,7 @@ def _storage(facts: TargetFacts, target: Target) -> CheckLine:
 
 
 def storage_fix(target: Target) -> str:
-    """For files that cannot be written or read."""
+    """Return a fix for files that cannot be written or read."""
     storage, namespace = target.storage, target.kube.namespace
     assert storage is not None
     if storage.claim is not None:
@@ -179,8 +180,8 @@ def _region(facts: TargetFacts, machines: Sequence[Object] | None, target: Targe
 
 
 def fabric_line(job: Object) -> CheckLine:
-    """`job`: the workers'. An image that lacks a plugin that is named ends the run; one that lacks
-    a plugin that is not named makes it slow, and nothing says so."""
+    """Return whether the workers of `job` would use EFA. An image without the plugin that NCCL_NET
+    names ends a run. Without NCCL_NET the run is slow instead, and nothing says so."""
     (worker,) = [
         one for one in job["spec"]["template"]["spec"]["containers"] if one["name"] == "worker"
     ]

@@ -23,7 +23,7 @@ FOLDER = "check"
 """Folder in the run's directory for files of the check."""
 WRITTEN = f"{FOLDER}/written-by-the-client"
 MOST_CHARACTERS = 300
-"""Of an error: all facts together have 4 KB."""
+"""Maximum length of an error: Kubernetes keeps 4 KB for all facts together."""
 ANY_REGION = "us-east-1"
 """Region whose endpoint says where any bucket is."""
 
@@ -45,7 +45,8 @@ class TargetFacts:
 
 
 def target_facts(location: str, content: bytes, reviews: Sequence[Object]) -> TargetFacts:
-    """`location`: of the run's directory, in which the client has written `content`."""
+    """Find all facts, each even if another one cannot be found. `location` is that of the run's
+    directory, in which the client has written `content`."""
     missing, rights_error = _tried(lambda: _missing_rights(reviews))
     is_twice, storage_error = _tried(lambda: _is_created_twice(Store(location), content))
     region, region_error = None, None
@@ -57,7 +58,7 @@ def target_facts(location: str, content: bytes, reviews: Sequence[Object]) -> Ta
 
 
 def found_facts(pods: Sequence[Pod]) -> TargetFacts | None:
-    """The facts that a pod of the coordinator has left; None: none has yet."""
+    """Return the facts that a pod of the coordinator has left; None: none has yet."""
     for pod in pods:
         for container in (pod.status.initContainerStatuses if pod.status else None) or ():
             ended = container.state.terminated if container.state is not None else None
@@ -81,7 +82,8 @@ def _missing_rights(reviews: Sequence[Object]) -> list[int]:
 
 
 def _is_created_twice(store: Store, content: bytes) -> bool:
-    """Raises OSError if what another pod or the client has written is not seen here."""
+    """Return whether two that create the same file are both told that it is theirs. Raises OSError
+    if what the client has written is not seen here."""
     if store.read(WRITTEN) != content:
         raise OSError(f"{store.location(WRITTEN)} has other content here")
     first, second = (store.create(f"{FOLDER}/only-one", one) for one in (b"first", b"second"))
@@ -89,7 +91,7 @@ def _is_created_twice(store: Store, content: bytes) -> bool:
 
 
 def _region(bucket: str) -> str | None:
-    """Where S3 says that the bucket is: in a header, whether or not it lets us in."""
+    """Return where S3 says that the bucket is: in a header, whether or not it lets us in."""
     from botocore.exceptions import BotoCoreError, ClientError
     from botocore.session import get_session
 

@@ -97,7 +97,7 @@ class Checks:
     def _rows(
         self, name: str, measured: Callable[[], Iterable[CheckResult]]
     ) -> Iterator[CheckResult]:
-        """The rows as they come, and one that has failed if the rest does."""
+        """Yield the rows as they come, then a failed one if the rest fails."""
         clock = self.program.clock
         began = clock.monotonic()
         try:

@@ -157,8 +157,8 @@ class SpeedTrials:
         return min(most, self.hardware.cores) if self.devices.is_cpu else most
 
     def measure(self, workers: int, baselines: Sequence[Baseline]) -> Iterator[CheckResult]:
-        """A row for each comparison, as it is measured. There is no limit on the figures: they are
-        the machine's, too."""
+        """Yield a row for each comparison. There is no limit on the figures: they are the
+        machine's, too."""
         cases = cases_for(self.hardware.device_name, self.devices.is_cpu)
         jobs = [self._job(case, workers, one) for case in cases for one in baselines]
         path = self.program.folder / f"speed-{workers}.json"
@@ -224,7 +224,7 @@ class SpeedTrials:
 
 
 def speed_row(found: Mapping[str, Any]) -> CheckResult:
-    """`found`: of `headway.train.baselines`."""
+    """Return the row of a comparison that `headway.train.baselines` has printed."""
     speed, other = found["tokens_per_second"], found["other_tokens_per_second"]
     low, high = found["quartiles"]
     mfu = "" if found["mfu"] is None else f", MFU {found['mfu']:.1%}"
@@ -242,8 +242,8 @@ def speed_row(found: Mapping[str, Any]) -> CheckResult:
 
 
 def planned_rows(rows: Mapping[str, Any], preset: str) -> list[CheckResult]:
-    """`rows`: of `headway plan RUN --json`. A figure that was neither planned nor measured has no
-    row there."""
+    """Return a row for each figure of `headway plan RUN --json`, which has no `rows` for figures
+    that were neither planned nor measured."""
     return [
         _planned_row(rows.get(figure) or {"planned": None, "measured": None}, figure, preset)
         for figure in PLANNED_FIGURES

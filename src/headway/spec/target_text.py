@@ -63,7 +63,7 @@ def _sections(value: Any) -> dict[str, Any]:
 
 
 def _is_set(below: Any) -> bool:
-    """Whether anything of a key, or below it, is not commented out."""
+    """Return whether a key, or anything below it, is not commented out."""
     if isinstance(below, TargetLine):
         return below.is_set
     return any(map(_is_set, below.values()))

@@ -57,7 +57,7 @@ LONGER_SECONDS = 180.0
 """Time after its deadline at which what a killed check has left is deleted."""
 MOST_PODS = 10
 MOST_CHARACTERS = 300
-"""Of the end of a log."""
+"""Maximum length of the end of a log."""
 TROUBLE = ("lost", "changed", "device_failed")
 """Events that no run has in its first steps, if all is well."""
 DEVICES_FIX = (
@@ -98,8 +98,8 @@ class TargetTrial:
         self._until = SystemClock().monotonic() + wait_seconds
 
     def api_lines(self) -> list[CheckLine]:
-        """What the API server answers by itself. Raises HeadwayError if it does not answer at all,
-        or does not know the user."""
+        """Return what the API server alone answers. Raises HeadwayError if it does not answer at
+        all, or does not know the user."""
         kube, objects = self._run.kube, self._plan.objects(new_key())
         version = str(kube.call("GET", "version").get("gitVersion", "of an unknown version"))
         gate = LaunchGate(kube, self._target, self._run.on, objects, NODES, most_calls=sys.maxsize)
@@ -109,7 +109,8 @@ class TargetTrial:
         return asked_lines(found, gate.failures, self._target, who)
 
     def run_lines(self) -> list[CheckLine]:
-        """What the coordinator's pod has found, and how the run ended. It is deleted by then."""
+        """Launch the run, and return what its coordinator's pod has found and how it ended. All of
+        it is deleted by then."""
         kube, name = self._run.kube, self._run.name
         cluster = TrialRun(kube, name, self._run.on, SystemClock())
         try:
@@ -143,7 +144,7 @@ class TargetTrial:
             return failed(RUN, str(error), fix)
 
     def _uploaded(self) -> list[Object]:
-        """The objects of the run, once the storage has all that it needs."""
+        """Upload what the run needs, and return its objects."""
         Store(self._run.location).write(WRITTEN, self._run.name.encode())
         self._has_stored = True
         with ExitStack() as nothing_in_the_background:
@@ -175,8 +176,8 @@ class TargetTrial:
         return self._run.kube.first_pods(labels(self._run.name, "worker"), MOST_PODS)
 
     def _machines(self) -> list[Object] | None:
-        """Machines of its workers, whose labels name a region; None: they may not be seen, or do
-        not matter."""
+        """Return the machines of the workers, whose labels name a region; None: they may not be
+        seen, or do not matter."""
         kube, storage = self._run.kube, self._target.storage
         if storage is None or storage.url is None:
             return None
@@ -187,7 +188,7 @@ class TargetTrial:
             return None
 
     def _last_words(self) -> Iterator[str]:
-        """The end of each worker's log, as far as it may be read."""
+        """Yield the end of each worker's log, as far as it may be read."""
         for pod in self._pods():
             try:
                 logged = self._run.kube.log_lines(pod_name(pod), "worker", False, None)
@@ -202,7 +203,7 @@ class TargetTrial:
     # Its end
 
     def _remove(self, cluster: TrialRun) -> None:
-        """Each thing, even if another one cannot be removed."""
+        """Delete all that was made, each thing even if another one cannot be deleted."""
         uploads = _tried(partial(uploads_of, [self._run])) if self._has_stored else None
         if self._has_objects:
             say("deleting the run")
@@ -218,7 +219,7 @@ class TargetTrial:
 def run_line(
     history: Sequence[Record], steps: Sequence[Record], workers: int, machines: Sequence[str]
 ) -> CheckLine:
-    """Judges what the run has recorded. `workers`: that it was to have."""
+    """Judge what the run has recorded. `workers`: number that was to train."""
     launched, started = (newest_event(history, one) for one in ("launched", "started"))
     if launched is None or started is None or len(steps) < STEPS:
         return failed(RUN, f"it ended after {len(steps)} of {STEPS} steps", None)
@@ -243,7 +244,7 @@ def run_line(
 
 
 def _why_fewer(cluster: ClusterRun, ranks: int) -> str:
-    """As the coordinator knows it."""
+    """Return why workers are missing, as the coordinator knows it."""
     page = json.loads(cluster.ask("/history") or b"{}")
     reasons = [one["reason"] for one in page.get("generations", ()) if one["num_left"]]
     return f": {readable_names(reasons[-1], ranks)}" if reasons else ""
