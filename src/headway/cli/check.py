@@ -168,11 +168,11 @@ def _auto_interval_facts(loaded: Loaded, on: str | None) -> dict[str, Any]:
     return {"auto": str(interval), "auto_because": chosen.reason}
 
 
-def refusal_of(loaded: Loaded, on: str | None, anyway: bool = False) -> HeadwayError | None:
-    """Return the error with which `run` would refuse this machine, a target or the plan, or None.
-    `anyway`: as for `run`."""
+def refusal_of(loaded: Loaded, on: str | None) -> HeadwayError | None:
+    """Return the error with which `run` would refuse this machine, a target or the plan, or
+    None."""
     try:
-        require_startable(loaded, on, anyway)
+        require_startable(loaded, on)
     except HeadwayError as refusal:
         return refusal
     return None

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from headway.errors import BadInput
-from headway.kube.names import Object, labels, run_object
+from headway.kube.names import Object, labels
 from headway.kube.network_policy import network_policy
 from headway.kube.own_image import has_own_image
 from headway.kube.placement import whole_cores
@@ -175,7 +175,3 @@ def _resources(target: Target) -> dict[str, str]:
         if (given := target.pod.resources.get(name)) is not None:
             found[name] = given if amount(given) <= amount(most) else most
     return found
-
-
-def job_name(preparation: Preparation) -> str:
-    return run_object(preparation.name)

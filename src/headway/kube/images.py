@@ -64,9 +64,9 @@ def target_images(target: Target, stock: StockImages | None = None) -> TargetIma
     return TargetImages(target.image or stock.pytorch, core, True)
 
 
-def require_images(run: RunFile, target: Target, stock: StockImages | None = None) -> None:
+def require_images(run: RunFile, target: Target) -> None:
     """Raise if no image is named, or if the one that Headway names lacks a library of NCCL's."""
-    stock = stock or stock_images()
+    stock = stock_images()
     worker = target_images(target, stock).worker
     if worker is None:
         raise TargetMismatch(

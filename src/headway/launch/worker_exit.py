@@ -16,6 +16,8 @@ LOSSES = (Exit.PEER_LOST, Exit.GENERATION_OVER, Exit.DEVICE_LOST)
 """Exit codes of workers that can be restarted."""
 EXIT_LINE = re.compile(r"worker (\S+/\d+) (.+)")
 """Last line of a pod's termination message when one of its workers failed the run."""
+MOST_LINES = 40
+"""Maximum length of a traceback that is shown, in lines."""
 
 
 def is_loss(exit_code: int | None) -> bool:
@@ -100,6 +102,6 @@ def last_words(log: Path, start: int = 0) -> str:
     return from_traceback(text) or "\n".join(others[-5:])
 
 
-def from_traceback(text: str, most_lines: int = 40) -> str:
+def from_traceback(text: str) -> str:
     """The text from its last traceback on; empty if there is none."""
-    return "\n".join(traceback_lines(text)[-most_lines:])
+    return "\n".join(traceback_lines(text)[-MOST_LINES:])
