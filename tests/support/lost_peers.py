@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.distributed import (  # type: ignore[attr-defined]
@@ -40,7 +41,7 @@ class MortalStore(Store):
         super().__init__()
         self._store, self._left = store, dies_at
 
-    def set(self, key: str, value: bytes) -> None:
+    def set(self, key: str, value: Any) -> None:
         self._count()
         self._store.set(key, value)
 
@@ -68,9 +69,10 @@ class Cases:
         path = self._path()
 
         def peer() -> None:
-            gloo(file_store(path), 1)
+            group = gloo(file_store(path), 1)
             time.sleep(0.2)
             die()
+            del group
 
         with forked(peer):
             group = gloo(file_store(path), 0)
@@ -78,7 +80,13 @@ class Cases:
 
     def peer_hangs_in_two_all_reduces(self) -> list[Exception]:
         path = self._path()
-        with forked(lambda: (gloo(file_store(path), 1), time.sleep(20))):
+
+        def peer() -> None:
+            group = gloo(file_store(path), 1)
+            time.sleep(20)
+            del group
+
+        with forked(peer):
             group = gloo(file_store(path), 0)
             group.set_timeout(SOON)
             works = [group.allreduce([torch.ones(4)]) for _ in range(2)]
@@ -112,7 +120,11 @@ class Cases:
             return errors_of(lambda: store.get("key"), lambda: store.set("key", "value"))
 
     def store_killed_while_forming(self) -> list[Exception]:
-        with served() as (store, server), forked(lambda: (time.sleep(0.3), os.kill(server, 9))):
+        def kill() -> None:
+            time.sleep(0.3)
+            os.kill(server, signal.SIGKILL)
+
+        with served() as (store, server), forked(kill):
             return errors_of(lambda: gloo(store, 0))
 
     def store_that_is_not_there(self) -> list[Exception]:
@@ -135,8 +147,8 @@ def file_store(path: Path) -> FileStore:
     return FileStore(str(path), 2)
 
 
-def gloo(store: Store, rank: int, timeout: timedelta = LONG) -> ProcessGroupGloo:
-    options = ProcessGroupGloo._Options()
+def gloo(store: Store, rank: int, timeout: timedelta = LONG) -> Any:
+    options = ProcessGroupGloo._Options()  # type: ignore[attr-defined]
     options._devices = [ProcessGroupGloo.create_device(interface="lo")]
     options._timeout = timeout
     return ProcessGroupGloo(store, rank, 2, options)

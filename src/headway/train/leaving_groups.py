@@ -13,6 +13,7 @@ from contextlib import suppress
 from datetime import timedelta
 
 import torch
+import torch.distributed as dist
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 
 from headway.train.session_store import gloo_group, shut_connections
@@ -29,7 +30,7 @@ def why_groups_cannot_be_left() -> str | None:
     run will not form either, and says why."""
     store = HashStore()
 
-    def form(rank: int) -> torch.distributed.ProcessGroup:
+    def form(rank: int) -> dist.ProcessGroup:
         return gloo_group(store, rank, len(KEYS), CONNECT_TIMEOUT, 2 * LEAVE_TIMEOUT)
 
     try:
