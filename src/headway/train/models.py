@@ -134,6 +134,8 @@ def own_model(model: ModelConfig) -> BuiltModel:
     _refuse_weights(module, model.call)
     blocks = find_blocks(module) if blocks is None else list(blocks)
     is_transformers = hasattr(module, "save_pretrained")
+    if is_transformers:
+        require_search()
     return BuiltModel(
         module, blocks, None, is_transformers, whole_because=f"{model.call} builds it"
     )
